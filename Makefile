@@ -1,0 +1,62 @@
+# Everything a developer types. `make help` lists it.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+ROWS ?= 1000000
+ARGS ?=
+
+.PHONY: help setup lock test-tools run sample-data bench test test-unit lint lint-types format clean
+
+##@ Start here
+
+help: ## Show this list
+	@awk 'BEGIN { FS = ":.*## " } \
+	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
+	  /^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: setup sample-data ## Make the sample data, train on it and write build/quickstart/report.html
+	$(BIN)/lastmile run -f deploy/samples/quickstart.yaml --output build/quickstart
+
+test: setup test-tools ## Run every test; those that need a GPU are skipped without one (ARGS="-k word")
+	$(BIN)/python -m pytest $(ARGS)
+
+##@ Set-up
+
+setup: ## Install what the locks pin into .venv (TORCH_INDEX_URL: where to take torch from)
+	@tools/setup.sh
+
+test-tools: setup ## Get what the integration tests talk to: an S3 server and a browser
+	@$(BIN)/python tools/build_tools.py
+
+lock: setup ## Renew the locks after a change of pyproject.toml (ARGS=--upgrade: newest versions)
+	$(BIN)/python tools/lock.py $(ARGS)
+
+##@ Work
+
+test-unit: setup ## Run the unit tests: no network, no Ray, under a minute
+	$(BIN)/python -m pytest tests/unit $(ARGS)
+
+lint: setup lint-types ## Check style, types, imports and spelling
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/codespell
+
+lint-types: setup ## Check the types alone
+	$(BIN)/mypy
+	$(BIN)/mypy tools
+
+format: setup ## Format the code and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+sample-data: setup ## Make the sample data in build/data (ROWS=1000000)
+	$(BIN)/lastmile sample-data --rows $(ROWS) --output build/data
+
+bench: setup ## Measure what the README claims about loading data (ARGS: the benchmark's options)
+	$(BIN)/python -m benchmarks.dataloading $(ARGS)
+
+clean: ## Delete what was made here, .venv excepted
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

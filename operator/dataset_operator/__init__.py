@@ -1,0 +1,1 @@
+"""The Kubernetes operator: turns DatasetExperiments into Ray clusters that train."""

@@ -1,0 +1,54 @@
+"""The command line: `lastmile`, and `kubectl lastmile`, which is the same program.
+
+One module a command; `failures` says what each kind of error prints and which code it exits with.
+Commands of other packages join through the entry-point group `lastmile.commands`, each a Typer app.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+
+import typer
+
+from pipeline_runtime.cli import explain, report, run, sample_data, validate
+from pipeline_runtime.cli.failures import EXIT_CODES_HELP, exiting
+
+app = typer.Typer(
+    name="lastmile",
+    help="One manifest, from raw table to trained model.\n\n" + EXIT_CODES_HELP,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"lastmile {importlib.metadata.version('lastmile')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    pass
+
+
+app.command("run")(run.run)
+app.command("validate")(validate.validate)
+app.command("explain")(explain.explain)
+app.command("sample-data")(sample_data.sample_data)
+app.command("report")(report.report)
+for _point in importlib.metadata.entry_points(group="lastmile.commands"):
+    app.add_typer(_point.load(), name=_point.name)
+
+
+def main() -> None:
+    """The console script."""
+    with exiting():
+        app(prog_name=sys.argv[0].rsplit("/", 1)[-1])

@@ -1,0 +1,39 @@
+"""`lastmile explain`: the optimised plan, without running it."""
+
+from __future__ import annotations
+
+import json
+
+from pipeline_runtime.cli.options import (
+    DEFAULT_STORAGE_ROOT,
+    FilesOption,
+    JsonOption,
+    SetOption,
+    StorageRootOption,
+    code_paths,
+)
+from pipeline_runtime.config import load_manifests
+
+
+def explain(
+    files: FilesOption,
+    overrides: SetOption = None,
+    storage_root: StorageRootOption = DEFAULT_STORAGE_ROOT,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what is read, which predicates are pushed to the files, what is fused, what runs where.
+
+    Opens the tables (footers only), so wrong columns and types are found too.
+    """
+    from pipeline_runtime import plan as planning
+    from pipeline_runtime.run.prepare import add_code_paths
+
+    manifests = load_manifests(files, overrides=overrides or [])
+    for manifest in manifests:
+        add_code_paths(code_paths(manifest.file))
+        root = manifest.experiment.spec.storage.root or storage_root
+        plan = planning.build_plan(manifest.experiment, root)
+        if as_json:
+            print(json.dumps(planning.plan_document(plan), indent=2))
+        else:
+            print(planning.explain(plan))

@@ -1,0 +1,52 @@
+"""What a failure prints, and the exit code that a script can go by."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pipeline_runtime import errors
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_INVALID = 2  # also what a wrong option gives, by convention of command-line libraries
+EXIT_SOURCE = 3
+EXIT_CHECKPOINT = 4
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+EXIT_CODES_HELP = (
+    "Exit codes: 0 done; 1 the run failed; 2 a bad manifest or option; 3 a table that cannot be read; "
+    "4 a checkpoint that cannot be resumed from; 130 stopped by Ctrl-C."
+)
+
+_CODES: dict[type[errors.LastmileError], int] = {
+    errors.ManifestError: EXIT_INVALID,
+    errors.ExpressionError: EXIT_INVALID,
+    errors.SourceError: EXIT_SOURCE,
+    errors.CheckpointError: EXIT_CHECKPOINT,
+    errors.Interrupted: EXIT_INTERRUPTED,
+}
+
+
+def exit_code_of(kind: str | None) -> int:
+    """The exit code of an error by its class's name; None is success."""
+    if kind is None:
+        return EXIT_OK
+    by_name = {error.__name__: code for error, code in _CODES.items()}
+    return by_name.get(kind, EXIT_FAILED)
+
+
+@contextmanager
+def exiting() -> Iterator[None]:
+    """Print a LastmileError plainly, without a traceback of ours, and exit with its code."""
+    try:
+        yield
+    except errors.LastmileError as error:
+        print(f"error: {error}" if "\n" not in str(error) else f"error:\n{error}", file=sys.stderr)
+        sys.exit(exit_code_of(type(error).__name__))
+    except ModuleNotFoundError as error:
+        if error.name not in ("ray", "torch", "pyarrow", "numpy", "matplotlib", "jinja2"):
+            raise
+        print(f"error: {error.name} is missing: pip install 'lastmile[runtime]'", file=sys.stderr)
+        sys.exit(EXIT_FAILED)

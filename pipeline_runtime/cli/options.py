@@ -1,0 +1,41 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+FilesOption = Annotated[
+    list[str],
+    typer.Option(
+        "--filename", "-f", metavar="FILE", help="Manifest file or directory, or - (repeatable)."
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Change a field of the spec (repeatable)."),
+]
+StorageRootOption = Annotated[
+    str,
+    typer.Option(
+        "--storage-root", metavar="URI", help="Where URIs of the manifest without a scheme start."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+DEFAULT_STORAGE_ROOT = "build/"
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console that is plain where the output is not a terminal."""
+    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+
+
+def code_paths(manifest: str) -> tuple[str, ...]:
+    """Folders that the user's own modules are found in: here, and beside the manifest."""
+    here = str(Path.cwd())
+    beside = here if manifest == "-" else str(Path(manifest).absolute().parent)
+    return (here,) if here == beside else (here, beside)

@@ -1,0 +1,117 @@
+"""`lastmile run`: one manifest to its end, here or on a Ray cluster that is already up."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from pipeline_runtime.cli.failures import EXIT_INTERRUPTED, exit_code_of
+from pipeline_runtime.cli.options import (
+    DEFAULT_STORAGE_ROOT,
+    JsonOption,
+    SetOption,
+    StorageRootOption,
+    code_paths,
+    make_console,
+)
+from pipeline_runtime.config import LoadedManifest, load_manifests
+
+
+def run(
+    filename: Annotated[
+        str, typer.Option("--filename", "-f", metavar="FILE", help="The manifest.")
+    ],
+    overrides: SetOption = None,
+    address: Annotated[
+        str,
+        typer.Option(
+            help="local: an embedded Ray; auto: the cluster this machine is part of; "
+            "http://HOST:8265: submit to that cluster's Jobs API."
+        ),
+    ] = "local",
+    storage_root: StorageRootOption = DEFAULT_STORAGE_ROOT,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of the report; build/NAME if absent.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from the last whole checkpoint.")
+    ] = False,
+    metrics_port: Annotated[
+        int, typer.Option(help="Port of the Prometheus metrics; a free one if it is taken.")
+    ] = 9464,
+    as_json: JsonOption = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's own log.")] = False,
+) -> None:
+    """Stream the table through the steps into training, and leave a report."""
+    loaded = load_manifests(filename, overrides=overrides or [])
+    if len(loaded) != 1:
+        names = ", ".join(manifest.experiment.metadata.name for manifest in loaded)
+        raise typer.BadParameter(f"must hold one experiment, got {len(loaded)}: {names}")
+    manifest = loaded[0]
+    if address.startswith(("http://", "https://")):
+        from pipeline_runtime.cli.submit import submit
+
+        raise typer.Exit(submit(address, _text(manifest, overrides), storage_root, resume=resume))
+    from pipeline_runtime.run.prepare import RunOptions
+
+    options = RunOptions(
+        output=output or Path(DEFAULT_STORAGE_ROOT) / manifest.experiment.metadata.name,
+        storage_root=storage_root,
+        address=address,
+        resume=resume,
+        metrics_port=metrics_port,
+        code_paths=(*_working_dir(manifest), *code_paths(manifest.file)),
+        verbose=verbose,
+    )
+    raise typer.Exit(_run(manifest, _text(manifest, overrides), options, as_json=as_json))
+
+
+def _text(manifest: LoadedManifest, overrides: list[str] | None) -> str:
+    """The manifest as it was run: as written, or with --set worked in."""
+    if not overrides and manifest.document_index == 0:
+        return manifest.text
+    return yaml.safe_dump(manifest.document, sort_keys=False, allow_unicode=True)
+
+
+def _working_dir(manifest: LoadedManifest) -> tuple[str, ...]:
+    """The folder of `spec.code.workingDir`, relative to the manifest, if it is on this machine."""
+    folder = manifest.experiment.spec.code.working_dir
+    if folder is None or "://" in folder:
+        return ()
+    base = Path.cwd() if manifest.file == "-" else Path(manifest.file).absolute().parent
+    return (str((base / folder).resolve()),)
+
+
+def _run(manifest: LoadedManifest, text: str, options: object, *, as_json: bool) -> int:
+    from pipeline_runtime.cli.progress import RunProgress
+    from pipeline_runtime.report.terminal import print_summary
+    from pipeline_runtime.run.prepare import RunOptions
+    from pipeline_runtime.run.session import Watcher, run_experiment
+
+    assert isinstance(options, RunOptions)
+    console = make_console(stderr=True)
+    with RunProgress(console=console) as progress:
+        watcher = Watcher(
+            on_prepared=progress.prepared,
+            on_metrics_port=lambda port: progress.note(f"metrics: http://127.0.0.1:{port}/metrics"),
+            on_state=progress.state,
+            on_stop=lambda count: progress.note(_STOPPING if count == 1 else "stopping at once"),
+        )
+        finished = run_experiment(manifest.experiment, text, options, watcher)
+    if as_json:
+        print(finished.summary.model_dump_json(by_alias=True, indent=2))
+    else:
+        print_summary(make_console(), finished.summary)
+        print(f"report: {finished.output / 'report.html'}")
+    outcome = finished.outcome
+    if outcome.kind != "Complete" and finished.summary.checkpoints.last:
+        print(f"last checkpoint: {finished.summary.checkpoints.last}", file=sys.stderr)
+        print("resume: the same command with --resume", file=sys.stderr)
+    return EXIT_INTERRUPTED if outcome.kind == "Interrupted" else exit_code_of(outcome.error_kind)
+
+
+_STOPPING = "stopping after this step, with a checkpoint (Ctrl-C again: at once, without)"

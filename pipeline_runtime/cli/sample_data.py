@@ -1,0 +1,57 @@
+"""`lastmile sample-data`: a recommender's impression log to try things on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import Progress
+
+from pipeline_runtime.cli.options import JsonOption, make_console
+
+_DEFAULT_ROWS = 1_000_000
+
+
+def sample_data(
+    rows: Annotated[
+        int, typer.Option(help="Impressions: 10 thousand to 100 million.")
+    ] = _DEFAULT_ROWS,
+    output: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("build/data"),
+    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 17,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the sample tables `impressions/` and `spam_users/`; a second call does nothing."""
+    from pipeline_runtime.sample_data import (
+        MAX_ROWS,
+        MIN_COMMAND_ROWS,
+        SampleDataOptions,
+        write_sample_data,
+    )
+
+    if not MIN_COMMAND_ROWS <= rows <= MAX_ROWS:
+        raise typer.BadParameter(
+            f"must be from {MIN_COMMAND_ROWS:,} to {MAX_ROWS:,}, got {rows:,}", param_hint="--rows"
+        )
+    console = make_console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("rows", total=rows)
+        summary = write_sample_data(
+            output,
+            SampleDataOptions(rows=rows, seed=seed),
+            lambda written: progress.update(task, completed=written),
+        )
+    _print({**asdict(summary), "directory": str(output)}, as_json=as_json)
+
+
+def _print(summary: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        print(json.dumps(summary, default=str))
+        return
+    print(
+        f"{summary['directory']}: {summary['rows']:,} rows in {summary['files']} files, "
+        f"{summary['file_bytes'] / 1e6:,.0f} MB, {summary['elapsed_seconds']:.1f} s"
+    )

@@ -1,0 +1,113 @@
+"""The DatasetExperiment: its models, and how a manifest is read, checked and identified.
+
+Both packages import from here; this imports neither ray nor torch. Reading runs from left to right:
+`manifest` (files) → `documents` (YAML) → `overrides` (--set) → `parsing` (models) → `problems`.
+"""
+
+from pipeline_runtime.config.base import SpecModel
+from pipeline_runtime.config.cluster import (
+    Autoscaling,
+    Code,
+    DataWorkers,
+    EnvFromSource,
+    EnvVar,
+    Head,
+    ObjectReference,
+    Resources,
+    ScalingPolicy,
+    ScalingRules,
+    Storage,
+    Trainers,
+)
+from pipeline_runtime.config.dataset import (
+    Dataset,
+    IcebergCatalog,
+    IcebergSource,
+    ParquetSource,
+    S3Options,
+    SourceChoice,
+)
+from pipeline_runtime.config.documents import read_documents
+from pipeline_runtime.config.experiment import (
+    API_VERSION,
+    GROUP,
+    KIND,
+    VERSION,
+    Condition,
+    DatasetExperiment,
+    ExperimentSpec,
+    ExperimentStatus,
+    Metadata,
+    MetricStatus,
+    TrainerStatus,
+    UsageStatus,
+    WorkerStatus,
+)
+from pipeline_runtime.config.manifest import LoadedManifest, load_manifests, parse_manifests
+from pipeline_runtime.config.overrides import apply_overrides
+from pipeline_runtime.config.parsing import parse_experiment, parse_stored
+from pipeline_runtime.config.run_hash import diff_configs, hash_config, run_config, run_hash
+from pipeline_runtime.config.steps import PipelineOptions, Step
+from pipeline_runtime.config.training import (
+    Artifacts,
+    CheckpointPolicy,
+    Evaluation,
+    Shuffle,
+    Training,
+)
+from pipeline_runtime.errors import ManifestError, Problem
+
+__all__ = [
+    "API_VERSION",
+    "GROUP",
+    "KIND",
+    "VERSION",
+    "Artifacts",
+    "Autoscaling",
+    "CheckpointPolicy",
+    "Code",
+    "Condition",
+    "DataWorkers",
+    "Dataset",
+    "DatasetExperiment",
+    "EnvFromSource",
+    "EnvVar",
+    "Evaluation",
+    "ExperimentSpec",
+    "ExperimentStatus",
+    "Head",
+    "IcebergCatalog",
+    "IcebergSource",
+    "LoadedManifest",
+    "ManifestError",
+    "Metadata",
+    "MetricStatus",
+    "ObjectReference",
+    "ParquetSource",
+    "PipelineOptions",
+    "Problem",
+    "Resources",
+    "S3Options",
+    "ScalingPolicy",
+    "ScalingRules",
+    "Shuffle",
+    "SourceChoice",
+    "SpecModel",
+    "Step",
+    "Storage",
+    "TrainerStatus",
+    "Trainers",
+    "Training",
+    "UsageStatus",
+    "WorkerStatus",
+    "apply_overrides",
+    "diff_configs",
+    "hash_config",
+    "load_manifests",
+    "parse_experiment",
+    "parse_manifests",
+    "parse_stored",
+    "read_documents",
+    "run_config",
+    "run_hash",
+]

@@ -1,0 +1,155 @@
+"""What every model of the spec shares: strictness, names, bounded strings, URIs, rules.
+
+Owned here: the base class and the field types. The models beside it (`dataset`, `steps`,
+`training`, `cluster`, `experiment`) use them; `manifest` reads YAML into them; `problems` words
+their errors.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StringConstraints,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+from pipeline_runtime.config.credentials import (
+    find_option_credentials,
+    find_uri_credential,
+    hide_credentials,
+)
+
+# One Kubernetes object may have 1.5 MiB and all its annotations 256 KiB, so strings and lists are
+# bounded; the bounds also keep CEL rules on the CRD within their cost budget.
+MAX_LIST_ITEMS = 256
+MAX_COLUMNS = 4096
+MAX_STRING_CHARS = 1024
+MAX_EXPRESSION_CHARS = 16_384
+
+# 2**31 - 1: Kubernetes' int32, which every counter and number of seconds in a spec fits.
+MAX_INT32 = 2_147_483_647
+
+
+def rule_error(message: str) -> PydanticCustomError:
+    """A broken rule of one field; braces in the message are kept as they are."""
+    return PydanticCustomError("rule", "{message}", {"message": message})
+
+
+class SpecModel(BaseModel):
+    """A part of the spec: frozen, camelCase outside, unknown fields refused.
+
+    A subclass states its rules between fields in `rules`, one (field, message) pair each; all that
+    are broken are reported, each under its own field.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        strict=True,
+        use_enum_values=True,
+    )
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        """Yield (field in camelCase, message) for every broken rule between fields."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> Self:
+        broken = list(self.rules())
+        if broken:
+            # `problems` makes one Problem of each; the text is for those who call the model itself.
+            text = "; ".join(": ".join(filter(None, pair)) for pair in broken)
+            raise PydanticCustomError("rules", "{text}", {"broken": broken, "text": text})
+        return self
+
+    def to_document(self) -> dict[str, Any]:
+        """The model as it stands in a manifest: camelCase, unset fields left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
+
+
+def check_one_of(names: Sequence[str], given: Sequence[str]) -> str | None:
+    """The broken rule unless exactly one of the named fields is given."""
+    if len(given) == 1:
+        return None
+    got, advice = (" and ".join(given), "keep one") if given else ("none", "add one")
+    return f"must have exactly one of {', '.join(names)}, got {got}; {advice}"
+
+
+def _check_uri(value: str) -> str:
+    """Refuse a URI that carries a credential: those come from the environment or a Secret."""
+    if credential := find_uri_credential(value):
+        raise rule_error(
+            f"must not carry credentials, got {credential}; give them in the environment or "
+            "through storage.secretRef"
+        )
+    if ".." in value.split("?")[0].split("/"):
+        raise rule_error(
+            f"must not contain '..', got {hide_credentials(value)!r}; give the path in full"
+        )
+    return value
+
+
+def check_options(field: str, value: JsonValue) -> Iterator[tuple[str, str]]:
+    """Yield a broken rule for everything in free-form options that looks like a credential."""
+    for path, what in find_option_credentials(value, field):
+        yield (
+            path,
+            f"must not carry credentials, got {what}; give them through env with valueFrom and "
+            "read the environment",
+        )
+
+
+def _check_expression(value: str) -> str:
+    if not value.strip():
+        raise rule_error("must be an expression, got an empty string; leave the field out instead")
+    return value
+
+
+def _check_unique(value: tuple[str, ...]) -> tuple[str, ...]:
+    repeated = [item for item, count in Counter(value).items() if count > 1]
+    if repeated:
+        raise rule_error(f"must not repeat an item, got {repeated[0]!r} twice; remove one")
+    return value
+
+
+def _check_column(value: str) -> str:
+    # _lastmile_row_id is the identity that tables written by Lastmile carry.
+    if value.startswith("_lastmile_") and value != "_lastmile_row_id":
+        raise rule_error(
+            f"must not start with '_lastmile_', which is Lastmile's own, got {value!r}; rename it"
+        )
+    return value
+
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STRING_CHARS)]
+Expression = Annotated[
+    str, StringConstraints(max_length=MAX_EXPRESSION_CHARS), AfterValidator(_check_expression)
+]
+Uri = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_STRING_CHARS), AfterValidator(_check_uri)
+]
+Column = Annotated[
+    str, StringConstraints(min_length=1, max_length=256), AfterValidator(_check_column)
+]
+Columns = Annotated[
+    tuple[Column, ...], Field(min_length=1, max_length=MAX_COLUMNS), AfterValidator(_check_unique)
+]
+# "package.module:function", as entry points are written (packaging.python.org, entry points).
+IMPORT_PATH_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
+ImportPath = Annotated[str, StringConstraints(max_length=512, pattern=IMPORT_PATH_PATTERN)]
+Percent = Annotated[int, Field(ge=0, le=100)]
+PositiveInt = Annotated[int, Field(ge=1, le=MAX_INT32)]
+Count = Annotated[int, Field(ge=0, le=MAX_INT32)]
+Seed = Annotated[int, Field(ge=0, le=MAX_INT32)]

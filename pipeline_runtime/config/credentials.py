@@ -1,0 +1,109 @@
+"""What looks like a credential: names and values that a manifest must not hold nor a message show.
+
+A manifest lands in etcd, in ConfigMaps, in run reports and in git, so it may only refer to secrets.
+The models ask here before they accept a value; `problems` asks before it prints one. The rules err
+on the side of everyday machine-learning words: `padToken`, `tokenizer`, `maxTokens` are no secrets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import JsonValue
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SECRET_WORDS = {"secret", "secrets", "password", "passwords", "passwd", "pwd", "passphrase"}
+_SECRET_WORDS |= {"credential", "credentials"}
+# `key` and `token` alone are everyday words; after one of these they are secrets.
+_KEY_OWNERS = {"access", "account", "api", "private", "secret", "shared", "storage"}
+_TOKEN_OWNERS = {"access", "api", "auth", "bearer", "github", "gitlab", "hf", "hub", "identity"}
+_TOKEN_OWNERS |= {"oauth", "refresh", "sas", "security", "session"}
+# The name of a thing that holds the secret is a reference, which is what we ask for.
+_REFERENCE_ENDINGS = {"arn", "column", "columns", "dir", "file", "name", "path", "ref"}
+_QUERY_KEY = re.compile(
+    r"secret|passw|token|credential|access[_-]?key|api[_-]?key|account[_-]?key|^sig$|signature",
+    re.I,
+)
+_VALUE = re.compile(
+    r"\b(AKIA|ASIA)[0-9A-Z]{16}\b"  # AWS access key ids
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY"
+    r"|\b(ghp|gho|ghs|github_pat|glpat|hf)[_-]\w{20,}"  # GitHub, GitLab, Hugging Face
+    r"|\bxox[abprs]-\w{10,}"  # Slack
+    r"|\beyJ[\w-]{10,}\.[\w-]{10,}\."  # JSON web tokens
+)
+_USER_IN_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/@\s'\"]*)@")
+# In these the part before '@' is a container, not a user (Azure's Hadoop drivers).
+_CONTAINER_SCHEMES = frozenset({"abfs", "abfss", "wasb", "wasbs"})
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a field, option or variable of this name holds a secret itself."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    if not words or words[-1] in _REFERENCE_ENDINGS:
+        return False
+    if _SECRET_WORDS.intersection(words) or words == ["token"]:
+        return True
+    return any(
+        (second == "key" and first in _KEY_OWNERS) or (second == "token" and first in _TOKEN_OWNERS)
+        for first, second in pairwise(words)
+    )
+
+
+def is_secret_env(name: str) -> bool:
+    """Whether an environment variable of this name holds a secret: any `…_TOKEN` does here."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    return is_secret_name(name) or words[-1:] == ["token"]
+
+
+def is_secret_value(value: str) -> bool:
+    """Whether a text is a well-known kind of key, whatever the name beside it."""
+    return _VALUE.search(value) is not None
+
+
+def find_uri_credential(text: str) -> str | None:
+    """What credential a text with a URI in it carries, in words that do not show it."""
+    for match in _USER_IN_URI.finditer(text):
+        plain = match["scheme"].lower() in _CONTAINER_SCHEMES and ":" not in match["user"]
+        if match["user"] and not plain and match["user"] != "git":  # git@ is how one says ssh
+            return f"a user or password before '@' in {match['scheme']}://…@"
+    for key, _ in parse_qsl(_query_of(text)):
+        if _QUERY_KEY.search(key) and " " not in key:
+            return f"the query parameter {key!r}"
+    return "what looks like a key" if is_secret_value(text) else None
+
+
+def _query_of(text: str) -> str:
+    try:
+        return urlsplit(text).query
+    except ValueError:  # a bracket out of place; whoever opens the URI says so
+        return text.partition("?")[2]
+
+
+def find_option_credentials(value: JsonValue, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (path, what) for everything below `value` that looks like a credential."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            below = f"{path}.{key}" if path else key
+            if isinstance(item, str) and item and is_secret_name(key):
+                yield below, "a name that holds a secret"
+            else:
+                yield from find_option_credentials(item, below)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from find_option_credentials(item, f"{path}[{index}]")
+    elif isinstance(value, str) and (what := find_uri_credential(value)):
+        yield path, what
+
+
+def hide_credentials(text: str) -> str:
+    """The text with users, passwords and keys cut out, for messages."""
+    text = _USER_IN_URI.sub(lambda match: f"{match['scheme']}://…@", text)
+    text = re.sub(r"([?&;][^=&\s]*)=([^&\s]*)", _hide_query_value, text)
+    return _VALUE.sub("…", text)
+
+
+def _hide_query_value(match: re.Match[str]) -> str:
+    return f"{match[1]}=…" if _QUERY_KEY.search(match[1][1:]) else match[0]

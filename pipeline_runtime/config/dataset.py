@@ -1,0 +1,99 @@
+"""The raw table: where it is, which rows and columns of it are wanted, what identifies a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pipeline_runtime.config.base import (
+    Column,
+    Columns,
+    Expression,
+    SpecModel,
+    Text,
+    Uri,
+    check_one_of,
+)
+
+ICEBERG_TABLE_PATTERN = r"^[^.\s]+(\.[^.\s]+)+$"  # namespace.table, namespaces may nest
+Uris = Annotated[tuple[Uri, ...], Field(min_length=1, max_length=10_000)]
+
+
+class S3Options(SpecModel):
+    """How to reach an S3-compatible store. Keys come from the environment, never from here."""
+
+    endpoint: Uri | None = None  # http(s)://host:port of a store other than AWS
+    region: Text | None = None
+    anonymous: bool = False  # public buckets: requests are not signed
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
+            yield (
+                "endpoint",
+                f"must be an http:// or https:// address, got {self.endpoint!r}; add the scheme",
+            )
+
+
+class ParquetSource(SpecModel):
+    """A Parquet table: a file, a directory (hive partitions read as columns), a glob, or a list."""
+
+    uri: Uri | None = None
+    uris: Uris | None = None
+    columns: Columns | None = None  # only these are read; all when absent
+    s3: S3Options | None = None
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        given = [name for name in ("uri", "uris") if getattr(self, name) is not None]
+        if message := check_one_of(("uri", "uris"), given):
+            yield "", message
+
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """The URIs, whichever of the two fields gave them."""
+        return self.uris or ((self.uri,) if self.uri else ())
+
+
+class IcebergCatalog(SpecModel):
+    """An Iceberg catalog as pyiceberg names it; credentials come from the environment."""
+
+    name: Text = "default"
+    type: Literal["rest", "sql", "hive", "glue", "dynamodb"] = "rest"
+    uri: Uri | None = None
+    warehouse: Uri | None = None
+
+
+class IcebergSource(SpecModel):
+    """An Iceberg table, pinned to a snapshot if one is given."""
+
+    catalog: IcebergCatalog
+    table: Annotated[str, Field(pattern=ICEBERG_TABLE_PATTERN, max_length=512)]
+    snapshot_id: Annotated[int, Field(ge=1)] | None = None
+    columns: Columns | None = None
+
+
+class SourceChoice(SpecModel):
+    """A table, by exactly one kind of source."""
+
+    parquet: ParquetSource | None = None
+    iceberg: IcebergSource | None = None
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        given = [name for name in ("parquet", "iceberg") if getattr(self, name) is not None]
+        if message := check_one_of(("parquet", "iceberg"), given):
+            yield "", message
+
+
+class Dataset(SourceChoice):
+    """The raw table and what is known about its rows."""
+
+    where: Expression | None = None  # rows for which this is true are read; pushed to the files
+    row_key: Columns | None = None  # identity of a row, for sampling and checksums
+    request_key: Column | None = None  # rows with an equal value share request_columns
+    request_columns: Columns | None = None
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        yield from super().rules()
+        if self.request_columns and not self.request_key:
+            yield "requestColumns", "must come with requestKey, got no requestKey; add it"

@@ -1,0 +1,237 @@
+"""The DatasetExperiment as a whole: metadata, spec, status, and the names of its API.
+
+Spec and status mirror `crds/datasetexperiments.yaml`; within v1alpha1 fields are only ever added.
+Metadata and status take what the API server and newer operators write, so that the output of
+`kubectl get -o yaml` is a manifest too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue, StringConstraints
+
+from pipeline_runtime.config.base import Count, Percent, PositiveInt, SpecModel, rule_error
+from pipeline_runtime.config.cluster import (
+    Autoscaling,
+    Code,
+    DataWorkers,
+    Env,
+    EnvFrom,
+    Head,
+    ImageName,
+    PullSecrets,
+    Storage,
+    Trainers,
+)
+from pipeline_runtime.config.dataset import Dataset
+from pipeline_runtime.config.steps import PipelineOptions, Step
+from pipeline_runtime.config.training import Artifacts, Training
+
+GROUP = "experiments.lastmile.dev"
+VERSION = "v1alpha1"
+KIND = "DatasetExperiment"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+# Pods and Services derive theirs from it: 63 less "-data-workers-" and what KubeRay appends.
+MAX_NAME_CHARS = 40
+MAX_STEPS = 256
+MAX_STATUS_METRICS = 16
+
+NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"  # RFC 1035 label, as Services are named
+NAMESPACE_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+# Non-integers in status, as the API conventions ask: floats do not round-trip between clients.
+DECIMAL_PATTERN = r"^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?$"
+
+Name = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_NAME_CHARS, pattern=NAME_PATTERN)
+]
+Namespace = Annotated[
+    str, StringConstraints(min_length=1, max_length=63, pattern=NAMESPACE_PATTERN)
+]
+LabelName = Annotated[str, StringConstraints(min_length=1, max_length=317)]
+DecimalString = Annotated[str, StringConstraints(max_length=32, pattern=DECIMAL_PATTERN)]
+StatusText = Annotated[str, StringConstraints(max_length=1024)]
+_LABEL_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
+
+
+class Metadata(SpecModel):
+    """The object's metadata: what a person sets, and what the API server adds to it."""
+
+    name: Name
+    namespace: Namespace | None = None
+    labels: dict[LabelName, str] | None = None
+    annotations: dict[LabelName, str] | None = None
+    # Set by the API server or by other tools; read so that its own output can be fed back.
+    generate_name: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    generation: int | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    self_link: str | None = None
+    finalizers: tuple[str, ...] | None = None
+    owner_references: tuple[JsonValue, ...] | None = None
+    managed_fields: tuple[JsonValue, ...] | None = None
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        for field in ("labels", "annotations"):
+            for key in getattr(self, field) or ():
+                if not _LABEL_PART.fullmatch(key.rpartition("/")[2]):
+                    yield (
+                        f"{field}.{key}",
+                        f"must be a name of letters, digits, '-', '_' and '.', got {key[:80]!r}",
+                    )
+        for key, value in (self.labels or {}).items():
+            if value and not _LABEL_PART.fullmatch(value):
+                yield (
+                    f"labels.{key}",
+                    "must have at most 63 letters, digits, '-', '_' and '.', and begin and end "
+                    f"with a letter or digit, got {value[:80]!r}",
+                )
+
+
+class ExperimentSpec(SpecModel):
+    """What a person asks for: the data side, which a laptop runs too, and the cluster side."""
+
+    suspend: bool = False
+    update_policy: Literal["AfterRun", "Restart"] = "AfterRun"
+    image: ImageName | None = None
+    image_pull_secrets: PullSecrets = ()
+    code: Code = Field(default_factory=Code)
+    env: Env = ()
+    env_from: EnvFrom = ()
+    storage: Storage = Field(default_factory=Storage)
+    dataset: Dataset
+    pipeline: Annotated[tuple[Step, ...], Field(max_length=MAX_STEPS)] = ()
+    pipeline_options: PipelineOptions = Field(default_factory=PipelineOptions)
+    training: Training = Field(default_factory=Training)
+    trainers: Trainers = Field(default_factory=Trainers)
+    data_workers: DataWorkers = Field(default_factory=DataWorkers)
+    head: Head = Field(default_factory=Head)
+    autoscaling: Autoscaling = Field(default_factory=Autoscaling)
+    artifacts: Artifacts = Field(default_factory=Artifacts)
+    backoff_limit: Count = 2
+    active_deadline_seconds: PositiveInt | None = None
+    pre_running_deadline_seconds: PositiveInt | None = None
+    ttl_seconds_after_finished: Count | None = None
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        yield from self._check_env_names()
+        yield from self._check_deadlines()
+        if self.training.shuffle.unit == "request" and not self.dataset.request_key:
+            yield (
+                "training.shuffle.unit",
+                "must come with dataset.requestKey to be 'request', got none; add it",
+            )
+
+    def _check_env_names(self) -> Iterator[tuple[str, str]]:
+        seen: dict[str, int] = {}
+        for index, variable in enumerate(self.env):
+            first = seen.setdefault(variable.name, index)
+            if first != index:
+                yield (
+                    f"env[{index}].name",
+                    f"must be unique, got {variable.name!r} in env[{first}] too; remove one",
+                )
+
+    def _check_deadlines(self) -> Iterator[tuple[str, str]]:
+        whole, start = self.active_deadline_seconds, self.pre_running_deadline_seconds
+        if whole is not None and start is not None and start >= whole:
+            yield (
+                "preRunningDeadlineSeconds",
+                f"must be < activeDeadlineSeconds ({whole}), which counts that too, got {start}",
+            )
+
+
+class StatusModel(SpecModel):
+    """A part of the status; fields of newer operators are ignored, so that a downgrade works."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Condition(StatusModel):
+    """One condition, as metav1.Condition."""
+
+    type: Annotated[str, StringConstraints(min_length=1, max_length=316)]
+    status: Literal["True", "False", "Unknown"]
+    observed_generation: Annotated[int, Field(ge=0)] | None = None
+    last_transition_time: Annotated[str, StringConstraints(max_length=64)]
+    reason: Annotated[str, StringConstraints(max_length=1024)]
+    message: Annotated[str, StringConstraints(max_length=32_768)] = ""
+
+
+class WorkerStatus(StatusModel):
+    """How many data workers there are, are ready, and are wanted."""
+
+    current_replicas: Count = 0
+    ready_replicas: Count = 0
+    desired_replicas: Count = 0
+
+
+class MetricStatus(StatusModel):
+    """One of the trainer's own metrics, such as the loss."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    value: DecimalString
+
+
+class TrainerStatus(StatusModel):
+    """How the training goes."""
+
+    progress_percentage: Percent | None = None
+    estimated_remaining_seconds: Annotated[int, Field(ge=0)] | None = None
+    samples_per_second: DecimalString | None = None
+    gpu_utilization_percent: Percent | None = None
+    production_wait_percent: Percent | None = None
+    metrics: Annotated[tuple[MetricStatus, ...], Field(max_length=MAX_STATUS_METRICS)] = ()
+
+
+class UsageStatus(StatusModel):
+    """What was used so far, over all attempts."""
+
+    gpu_seconds: Annotated[int, Field(ge=0)] = 0
+    gpu_idle_seconds: Annotated[int, Field(ge=0)] = 0
+    data_worker_seconds: Annotated[int, Field(ge=0)] = 0
+
+
+class ExperimentStatus(StatusModel):
+    """What the operator saw and did. `phase` is for printing; the conditions are the state."""
+
+    observed_generation: Annotated[int, Field(ge=0)] | None = None
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=32)] = ()
+    phase: StatusText | None = None
+    ray_cluster_name: StatusText | None = None
+    run: Count | None = None
+    run_hash: StatusText | None = None
+    attempt: Count | None = None
+    failures: Count | None = None
+    data_workers: WorkerStatus | None = None
+    last_scale_time: Annotated[str, StringConstraints(max_length=64)] | None = None
+    trainer: TrainerStatus | None = None
+    usage: UsageStatus | None = None
+
+
+def _check_api_version(value: str) -> str:
+    if value != API_VERSION:
+        raise rule_error(f"must be {API_VERSION!r}, got {value[:80]!r}; write that")
+    return value
+
+
+def _check_kind(value: str) -> str:
+    if value != KIND:
+        raise rule_error(f"must be {KIND!r}, got {value[:80]!r}; write that")
+    return value
+
+
+class DatasetExperiment(SpecModel):
+    """One experiment: a training set, how it is made, and how a model is trained from it."""
+
+    api_version: Annotated[str, AfterValidator(_check_api_version)]
+    kind: Annotated[str, AfterValidator(_check_kind)]
+    metadata: Metadata
+    spec: ExperimentSpec
+    status: ExperimentStatus | None = None

@@ -1,0 +1,57 @@
+"""What the models know of themselves: which model stands at a path, which fields it has.
+
+`problems` asks it for hints, `parsing` for the rules that an error elsewhere would hide, and the
+reference in docs/ is written from it.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pipeline_runtime.config.base import SpecModel
+from pipeline_runtime.config.documents import Path
+
+
+def find_model(annotation: Any) -> type[SpecModel] | None:
+    """The model inside an annotation (`X | None`, `tuple[X, ...]`, `Annotated[X, …]`), if any."""
+    if isinstance(annotation, type) and issubclass(annotation, SpecModel):
+        return annotation
+    if get_origin(annotation) in (Annotated, Union, types.UnionType, tuple):
+        return next(filter(None, map(find_model, get_args(annotation))), None)
+    return None
+
+
+def field_names(model: type[SpecModel]) -> dict[str, str]:
+    """Field names as a manifest writes them, to Python's."""
+    return {field.alias or name: name for name, field in model.model_fields.items()}
+
+
+def model_at(root: type[SpecModel], path: Path) -> type[SpecModel] | None:
+    """The model that a mapping at `path` is read into, None if it is free-form or not there."""
+    model: type[SpecModel] | None = root
+    for part in path:
+        if isinstance(part, int):
+            continue
+        name = field_names(model).get(part) if model else None
+        model = find_model(model.model_fields[name].annotation) if model and name else None
+    return model
+
+
+def annotation_at(root: type[SpecModel], path: Path) -> Any:
+    """The annotation of the field at `path`, None if there is no such field."""
+    *above, last = path or ("",)
+    model = model_at(root, tuple(above))
+    name = field_names(model).get(str(last)) if model else None
+    return model.model_fields[name].annotation if model and name else None
+
+
+def walk_fields(model: type[SpecModel], path: Path = ()) -> Iterator[tuple[Path, type[SpecModel]]]:
+    """Yield (path, owner) of every field below `model`, lists written as index 0."""
+    for alias, name in field_names(model).items():
+        yield (*path, alias), model
+        annotation = model.model_fields[name].annotation
+        if below := find_model(annotation):
+            index: Path = (0,) if "tuple" in str(annotation) else ()
+            yield from walk_fields(below, (*path, alias, *index))

@@ -1,0 +1,130 @@
+"""`--set path=value`: single fields of a manifest changed from the command line."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Sequence
+
+from pydantic import JsonValue
+
+from pipeline_runtime.config.documents import Path, format_path, read_value
+from pipeline_runtime.config.problems import show
+from pipeline_runtime.errors import ManifestError, Problem
+
+# name, [2], or ["a key with dots"]
+_PART = re.compile(r'\.?(?P<name>[^.\[\]="\s]+)|\[(?P<index>\d{1,6})\]|\["(?P<key>[^"]*)"\]')
+_ROOTS = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
+OVERRIDE_FILE = "--set"
+
+
+def apply_overrides(document: JsonValue, overrides: Sequence[str]) -> JsonValue:
+    """A copy of the document with fields replaced.
+
+    Args:
+        document: a manifest as JSON values.
+        overrides: `path=value` each, in order. `spec.` may be left out; `pipeline[2].filter.where`
+            reaches into lists; the value is a scalar as YAML reads it, or JSON; an empty value or
+            null removes the field.
+
+    Raises:
+        ManifestError: with every override that cannot be applied.
+    """
+    changed = copy.deepcopy(document)
+    problems = []
+    for override in overrides:
+        try:
+            path, value = parse_override(override)
+            _assign(changed, path, value)
+        except ValueError as error:
+            problems.append(Problem(path=override.partition("=")[0], message=str(error)))
+    if problems:
+        raise ManifestError(
+            [Problem(path=p.path, message=p.message, file=OVERRIDE_FILE) for p in problems]
+        )
+    return changed
+
+
+def parse_override(override: str) -> tuple[Path, JsonValue]:
+    """Path and value of `path=value`.
+
+    Raises:
+        ValueError: there is no '=', or the path or the value cannot be read.
+    """
+    text, equals, value = _split(override)
+    if not equals:
+        raise ValueError(f"must be path=value, got {show(override)}; add '=' and a value")
+    path: list[str | int] = []
+    position = 0
+    while position < len(text):
+        match = _PART.match(text, position)
+        if not match or (text[position] == ".") != (position > 0 and match["name"] is not None):
+            raise ValueError(
+                f"must be a path such as training.batchSize or pipeline[2].filter.where, got "
+                f"{show(text)}; correct it at character {position + 1}"
+            )
+        path.append(int(match["index"]) if match["index"] else match["name"] or match["key"] or "")
+        position = match.end()
+    if not path or not isinstance(path[0], str):
+        raise ValueError("must be path=value, got no field's name before '='; add one")
+    whole = tuple(path) if path[0] in _ROOTS else ("spec", *path)
+    return whole, read_value(value.strip())
+
+
+def _split(override: str) -> tuple[str, str, str]:
+    """Cut at the first '=' that is not inside a quoted key."""
+    match = re.match(r'((?:[^="]|"[^"]*")*)(=)(.*)', override, re.DOTALL)
+    return (match[1].strip(), match[2], match[3]) if match else (override, "", "")
+
+
+def _assign(document: JsonValue, path: Path, value: JsonValue) -> None:
+    target = document
+    for position, part in enumerate(path):
+        at = format_path(path[:position])
+        if isinstance(part, int):
+            target = _assign_item(target, part, at, path, position, value)
+        else:
+            target = _assign_field(target, part, at, path, position, value)
+
+
+def _assign_item(
+    target: JsonValue, index: int, at: str, path: Path, position: int, value: JsonValue
+) -> JsonValue:
+    if not isinstance(target, list):
+        raise ValueError(f"must index a list, but {at} is {show(target)}; leave [{index}] out")
+    if index >= len(target):
+        raise ValueError(
+            f"must index an item that is there: {at} has {len(target)}, got [{index}]; "
+            "count from 0, or set the whole list"
+        )
+    if position == len(path) - 1:
+        target[index] = value
+    return target[index]
+
+
+def _assign_field(
+    target: JsonValue, name: str, at: str, path: Path, position: int, value: JsonValue
+) -> JsonValue:
+    if isinstance(target, list):
+        raise ValueError(f"must say which item: {at} is a list; write {at}[0].{name}")
+    if not isinstance(target, dict):
+        raise ValueError(f"must reach into mappings, but {at} is {show(target)}; set {at} itself")
+    if position < len(path) - 1:
+        if target.get(name) is None and isinstance(path[position + 1], str):
+            target[name] = {}
+    elif value is None:
+        target.pop(name, None)
+    else:
+        target[name] = value
+    return target.get(name)
+
+
+def overridden_paths(overrides: Iterable[str]) -> list[Path]:
+    """The paths that overrides touch; those that cannot be read are left out."""
+    paths = []
+    for override in overrides:
+        try:
+            paths.append(parse_override(override)[0])
+        except ValueError:
+            continue
+    return paths

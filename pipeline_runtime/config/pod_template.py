@@ -1,0 +1,168 @@
+"""What a user's pod template may not say, each refusal with its field's path.
+
+The template is Kubernetes' own (`metadata` and `spec` of a pod), merged by name into ours, and
+judged as a whole by the API server's dry run. Refused here is only what would break the cluster or
+its isolation: what Lastmile and Ray own, host namespaces and paths, privileges, the API token.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from pydantic import JsonValue
+
+from pipeline_runtime.config.credentials import find_uri_credential, is_secret_env
+
+# The container that runs Ray in every pod: container 0, which templates address by this name.
+RAY_CONTAINER = "ray"
+# Kopf copies the spec into an annotation, and those may have 256 KiB: three templates fit.
+MAX_TEMPLATE_BYTES = 65_536
+RESERVED_PORTS = {
+    6379: "Ray's GCS",
+    8080: "Ray's metrics",
+    8265: "Ray's dashboard and Jobs API",
+    9464: "Lastmile's metrics",
+    10001: "Ray's client server",
+}
+_HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
+_CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
+_OWN_LABELS = ("ray.io/", "experiments.lastmile.dev/", "lastmile.dev/")
+_OWN_LABEL_NAMES = frozenset({"ray-subcluster"})
+_OWN_ENV_PREFIXES = ("LASTMILE_", "RAY_", "KUBERAY_", "FQ_RAY_")
+_TUNING_ENV_PREFIXES = ("RAY_DATA_", "RAY_TRAIN_")
+_GPU_VENDORS = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/")
+
+Broken = Iterator[tuple[str, str]]
+
+
+def is_gpu_resource(name: str) -> bool:
+    """Whether a resource name counts accelerators (`nvidia.com/gpu`, a MIG profile, …)."""
+    return name.startswith(_GPU_VENDORS)
+
+
+def check_env_name(name: str) -> str | None:
+    """The broken rule if a variable is Ray's or Lastmile's own, None if a user may set it."""
+    if not name.startswith(_OWN_ENV_PREFIXES) or name.startswith(_TUNING_ENV_PREFIXES):
+        return None
+    return f"must not be one of Ray's or Lastmile's own variables, got {name!r}; remove it"
+
+
+def check_template(path: str, template: dict[str, JsonValue]) -> Broken:
+    """Yield (path, message) for everything in a pod template that is refused."""
+    num_bytes = len(json.dumps(template))
+    if num_bytes > MAX_TEMPLATE_BYTES:
+        limit = f"{MAX_TEMPLATE_BYTES:,} bytes as JSON"
+        yield path, f"must have at most {limit}, got {num_bytes:,}; shorten it"
+    for key in sorted(template.keys() - {"metadata", "spec"}):
+        yield (
+            f"{path}.{key}",
+            f"must stand below metadata or spec of the template; did you mean spec.{key}?",
+        )
+    yield from _check_metadata(f"{path}.metadata", _mapping(template.get("metadata")))
+    yield from _check_pod(f"{path}.spec", _mapping(template.get("spec")))
+
+
+def _check_metadata(path: str, metadata: dict[str, JsonValue]) -> Broken:
+    for field in ("labels", "annotations"):
+        for name in _mapping(metadata.get(field)):
+            if name.startswith(_OWN_LABELS) or name in _OWN_LABEL_NAMES:
+                yield (
+                    f"{path}.{field}.{name}",
+                    ("must not be set, since it is Ray's or Lastmile's own; remove it"),
+                )
+
+
+def _check_pod(path: str, pod: dict[str, JsonValue]) -> Broken:
+    for field in _HOST_NAMESPACES:
+        if pod.get(field):
+            yield f"{path}.{field}", "must not be true, since pods do not share the host; remove it"
+    if pod.get("automountServiceAccountToken"):
+        yield (
+            f"{path}.automountServiceAccountToken",
+            "must not be true, since pods have no business with the Kubernetes API; remove it",
+        )
+    for index, volume in enumerate(_mappings(pod.get("volumes"))):
+        if "hostPath" in volume:
+            yield f"{path}.volumes[{index}].hostPath", "must not be used; use a claim or emptyDir"
+    for field in _CONTAINER_LISTS:
+        for index, container in enumerate(_mappings(pod.get(field))):
+            yield from _check_container(f"{path}.{field}[{index}]", container)
+
+
+def _check_container(path: str, container: dict[str, JsonValue]) -> Broken:
+    name = container.get("name")
+    if not name or not isinstance(name, str):
+        yield (
+            f"{path}.name",
+            f"missing; containers are merged by name, {RAY_CONTAINER!r} is the one that runs Ray",
+        )
+    if name == RAY_CONTAINER or not name:
+        yield from _check_command(path, container)
+    if _mapping(container.get("securityContext")).get("privileged"):
+        yield f"{path}.securityContext.privileged", "must not be true; remove it"
+    yield from _check_ports(path, container)
+    yield from _check_env(path, container)
+    yield from _check_gpus(path, container)
+
+
+def _check_command(path: str, container: dict[str, JsonValue]) -> Broken:
+    for field in ("command", "args"):
+        if container.get(field):
+            yield (
+                f"{path}.{field}",
+                "must not be set, since Ray's start-up is the operator's; use a sidecar",
+            )
+
+
+def _check_ports(path: str, container: dict[str, JsonValue]) -> Broken:
+    for index, port in enumerate(_mappings(container.get("ports"))):
+        number = port.get("containerPort")
+        owner = RESERVED_PORTS.get(number) if isinstance(number, int) else None
+        if owner:
+            yield (
+                f"{path}.ports[{index}].containerPort",
+                f"must not be {number}, which is {owner}; use another port",
+            )
+        if port.get("hostPort"):
+            yield (
+                f"{path}.ports[{index}].hostPort",
+                "must not be set, since it opens the host; remove it",
+            )
+
+
+def _check_env(path: str, container: dict[str, JsonValue]) -> Broken:
+    for index, variable in enumerate(_mappings(container.get("env"))):
+        name, value = variable.get("name"), variable.get("value")
+        if not isinstance(name, str):
+            continue  # the dry run names it
+        if message := check_env_name(name):
+            yield f"{path}.env[{index}].name", message
+        if isinstance(value, str) and _holds_secret(name, value):
+            yield (
+                f"{path}.env[{index}].value",
+                f"must not hold a secret, got a value for {name}; use valueFrom.secretKeyRef",
+            )
+
+
+def _holds_secret(name: str, value: str) -> bool:
+    named = bool(value) and is_secret_env(name) and not value.startswith("/")
+    return named or find_uri_credential(value) is not None
+
+
+def _check_gpus(path: str, container: dict[str, JsonValue]) -> Broken:
+    resources = _mapping(container.get("resources"))
+    for field in ("requests", "limits"):
+        for name in filter(is_gpu_resource, _mapping(resources.get(field))):
+            yield (
+                f"{path}.resources.{field}.{name}",
+                "must not count GPUs; remove it and set trainers.gpusPerReplica",
+            )
+
+
+def _mapping(value: JsonValue) -> dict[str, JsonValue]:
+    return value if isinstance(value, dict) else {}
+
+
+def _mappings(value: JsonValue) -> list[dict[str, JsonValue]]:
+    return [_mapping(item) for item in value] if isinstance(value, list) else []

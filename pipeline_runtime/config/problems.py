@@ -1,0 +1,314 @@
+"""The wording of everything that validation finds: the rule, what was got, what to do.
+
+`parsing` hands over pydantic's errors; out come (path, message) pairs in the house form (style rule
+20). Values that look like secrets are never shown.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from pydantic import JsonValue
+from pydantic_core import ErrorDetails
+
+from pipeline_runtime.config import base, cluster, dataset, experiment
+from pipeline_runtime.config.credentials import hide_credentials, is_secret_env
+from pipeline_runtime.config.documents import Path, format_path
+from pipeline_runtime.config.experiment import DatasetExperiment
+from pipeline_runtime.config.introspect import field_names, model_at, walk_fields
+
+MAX_GOT_CHARS = 60
+UNKNOWN = "unknown field"
+
+Found = tuple[Path, str]
+
+_PATTERN_WORDS = {
+    base.IMPORT_PATH_PATTERN: (
+        "must name a function as package.module:function",
+        "put a colon between module and function",
+    ),
+    dataset.ICEBERG_TABLE_PATTERN: ("must name a table as namespace.table", "add the namespace"),
+    experiment.NAME_PATTERN: (
+        "must be lower-case letters, digits and '-', begin with a letter, not end with '-'",
+        "rename it",
+    ),
+    experiment.NAMESPACE_PATTERN: (
+        "must be lower-case letters, digits and '-', begin and end with a letter or digit",
+        "name an existing namespace",
+    ),
+    experiment.DECIMAL_PATTERN: ("must be a decimal number as a text", "write it like '0.25'"),
+    cluster.OBJECT_NAME_PATTERN: (
+        "must be a Kubernetes name of lower-case letters, digits, '-' and '.'",
+        "name an existing object",
+    ),
+    cluster.ENV_NAME_PATTERN: (
+        "must be a variable's name of letters, digits, '_', '-' and '.', not begin with a digit",
+        "rename it",
+    ),
+    cluster.DATA_KEY_PATTERN: (
+        "must be a key of letters, digits, '_', '-' and '.'",
+        "name a key of the object",
+    ),
+    cluster.IMAGE_PATTERN: (
+        "must be an image such as registry/name:tag, without spaces",
+        "remove the spaces",
+    ),
+}
+
+
+def explain_errors(errors: Iterable[ErrorDetails], document: JsonValue) -> list[Found]:
+    """Word pydantic's errors: one (path, message) for every broken rule, unions as one."""
+    found: list[Found] = []
+    expected: dict[Path, list[str]] = {}
+    for error in errors:
+        path, is_key = _locate(error, document)
+        kind = error["type"]
+        if kind == "rules":
+            found += _flatten_rules(error, path, document)
+        elif kind in _TYPE_WORDS and not is_key:
+            expected.setdefault(path, []).append(_TYPE_WORDS[kind])
+        else:
+            found.append(_explain_one(error, path, is_key))
+    for path, words in expected.items():
+        found.append((path, _explain_type(words, path, value_at(document, path))))
+    return found
+
+
+def _explain_one(error: ErrorDetails, path: Path, is_key: bool) -> Found:
+    explain = _EXPLAIN.get(error["type"], _explain_unforeseen)
+    message = explain(error, path)
+    return (path[:-1], f"key {error['input']!r} {message}") if is_key else (path, message)
+
+
+def _flatten_rules(error: ErrorDetails, path: Path, document: JsonValue) -> Iterator[Found]:
+    for field, message in error["ctx"]["broken"]:
+        yield resolve_path(document, path, field), message
+
+
+def resolve_path(document: JsonValue, path: Path, field: str) -> Path:
+    """`path` and the dotted `field` below it; keys that hold dots themselves are recognised."""
+    value = value_at(document, path)
+    while field := field.removeprefix("."):
+        if field.startswith("["):
+            digits, _, field = field[1:].partition("]")
+            part: str | int = int(digits)
+        else:
+            part = _first_key(value, field)
+            field = field[len(part) :]
+        path = (*path, part)
+        value = _child(value, part)
+    return path
+
+
+def _first_key(value: JsonValue, field: str) -> str:
+    keys = value if isinstance(value, dict) else {}
+    fitting = [key for key in keys if field == key or field.startswith((f"{key}.", f"{key}["))]
+    shortest = min((field.find(char) for char in ".[" if char in field), default=len(field))
+    return max(fitting, key=len, default=field[:shortest])
+
+
+def value_at(document: JsonValue, path: Path) -> JsonValue:
+    """The value at a path, None if there is none."""
+    for part in path:
+        document = _child(document, part)
+    return document
+
+
+def _child(value: JsonValue, part: str | int) -> JsonValue:
+    if isinstance(value, dict) and isinstance(part, str):
+        return value.get(part)
+    if isinstance(value, list) and isinstance(part, int) and part < len(value):
+        return value[part]
+    return None
+
+
+def _locate(error: ErrorDetails, document: JsonValue) -> tuple[Path, bool]:
+    """Where an error stands in the document, and whether it is about a key.
+
+    Pydantic's location also names the members of unions, which are no part of the document.
+    """
+    path: Path = ()
+    value = document
+    for part in error["loc"]:
+        if part == "[key]":
+            return path, True
+        absent = error["type"] == "missing" and len(path) == len(error["loc"]) - 1
+        fits = isinstance(value, dict) and part in value
+        fits |= isinstance(value, list) and isinstance(part, int)
+        if not (fits or absent):
+            break
+        path = (*path, part)
+        value = _child(value, part)
+    return path, False
+
+
+def show(value: Any, path: Path = ()) -> str:
+    """What was got, short, as a person wrote it; never a secret."""
+    if isinstance(value, dict):
+        return f"a mapping of {len(value)}" if value else "an empty mapping"
+    if isinstance(value, list):
+        return f"a list of {len(value)}" if value else "an empty list"
+    if value is None or isinstance(value, bool):
+        return {None: "nothing (null)", True: "true", False: "false"}[value]
+    if isinstance(value, str) and _is_secret_path(path):
+        return "a value that is not shown"
+    text = hide_credentials(value) if isinstance(value, str) else value
+    shown = repr(text)
+    return shown if len(shown) <= MAX_GOT_CHARS else shown[: MAX_GOT_CHARS - 1] + "…"
+
+
+def _is_secret_path(path: Path) -> bool:
+    names = [part for part in path if isinstance(part, str)]
+    if not names:
+        return False
+    return ("env" in names and names[-1] == "value") or is_secret_env(names[-1])
+
+
+_TYPE_WORDS = {
+    "string_type": "a string",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+
+
+def _explain_type(expected: list[str], path: Path, value: JsonValue) -> str:
+    kinds = list(dict.fromkeys(expected))
+    if "a number" in kinds and "an integer" in kinds:
+        kinds.remove("an integer")
+    words = " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
+    return f"must be {words}, got {show(value, path)}{_kind(value)}; {_type_hint(kinds, value)}"
+
+
+def _kind(value: JsonValue) -> str:
+    if isinstance(value, bool):
+        return " (a boolean)"
+    if isinstance(value, int):
+        return " (an integer)"
+    if isinstance(value, float):
+        return " (a number)"
+    return " (a string)" if isinstance(value, str) else ""
+
+
+def _type_hint(expected: list[str], value: JsonValue) -> str:
+    if value is None:
+        return "give one or leave the field out"
+    if isinstance(value, str):
+        if "a list" in expected:
+            return "write it as [item, …] or with '- ' before each item"
+        if "a mapping" in expected:
+            return "write its fields below it, indented"
+        return "remove the quotes" if _looks_plain(value) else f"write {expected[0]}"
+    if expected == ["a string"] and not isinstance(value, dict | list):
+        return "quote it"
+    if isinstance(value, float) and expected == ["an integer"]:
+        return f"write {round(value)}" if value.is_integer() else "round it"
+    if "a mapping" in expected and isinstance(value, list):
+        return "remove the '- ' before its fields"
+    return f"write {expected[0]}"
+
+
+def _looks_plain(value: str) -> bool:
+    return value.strip().lstrip("+-").isdigit() or value.lower() in ("true", "false")
+
+
+def _explain_missing(error: ErrorDetails, path: Path) -> str:
+    return "missing; add it"
+
+
+def _explain_unknown(error: ErrorDetails, path: Path) -> str:
+    wrong = str(path[-1]) if path else ""
+    model = model_at(DatasetExperiment, path[:-1])
+    known = list(field_names(model)) if model else []
+    if near := find_similar(wrong, known):
+        return f"{UNKNOWN}; did you mean {near}?"
+    if elsewhere := _find_elsewhere(wrong, path[:-1]):
+        return f"{UNKNOWN}; did you mean {elsewhere}?"
+    return f"{UNKNOWN}; the fields here are {', '.join(known)}"
+
+
+def find_similar(wrong: str, known: Iterable[str]) -> str | None:
+    """The known word that `wrong` was meant to be, if one is near: case and underscores aside."""
+    plain = {word.lower().replace("_", ""): word for word in known}
+    near = difflib.get_close_matches(wrong.lower().replace("_", "").replace("-", ""), plain, n=1)
+    return plain[near[0]] if near else None
+
+
+def _find_elsewhere(wrong: str, above: Path) -> str | None:
+    """Where else in the spec the field exists, if in one place only."""
+    places = [
+        path
+        for path, _ in walk_fields(DatasetExperiment)
+        if path[0] == "spec" and path[-1] == wrong and path[:-1] != above and 0 not in path
+    ]
+    return format_path(places[0]) if len(places) == 1 else None
+
+
+def _explain_choice(error: ErrorDetails, path: Path) -> str:
+    # Pydantic's own list of the values: 'a', 'b' or 'c'.
+    expected = error["ctx"]["expected"].replace("' or '", "', '").strip("'").split("', '")
+    got = error["input"]
+    near = find_similar(got, expected) if isinstance(got, str) else None
+    advice = f"did you mean {near}?" if near else "write one of these"
+    return f"must be one of {', '.join(expected)}, got {show(got, path)}; {advice}"
+
+
+def _explain_bound(sign: str, key: str, advice: str) -> Callable[[ErrorDetails, Path], str]:
+    def explain(error: ErrorDetails, path: Path) -> str:
+        return f"must be {sign} {error['ctx'][key]}, got {show(error['input'], path)}; {advice}"
+
+    return explain
+
+
+def _explain_too_long(error: ErrorDetails, path: Path) -> str:
+    limit, got = error["ctx"]["max_length"], len(error["input"])
+    return f"must have at most {limit:,} characters, got {got:,}; shorten it"
+
+
+def _explain_empty(error: ErrorDetails, path: Path) -> str:
+    return "must not be empty, got ''; write something or leave the field out"
+
+
+def _explain_few(error: ErrorDetails, path: Path) -> str:
+    return f"must have at least {error['ctx']['min_length']} item, got none; add one"
+
+
+def _explain_many(error: ErrorDetails, path: Path) -> str:
+    limit, got = error["ctx"]["max_length"], len(error["input"])
+    return f"must have at most {limit:,} items, got {got:,}; remove some"
+
+
+def _explain_pattern(error: ErrorDetails, path: Path) -> str:
+    rule, advice = _PATTERN_WORDS[error["ctx"]["pattern"]]
+    return f"{rule}, got {show(error['input'], path)}; {advice}"
+
+
+def _explain_rule(error: ErrorDetails, path: Path) -> str:
+    return str(error["ctx"]["message"])
+
+
+def _explain_unforeseen(error: ErrorDetails, path: Path) -> str:
+    return f"{error['msg']}, got {show(error['input'], path)}; correct it"
+
+
+_EXPLAIN: dict[str, Callable[[ErrorDetails, Path], str]] = {
+    "missing": _explain_missing,
+    "extra_forbidden": _explain_unknown,
+    "literal_error": _explain_choice,
+    "greater_than_equal": _explain_bound("≥", "ge", "raise it"),
+    "less_than_equal": _explain_bound("≤", "le", "lower it"),
+    "string_too_long": _explain_too_long,
+    "string_too_short": _explain_empty,
+    "too_short": _explain_few,
+    "too_long": _explain_many,
+    "string_pattern_mismatch": _explain_pattern,
+    "rule": _explain_rule,
+}

@@ -1,0 +1,92 @@
+"""The kernels of `cast(x as type)`: SQL's explicit conversions, which raise where a value has none.
+
+Used by `binder`. Differences from Arrow's own casts: floats round to the nearest integer instead of
+raising, strings may have spaces around them, a zoned timestamp turns into its local time.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline_runtime.expressions import types
+from pipeline_runtime.expressions.plan import Datum, Kernel, KernelError, TypeRuleError
+
+
+def build_cast(source: pa.DataType, target: pa.DataType) -> Kernel:
+    """The kernel from `source` to `target`; raises TypeRuleError if there is no such conversion."""
+    if not _has_cast(source, target):
+        raise TypeRuleError(f"cast turns no {source} into a {target}{_hint(source, target)}")
+
+    def kernel(values: Datum) -> Datum:
+        try:
+            return _cast(values, target)
+        except pa.ArrowInvalid as error:
+            raise KernelError(f"cast to {target}: {_shorten(str(error))}") from error
+
+    return kernel
+
+
+def _has_cast(source: pa.DataType, target: pa.DataType) -> bool:
+    if source == target or pa.types.is_null(source):
+        return True
+    if pa.types.is_string(target):
+        return is_simple(source)
+    if types.is_text(source):
+        return is_simple(target)
+    if pa.types.is_timestamp(target):
+        return types.is_day_or_time(source) or pa.types.is_integer(source)
+    if pa.types.is_date32(target):
+        return types.is_day_or_time(source)
+    return _is_numeric(source) and _is_numeric(target)
+
+
+def is_simple(dtype: pa.DataType) -> bool:
+    """True for types whose values can be written as a string."""
+    return _is_numeric(dtype) or types.is_text(dtype) or types.is_day_or_time(dtype)
+
+
+def _is_numeric(dtype: pa.DataType) -> bool:
+    return types.is_number(dtype) or bool(pa.types.is_boolean(dtype))
+
+
+def _hint(source: pa.DataType, target: pa.DataType) -> str:
+    if types.is_day_or_time(source) and types.is_number(target):
+        return "; use epoch_seconds(t)"
+    return ""
+
+
+def _cast(values: Datum, target: pa.DataType) -> Datum:
+    source = values.type
+    if types.is_text(source) and not types.is_text(target):
+        values = pc.utf8_trim_whitespace(values)
+    if pa.types.is_integer(target) and types.is_number(source):
+        return _to_integer(values, target)
+    if pa.types.is_timestamp(source) and source.tz and pa.types.is_timestamp(target):
+        values = pc.local_timestamp(values)
+    if pa.types.is_timestamp(source) and pa.types.is_timestamp(target):
+        return _change_unit(values, target)
+    if pa.types.is_timestamp(target) and pa.types.is_integer(source):
+        values = values.cast(pa.int64())
+    return values.cast(target, safe=not pa.types.is_floating(target))
+
+
+def _to_integer(values: Datum, target: pa.DataType) -> Datum:
+    if not pa.types.is_integer(values.type):
+        values = pc.round(values, round_mode="half_to_even")
+    return values.cast(target)
+
+
+def _change_unit(values: Datum, target: pa.DataType) -> Datum:
+    """To a coarser unit time is cut off towards the past, as `date` does for a day."""
+    if types.finer_unit(values.type.unit, target.unit) == values.type.unit:
+        names = {"s": "second", "ms": "millisecond", "us": "microsecond", "ns": "nanosecond"}
+        values = pc.floor_temporal(values, unit=names[target.unit])
+    return values.cast(target)
+
+
+def _shorten(message: str) -> str:
+    """Arrow prints a float of 300 digits in full."""
+    return re.sub(r"(\d{20})\d+", r"\1…", message)

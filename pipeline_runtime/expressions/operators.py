@@ -1,0 +1,286 @@
+"""Type rules and kernels of the operators: comparison, logic, arithmetic, `in`, `like`, `case`.
+
+Used by `binder` and by the functions that are spelled with operators (`nullif`, `if`). Owns their
+null behaviour: `and`/`or` follow Kleene, all else gives null where an operand is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline_runtime.expressions import coercion, types
+from pipeline_runtime.expressions.nodes import Span
+from pipeline_runtime.expressions.plan import (
+    Choose,
+    Constant,
+    Datum,
+    KernelError,
+    Plan,
+    TypeRuleError,
+    build_apply,
+    build_constant,
+    build_shared,
+)
+
+_COMPARISONS: dict[str, Callable[[Datum, Datum], Datum]] = {
+    "=": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+# What a message says for an operator's kind of operand.
+_CAST_HINT = "write cast(x as type) on one side"
+
+
+# -- comparison ----------------------------------------------------------------------------------
+
+
+def build_comparison(span: Span, op: str, left: Plan, right: Plan) -> Plan:
+    """`left op right`, once both have one type."""
+    dtype = coercion.common_type((left, right))
+    if dtype is None:
+        raise TypeRuleError(_mismatch(op, left, right))
+    if not types.is_comparable(dtype):
+        raise TypeRuleError(f"`{op}` compares numbers, strings, times and booleans, got {dtype}")
+    # Arrow compares no two nulls, but as booleans it does; the result is null all the same.
+    dtype = pa.bool_() if pa.types.is_null(dtype) else dtype
+    args = (coercion.coerce(left, dtype), coercion.coerce(right, dtype))
+    return build_apply(span, op, pa.bool_(), _COMPARISONS[op], *args)
+
+
+def _mismatch(op: str, left: Plan, right: Plan) -> str:
+    return f"`{op}` needs two values of one kind, got {left.type} and {right.type}; {_CAST_HINT}"
+
+
+def build_between(span: Span, operand: Plan, low: Plan, high: Plan) -> Plan:
+    """`low <= operand and operand <= high`, with `operand` run once."""
+    shared = build_shared(operand)
+    bounds = (
+        build_comparison(span, ">=", shared, low),
+        build_comparison(span, "<=", shared, high),
+    )
+    return build_logical(span, "and", bounds)
+
+
+def build_is_null(span: Span, operand: Plan, *, negated: bool) -> Plan:
+    """`operand is [not] null`; NaN is a value, not null."""
+    kernel = pc.is_valid if negated else pc.is_null
+    return build_apply(span, "is not null" if negated else "is null", pa.bool_(), kernel, operand)
+
+
+def build_in(span: Span, operand: Plan, items: Sequence[Plan]) -> Plan:
+    """`operand in (items)`: a hash lookup for constants, else a chain of `=` joined by `or`."""
+    dtype = coercion.common_type((operand, *items))
+    if dtype is None:
+        other = next((item for item in items if not _is_alike(operand, item)), items[0])
+        raise TypeRuleError(_mismatch("in", operand, other))
+    operand = coercion.coerce(operand, dtype)
+    values = tuple(coercion.coerce(item, dtype) for item in items)
+    constants = [value.value for value in values if isinstance(value, Constant)]
+    is_lookup = len(constants) == len(values) and not pa.types.is_null(dtype)
+    if is_lookup and types.is_comparable(dtype):
+        return build_apply(span, "in", pa.bool_(), _Lookup(constants, dtype), operand, *values)
+    shared = build_shared(operand)
+    matches = tuple(build_comparison(span, "=", shared, value) for value in values)
+    return matches[0] if len(matches) == 1 else build_logical(span, "or", matches)
+
+
+def _is_alike(left: Plan, right: Plan) -> bool:
+    try:
+        return coercion.common_type((left, right)) is not None
+    except TypeRuleError:
+        return False
+
+
+class _Lookup:
+    """The kernel of `in` over constants; the set is built once, when the expression is bound."""
+
+    def __init__(self, constants: Sequence[pa.Scalar], dtype: pa.DataType) -> None:
+        valid = [scalar for scalar in constants if scalar.is_valid]
+        self._has_null = len(valid) < len(constants)
+        self._set = _join_zeros(pa.array([scalar.as_py() for scalar in valid], type=dtype))
+
+    def __call__(self, operand: Datum, *_: Datum) -> Datum:
+        found = pc.is_in(_join_zeros(operand), value_set=self._set)
+        unknown = pa.scalar(None, pa.bool_())
+        # A null member may equal anything, so what is not found is unknown, as in SQL.
+        known = found if self._has_null else pc.is_valid(operand)
+        return pc.if_else(known, found, unknown)
+
+
+def _join_zeros(values: Datum) -> Datum:
+    """-0.0 as 0.0, since the lookup compares bits and `=` does not."""
+    if not pa.types.is_floating(values.type):
+        return values
+    return pc.add(values, pa.scalar(0.0, values.type))
+
+
+# -- logic ---------------------------------------------------------------------------------------
+
+
+def build_logical(span: Span, op: str, operands: Sequence[Plan]) -> Plan:
+    """`and` or `or` over two or more operands."""
+    args = tuple(need_boolean(op, plan) for plan in operands)
+    kernel = pc.and_kleene if op == "and" else pc.or_kleene
+    return build_apply(span, op, pa.bool_(), lambda *arrays: reduce(kernel, arrays), *args)
+
+
+def build_not(span: Span, operand: Plan) -> Plan:
+    """`not operand`."""
+    return build_apply(span, "not", pa.bool_(), pc.invert, need_boolean("not", operand))
+
+
+def need_boolean(op: str, plan: Plan) -> Plan:
+    """`plan` as a boolean; a null literal counts as one."""
+    if pa.types.is_boolean(plan.type) or pa.types.is_null(plan.type):
+        return coercion.coerce(plan, pa.bool_())
+    message = f"`{op}` needs a boolean, got {plan.type}; compare it, as in `x > 0`"
+    raise TypeRuleError(message, span=plan.span)
+
+
+# -- arithmetic ----------------------------------------------------------------------------------
+
+
+def build_arithmetic(span: Span, op: str, left: Plan, right: Plan) -> Plan:
+    """`left op right`: checked int64 or uint64, or floats; `/` always gives a float."""
+    for plan in (left, right):
+        _need_number(op, plan)
+    dtype = _arithmetic_type(op, (left, right))
+    args = tuple(_as_operand(plan, dtype) for plan in (left, right))
+    kernel = _arithmetic_kernel(op, dtype)
+    is_partial = pa.types.is_integer(dtype)
+    return build_apply(span, op, dtype, kernel, *args, is_partial=is_partial)
+
+
+def _need_number(op: str, plan: Plan) -> None:
+    if types.is_number(plan.type) or pa.types.is_null(plan.type):
+        return
+    if types.is_day_or_time(plan.type):
+        hint = "use date_diff_days(a, b) or epoch_seconds(t)"
+    else:
+        hint = "join strings with `||`" if types.is_text(plan.type) else "use cast(x as float64)"
+    raise TypeRuleError(f"`{op}` needs numbers, got {plan.type}; {hint}", span=plan.span)
+
+
+def _arithmetic_type(op: str, plans: Sequence[Plan]) -> pa.DataType:
+    weak = [plan for plan in plans if coercion.literal_of(plan) is not None]
+    strong = [plan.type for plan in plans if coercion.literal_of(plan) is None]
+    dtypes = strong or [plan.type for plan in weak]
+    if strong and all(pa.types.is_float32(dtype) for dtype in strong):
+        return pa.float32()
+    all_types = [plan.type for plan in plans]
+    if op == "/" or any(_is_inexact(dtype) for dtype in all_types):
+        return pa.float64()
+    is_unsigned = any(pa.types.is_uint64(dtype) for dtype in dtypes)
+    if is_unsigned and all(_is_never_negative(plan) for plan in plans):
+        return pa.uint64()
+    return pa.int64()
+
+
+def _is_inexact(dtype: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(dtype) or pa.types.is_decimal(dtype))
+
+
+def _is_never_negative(plan: Plan) -> bool:
+    literal = coercion.literal_of(plan)
+    if literal is not None and isinstance(literal.value, int):
+        return literal.value >= 0
+    return bool(pa.types.is_unsigned_integer(plan.type) or pa.types.is_null(plan.type))
+
+
+def _as_operand(plan: Plan, dtype: pa.DataType) -> Plan:
+    if pa.types.is_uint64(plan.type) and pa.types.is_int64(dtype):
+        return build_apply(plan.span, "widen", dtype, _to_signed, plan, is_partial=True)
+    return coercion.coerce(plan, dtype)
+
+
+def _to_signed(values: Datum) -> Datum:
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        message = "a uint64 beside a signed number counts as int64, and a value does not fit"
+        raise KernelError(f"{message}; cast the other to uint64, or both to float64") from error
+
+
+def _arithmetic_kernel(op: str, dtype: pa.DataType) -> Callable[[Datum, Datum], Datum]:
+    if op == "/":
+        return _divide
+    if op == "%":
+        return _remainder
+    checked = {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_checked}
+    plain = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}
+    kernels: dict[str, Callable[[Datum, Datum], Datum]]
+    kernels = checked if pa.types.is_integer(dtype) else plain
+    return kernels[op]
+
+
+def _divide(left: Datum, right: Datum) -> Datum:
+    return pc.divide(left, _null_if_zero(right))
+
+
+def _null_if_zero(divisor: Datum) -> Datum:
+    zero = pa.scalar(0, divisor.type)
+    return pc.if_else(pc.equal(divisor, zero), pa.scalar(None, divisor.type), divisor)
+
+
+def _remainder(left: Datum, right: Datum) -> Datum:
+    """C's remainder, with the sign of `left`; NumPy, since Arrow before 24 has no such kernel."""
+    divisor = _null_if_zero(right)
+    valid = pc.and_(pc.is_valid(left), pc.is_valid(divisor))
+    with np.errstate(invalid="ignore"):  # the remainder of infinity is NaN, without a warning
+        values = np.fmod(_to_numpy(left), _to_numpy(divisor, fill=1))
+    return pc.if_else(valid, pa.array(values, type=left.type), pa.scalar(None, left.type))
+
+
+def _to_numpy(values: Datum, fill: int = 0) -> np.ndarray:
+    filled = pc.fill_null(values, pa.scalar(fill, values.type))
+    if isinstance(filled, pa.Scalar):
+        return np.asarray(filled.as_py(), dtype=values.type.to_pandas_dtype())
+    return np.asarray(filled.to_numpy(zero_copy_only=False))
+
+
+def build_negation(span: Span, operand: Plan) -> Plan:
+    """`-operand`."""
+    _need_number("-", operand)
+    dtype = pa.int64() if not _is_inexact(operand.type) else operand.type
+    dtype = pa.float64() if pa.types.is_decimal(dtype) else dtype
+    is_integer = pa.types.is_integer(dtype)
+    kernel = pc.negate_checked if is_integer else pc.negate
+    operand = _as_operand(operand, dtype)
+    return build_apply(span, "-", dtype, kernel, operand, is_partial=is_integer)
+
+
+# -- choice --------------------------------------------------------------------------------------
+
+
+def build_null(span: Span) -> Plan:
+    """A null that takes any type."""
+    return build_constant(span, pa.scalar(None, pa.null()))
+
+
+def build_choice(
+    span: Span, conditions: Sequence[Plan], values: Sequence[Plan], default: Plan | None
+) -> Plan:
+    """The value of the first true condition, else `default`, else null."""
+    checked = tuple(need_boolean("when", plan) for plan in conditions)
+    branches = (*values, default or build_null(span))
+    dtype = coercion.common_type(branches)
+    if dtype is None:
+        kinds = ", ".join(dict.fromkeys(str(plan.type) for plan in branches))
+        raise TypeRuleError(f"all branches need one type, got {kinds}; write cast(x as type)")
+    *chosen, fallback = (coercion.coerce(plan, dtype) for plan in branches)
+    return Choose(
+        span=span,
+        type=dtype,
+        conditions=checked,
+        values=tuple(chosen),
+        default=fallback,
+        can_fail=any(plan.can_fail for plan in (*checked, *chosen, fallback)),
+    )

@@ -1,0 +1,145 @@
+"""Translates a filter into an Arrow dataset filter, to skip partitions and row groups unread.
+
+Runs beside `evaluate`, on the same typed plan, where a constant already has its column's type. The
+rule is soundness: a row for which the expression is true must pass the translation. It may be
+looser, so rows are filtered by `mask` all the same.
+
+Floats need care, since the statistics of a row group leave NaN out: a test that NaN passes
+(`!=`, or a negated test) would let a row group with NaN be skipped, so it is not translated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import reduce
+from operator import and_, or_
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline_runtime.expressions.expression import Expression, build_plan
+from pipeline_runtime.expressions.plan import Apply, Constant, Plan, Read, Shared
+
+_Test = Callable[[pc.Expression, pa.Scalar], pc.Expression]
+
+_TESTS: dict[str, _Test] = {
+    "=": lambda column, value: column == value,
+    "!=": lambda column, value: column != value,
+    "<": lambda column, value: column < value,
+    "<=": lambda column, value: column <= value,
+    ">": lambda column, value: column > value,
+    ">=": lambda column, value: column >= value,
+}
+_OPPOSITES = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+_MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def to_dataset_filter(expr: Expression, schema: pa.Schema) -> pc.Expression | None:
+    """A dataset filter that keeps every row for which `expr` is true, None if there is none.
+
+    Of a conjunction, the parts that translate are kept. `schema` is the dataset's.
+    Raises ExpressionError as `infer_type` does.
+    """
+    plan = build_plan(expr, schema)
+    if not pa.types.is_boolean(plan.type):
+        return None
+    return _Translator(schema).translate(plan, negated=False)
+
+
+class _Translator:
+    """Translates plans over one schema; `negated` asks for the rows where a plan is false."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+
+    def translate(self, plan: Plan, *, negated: bool) -> pc.Expression | None:
+        if isinstance(plan, Read):
+            return self._translate_flag(plan, negated=negated)
+        if not isinstance(plan, Apply):
+            return None
+        if plan.op == "not":
+            return self.translate(plan.args[0], negated=not negated)
+        if plan.op in ("and", "or"):
+            return self._translate_logical(plan, negated=negated)
+        if plan.op in ("is null", "is not null"):
+            return self._translate_null(plan, negated=negated)
+        if plan.op == "in":
+            return self._translate_in(plan, negated=negated)
+        return self._translate_comparison(plan, negated=negated)
+
+    def _translate_logical(self, plan: Apply, *, negated: bool) -> pc.Expression | None:
+        parts = [self.translate(arg, negated=negated) for arg in plan.args]
+        known = [part for part in parts if part is not None]
+        if (plan.op == "and") != negated:
+            # Each part of a conjunction alone keeps all rows that pass the whole.
+            return reduce(and_, known) if known else None
+        return reduce(or_, known) if len(known) == len(parts) else None
+
+    def _translate_flag(self, plan: Read, *, negated: bool) -> pc.Expression | None:
+        if not pa.types.is_boolean(self._schema.field(plan.name).type):
+            return None
+        return ~pc.field(plan.name) if negated else pc.field(plan.name)
+
+    def _translate_null(self, plan: Apply, *, negated: bool) -> pc.Expression | None:
+        column = _unwrap(plan.args[0])
+        if not isinstance(column, Read):
+            return None
+        name = pc.field(column.name)
+        is_null = (plan.op == "is null") != negated
+        return name.is_null(nan_is_null=False) if is_null else name.is_valid()
+
+    def _translate_in(self, plan: Apply, *, negated: bool) -> pc.Expression | None:
+        column, *members = (_unwrap(arg) for arg in plan.args)
+        values = _valid_scalars(members)
+        if not self._is_plain(column) or not values or len(values) < len(members):
+            return None
+        assert isinstance(column, Read)
+        name = pc.field(column.name)
+        if pa.types.is_floating(column.type):
+            # The dataset's lookup tells -0.0 from 0.0; a chain of `=` does not.
+            return None if negated else reduce(or_, (name == value for value in values))
+        found = name.isin(pa.array([value.as_py() for value in values], type=column.type))
+        return ~found if negated else found
+
+    def _translate_comparison(self, plan: Apply, *, negated: bool) -> pc.Expression | None:
+        if plan.op not in _TESTS:
+            return None
+        left, right = (_unwrap(arg) for arg in plan.args)
+        op = plan.op
+        if isinstance(left, Constant):
+            left, right, op = right, left, _MIRRORED[op]
+        if not self._is_plain(left) or not _valid_scalars([right]):
+            return None
+        assert isinstance(left, Read)
+        assert isinstance(right, Constant)
+        is_float = pa.types.is_floating(left.type)
+        if is_float and (negated or op == "!="):
+            return None
+        test = _TESTS[_OPPOSITES[op] if negated else op]
+        return test(pc.field(left.name), right.value)
+
+    def _is_plain(self, plan: Plan) -> bool:
+        """True for a column whose stored type is the one it is compared as."""
+        if not isinstance(plan, Read) or self._schema.field(plan.name).type != plan.type:
+            return False
+        return any(is_kind(plan.type) for is_kind in _SAFE_KINDS)
+
+
+# Kinds whose statistics Arrow compares as `evaluate` compares their values.
+_SAFE_KINDS: tuple[Callable[[pa.DataType], bool], ...] = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_boolean,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_date32,
+    pa.types.is_timestamp,
+)
+
+
+def _unwrap(plan: Plan) -> Plan:
+    return plan.plan if isinstance(plan, Shared) else plan
+
+
+def _valid_scalars(plans: Iterable[Plan]) -> list[pa.Scalar]:
+    return [plan.value for plan in plans if isinstance(plan, Constant) and plan.value.is_valid]

@@ -1,0 +1,211 @@
+"""The feed over Ray Data: one streaming execution a rank, whose tasks read groups and give pieces.
+
+The plain path of the runtime: a range of task numbers, each task reading its share of groups and
+streaming their pieces, `map_batches` for stages that run apart, `streaming_split` into one trainer.
+All epochs are one execution, so that the next epoch's first pieces are made while this one ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import ray
+import ray.data
+from ray.train import DataConfig
+
+from pipeline_runtime.config.steps import MapResources
+from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.pieces import Piece, pack, unpack
+from pipeline_runtime.feed.work import read_group, run_stage
+from pipeline_runtime.plan.groups import Group
+from pipeline_runtime.plan.model import Stage, StreamPlan
+from pipeline_runtime.steps.base import SideTable
+
+# Setting up an execution costs Ray about a millisecond a task; with at most so many tasks the time to
+# the first batch does not grow with the table. A task then reads several groups, one after another.
+MAX_TASKS = 1024
+# Any block that holds a row is over this size and leaves at once: a block is one piece.
+_ONE_PIECE_BLOCKS_BYTES = 1
+# Pieces that the trainer's process fetches ahead: two hide the fetch, more only hold memory.
+_PREFETCH_PIECES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayDataOptions:
+    """How executions run on this cluster."""
+
+    preserve_order: bool = False
+    broadcast: bool = True
+    label_selector: dict[str, str] | None = None  # nodes that do data work; None: all
+
+
+def build_dataset(
+    stream: StreamPlan,
+    groups: Sequence[Group],
+    piece_rows: int,
+    options: RayDataOptions,
+    on_failure: Callable[[LastmileError], None],
+) -> ray.data.Dataset:
+    """A lazy dataset whose blocks are the packed pieces of these groups, in their order."""
+    if options.broadcast:
+        stream = broadcast_side_tables(stream)
+    num_tasks = min(MAX_TASKS, len(groups))
+    share = -(-len(groups) // num_tasks)
+    num_tasks = -(-len(groups) // share)
+    held = ray.put((stream, tuple(groups)))
+
+    def read(block: pa.Table) -> Iterator[pa.Table]:
+        plan, all_groups = ray.get(held)
+        for task in block.column("id").to_pylist():
+            for group in all_groups[task * share : (task + 1) * share]:
+                with reporting(on_failure):
+                    yield from (pack(piece) for piece in read_group(plan, group, piece_rows))
+
+    dataset = ray.data.range(num_tasks, override_num_blocks=num_tasks)
+    dataset = _map(dataset, read, stream.stages[0])
+    for index in range(1, len(stream.stages)):
+        dataset = _map(dataset, _stage_function(held, index, on_failure), stream.stages[index])
+    _configure(dataset.context, options)
+    return dataset
+
+
+def _stage_function(
+    held: Any, index: int, on_failure: Callable[[LastmileError], None]
+) -> Callable[[pa.Table], Iterator[pa.Table]]:
+    def run(block: pa.Table) -> Iterator[pa.Table]:
+        plan, _ = ray.get(held)
+        for piece in unpack(block):
+            with reporting(on_failure):
+                yield pack(run_stage(plan, index, piece))
+
+    return run
+
+
+class reporting:  # noqa: N801 - a context manager, named as contextlib's are
+    """Tell the driver what failed before Ray wraps the error in its own."""
+
+    def __init__(self, on_failure: Callable[[LastmileError], None]) -> None:
+        self._on_failure = on_failure
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if isinstance(error, LastmileError):
+            self._on_failure(error)
+
+
+def _map(
+    dataset: ray.data.Dataset, function: Callable[[pa.Table], Iterator[pa.Table]], stage: Stage
+) -> ray.data.Dataset:
+    return dataset.map_batches(
+        function,
+        batch_size=None,
+        batch_format="pyarrow",
+        zero_copy_batch=True,
+        concurrency=stage.concurrency,
+        **_task_resources(stage.resources),
+    )
+
+
+def _task_resources(resources: MapResources | None) -> dict[str, Any]:
+    if resources is None:
+        return {}
+    given = {
+        "num_cpus": resources.cpu,
+        "num_gpus": resources.gpu,
+        "memory": resources.memory_bytes,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _configure(context: ray.data.DataContext, options: RayDataOptions) -> None:
+    context.target_max_block_size = _ONE_PIECE_BLOCKS_BYTES
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.execution_options.preserve_order = options.preserve_order
+    if options.label_selector:
+        context.execution_options.label_selector = options.label_selector
+
+
+@dataclass(frozen=True, slots=True)
+class _ObjectLoader:
+    """Gets a side table that the driver put into the object store."""
+
+    reference: Any
+
+    def __call__(self) -> pa.Table:
+        return ray.get(self.reference)
+
+
+def broadcast_side_tables(stream: StreamPlan) -> StreamPlan:
+    """Read every side table once, here, and let workers map it from the object store."""
+    stages = tuple(
+        replace(
+            stage, steps=tuple(replace(s, transform=_broadcast(s.transform)) for s in stage.steps)
+        )
+        for stage in stream.stages
+    )
+    return replace(stream, stages=stages)
+
+
+def _broadcast(transform: Any) -> Any:
+    side = getattr(transform, "side_table", None)
+    if not isinstance(side, SideTable) or isinstance(side.load, _ObjectLoader):
+        return transform
+    return replace(transform, side_table=replace(side, load=_ObjectLoader(ray.put(side.load()))))
+
+
+class OneTrainerDataConfig(DataConfig):
+    """Gives every rank the dataset that was made for it, streamed from an executor of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(datasets_to_split=[])
+
+    def configure(
+        self,
+        datasets: dict[str, ray.data.Dataset],
+        world_size: int,
+        worker_handles: Any = None,
+        worker_node_ids: Any = None,
+        **kwargs: Any,
+    ) -> list[dict[str, ray.data.DataIterator]]:
+        """See DataConfig; with one split nothing is cut to equal lengths, so no row is lost."""
+        shards = {name: ds.streaming_split(1, equal=False)[0] for name, ds in datasets.items()}
+        return [shards for _ in range(world_size)]
+
+
+class RayDataFeed:
+    """Pieces of one rank's dataset, with the time spent waiting for them."""
+
+    def __init__(self, iterator: ray.data.DataIterator) -> None:
+        self._iterator = iterator
+
+    def pieces(self, waited: Waited) -> Iterator[Piece]:
+        """Pieces as they are made; `waited` grows by the seconds blocked on each stage."""
+        blocks = iter(
+            self._iterator.iter_batches(
+                batch_size=None, batch_format="pyarrow", prefetch_batches=_PREFETCH_PIECES
+            )
+        )
+        while True:
+            started, before = time.perf_counter(), self._transfer_seconds()
+            block = next(blocks, None)
+            blocked = time.perf_counter() - started
+            transfer = min(blocked, max(0.0, self._transfer_seconds() - before))
+            waited.transfer += transfer
+            waited.production += blocked - transfer
+            if block is None:
+                return
+            yield from unpack(block)
+
+    def _transfer_seconds(self) -> float:
+        """Ray's own count of the time this thread was blocked on fetching a block that was ready."""
+        stats = getattr(self._iterator, "_iter_stats", None)
+        timer = getattr(stats, "iter_blocked_data_transfer_s", None)
+        return float(timer.get()) if timer is not None else 0.0

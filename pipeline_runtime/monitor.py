@@ -1,0 +1,134 @@
+"""The one place where a run's processes say how they are doing: a small actor beside the driver.
+
+Trainers push a snapshot a few times a second and learn from the answer whether to stop; data workers
+report the failure that ends a run before Ray wraps it. The driver reads it for the progress display, the
+`lastmile_*` metrics, the history and the summary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.feed.pieces import StepCount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPoint:
+    """Metrics at a moment of the run, for the history."""
+
+    seconds: float  # since the trainer started
+    epoch: int
+    step: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSnapshot:
+    """How one trainer stands; numbers count from the start of the run unless they say otherwise."""
+
+    rank: int
+    seconds: float  # since the trainer started
+    epoch: int
+    step: int
+    samples: int
+    attempt_samples: int  # since this attempt started
+    batch_bytes: int
+    checksum: dict[str, Any]
+    waited: dict[str, float]  # seconds, see feed.base.Waited
+    counts: tuple[StepCount, ...]  # the read and every step, of rows that reached the trainer
+    evaluation_counts: tuple[StepCount, ...]
+    queue_length: int
+    seconds_to_first_batch: float | None
+    last_step_seconds: float
+    dropped_rows: int
+    padded_rows: int
+    checkpoints: int
+    checkpoint_failures: int
+    last_checkpoint: str | None
+    device: str
+    metrics: dict[str, float]  # latest value of each metric
+    is_finished: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """Metrics of one evaluation."""
+
+    epoch: int
+    step: int
+    metrics: dict[str, float]
+
+
+@dataclass(slots=True)
+class MonitorState:
+    """What the actor holds."""
+
+    ranks: dict[int, RankSnapshot] = field(default_factory=dict)
+    history: list[HistoryPoint] = field(default_factory=list)
+    evaluations: list[Evaluated] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    failure: str | None = None
+    failure_kind: str | None = None
+
+
+class Monitor:
+    """The actor's class; create it by `start_monitor`."""
+
+    def __init__(self) -> None:
+        self._state = MonitorState()
+        self._stop = False
+
+    def push(self, snapshot: RankSnapshot, history: list[HistoryPoint]) -> bool:
+        """Take a trainer's snapshot and what it recorded since the last; whether it should stop."""
+        self._state.ranks[snapshot.rank] = snapshot
+        self._state.history.extend(history)
+        return self._stop
+
+    def evaluated(self, evaluation: Evaluated) -> None:
+        """Take the metrics of an evaluation."""
+        self._state.evaluations.append(evaluation)
+
+    def warn(self, message: str) -> None:
+        """Take a warning for the summary; one that was given before is not repeated."""
+        if message not in self._state.warnings:
+            self._state.warnings.append(message)
+
+    def fail(self, kind: str, message: str) -> None:
+        """Take the first failure; later ones follow from it."""
+        if self._state.failure is None:
+            self._state.failure, self._state.failure_kind = message, kind
+
+    def stop(self) -> None:
+        """Ask the trainers to stop at their next step, with a checkpoint."""
+        self._stop = True
+
+    def read(self) -> MonitorState:
+        """The state; history is handed over once."""
+        state = self._state
+        self._state = MonitorState(
+            ranks=dict(state.ranks),
+            evaluations=list(state.evaluations),
+            warnings=list(state.warnings),
+            failure=state.failure,
+            failure_kind=state.failure_kind,
+        )
+        return state
+
+
+def start_monitor() -> Any:
+    """Start the actor on the driver's node; it takes no CPU that data work could have."""
+    return ray.remote(Monitor).options(num_cpus=0, max_concurrency=1).remote()
+
+
+def failure_reporter(monitor: Any) -> Callable[[LastmileError], None]:
+    """A picklable callable by which a worker tells the monitor what failed, before it raises."""
+
+    def report(error: LastmileError) -> None:
+        ray.get(monitor.fail.remote(type(error).__name__, str(error)))
+
+    return report

@@ -1,0 +1,332 @@
+"""From an experiment to a physical plan: bind, push predicates and projections down, fuse.
+
+The order: the table is opened and its schema known; `dataset.where`, the split into training and
+evaluation and the pipeline's steps are bound to it one after another, every problem of every step
+collected; predicates prune units; columns that nothing uses are not read; adjacent steps become one
+stage. Pure but for opening tables (footers only), and the same with Ray or without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline_runtime import expressions
+from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, Shuffle
+from pipeline_runtime.config.steps import FilterStep
+from pipeline_runtime.errors import ExpressionError, ManifestError, Problem
+from pipeline_runtime.expressions import Expression
+from pipeline_runtime.plan.labels import describe_step
+from pipeline_runtime.plan.model import Identity, Plan, PlannedStep, Stage, StreamPlan
+from pipeline_runtime.plan.predicates import Pushdown, build_pushdown, negation
+from pipeline_runtime.plan.side_tables import open_side_table
+from pipeline_runtime.plan.split import Split
+from pipeline_runtime.sources import RawTable, open_table
+from pipeline_runtime.steps import bind_pipeline
+from pipeline_runtime.steps.base import BindContext, Transform, public_schema
+from pipeline_runtime.steps.checks import unknown_column
+from pipeline_runtime.steps.filter import Filter
+
+# The identity that every table written by Lastmile carries.
+ROW_ID_COLUMN = "_lastmile_row_id"
+_OUTPUT = "the pipeline's output"
+_IN_ORDER = Shuffle(unit="none")
+# A step's live columns before the plan has worked them out.
+_ALL: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bound:
+    """A step while the plan is being made; `expression` is what it filters by, if it filters."""
+
+    step: PlannedStep
+    expression: Expression | None = None
+    pushed: Expression | None = None  # what may prune for it: implied by `expression`
+
+
+def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
+    """Plan an experiment's data.
+
+    Raises ManifestError with every broken rule that the tables' schemas show, SourceError if a table
+    cannot be read.
+    """
+    spec = experiment.spec
+    table = open_table(spec.dataset, storage_root)
+    schema = _source_schema(spec, table)
+    context = BindContext(open_side_table=lambda request: open_side_table(request, storage_root))
+    problems = _Problems()
+    problems.check_columns("spec.dataset.rowKey", spec.dataset.row_key, schema)
+    problems.check_columns("spec.dataset.requestColumns", spec.dataset.request_columns, schema)
+    request_key = (spec.dataset.request_key,) if spec.dataset.request_key else None
+    problems.check_columns("spec.dataset.requestKey", request_key, schema)
+    head = problems.collect(lambda: _bind_where(spec, schema)) or []
+    splits = {
+        role: problems.collect(lambda r=role: _bind_split(spec, schema, r)) for role in _roles(spec)
+    }
+    steps = problems.collect(lambda: _bind_steps(spec, schema, context)) or []
+    output = steps[-1].step.transform.output_schema if steps else schema
+    if not problems.found:
+        batch_columns = problems.collect(lambda: _batch_columns(spec, output))
+    problems.raise_if_any()
+    streams = {
+        role: _Stream(
+            spec, table, schema, [*head, *(split or []), *steps], batch_columns or ()
+        ).build(role)
+        for role, split in splits.items()
+    }
+    return Plan(
+        training=streams["training"],
+        evaluation=streams.get("evaluation"),
+        batch_columns=batch_columns or (),
+        preserve_order=spec.pipeline_options.preserve_order,
+        broadcast=spec.pipeline_options.broadcast,
+        warnings=tuple(_warnings(streams["training"])),
+    )
+
+
+class _Problems:
+    """Collects what is wrong, so that one look at a manifest shows all of it."""
+
+    def __init__(self) -> None:
+        self.found: list[Problem] = []
+
+    def collect(self, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except ManifestError as error:
+            self.found.extend(error.problems)
+            return None
+
+    def check_columns(
+        self,
+        path: str,
+        names: Sequence[str] | None,
+        schema: pa.Schema,
+        what: str = "the table",
+    ) -> None:
+        self.found.extend(
+            Problem(path=path, message=unknown_column(name, schema.names, what))
+            for name in names or ()
+            if name not in schema.names
+        )
+
+    def raise_if_any(self) -> None:
+        if self.found:
+            raise ManifestError(self.found)
+
+
+def _source_schema(spec: ExperimentSpec, table: RawTable) -> pa.Schema:
+    """The table's columns that the manifest wants, in its order."""
+    source = spec.dataset.parquet or spec.dataset.iceberg
+    wanted = source.columns if source else None
+    if wanted is None:
+        return table.schema
+    problems = _Problems()
+    problems.check_columns("spec.dataset.parquet.columns", wanted, table.schema)
+    problems.raise_if_any()
+    return pa.schema([table.schema.field(name) for name in wanted])
+
+
+def _roles(spec: ExperimentSpec) -> tuple[str, ...]:
+    return ("training", "evaluation") if spec.training.evaluation else ("training",)
+
+
+def _at(path: str, work: Callable[[], Any]) -> Any:
+    """Run a piece of binding; an expression's error becomes a problem of the field at `path`."""
+    try:
+        return work()
+    except ExpressionError as error:
+        raise ManifestError([Problem(path=path, message=str(error))]) from error
+
+
+def _bind_where(spec: ExperimentSpec, schema: pa.Schema) -> list[_Bound]:
+    where = spec.dataset.where
+    if where is None:
+        return []
+    path = "spec.dataset.where"
+    transform = _at(path, lambda: Filter.bind(FilterStep(where=where), schema))
+    step = PlannedStep(path=path, kind="where", label=where, transform=transform, live=_ALL)
+    return [_Bound(step=step, expression=expressions.parse(where))]
+
+
+def _bind_split(spec: ExperimentSpec, schema: pa.Schema, role: str) -> list[_Bound]:
+    evaluation = spec.training.evaluation
+    if evaluation is None:
+        return []
+    path = "spec.training.evaluation"
+    problems = _Problems()
+    problems.check_columns(f"{path}.by", evaluation.by, schema)
+    problems.raise_if_any()
+    transform = _at(f"{path}.where", lambda: Split.bind(evaluation, schema, role))
+    step = PlannedStep(
+        path=path, kind="split", label=_split_label(spec, role), transform=transform, live=_ALL
+    )
+    where = transform.expression
+    if where is None:
+        return [_Bound(step=step)]
+    if role == "evaluation":
+        return [_Bound(step=step, pushed=where)]
+    return [_Bound(step=step, pushed=expressions.parse(negation(where.text, where.columns)))]
+
+
+def _split_label(spec: ExperimentSpec, role: str) -> str:
+    evaluation = spec.training.evaluation
+    assert evaluation is not None
+    held_out = evaluation.where or f"{evaluation.holdout_percent} % held out"
+    return held_out if role == "evaluation" else f"not: {held_out}"
+
+
+def _bind_steps(spec: ExperimentSpec, schema: pa.Schema, context: BindContext) -> list[_Bound]:
+    transforms = bind_pipeline(spec.pipeline, public_schema(schema), context)
+    bound = []
+    for index, (step, transform) in enumerate(zip(spec.pipeline, transforms, strict=True)):
+        planned = PlannedStep(
+            path=f"spec.pipeline[{index}]",
+            kind=step.kind,
+            label=describe_step(step),
+            transform=transform,
+            live=_ALL,
+        )
+        where = expressions.parse(step.filter.where) if step.filter else None
+        bound.append(_Bound(step=planned, expression=where))
+    return bound
+
+
+def _batch_columns(spec: ExperimentSpec, output: pa.Schema) -> tuple[str, ...]:
+    """What batches carry; label and weight are always among them."""
+    training = spec.training
+    problems = _Problems()
+    problems.check_columns("spec.training.columns", training.columns, output, _OUTPUT)
+    for field, name in (
+        ("labelColumn", training.label_column),
+        ("weightColumn", training.weight_column),
+    ):
+        problems.check_columns(f"spec.training.{field}", (name,) if name else None, output, _OUTPUT)
+    problems.raise_if_any()
+    wanted = training.columns or tuple(public_schema(output).names)
+    extra = (training.label_column, training.weight_column)
+    return tuple(dict.fromkeys([*wanted, *(name for name in extra if name)]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """One role's stream while it is optimised."""
+
+    spec: ExperimentSpec
+    table: RawTable
+    schema: pa.Schema
+    bound: list[_Bound]
+    batch_columns: tuple[str, ...]
+
+    def build(self, role: str) -> StreamPlan:
+        options, training = self.spec.pipeline_options, self.spec.training
+        push = self._pushdown()
+        scan = self.table.scan(push.predicates if options.pushdown else ())
+        key = self.spec.dataset.request_key if training.shuffle.unit == "request" else None
+        steps = [bound.step for bound in self.bound]
+        kept = (*self.batch_columns, *((key,) if key else ()))
+        needed, after = needed_columns([step.transform for step in steps], kept)
+        if not options.projection:
+            everything = frozenset(self.schema.names).union(*(s.transform.outputs for s in steps))
+            needed, after = everything, [everything] * len(steps)
+        return StreamPlan(
+            role=role,
+            table=self.table,
+            scan=scan,
+            pushed=push.texts if options.pushdown else (),
+            read_columns=tuple(name for name in self.schema.names if name in needed),
+            identity=self._identity(),
+            stages=_fuse(_annotate(steps, push, after), fusion=options.fusion),
+            output_schema=self._output_schema(steps),
+            shuffle=training.shuffle if role == "training" else _IN_ORDER,
+            request_key=key,
+            seed=training.seed,
+            max_rows_per_block=options.rows_per_block,
+        )
+
+    def _pushdown(self) -> Pushdown:
+        filters = [(b.pushed or b.expression, b.step.transform) for b in self.bound]
+        return build_pushdown(filters, self.schema)
+
+    def _identity(self) -> Identity:
+        if self.spec.dataset.row_key:
+            return Identity(columns=self.spec.dataset.row_key)
+        return Identity(
+            columns=(ROW_ID_COLUMN,) if ROW_ID_COLUMN in self.table.schema.names else ()
+        )
+
+    def _output_schema(self, steps: Sequence[PlannedStep]) -> pa.Schema:
+        last = steps[-1].transform.output_schema if steps else public_schema(self.schema)
+        return pa.schema([last.field(name) for name in self.batch_columns])
+
+
+def needed_columns(
+    transforms: Sequence[Transform], kept: Sequence[str]
+) -> tuple[frozenset[str], list[frozenset[str]]]:
+    """Walk back from what is kept: what a step makes is not needed before it, what it reads is.
+
+    Returns the columns needed of the source, and those needed after each step.
+    """
+    needed = frozenset(kept)
+    after: list[frozenset[str]] = []
+    for transform in reversed(transforms):
+        after.append(needed)
+        needed = (needed - transform.outputs) | transform.inputs
+    return needed, after[::-1]
+
+
+def _annotate(
+    steps: Sequence[PlannedStep], push: Pushdown, after: Sequence[frozenset[str]]
+) -> list[PlannedStep]:
+    """Say on every step which columns live on, and on filters why a predicate was not pushed."""
+    return [
+        replace(step, live=live, notes=_pushdown_notes(step, push))
+        for step, live in zip(steps, after, strict=True)
+    ]
+
+
+def _pushdown_notes(step: PlannedStep, push: Pushdown) -> tuple[str, ...]:
+    if step.kind not in ("where", "filter", "split"):
+        return ()
+    return tuple(
+        f"not pushed to the files: {text}: {why}"
+        for text, why in push.kept_back
+        if text in step.label
+    )
+
+
+def _fuse(steps: Sequence[PlannedStep], *, fusion: bool) -> tuple[Stage, ...]:
+    """Adjacent steps in one stage; a step with resources of its own, or every one, starts anew."""
+    runs: list[list[PlannedStep]] = [[]]
+    previous_alone = False
+    for step in steps:
+        alone = bool(getattr(step.transform, "runs_alone", False))
+        if alone or previous_alone or not fusion:
+            runs.append([])
+        runs[-1].append(step)
+        previous_alone = alone
+    return tuple(_stage(index, run) for index, run in enumerate(runs))
+
+
+def _stage(index: int, steps: Sequence[PlannedStep]) -> Stage:
+    kinds = "+".join(step.kind for step in steps)
+    name = "+".join(part for part in ("read" if index == 0 else "", kinds) if part)
+    config = getattr(steps[0].transform, "config", None) if steps and index else None
+    return Stage(
+        name=name,
+        steps=tuple(steps),
+        resources=getattr(config, "resources", None),
+        concurrency=getattr(config, "concurrency", None),
+    )
+
+
+def _warnings(stream: StreamPlan) -> list[str]:
+    if not stream.identity.is_position:
+        return []
+    return [
+        "rows have no declared identity: sampling and checksums go by (file, row group, row), so "
+        "rewriting the files changes which rows are kept; declare spec.dataset.rowKey"
+    ]

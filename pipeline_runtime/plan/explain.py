@@ -1,0 +1,129 @@
+"""The plan for people: what is read, what is pushed to the files, what is fused, what runs where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline_runtime.plan.model import Plan, PlannedStep, Stage, StreamPlan
+from pipeline_runtime.steps.base import SideTable
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON: `stages` of the training stream, the scan, and `text` as printed."""
+    stream = plan.training
+    return {
+        "version": 1,
+        "table": stream.table.description,
+        "rowIdentity": str(stream.identity),
+        "readColumns": list(stream.read_columns),
+        "tableColumns": list(stream.table.schema.names),
+        "pushedPredicates": list(stream.pushed),
+        "scan": _scan_document(stream),
+        "stages": [
+            _stage_document(index, stage, plan) for index, stage in enumerate(stream.stages)
+        ],
+        "batchColumns": {field.name: str(field.type) for field in stream.output_schema},
+        "preserveOrder": plan.preserve_order,
+        "evaluation": _scan_document(plan.evaluation) if plan.evaluation else None,
+        "warnings": list(plan.warnings),
+        "text": explain(plan),
+    }
+
+
+def _scan_document(stream: StreamPlan) -> dict[str, int]:
+    pruning = stream.scan.pruning
+    return {
+        "files": pruning.files_total,
+        "filesRead": pruning.files_read,
+        "rowGroups": pruning.row_groups_total,
+        "rowGroupsRead": pruning.row_groups_read,
+        "rows": pruning.rows_total,
+        "rowsRead": pruning.rows_read,
+    }
+
+
+def _stage_document(index: int, stage: Stage, plan: Plan) -> dict[str, Any]:
+    steps = [
+        {"kind": step.kind, "label": step.label, "notes": _notes(step, plan)}
+        for step in stage.steps
+    ]
+    if index == 0:
+        read = {
+            "kind": "read",
+            "label": plan.training.table.description,
+            "notes": _read_notes(plan.training),
+        }
+        steps.insert(0, read)
+    return {"name": stage.name, "where": _where(stage), "steps": steps}
+
+
+def _where(stage: Stage) -> str:
+    if stage.resources is None and stage.concurrency is None:
+        return "data workers, 1 CPU a task"
+    resources = stage.resources
+    given = {
+        "CPU": resources.cpu if resources else None,
+        "GPU": resources.gpu if resources else None,
+        "bytes of memory": resources.memory_bytes if resources else None,
+    }
+    parts = [f"{value} {name}" for name, value in given.items() if value is not None]
+    parts += [f"{stage.concurrency} at once"] if stage.concurrency else []
+    return "data workers, tasks of their own: " + ", ".join(parts)
+
+
+def _read_notes(stream: StreamPlan) -> list[str]:
+    pruning, total = stream.scan.pruning, len(stream.table.schema)
+    notes = [
+        f"columns: {len(stream.read_columns)} of {total}: {', '.join(stream.read_columns)}",
+        f"files: {pruning.files_read} of {pruning.files_total}, row groups: {pruning.row_groups_read} of "
+        f"{pruning.row_groups_total}, rows: {pruning.rows_read:,} of {pruning.rows_total:,}",
+    ]
+    notes += [f"pushed to the files: {text}" for text in stream.pushed]
+    return [*notes, f"row identity: {stream.identity}"]
+
+
+def _notes(step: PlannedStep, plan: Plan) -> list[str]:
+    notes = list(step.notes)
+    side = getattr(step.transform, "side_table", None)
+    if isinstance(side, SideTable):
+        how = "read once and broadcast" if plan.broadcast else "read by each worker, once"
+        notes.append(f"side table {side.description}: {side.num_rows:,} rows, {how}; no shuffle")
+    return notes
+
+
+def explain(plan: Plan) -> str:
+    """The plan as text."""
+    stream = plan.training
+    lines = [f"Plan of the training stream over {stream.table.description}"]
+    for index, stage in enumerate(stream.stages):
+        lines += _stage_lines(index, stage, plan)
+    lines += [f"Then: {_then(plan)}"]
+    if plan.evaluation:
+        pruning = plan.evaluation.scan.pruning
+        lines.append(
+            f"Evaluation: the same steps over {pruning.rows_read:,} rows of {pruning.row_groups_read} row "
+            f"groups; pushed to the files: {', '.join(plan.evaluation.pushed) or 'nothing'}"
+        )
+    lines += [f"Warning: {warning}" for warning in plan.warnings]
+    return "\n".join(lines)
+
+
+def _stage_lines(index: int, stage: Stage, plan: Plan) -> list[str]:
+    steps = _stage_document(index, stage, plan)["steps"]
+    fused = "one task, fused" if len(steps) > 1 else "one task"
+    lines = [f"Stage {index}: {fused} ({_where(stage)})"]
+    for step in steps:
+        lines.append(f"  {step['kind']} {step['label']}".rstrip())
+        lines += [f"      {note}" for note in step["notes"]]
+    return lines
+
+
+def _then(plan: Plan) -> str:
+    shuffle = plan.training.shuffle
+    mixed = {
+        "none": "no shuffle",
+        "row": f"rows shuffled in windows of {shuffle.window_rows:,}",
+        "request": f"requests shuffled in windows of {shuffle.window_rows:,} rows",
+    }[shuffle.unit]
+    order = "in a fixed order" if plan.preserve_order else "in the order they are ready"
+    return f"{mixed}, batches of {len(plan.batch_columns)} columns, {order}"

@@ -1,0 +1,59 @@
+"""A step in one line, for the funnel, `explain` and error messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipeline_runtime.config.steps import (
+    DownsampleStep,
+    FilterStep,
+    HashBucketStep,
+    MapStep,
+    PadSequenceStep,
+    SampleStep,
+    SideTableStep,
+    Step,
+    TruncateStep,
+    WeightStep,
+)
+
+# What fits beside the numbers on a terminal of 100 columns.
+MAX_LABEL_CHARS = 60
+
+
+def describe_step(step: Step) -> str:
+    """What a step does, without its kind: `country in ('US','CA')`, `spam_users/ on user_id`."""
+    text = " ".join(_describe(step).split())
+    return text if len(text) <= MAX_LABEL_CHARS else text[: MAX_LABEL_CHARS - 1] + "…"
+
+
+def _describe(step: Step) -> str:
+    match step.config:
+        case FilterStep(where=where):
+            return where
+        case SideTableStep() as config:
+            source = config.parquet.locations[0] if config.parquet else "iceberg"
+            return f"{source} on {', '.join(config.left_keys)}"
+        case DownsampleStep(keep_percent=percent, where=where):
+            return f"{percent} % of rows" + (f" where {where}" if where else "")
+        case SampleStep(keep_percent=percent, by=by):
+            return f"{percent} % of " + (", ".join(by) if by else "rows")
+        case WeightStep(column=column, by=by):
+            return f"{column} × {by}"
+        case (
+            PadSequenceStep(columns=columns, length=length)
+            | TruncateStep(columns=columns, length=length)
+        ):
+            return f"{', '.join(columns)} to {length}"
+        case HashBucketStep(columns=columns, buckets=buckets):
+            return f"{', '.join(columns)} into {buckets}"
+        case MapStep(function=function):
+            return function
+        case config:
+            return _describe_columns(getattr(config, "columns", ()))
+
+
+def _describe_columns(columns: object) -> str:
+    if isinstance(columns, Mapping):
+        return ", ".join(f"{name}: {value}" for name, value in columns.items())
+    return ", ".join(columns) if isinstance(columns, tuple) else str(columns)

@@ -1,0 +1,95 @@
+"""What planning gives: a physical plan as plain frozen values, picklable and without I/O handles.
+
+`build` makes it from an experiment, `explain` shows it, `groups` cuts its units into work, and the feed
+executes it on workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipeline_runtime.config import Shuffle
+from pipeline_runtime.config.steps import MapResources
+from pipeline_runtime.sources import RawTable, Scan
+from pipeline_runtime.steps.base import Transform
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """A bound step, where the manifest says it, and what a person should know about it."""
+
+    path: str  # spec.pipeline[2]
+    kind: str
+    label: str
+    transform: Transform
+    live: frozenset[str]  # columns that something after this step uses; the rest is let go
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Steps that run in one task, one after another, without a copy between tasks."""
+
+    name: str
+    steps: tuple[PlannedStep, ...]
+    resources: MapResources | None = None
+    concurrency: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """How a row is told from every other: by declared columns, or by its place in a foreign file."""
+
+    columns: tuple[str, ...]  # empty: (relative path, row group, row)
+
+    @property
+    def is_position(self) -> bool:
+        return not self.columns
+
+    def __str__(self) -> str:
+        return ", ".join(self.columns) or "position in the file (path, row group, row)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPlan:
+    """One stream of rows, for training or for evaluation; stage 0 begins with the read."""
+
+    role: str  # training | evaluation
+    table: RawTable
+    scan: Scan
+    pushed: tuple[str, ...]  # predicates that prune files and row groups
+    read_columns: tuple[str, ...]
+    identity: Identity
+    stages: tuple[Stage, ...]
+    output_schema: pa.Schema
+    shuffle: Shuffle
+    request_key: str | None
+    seed: int
+    max_rows_per_block: int | None
+
+    @property
+    def steps(self) -> tuple[PlannedStep, ...]:
+        """All steps of all stages, in order."""
+        return tuple(step for stage in self.stages for step in stage.steps)
+
+    @property
+    def step_rows(self) -> Iterator[tuple[int, str, str]]:
+        """(index, kind, label) of the read and every step, as the funnel counts them."""
+        yield 0, "read", self.table.description
+        for index, step in enumerate(self.steps, start=1):
+            yield index, step.kind, step.label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that a run needs to know about its data."""
+
+    training: StreamPlan
+    evaluation: StreamPlan | None
+    batch_columns: tuple[str, ...]
+    preserve_order: bool
+    broadcast: bool
+    warnings: tuple[str, ...]

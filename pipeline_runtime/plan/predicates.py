@@ -1,0 +1,82 @@
+"""Which predicates may prune files and row groups before anything is read.
+
+A conjunct is pushed when it is true for every row that survives the pipeline: those of `dataset.where`,
+of the split into training and evaluation, and of filters whose columns no earlier step has changed. The
+filter itself stays in the plan: pruning only spares reading what it would drop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline_runtime import expressions
+from pipeline_runtime.expressions import Expression
+from pipeline_runtime.steps.base import Transform
+
+# Steps that change neither which source rows exist above a filter nor the filter's columns (those are
+# checked by name); a user's function may do anything, and an error of it must not depend on pruning.
+_BARRIERS = frozenset({"map"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pushdown:
+    """Predicates for the scan and their texts; `kept_back` says why others stayed above."""
+
+    predicates: tuple[Any, ...]  # pyarrow.dataset expressions
+    texts: tuple[str, ...]
+    kept_back: tuple[tuple[str, str], ...]
+
+
+def collect_conjuncts(
+    filters: Sequence[tuple[Expression | None, Transform]],
+) -> tuple[list[Expression], list[tuple[str, str]]]:
+    """Conjuncts over source columns, from steps in order (expression None: not a filter)."""
+    found: list[Expression] = []
+    kept_back: list[tuple[str, str]] = []
+    changed: set[str] = set()
+    barrier = ""
+    for expression, transform in filters:
+        for conjunct in expressions.conjuncts(expression) if expression else ():
+            touched = sorted(conjunct.columns & changed)
+            if barrier:
+                kept_back.append((conjunct.text, f"comes after a {barrier} step"))
+            elif touched:
+                kept_back.append(
+                    (conjunct.text, f"column {touched[0]!r} is made by an earlier step")
+                )
+            else:
+                found.append(conjunct)
+        changed |= transform.outputs
+        if transform.kind in _BARRIERS:
+            barrier = barrier or transform.kind
+    return found, kept_back
+
+
+def build_pushdown(
+    filters: Sequence[tuple[Expression | None, Transform]], schema: pa.Schema
+) -> Pushdown:
+    """Translate what can be into dataset expressions over the source's schema."""
+    found, kept_back = collect_conjuncts(filters)
+    pushed: list[tuple[Any, str]] = []
+    for conjunct in found:
+        predicate = expressions.to_dataset_filter(conjunct, schema)
+        if predicate is None:
+            kept_back.append((conjunct.text, "statistics cannot decide it"))
+        else:
+            pushed.append((predicate, conjunct.text))
+    return Pushdown(
+        predicates=tuple(predicate for predicate, _ in pushed),
+        texts=tuple(text for _, text in pushed),
+        kept_back=tuple(kept_back),
+    )
+
+
+def negation(text: str, columns: frozenset[str]) -> str:
+    """An expression that is true wherever `text` is not true, null included, and can be pushed."""
+    parts = [f"not ({text})"]
+    parts += ['"{}" is null'.format(name.replace('"', '""')) for name in sorted(columns)]
+    return " or ".join(parts)

@@ -1,0 +1,105 @@
+"""Side tables of joins as the planner opens them: sized before anything runs, loaded on the workers.
+
+`open_side_table` is what steps call while they are bound. The rows are read later: by the driver, once,
+when side tables are broadcast, else by each worker process, once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import pyarrow as pa
+
+from pipeline_runtime import expressions
+from pipeline_runtime.config import SourceChoice
+from pipeline_runtime.errors import SourceError
+from pipeline_runtime.sources import RawTable, Scan, open_table
+from pipeline_runtime.steps.base import SideTable, SideTableRequest
+
+# Rows that one read of a side table hands on; only the peak of reading depends on it.
+_READ_ROWS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideTableLoader:
+    """Reads a side table's rows; picklable."""
+
+    table: RawTable
+    scan: Scan
+    columns: tuple[str, ...]  # what the join needs
+    where: str | None
+    max_bytes: int
+
+    def __call__(self) -> pa.Table:
+        """The rows. Raises SourceError if they outgrow the bound, with their size."""
+        read = self._read_columns()
+        tables = [
+            part for unit in self.scan.units for part in self.table.read(unit, read, _READ_ROWS)
+        ]
+        schema = pa.schema([self.table.schema.field(name) for name in read])
+        rows = pa.concat_tables(tables) if tables else schema.empty_table()
+        if self.where:
+            rows = rows.filter(expressions.mask(expressions.parse(self.where), rows))
+        check_size(self.table.description, rows.nbytes, self.max_bytes)
+        return rows.select(self.columns).combine_chunks()
+
+    def _read_columns(self) -> list[str]:
+        extra = expressions.parse(self.where).columns if self.where else frozenset()
+        return [name for name in self.table.schema.names if name in extra or name in self.columns]
+
+
+def check_size(description: str, num_bytes: int, max_bytes: int) -> None:
+    """Refuse a side table that would not fit. Raises SourceError with both numbers."""
+    if num_bytes > max_bytes:
+        raise SourceError(
+            f"side table {description}: must fit in maxBytes ({max_bytes:,} bytes), got {num_bytes:,} "
+            "bytes; raise maxBytes, name fewer columns, or narrow it with where"
+        )
+
+
+def open_side_table(request: SideTableRequest, storage_root: str) -> SideTable:
+    """Open a join's side table and judge its size by its footers. Raises SourceError."""
+    table = open_table(cast(SourceChoice, request.source), storage_root)
+    columns = tuple(request.columns) if request.columns is not None else tuple(table.schema.names)
+    scan = table.scan(_predicates(request.where, table.schema))
+    known = [name for name in columns if name in table.schema.names]
+    loader = SideTableLoader(
+        table=table,
+        scan=scan,
+        columns=tuple(known),
+        where=request.where,
+        max_bytes=request.max_bytes,
+    )
+    num_bytes = sum(unit.num_bytes for unit in scan.units) * len(known) // max(1, len(table.schema))
+    check_size(table.description, num_bytes, request.max_bytes)
+    return SideTable(
+        digest=_digest(loader),
+        description=table.description,
+        schema=pa.schema([table.schema.field(name) for name in known]),
+        num_rows=scan.pruning.rows_read,
+        num_bytes=num_bytes,
+        load=loader,
+    )
+
+
+def _predicates(where: str | None, schema: pa.Schema) -> list[object]:
+    if where is None:
+        return []
+    expression = expressions.parse(where)
+    expressions.check_boolean(expression, schema)
+    filters = [expressions.to_dataset_filter(c, schema) for c in expressions.conjuncts(expression)]
+    return [predicate for predicate in filters if predicate is not None]
+
+
+def _digest(loader: SideTableLoader) -> str:
+    parts: Sequence[object] = (
+        loader.table.description,
+        loader.table.files,
+        loader.scan.units,
+        loader.columns,
+        loader.where,
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

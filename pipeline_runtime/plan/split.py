@@ -1,0 +1,76 @@
+"""The split of rows into training and evaluation, as the first transform after `dataset.where`.
+
+By a predicate (rows for which it is true are evaluated on) or by a hash of a key, so that the same rows
+are held out whatever the order, layout or number of workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline_runtime import expressions, hashing
+from pipeline_runtime.config import Evaluation
+from pipeline_runtime.expressions import Expression
+from pipeline_runtime.steps.base import ROW_HASH_COLUMN
+
+# Keeps the holdout apart from a downsample step of the same seed, which hashes the same identity.
+_HOLDOUT_SALT = 0x68_6F_6C_64  # "hold"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Keep the rows of one role."""
+
+    evaluation: Evaluation
+    expression: Expression | None
+    role: str
+    schema: pa.Schema
+
+    @classmethod
+    def bind(cls, evaluation: Evaluation, schema: pa.Schema, role: str) -> Split:
+        """Check the split against the table. Raises ExpressionError, or KeyError for a `by` column."""
+        expression = None
+        if evaluation.where is not None:
+            expression = expressions.parse(evaluation.where)
+            expressions.check_boolean(expression, schema)
+        for name in evaluation.by or ():
+            schema.field(name)
+        return cls(evaluation=evaluation, expression=expression, role=role, schema=schema)
+
+    @property
+    def kind(self) -> str:
+        return "split"
+
+    @property
+    def inputs(self) -> frozenset[str]:
+        by = frozenset(self.evaluation.by or ())
+        return by | (self.expression.columns if self.expression else frozenset())
+
+    @property
+    def outputs(self) -> frozenset[str]:
+        return frozenset()
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return self.schema
+
+    @property
+    def needs_row_hash(self) -> bool:
+        return self.evaluation.where is None and not self.evaluation.by
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        held_out = self._held_out(table)
+        return table.filter(held_out if self.role == "evaluation" else pc.invert(held_out))
+
+    def _held_out(self, table: pa.Table) -> pa.Array | pa.ChunkedArray:
+        if self.expression is not None:
+            return expressions.mask(self.expression, table)
+        seed = self.evaluation.seed ^ _HOLDOUT_SALT
+        if self.evaluation.by:
+            hashes = hashing.hash_columns([table.column(n) for n in self.evaluation.by], seed=0)
+        else:
+            hashes = table.column(ROW_HASH_COLUMN).to_numpy()
+        return pa.array(hashing.keep_mask(hashes, seed, self.evaluation.holdout_percent or 0))

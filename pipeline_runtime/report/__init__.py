@@ -1,0 +1,62 @@
+"""What a person sees of a run: summary, metrics history, HTML report, terminal table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline_runtime.report.history import HISTORY_NAMES, HistoryWriter, read_history
+from pipeline_runtime.report.summary import (
+    Checkpoints,
+    Checksum,
+    DatasetRead,
+    Evaluation,
+    ExperimentName,
+    Machine,
+    Order,
+    ResumedFrom,
+    Run,
+    Seeds,
+    StepFlow,
+    Summary,
+    Throughput,
+    TimeShares,
+    Training,
+    Versions,
+    load_summary,
+    write_summary,
+)
+from pipeline_runtime.report.terminal import print_summary
+
+__all__ = [
+    "HISTORY_NAMES",
+    "Checkpoints",
+    "Checksum",
+    "DatasetRead",
+    "Evaluation",
+    "ExperimentName",
+    "HistoryWriter",
+    "Machine",
+    "Order",
+    "ResumedFrom",
+    "Run",
+    "Seeds",
+    "StepFlow",
+    "Summary",
+    "Throughput",
+    "TimeShares",
+    "Training",
+    "Versions",
+    "build_report",
+    "load_summary",
+    "print_summary",
+    "read_history",
+    "write_summary",
+]
+
+
+def build_report(directory: Path) -> Path:
+    """Write `report.html` into `directory` from what lies there; see `html.build_report`."""
+    # Matplotlib takes half a second to import, which those who only append metrics should not pay.
+    from pipeline_runtime.report import html
+
+    return html.build_report(directory)

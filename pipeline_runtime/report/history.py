@@ -1,0 +1,236 @@
+"""Every metric over time, as Parquet: `metrics.parquet`, one row for each value.
+
+Owned here: the file's columns, its writing in bounded memory, and its reading, also after a kill.
+While a run lasts, values go to a journal beside the file (an Arrow stream: what was flushed stays
+readable whatever happens next); closing merges it. The trainer's loop appends, `series` reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.report.files import replacing
+
+HISTORY_FILE = "metrics.parquet"
+
+HISTORY_SCHEMA = pa.schema(
+    [
+        pa.field("seconds", pa.float64(), nullable=False),
+        pa.field("epoch", pa.int32(), nullable=False),
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("name", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("value", pa.float64(), nullable=False),
+    ]
+)
+
+# The names that the runtime itself writes; a training loop may add its own beside them.
+HISTORY_NAMES: Mapping[str, str] = {
+    "loss": "Training loss of the step, weighted mean over the ranks.",
+    "learning_rate": "Learning rate of the step.",
+    "samples_per_second": "Samples trained on since the last entry, a second.",
+    "rows_per_second": "Rows read from the table since the last entry, a second.",
+    "step_seconds": "Duration of a step, in seconds, mean since the last entry.",
+    "share_compute": "Share of trainer time in the model since the last entry, 0 to 1.",
+    "share_production": "Share waited because no batch had been produced, 0 to 1.",
+    "share_transfer": "Share waited for a batch on its way to the trainer, 0 to 1.",
+    "share_batching": "Share spent forming mini-batches, 0 to 1.",
+    "share_collate": "Share spent turning Arrow into tensors on the device, 0 to 1.",
+    "share_paused": "Share in evaluation, checkpoints and set-up, 0 to 1.",
+    "queue_length": "Ready batches that wait for the trainer.",
+    "eval_<metric>": "Value of that metric at an evaluation.",
+}
+
+# 4096 rows of 5 columns are about 150 KB: nothing beside a batch, and one flush is under 1 ms.
+FLUSH_ROWS = 4096
+# A kill loses at most this much; at one flush each 5 s a day's journal has 17 thousand batches,
+# which merge in a second.
+FLUSH_SECONDS = 5.0
+
+# Rows of one Parquet row group; bounds the memory of the merge to about 5 MB.
+ROW_GROUP_ROWS = 131_072
+
+# The journal keeps names as plain strings, since a stream would need a new dictionary each batch.
+_JOURNAL_SCHEMA = HISTORY_SCHEMA.set(3, pa.field("name", pa.string(), nullable=False))
+
+# How many rows the Parquet file had when the journal was begun: if it has others now, the journal
+# was merged already, and a kill came between the rename and the journal's removal.
+_BASE_ROWS_KEY = b"lastmile.base_rows"
+
+_Row = tuple[float, int, int, str, float]
+
+
+def _journal_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.journal")
+
+
+class HistoryWriter:
+    """Appends metrics to a history, from one thread; `close` makes the Parquet file whole.
+
+    Args:
+        path: the Parquet file, usually `DIR/metrics.parquet`. A history that lies there is
+            replaced, unless `keep_until_step` is given.
+        keep_until_step: when a run resumes from a checkpoint of this step, the entries up to it
+            are kept, those after it dropped (they are trained again), and time goes on from the
+            last one kept, so that the pause between two attempts leaves no gap.
+    """
+
+    def __init__(self, path: Path, *, keep_until_step: int | None = None) -> None:
+        self._path = Path(path)
+        self._journal = _journal_path(self._path)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._rows: list[_Row] = []
+        self._offset_seconds, base_rows = self._keep(keep_until_step)
+        self._last_flush_seconds = self._offset_seconds
+        self._file: BinaryIO = self._journal.open("wb")
+        schema = _JOURNAL_SCHEMA.with_metadata({_BASE_ROWS_KEY: str(base_rows)})
+        self._stream = pa.ipc.new_stream(self._file, schema)
+        self._closed = False
+
+    def _keep(self, until_step: int | None) -> tuple[float, int]:
+        """Leave what is kept of an earlier history as the Parquet file; its end and its rows."""
+        if until_step is None:
+            self._path.unlink(missing_ok=True)
+            self._journal.unlink(missing_ok=True)
+            return 0.0, 0
+        kept = _read(self._path)
+        kept = kept.filter(pc.less_equal(kept["step"], until_step))
+        with replacing(self._path) as temporary:
+            pq.write_table(kept, temporary, row_group_size=ROW_GROUP_ROWS)
+        self._journal.unlink(missing_ok=True)
+        return float(pc.max(kept["seconds"]).as_py() or 0.0), kept.num_rows
+
+    def append(self, seconds: float, epoch: int, step: int, metrics: Mapping[str, float]) -> None:
+        """Add the value of each metric at one moment.
+
+        Args:
+            seconds: since the start of this attempt.
+            epoch: from 0.
+            step: optimiser steps done.
+            metrics: value by name; see HISTORY_NAMES for the runtime's own and their units.
+        """
+        if self._closed:
+            raise LastmileError(f"{self._path}: must be open to append to, but it was closed")
+        at = self._offset_seconds + seconds
+        self._rows.extend((at, epoch, step, name, float(value)) for name, value in metrics.items())
+        if len(self._rows) >= FLUSH_ROWS or at - self._last_flush_seconds >= FLUSH_SECONDS:
+            self._last_flush_seconds = at
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand what was appended to the operating system, so that a kill does not lose it."""
+        if not self._rows:
+            return
+        columns = zip(*self._rows, strict=True)
+        arrays = [
+            pa.array(column, field.type)
+            for column, field in zip(columns, _JOURNAL_SCHEMA, strict=True)
+        ]
+        self._stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=_JOURNAL_SCHEMA))
+        self._file.flush()
+        self._rows.clear()
+
+    def close(self) -> None:
+        """Flush, and make `metrics.parquet` of everything, whole or not at all; twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        self.flush()
+        self._stream.close()
+        self._file.close()
+        _write_parquet(self._path, _iterate_batches(self._path))
+        self._journal.unlink()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_history(directory: Path) -> pa.Table:
+    """The history that lies in `directory`, with HISTORY_SCHEMA; no rows when there is none.
+
+    A run that was killed left a journal: it is read up to its last whole entry. Nothing is written.
+    """
+    return _read(Path(directory) / HISTORY_FILE)
+
+
+def _read(path: Path) -> pa.Table:
+    batches = list(_iterate_batches(path))
+    return pa.Table.from_batches(batches, schema=_JOURNAL_SCHEMA).cast(HISTORY_SCHEMA)
+
+
+def _write_parquet(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
+    with replacing(path) as temporary, pq.ParquetWriter(temporary, HISTORY_SCHEMA) as writer:
+        pending: list[pa.RecordBatch] = []
+        for batch in batches:
+            pending.append(batch)
+            if sum(part.num_rows for part in pending) >= ROW_GROUP_ROWS:
+                _write_group(writer, pending)
+        _write_group(writer, pending)
+
+
+def _write_group(writer: pq.ParquetWriter, pending: list[pa.RecordBatch]) -> None:
+    table = pa.Table.from_batches(pending, schema=_JOURNAL_SCHEMA).combine_chunks()
+    writer.write_table(table.cast(HISTORY_SCHEMA), row_group_size=ROW_GROUP_ROWS)
+    pending.clear()
+
+
+def _iterate_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    base_rows = 0
+    if path.exists():
+        base_rows, batches = _open_parquet(path)
+        yield from batches
+    journal = _journal_path(path)
+    if journal.exists():
+        yield from _iterate_journal(journal, base_rows)
+
+
+def _open_parquet(path: Path) -> tuple[int, Iterator[pa.RecordBatch]]:
+    try:
+        file = pq.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise LastmileError(
+            f"{path}: must be a metrics history, got a file that is no Parquet ({error}); remove it"
+        ) from error
+    missing = [name for name in HISTORY_SCHEMA.names if name not in file.schema_arrow.names]
+    if missing:
+        raise LastmileError(
+            f"{path}: must have the columns {', '.join(HISTORY_SCHEMA.names)}, "
+            f"got {', '.join(file.schema_arrow.names)}; remove it"
+        )
+    return file.metadata.num_rows, _iterate_parquet(file)
+
+
+def _iterate_parquet(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    with file:
+        for batch in file.iter_batches(columns=HISTORY_SCHEMA.names):
+            yield batch.cast(_JOURNAL_SCHEMA)
+
+
+def _iterate_journal(journal: Path, base_rows: int) -> Iterator[pa.RecordBatch]:
+    with journal.open("rb") as file:
+        try:
+            reader = pa.ipc.open_stream(file)
+            written_on = int((reader.schema.metadata or {}).get(_BASE_ROWS_KEY, b"0"))
+            if written_on != base_rows:
+                return
+            for batch in reader:
+                yield batch.replace_schema_metadata(None)
+        except (pa.ArrowInvalid, OSError):
+            # A kill tears the last entry; all before it are whole. Arrow raises ArrowInvalid for a
+            # torn header and OSError for a torn body.
+            return

@@ -1,0 +1,127 @@
+"""The page that is left of a run: `report.html`, in one file that asks nothing of any network.
+
+Owned here: reading the run's directory and rendering the template. Runs last, after the summary
+and the history are written; `lastmile report DIR` runs it again at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.report import charts, formats, view
+from pipeline_runtime.report.files import write_text_atomically
+from pipeline_runtime.report.history import HISTORY_SCHEMA, read_history
+from pipeline_runtime.report.plan_file import PlanFile, load_plan
+from pipeline_runtime.report.summary import Summary, load_summary
+
+REPORT_FILE = "report.html"
+MANIFEST_FILE = "manifest.yaml"
+
+_TEMPLATE = "report.html.j2"
+
+_T = TypeVar("_T")
+
+
+def build_report(directory: Path) -> Path:
+    """Write `report.html` into `directory` from what lies there; its path.
+
+    `summary.json` must be there. Without `metrics.parquet`, `plan.json` or `manifest.yaml` the
+    page says that they are missing; one that is broken is named among the warnings, since a
+    report of a failed run is wanted most.
+
+    Raises:
+        LastmileError: the summary is missing or broken.
+    """
+    directory = Path(directory)
+    summary = load_summary(directory)
+    problems: list[str] = []
+    inputs = _Inputs(
+        summary=summary,
+        history=_load_or(HISTORY_SCHEMA.empty_table(), read_history, directory, problems),
+        plan=_load_or(None, load_plan, directory, problems),
+        manifest=_read_manifest(directory),
+        warnings=(*summary.warnings, *problems),
+    )
+    page = _build_environment().get_template(_TEMPLATE).render(_build_context(inputs))
+    path = directory / REPORT_FILE
+    write_text_atomically(path, page)
+    return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inputs:
+    """All that lies in the directory, read."""
+
+    summary: Summary
+    history: pa.Table
+    plan: PlanFile | None
+    manifest: str
+    warnings: tuple[str, ...]
+
+
+def _load_or(default: _T, load: Callable[[Path], _T], directory: Path, problems: list[str]) -> _T:
+    """What `load` reads; on a broken file the default, and its message among `problems`."""
+    try:
+        return load(directory)
+    except LastmileError as error:
+        problems.append(str(error))
+        return default
+
+
+def _build_context(inputs: _Inputs) -> dict[str, object]:
+    summary, history = inputs.summary, inputs.history
+    figures = charts.build_metric_charts(history)
+    return {
+        "summary": summary,
+        "plan": inputs.plan,
+        "warnings": inputs.warnings,
+        "manifest": inputs.manifest,
+        "tiles": view.build_tiles(summary),
+        "stages": view.build_stage_shares(summary.time_shares),
+        "stack": charts.build_stack_chart(history),
+        "metric_charts": figures[: charts.MAX_CHARTS],
+        "num_hidden_charts": max(0, len(figures) - charts.MAX_CHARTS),
+        "time_charts": charts.build_time_charts(history),
+        "metric_rows": charts.build_metric_rows(history),
+        "evaluation_metrics": view.list_evaluation_metrics(summary.training.evaluations),
+        "funnels": [
+            ("Training", view.build_funnel(summary.steps)),
+            ("Evaluation", view.build_funnel(summary.evaluation_steps)),
+        ],
+    }
+
+
+def _read_manifest(directory: Path) -> str:
+    path = directory / MANIFEST_FILE
+    # The page must not fail on a stray byte of a file that it only shows.
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def _build_environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("pipeline_runtime.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "count": formats.format_count,
+        "short": formats.format_short,
+        "rate": formats.format_rate,
+        "size": formats.format_bytes,
+        "percent": formats.format_percent,
+        "duration": formats.format_duration,
+        "metric": formats.format_metric,
+        # Only for SVG that `figures` drew: its one text of the user's is escaped there.
+        "drawn": Markup,
+    }
+    return environment

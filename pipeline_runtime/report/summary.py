@@ -1,0 +1,395 @@
+"""The one page of numbers that a run leaves: the models of `summary.json`, written and read.
+
+Owned here: every field of the file, with its unit, and the version check. The training run fills
+the models when it ends, well or badly; `html` and `terminal` show them, other programs read the
+file. `docs/summary.md` holds the same descriptions, kept equal by a test.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.report.files import write_text_atomically
+
+SUMMARY_VERSION = 1
+SUMMARY_FILE = "summary.json"
+
+# Shares come from clocks of several threads, rounded; a hundredth is far above what that adds up
+# to and far below what a person would act on.
+SHARE_TOLERANCE = 0.01
+
+# Sums are modulo 2**64, hence 16 hexadecimal digits.
+CHECKSUM_DIGITS = 16
+
+
+def _to_utc(value: datetime) -> datetime:
+    return value.astimezone(UTC)
+
+
+def _to_padded_hex(value: object) -> object:
+    return (
+        value.lower().removeprefix("0x").zfill(CHECKSUM_DIGITS) if isinstance(value, str) else value
+    )
+
+
+UtcTime = Annotated[AwareDatetime, AfterValidator(_to_utc)]
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1 + SHARE_TOLERANCE)]
+HexSum = Annotated[
+    str, BeforeValidator(_to_padded_hex), StringConstraints(pattern=r"^[0-9a-f]{16}$")
+]
+
+
+class SummaryModel(BaseModel):
+    """A part of the summary: frozen, camelCase outside; fields of a later Lastmile are ignored.
+
+    JSON has no NaN and no infinity, and a diverged loss is both: they are written as the strings
+    "NaN", "Infinity" and "-Infinity", which loading turns back.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, alias_generator=to_camel, populate_by_name=True, ser_json_inf_nan="strings"
+    )
+
+
+class ExperimentName(SummaryModel):
+    """Which experiment ran."""
+
+    name: str = Field(description="Name of the experiment, from the manifest.")
+    namespace: str = Field(default="default", description="Namespace of the experiment.")
+
+
+class ResumedFrom(SummaryModel):
+    """The checkpoint that a run went on from."""
+
+    checkpoint: str = Field(description="URI of the checkpoint.")
+    epoch: Count = Field(description="Epoch, from 0, that the checkpoint was taken in.")
+    step: Count = Field(description="Optimiser steps done when the checkpoint was taken.")
+
+
+class Run(SummaryModel):
+    """Which run it was, when, and how it ended."""
+
+    run_hash: str = Field(description="Hash of the resolved run configuration.")
+    attempt: int = Field(default=1, ge=1, description="Number of this attempt at the run, from 1.")
+    started_at: UtcTime = Field(description="When the attempt started, ISO 8601, UTC.")
+    finished_at: UtcTime = Field(description="When the attempt ended, ISO 8601, UTC.")
+    seconds: Seconds = Field(description="Duration of the attempt, in seconds.")
+    outcome: Literal["Complete", "Failed", "Interrupted"] = Field(
+        description="How the attempt ended: `Complete`, `Failed` or `Interrupted`."
+    )
+    resumed_from: ResumedFrom | None = Field(
+        default=None, description="The checkpoint it went on from; null for a fresh start."
+    )
+    error: str | None = Field(
+        default=None, description="The whole error text when it failed, else null."
+    )
+    address: str = Field(
+        default="local", description="Ray address that it ran on; `local` is embedded."
+    )
+
+
+class Seeds(SummaryModel):
+    """Every seed that had a say in the rows or the model."""
+
+    training: int | None = Field(
+        default=None, description="Seed of shuffling and of the model; or null."
+    )
+    steps: dict[str, int] = Field(
+        default_factory=dict,
+        description="Seed of each step that draws, by place: `pipeline[1].downsample`.",
+    )
+
+
+class Versions(SummaryModel):
+    """What it ran with; empty text where a library was not there."""
+
+    lastmile: str = Field(default="", description="Version of Lastmile.")
+    python: str = Field(default="", description="Version of Python.")
+    ray: str = Field(default="", description="Version of Ray.")
+    torch: str = Field(default="", description="Version of Torch.")
+    pyarrow: str = Field(default="", description="Version of PyArrow.")
+    numpy: str = Field(default="", description="Version of NumPy.")
+
+
+class Machine(SummaryModel):
+    """What it ran on: one machine, or the sum over the cluster."""
+
+    cpus: Annotated[float, Field(ge=0)] = Field(
+        default=0, description="CPU cores that Ray was given."
+    )
+    memory_bytes: Count = Field(default=0, description="Memory, in bytes.")
+    gpus: tuple[str, ...] = Field(
+        default=(), description="Model name of each GPU, one entry a device."
+    )
+
+
+class DatasetRead(SummaryModel):
+    """What there was to read and what was read of it, over all epochs of training."""
+
+    files: Count = Field(default=0, description="Files of the table.")
+    files_read: Count = Field(
+        default=0, description="Files left to read after partitions were pruned."
+    )
+    row_groups: Count = Field(default=0, description="Row groups in those files.")
+    row_groups_read: Count = Field(
+        default=0, description="Row groups left after statistics pruned them."
+    )
+    rows: Count = Field(default=0, description="Rows of the table.")
+    rows_read: Count = Field(
+        default=0, description="Rows decoded from the row groups that were read."
+    )
+    bytes_read: Count = Field(
+        default=0, description="Bytes of the column chunks read from storage."
+    )
+    pushed: tuple[str, ...] = Field(
+        default=(), description="Predicates that were pushed to the files."
+    )
+
+
+class StepFlow(SummaryModel):
+    """Rows and bytes through one step, over all epochs; index 0 is the read itself."""
+
+    index: Count = Field(description="Place in the stream: 0 is the read, then the steps.")
+    kind: str = Field(description="Kind of step: `read`, `filter`, `downsample`, …")
+    label: str = Field(description="The step in one line, as `explain` prints it.")
+    rows_in: Count = Field(description="Rows that entered.")
+    rows_out: Count = Field(description="Rows that left.")
+    bytes_in: Count = Field(default=0, description="Bytes of Arrow buffers that entered.")
+    bytes_out: Count = Field(default=0, description="Bytes of Arrow buffers that left.")
+    seconds: Seconds = Field(
+        default=0, description="Worker time spent in it, in seconds, over all workers."
+    )
+
+
+class Evaluation(SummaryModel):
+    """What one evaluation found."""
+
+    epoch: Count = Field(description="Epoch, from 0, that it closed or fell in.")
+    step: Count = Field(description="Optimiser steps done by then.")
+    metrics: dict[str, float] = Field(description="Value of each metric, by name.")
+
+
+class Training(SummaryModel):
+    """What the trainer did."""
+
+    entrypoint: str = Field(default="", description="`module:function` of the training loop.")
+    epochs: Count = Field(
+        default=0, description="Epochs completed, those before a resume included."
+    )
+    steps: Count = Field(
+        default=0, description="Optimiser steps done, those before a resume included."
+    )
+    samples: Count = Field(
+        default=0, description="Samples trained on by this attempt, padding left out."
+    )
+    batch_size: Count = Field(default=0, description="Samples in a full batch of one rank.")
+    world_size: Count = Field(default=0, description="Trainer processes.")
+    device: str = Field(default="", description="Device of the model: `cpu`, `cuda:0`, …")
+    precision: str = Field(
+        default="", description="Number format of the forward pass: `float32`, …"
+    )
+    metrics: dict[str, float] = Field(
+        default_factory=dict, description="Last value of each metric, by name."
+    )
+    evaluations: tuple[Evaluation, ...] = Field(
+        default=(), description="Every evaluation, oldest first."
+    )
+    dropped_rows: Count = Field(default=0, description="Rows left over by `lastBatch: drop`.")
+    padded_rows: Count = Field(default=0, description="Rows of weight 0 added by `lastBatch: pad`.")
+
+
+class Throughput(SummaryModel):
+    """How fast it went, from the first batch to the last."""
+
+    samples_per_second: Seconds = Field(default=0, description="Samples trained on, a second.")
+    rows_per_second: Seconds = Field(default=0, description="Rows read from the table, a second.")
+    seconds_to_first_batch: Seconds | None = Field(
+        default=None,
+        description="From the start of the feed to the first batch, in seconds; null: none came.",
+    )
+
+
+class TimeShares(SummaryModel):
+    """Where the trainer's time went, as shares of it that sum to 1; all 0 when it never started."""
+
+    compute: Share = Field(
+        default=0, description="Share of trainer time in the model: forward to step."
+    )
+    production: Share = Field(
+        default=0, description="Share waited because no batch had been produced."
+    )
+    transfer: Share = Field(
+        default=0, description="Share waited for a batch on its way to the trainer."
+    )
+    batching: Share = Field(default=0, description="Share spent forming mini-batches.")
+    collate: Share = Field(
+        default=0, description="Share spent turning Arrow into tensors on the device."
+    )
+    paused: Share = Field(default=0, description="Share in evaluation, checkpoints and set-up.")
+
+    @classmethod
+    def from_seconds(cls, **seconds: float) -> Self:
+        """Shares of the given seconds by name (`compute=12.5, production=3`), made to sum to 1."""
+        known = {name: max(0.0, seconds.get(name, 0.0)) for name in cls.model_fields}
+        unknown = sorted(seconds.keys() - known.keys())
+        if unknown:
+            raise LastmileError(
+                f"time shares: must be of {', '.join(known)}, got {unknown[0]!r}; rename it"
+            )
+        total = sum(known.values())
+        return cls(**{name: value / total for name, value in known.items()} if total else {})
+
+    @property
+    def waited(self) -> float:
+        """Share of trainer time waiting for data, whatever the stage; pauses are no waits."""
+        return self.production + self.transfer + self.batching + self.collate
+
+    @model_validator(mode="after")
+    def _check_sum(self) -> Self:
+        total = self.compute + self.waited + self.paused
+        if total and abs(total - 1) > SHARE_TOLERANCE:
+            raise ValueError(f"must sum to 1 (or all be 0), got {total:.4f}; divide by their sum")
+        return self
+
+
+class Checksum(SummaryModel):
+    """Which rows reached the trainer, in whatever order: equal checksums, equal rows."""
+
+    rows: Count = Field(default=0, description="Rows of weight above 0 that were trained on.")
+    sum: HexSum = Field(
+        default="0" * CHECKSUM_DIGITS, description="Sum of row hashes mod 2^64, 16 hex digits."
+    )
+    sum_of_squares: HexSum = Field(
+        default="0" * CHECKSUM_DIGITS, description="Sum of their squares mod 2^64, 16 hex digits."
+    )
+
+
+class Order(SummaryModel):
+    """How much of the order is promised, and how finely a run can be resumed."""
+
+    preserve_order: bool = Field(
+        default=False, description="Whether the order of batches is fixed by the seed."
+    )
+    resume: Literal["order", "rows", "epoch"] = Field(
+        default="epoch",
+        description="How finely it resumes: `order` (same batches), `rows` (same rows), `epoch`.",
+    )
+    detail: str = Field(default="", description="The same in a sentence, with its reason.")
+
+
+class Checkpoints(SummaryModel):
+    """What was saved."""
+
+    written: Count = Field(default=0, description="Checkpoints written by this attempt.")
+    last: str | None = Field(default=None, description="URI of the last whole one; null: none.")
+
+
+class Summary(SummaryModel):
+    """All of `summary.json`; a run that failed early gives `experiment` and `run`, the rest 0."""
+
+    version: Literal[1] = Field(default=1, description="Version of this file's shape: 1.")
+    experiment: ExperimentName = Field(description="Which experiment ran.")
+    run: Run = Field(description="Which run it was, when, and how it ended.")
+    seeds: Seeds = Field(default=Seeds(), description="Every seed that had a say.")
+    versions: Versions = Field(default=Versions(), description="What it ran with.")
+    machine: Machine = Field(default=Machine(), description="What it ran on.")
+    dataset: DatasetRead = Field(
+        default=DatasetRead(), description="What there was to read, and what was read."
+    )
+    steps: tuple[StepFlow, ...] = Field(
+        default=(), description="Rows through the steps of the training stream."
+    )
+    evaluation_steps: tuple[StepFlow, ...] = Field(
+        default=(), description="The same for the evaluation stream."
+    )
+    training: Training = Field(default=Training(), description="What the trainer did.")
+    throughput: Throughput = Field(default=Throughput(), description="How fast it went.")
+    time_shares: TimeShares = Field(
+        default=TimeShares(), description="Where the trainer's time went; sums to 1."
+    )
+    checksum: Checksum = Field(
+        default=Checksum(), description="Which rows reached the trainer, order left out."
+    )
+    order: Order = Field(default=Order(), description="How much of the order is promised.")
+    checkpoints: Checkpoints = Field(default=Checkpoints(), description="What was saved.")
+    warnings: tuple[str, ...] = Field(
+        default=(), description="What a person should know, a sentence each."
+    )
+
+
+def write_summary(directory: Path, summary: Summary) -> Path:
+    """Write `summary.json` into `directory` (made if missing), whole or not at all; its path."""
+    path = Path(directory) / SUMMARY_FILE
+    write_text_atomically(path, summary.model_dump_json(by_alias=True, indent=2) + "\n")
+    return path
+
+
+def load_summary(directory: Path) -> Summary:
+    """Read `summary.json` of `directory`.
+
+    Raises:
+        LastmileError: it is missing, is no JSON, is of another version, or breaks a field's rule.
+    """
+    path = Path(directory) / SUMMARY_FILE
+    document = _read_document(path)
+    _check_version(path, document)
+    try:
+        return Summary.model_validate(document)
+    except ValidationError as error:
+        raise LastmileError(_describe_broken_field(path, error)) from error
+
+
+def _read_document(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LastmileError(
+            f"{path}: must exist, but does not; a run writes it when it ends: "
+            "give the output directory of a run"
+        ) from None
+    except ValueError as error:
+        raise LastmileError(
+            f"{path}: must be JSON, got {error}; run again to rewrite it"
+        ) from error
+    if not isinstance(document, dict):
+        raise LastmileError(
+            f"{path}: must be a JSON object, got {type(document).__name__}; run again"
+        )
+    return document
+
+
+def _check_version(path: Path, document: dict[str, Any]) -> None:
+    got = document.get("version")
+    if got == SUMMARY_VERSION and not isinstance(got, bool):
+        return
+    versions = document.get("versions")
+    writer = versions.get("lastmile", "?") if isinstance(versions, dict) else "?"
+    raise LastmileError(
+        f"{path}: version: must be {SUMMARY_VERSION}, which this Lastmile reads, got {got!r} "
+        f"(written by Lastmile {writer}); read it with that Lastmile, or run again"
+    )
+
+
+def _describe_broken_field(path: Path, error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"]) or "the document"
+    return f"{path}: {field}: {first['msg']}, got {first['input']!r:.200}; run again to rewrite it"

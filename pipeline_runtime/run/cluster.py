@@ -1,0 +1,93 @@
+"""Ray for a run: an embedded one on this machine, or one that is already there.
+
+Owns ray.init and what it is told, and how many trainers this machine can take.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+import torch
+
+from pipeline_runtime.config import DatasetExperiment
+
+# Data work needs one core and the split's executor another: with one logical CPU the second of two
+# executions (training, evaluation) would never get any.
+MIN_LOGICAL_CPUS = 2
+# Ray's default share of memory for the object store, 30 %, but no more than the pieces in flight need.
+MAX_OBJECT_STORE_BYTES = 4 << 30
+_OBJECT_STORE_SHARE = 0.3
+# Plasma needs room for a few pieces whatever the machine (Ray's own minimum is 75 MiB).
+_MIN_OBJECT_STORE_BYTES = 256 << 20
+
+
+def world_size_of(experiment: DatasetExperiment, *, local: bool) -> tuple[int, str | None]:
+    """Ranks of a run, and a warning if this machine takes fewer than the manifest asks for."""
+    trainers = experiment.spec.trainers
+    wanted = trainers.replicas * max(1, trainers.gpus_per_replica)
+    if not local:
+        return wanted, None
+    room = torch.cuda.device_count() if torch.cuda.is_available() else logical_cpus()
+    if wanted <= room:
+        return wanted, None
+    return room, f"spec.trainers asks for {wanted} ranks, this machine has room for {room}"
+
+
+def logical_cpus() -> int:
+    """CPUs that the embedded Ray is told of."""
+    return max(MIN_LOGICAL_CPUS, len(os.sched_getaffinity(0)))
+
+
+@contextmanager
+def connected(address: str, world_size: int, *, verbose: bool) -> Iterator[None]:
+    """Ray for the time of a run; an embedded one ends with it.
+
+    Each trainer holds one logical CPU (Ray places no bundle without resources), so an embedded Ray is
+    told of as many more: what data work can have stays the machine's.
+    """
+    environment = {
+        # Nothing leaves this machine on Lastmile's account.
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray Train would otherwise print every snapshot of its own state.
+        "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+        "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+        # Accept that a CPU-only worker keeps the GPUs of the machine visible to torch, as asked.
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+    for name, value in environment.items():
+        os.environ.setdefault(name, value)
+    variables = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    level = logging.INFO if verbose else logging.ERROR
+    common = {
+        "runtime_env": {"env_vars": variables},
+        "logging_level": level,
+        "log_to_driver": verbose,
+    }
+    if address == "local":
+        ray.init(
+            address="local",
+            num_cpus=logical_cpus() + world_size,
+            object_store_memory=object_store_bytes(),
+            include_dashboard=False,
+            **common,
+        )
+    else:
+        ray.init(address=address, **common)
+    for name in ("ray", "ray.data", "ray.train"):
+        logging.getLogger(name).setLevel(level)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def object_store_bytes() -> int:
+    """Shared memory for pieces in flight, bounded by what this machine has."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    shared = os.statvfs("/dev/shm")
+    room = min(int(memory * _OBJECT_STORE_SHARE), shared.f_bavail * shared.f_frsize * 9 // 10)
+    return max(_MIN_OBJECT_STORE_BYTES, min(MAX_OBJECT_STORE_BYTES, room))

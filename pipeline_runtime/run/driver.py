@@ -1,0 +1,177 @@
+"""Carry a prepared run out: start Ray Train on its ranks, watch it, and say how it ended.
+
+`Trainer.fit` runs in a thread; this one watches the monitor, feeds the display, the metrics and the
+history, and turns Ctrl-C into a stop with a checkpoint. Whatever happens ends in an `Outcome`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import ray.data
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from pipeline_runtime.feed.ray_data import OneTrainerDataConfig, RayDataOptions, build_dataset
+from pipeline_runtime.monitor import MonitorState, failure_reporter, start_monitor
+from pipeline_runtime.plan import Group, StreamPlan
+from pipeline_runtime.run.prepare import PreparedRun, RunOptions
+from pipeline_runtime.training.worker import WorkerPlan, dataset_name, train_worker
+
+# How often the driver looks at the monitor.
+WATCH_SECONDS = 0.5
+# After Ctrl-C the trainers have this long for a step and a checkpoint.
+STOP_SECONDS = 60.0
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended."""
+
+    kind: str  # Complete | Failed | Interrupted
+    error: str | None
+    error_kind: str | None  # the exception's class, see errors.py
+    state: MonitorState
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """Ctrl-C, once or twice."""
+
+    count: int = 0
+
+    def add(self, *_: Any) -> None:
+        """A signal handler."""
+        self.count += 1
+
+
+class _Fit(threading.Thread):
+    """`fit` in a thread, so that the main one can watch and take signals."""
+
+    def __init__(self, trainer: TorchTrainer) -> None:
+        super().__init__(name="lastmile-fit", daemon=True)
+        self._trainer = trainer
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._trainer.fit()
+        except BaseException as error:
+            self.error = error
+
+
+def execute(
+    run: PreparedRun,
+    options: RunOptions,
+    stop: StopRequest,
+    watch: Callable[[MonitorState], None],
+) -> Outcome:
+    """Run to the end; `watch` is called with every reading of the monitor, the last one included."""
+    monitor = start_monitor()
+    fit = _Fit(_build_trainer(run, options, monitor))
+    fit.start()
+    aborted = _watch(fit, monitor, stop, watch)
+    state: MonitorState = ray.get(monitor.read.remote())
+    watch(state)
+    return _judge(fit, state, aborted=aborted)
+
+
+def _watch(
+    fit: _Fit, monitor: Any, stop: StopRequest, watch: Callable[[MonitorState], None]
+) -> bool:
+    """Look until the fit ends, or its time to stop is over; whether it was given up."""
+    deadline = None
+    while fit.is_alive():
+        fit.join(WATCH_SECONDS)
+        watch(ray.get(monitor.read.remote()))
+        if stop.count and deadline is None:
+            deadline = time.monotonic() + STOP_SECONDS
+            monitor.stop.remote()
+        if deadline is not None and (stop.count > 1 or time.monotonic() > deadline):
+            return True
+    return False
+
+
+def _judge(fit: _Fit, state: MonitorState, *, aborted: bool) -> Outcome:
+    if aborted or state.failure_kind == "Interrupted":
+        return Outcome(
+            kind="Interrupted", error=state.failure, error_kind="Interrupted", state=state
+        )
+    if fit.error is None and state.failure is None:
+        return Outcome(kind="Complete", error=None, error_kind=None, state=state)
+    error = state.failure or _explain_ray_failure(fit.error)
+    kind = state.failure_kind or "FeedError"
+    return Outcome(kind="Failed", error=error, error_kind=kind, state=state)
+
+
+def _explain_ray_failure(error: BaseException | None) -> str:
+    """Ray failed where none of our own code could say why (a process died, say)."""
+    return f"Ray ended the run: {error}; its logs are below /tmp/ray/session_latest/logs"
+
+
+def _build_trainer(run: PreparedRun, options: RunOptions, monitor: Any) -> TorchTrainer:
+    trainers = run.experiment.spec.trainers
+    gpus = trainers.gpus_per_replica > 0
+    use_gpu = gpus and ray.cluster_resources().get("GPU", 0) >= run.world_size
+    plan = WorkerPlan(
+        training=run.experiment.spec.training,
+        stream=run.plan.training,
+        groups=run.groups,
+        positions=run.positions,
+        evaluation=run.plan.evaluation,
+        evaluation_groups=run.evaluation_groups,
+        store=run.store,
+        identity=run.identity,
+        resume=run.resume,
+        monitor=monitor,
+    )
+    return TorchTrainer(
+        train_worker,
+        train_loop_config={"plan": plan},
+        scaling_config=ScalingConfig(
+            num_workers=run.world_size, use_gpu=use_gpu, resources_per_worker=_resources(use_gpu)
+        ),
+        torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo"),
+        run_config=RunConfig(
+            name=run.run_location.path.rsplit("/", 1)[-1],
+            storage_path=str(options.output.absolute() / "ray"),
+            failure_config=FailureConfig(max_failures=0),
+        ),
+        datasets=_datasets(run, monitor),
+        dataset_config=OneTrainerDataConfig(),
+    )
+
+
+def _resources(use_gpu: bool) -> dict[str, float]:
+    return {"CPU": 1, "GPU": 1} if use_gpu else {"CPU": 1}
+
+
+def _datasets(run: PreparedRun, monitor: Any) -> dict[str, ray.data.Dataset]:
+    def build(stream: StreamPlan, groups: tuple[Group, ...], *, ordered: bool) -> ray.data.Dataset:
+        data_options = RayDataOptions(preserve_order=ordered, broadcast=run.plan.broadcast)
+        return build_dataset(
+            stream, groups, run.piece_rows, data_options, failure_reporter(monitor)
+        )
+
+    datasets = {
+        dataset_name("training", rank): build(
+            run.plan.training, groups, ordered=run.plan.preserve_order
+        )
+        for rank, groups in enumerate(run.groups)
+        if groups
+    }
+    if run.plan.evaluation is not None:
+        # Always in order, so that an evaluation's floating-point sums repeat.
+        datasets |= {
+            dataset_name("evaluation", rank): build(run.plan.evaluation, groups, ordered=True)
+            for rank, groups in enumerate(run.evaluation_groups)
+            if groups
+        }
+    return datasets

@@ -1,0 +1,225 @@
+"""What a run decides before Ray starts: the plan, the ranks, the work of each, where to resume.
+
+Everything that can be refused is refused here, before a process is started. `driver` carries it out.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from pyarrow import fs as pafs
+
+from pipeline_runtime.batches import check_tensor_schema
+from pipeline_runtime.config import DatasetExperiment, run_config, run_hash
+from pipeline_runtime.errors import CheckpointError, ManifestError, Problem, TrainingError
+from pipeline_runtime.plan import Group, Plan, StreamPlan, build_plan, plan_groups, rows_per_piece
+from pipeline_runtime.sources import Location, open_location
+from pipeline_runtime.training.checkpoint import CheckpointHeader, CheckpointStore, find_resumable
+from pipeline_runtime.training.context import RunIdentity
+from pipeline_runtime.training.entrypoint import load_entrypoint
+from pipeline_runtime.training.position import Position, redistribute
+
+# Sorts by time, and a second is fine enough: a run takes longer to start.
+_RUN_NAME_FORMAT = "%Y%m%dT%H%M%SZ"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the person running it chose, beside the manifest."""
+
+    output: Path
+    storage_root: str = "build/"
+    address: str = "local"
+    resume: bool = False
+    metrics_port: int = 0  # 0: any free port
+    code_paths: tuple[str, ...] = ()  # folders that the user's modules are imported from
+    verbose: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRun:
+    """A run that nothing speaks against."""
+
+    experiment: DatasetExperiment
+    plan: Plan
+    world_size: int
+    groups: tuple[tuple[Group, ...], ...]  # a rank each, what is left of all epochs
+    evaluation_groups: tuple[tuple[Group, ...], ...]
+    piece_rows: int
+    positions: tuple[Position, ...]
+    resume: CheckpointHeader | None
+    identity: RunIdentity
+    run_location: Location
+    store: CheckpointStore
+    warnings: tuple[str, ...]
+
+    @property
+    def planned_rows(self) -> int:
+        """Rows that the whole run reads, all epochs."""
+        return self.plan.training.scan.pruning.rows_read * self.experiment.spec.training.epochs
+
+
+def prepare_run(
+    experiment: DatasetExperiment, options: RunOptions, now: datetime, world_size: int
+) -> PreparedRun:
+    """Plan a run and find where it resumes.
+
+    Raises ManifestError, SourceError, TrainingError or CheckpointError, before anything was started.
+    """
+    add_code_paths(options.code_paths)
+    plan = build_plan(experiment, storage_root(experiment, options))
+    _check_batches(plan)
+    training = experiment.spec.training
+    load_entrypoint(training.entrypoint)
+    _check_rows(plan)
+    identity = RunIdentity(
+        run_hash=run_hash(experiment),
+        run_config=run_config(experiment),
+        preserve_order=plan.preserve_order,
+    )
+    root = open_location(experiment.spec.artifacts.uri, storage_root(experiment, options)).join(
+        experiment.metadata.name
+    )
+    found = _find_checkpoint(root, identity, training.checkpoint.keep) if options.resume else None
+    store = found[0] if found else _new_store(root, identity, now, training.checkpoint.keep)
+    header = found[1] if found else None
+    positions = _positions(header, world_size, preserve_order=plan.preserve_order)
+    piece_rows = rows_per_piece(
+        plan.training.scan.units, training.shuffle, plan.training.max_rows_per_block
+    )
+    groups = [_rank_groups(plan, experiment, positions, piece_rows, r) for r in range(world_size)]
+    return PreparedRun(
+        experiment=experiment,
+        plan=plan,
+        world_size=world_size,
+        groups=tuple(groups),
+        evaluation_groups=_evaluation_groups(plan.evaluation, piece_rows, world_size),
+        piece_rows=piece_rows,
+        positions=tuple(_skip_finished_epoch(positions, groups)),
+        resume=header,
+        identity=identity,
+        run_location=Location(
+            uri=store.location.uri.rsplit("/", 1)[0],
+            filesystem=store.location.filesystem,
+            path=store.location.path.rsplit("/", 1)[0],
+        ),
+        store=store,
+        warnings=_resume_warnings(options, header),
+    )
+
+
+def storage_root(experiment: DatasetExperiment, options: RunOptions) -> str:
+    """Where URIs without a scheme start: the manifest's own root, else the command line's."""
+    return experiment.spec.storage.root or options.storage_root
+
+
+def add_code_paths(paths: Sequence[str]) -> None:
+    """Make the user's modules importable, here and (through PYTHONPATH) in processes started later."""
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    for path in reversed([p for p in paths if p not in sys.path]):
+        sys.path.insert(0, path)
+    extra = [path for path in paths if path not in known]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*extra, *(path for path in known if path)])
+
+
+def _check_batches(plan: Plan) -> None:
+    problems = [
+        Problem(path="spec.training.columns", message=f"column {column!r}: {message}")
+        for column, message in check_tensor_schema(plan.training.output_schema)
+    ]
+    if problems:
+        raise ManifestError(problems)
+
+
+def _check_rows(plan: Plan) -> None:
+    pruning = plan.training.scan.pruning
+    table = plan.training.table.description
+    if pruning.rows_total == 0:
+        raise TrainingError(f"{table}: the table has no rows; there is nothing to train on")
+    if pruning.rows_read == 0:
+        raise TrainingError(
+            f"{table}: no row group of {pruning.row_groups_total} can hold a row that satisfies "
+            f"{' and '.join(plan.training.pushed)}; there is nothing to train on: check the predicates"
+        )
+
+
+def _new_store(root: Location, identity: RunIdentity, now: datetime, keep: int) -> CheckpointStore:
+    name = f"{now.strftime(_RUN_NAME_FORMAT)}-{identity.run_hash}"
+    return CheckpointStore(location=root.join(name, "checkpoints"), keep=keep)
+
+
+def _find_checkpoint(
+    root: Location, identity: RunIdentity, keep: int
+) -> tuple[CheckpointStore, CheckpointHeader] | None:
+    infos = root.filesystem.get_file_info(pafs.FileSelector(root.path, allow_not_found=True))
+    folders = sorted(
+        (i.base_name for i in infos if i.type == pafs.FileType.Directory), reverse=True
+    )
+    stores = [CheckpointStore(location=root.join(f, "checkpoints"), keep=keep) for f in folders]
+    return find_resumable(stores, identity.run_hash, identity.run_config)
+
+
+def _resume_warnings(options: RunOptions, header: CheckpointHeader | None) -> tuple[str, ...]:
+    if options.resume and header is None:
+        return ("--resume: no whole checkpoint was found; the run starts from its beginning",)
+    return ()
+
+
+def _positions(
+    header: CheckpointHeader | None, world_size: int, *, preserve_order: bool
+) -> list[Position]:
+    if header is None:
+        return [Position() for _ in range(world_size)]
+    if preserve_order and header.world_size != world_size:
+        raise CheckpointError(
+            f"{header.uri}: preserveOrder: the world size must be {header.world_size}, as when the "
+            f"checkpoint was made, got {world_size}; resume with that many trainers, or start anew"
+        )
+    return redistribute([Position.from_json(value) for value in header.positions], world_size)
+
+
+def _rank_groups(
+    plan: Plan, experiment: DatasetExperiment, positions: list[Position], piece_rows: int, rank: int
+) -> tuple[Group, ...]:
+    """What is left for a rank: group j of an epoch is rank j mod R's; done ones are left out."""
+    stream, position = plan.training, positions[rank]
+    left: list[Group] = []
+    for epoch in range(position.epoch, experiment.spec.training.epochs):
+        groups = plan_groups(
+            stream.scan.units,
+            seed=stream.seed,
+            epoch=epoch,
+            shuffle=stream.shuffle,
+            piece_rows=piece_rows,
+        )
+        mine = groups[rank :: len(positions)]
+        left += [g for g in mine if epoch != position.epoch or g.index not in position.done]
+    return tuple(left)
+
+
+def _skip_finished_epoch(
+    positions: list[Position], groups: Sequence[Sequence[Group]]
+) -> list[Position]:
+    """A checkpoint at an epoch's very end resumes with the next epoch."""
+    epoch = positions[0].epoch
+    began = any(position.batches for position in positions)
+    if began and not any(group.epoch == epoch for rank in groups for group in rank):
+        for position in positions:
+            position.start_epoch(epoch + 1)
+    return positions
+
+
+def _evaluation_groups(
+    stream: StreamPlan | None, piece_rows: int, world_size: int
+) -> tuple[tuple[Group, ...], ...]:
+    if stream is None:
+        return tuple(() for _ in range(world_size))
+    groups = plan_groups(
+        stream.scan.units, seed=0, epoch=0, shuffle=stream.shuffle, piece_rows=piece_rows
+    )
+    return tuple(tuple(groups[rank::world_size]) for rank in range(world_size))

@@ -1,0 +1,147 @@
+"""One run from a checked experiment to a report on disk: what `lastmile run` and notebooks call.
+
+`prepare` refuses what can be refused, Ray comes up, `driver` carries it out, and whatever the outcome the
+output folder holds `summary.json`, `report.html`, `metrics.parquet`, `plan.json` and `manifest.yaml`; the
+same files go beside the checkpoints on the artifacts store.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipeline_runtime import report
+from pipeline_runtime.config import DatasetExperiment
+from pipeline_runtime.metrics import MetricsServer, RunCollector
+from pipeline_runtime.monitor import MonitorState
+from pipeline_runtime.plan import plan_document
+from pipeline_runtime.report.html import build_report
+from pipeline_runtime.run.cluster import connected, world_size_of
+from pipeline_runtime.run.driver import Outcome, StopRequest, execute
+from pipeline_runtime.run.prepare import PreparedRun, RunOptions, prepare_run
+from pipeline_runtime.run.summarise import HistoryRates, build_summary
+from pipeline_runtime.sources import Location
+
+REPORT_FILES = ("summary.json", "report.html", "metrics.parquet", "plan.json", "manifest.yaml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A run that ended, in whatever way."""
+
+    outcome: Outcome
+    summary: report.Summary
+    output: Path
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Where a person follows a run; the default says nothing."""
+
+    on_prepared: Callable[[PreparedRun], None] = field(default=lambda run: None)
+    on_metrics_port: Callable[[int], None] = field(default=lambda port: None)
+    on_state: Callable[[MonitorState], None] = field(default=lambda state: None)
+    on_stop: Callable[[int], None] = field(default=lambda count: None)
+
+
+def run_experiment(
+    experiment: DatasetExperiment,
+    manifest: str,
+    options: RunOptions,
+    watcher: Watcher | None = None,
+) -> Finished:
+    """Run an experiment to its end; a failure while it runs is in the result, not raised.
+
+    Raises ManifestError, SourceError, TrainingError or CheckpointError if it cannot even start.
+    """
+    watcher = watcher or Watcher()
+    started = datetime.now(UTC)
+    ranks, warning = world_size_of(experiment, local=options.address == "local")
+    run = prepare_run(experiment, options, started, ranks)
+    watcher.on_prepared(run)
+    options.output.mkdir(parents=True, exist_ok=True)
+    outcome = _execute(run, options, watcher)
+    if warning:
+        outcome.state.warnings.insert(0, warning)
+    summary = build_summary(run, options, outcome, started, datetime.now(UTC))
+    _write_output(run, manifest, options.output, summary)
+    problem = _keep_report(options.output, run.run_location)
+    if problem:
+        summary = summary.model_copy(update={"warnings": (*summary.warnings, problem)})
+        report.write_summary(options.output, summary)
+    return Finished(outcome=outcome, summary=summary, output=options.output)
+
+
+def _execute(run: PreparedRun, options: RunOptions, watcher: Watcher) -> Outcome:
+    """Ray, metrics, history and signals for the time of the run."""
+    collector = RunCollector((index, kind) for index, kind, _ in run.plan.training.step_rows)
+    server = MetricsServer(collector, options.metrics_port)
+    watcher.on_metrics_port(server.port)
+    until = run.resume.step if run.resume else None
+    rates = HistoryRates()
+    try:
+        with (
+            _signals(watcher) as stop,
+            connected(options.address, run.world_size, verbose=options.verbose),
+            report.HistoryWriter(
+                options.output / "metrics.parquet", keep_until_step=until
+            ) as history,
+        ):
+
+            def watch(state: MonitorState) -> None:
+                collector.update(state.ranks)
+                for point in state.history:
+                    history.append(point.seconds, point.epoch, point.step, rates.convert(point))
+                watcher.on_state(state)
+
+            return execute(run, options, stop, watch)
+    finally:
+        server.close()
+
+
+@contextmanager
+def _signals(watcher: Watcher) -> Iterator[StopRequest]:
+    """Ctrl-C and SIGTERM ask for a stop; elsewhere than in the main thread they are not ours."""
+    stop = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def handle(*_: object) -> None:
+        stop.add()
+        watcher.on_stop(stop.count)
+
+    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _write_output(run: PreparedRun, manifest: str, output: Path, summary: report.Summary) -> None:
+    (output / "manifest.yaml").write_text(manifest)
+    (output / "plan.json").write_text(json.dumps(plan_document(run.plan), indent=2))
+    report.write_summary(output, summary)
+    build_report(output)
+
+
+def _keep_report(output: Path, location: Location) -> str | None:
+    """Copy the report beside the checkpoints; a store that refuses is a warning."""
+    filesystem = location.filesystem
+    try:
+        filesystem.create_dir(location.path, recursive=True)
+        for name in REPORT_FILES:
+            with filesystem.open_output_stream(location.join(name).path) as stream:
+                stream.write((output / name).read_bytes())
+    except (OSError, pa.ArrowException) as error:
+        return f"{location.uri}: the report could not be copied there: {error}"
+    return None

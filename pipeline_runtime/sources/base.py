@@ -1,0 +1,71 @@
+"""What a raw table is to the planner and the feed, whatever format it is stored in.
+
+The planner asks for the schema and the units of work (pruned by predicates); workers read one unit at a
+time. A new kind of source is one more module that gives a `RawTable`; `sources.open_table` picks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """The smallest piece that is read as a whole: one row group of one file."""
+
+    file: int  # index into RawTable.files
+    row_group: int
+    num_rows: int
+    num_bytes: int  # uncompressed, of all columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruning:
+    """What predicates left out before anything was read."""
+
+    files_total: int
+    files_read: int
+    row_groups_total: int
+    row_groups_read: int
+    rows_total: int
+    rows_read: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """The units that a run reads, in the table's own order."""
+
+    units: tuple[Unit, ...]
+    pruning: Pruning
+    predicates: tuple[str, ...] = field(default=())
+
+
+class RawTable(Protocol):
+    """A table on storage; picklable, and cheap to send to a worker."""
+
+    @property
+    def description(self) -> str:
+        """Its URI or name, for people."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of all its columns, partition columns among them."""
+        ...
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths of its files relative to the table: part of the identity of a foreign file's row."""
+        ...
+
+    def scan(self, predicates: Sequence[Any]) -> Scan:
+        """The units that may hold a row for which all predicates (dataset expressions) are true."""
+        ...
+
+    def read(self, unit: Unit, columns: Sequence[str], max_rows: int) -> Iterator[pa.Table]:
+        """The unit's rows in order, at most `max_rows` a table, columns in the order asked for."""
+        ...

@@ -1,0 +1,129 @@
+"""The checks that binding a step makes before anything runs, and how their failures are collected.
+
+Each problem carries the field's path from the step's kind on (`filter.where`); `bind_step` puts the
+step's own path before it. The helpers here raise `ManifestError`, which `Checks.at` collects.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from pipeline_runtime import expressions
+from pipeline_runtime.errors import ExpressionError, ManifestError, Problem, SourceError, StepError
+from pipeline_runtime.steps.base import ROW_HASH_COLUMN
+
+# difflib's similarity, 0 to 1: its own default, which catches a letter or two wrong.
+_CLOSE_ENOUGH = 0.6
+# Names listed in a message when none is close; more would bury the rule.
+_MAX_NAMES_SHOWN = 12
+
+
+def broken(message: str, path: str = "") -> ManifestError:
+    """One broken rule as an exception."""
+    return ManifestError([Problem(path=path, message=message)])
+
+
+class Checks:
+    """Collects the broken rules of one step, so that a person sees all at once.
+
+    Code that may fail goes in `with checks.at(field):`; `finish` raises what was collected.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._problems: list[Problem] = []
+
+    def add(self, field: str, message: str) -> None:
+        path = f"{self._kind}.{field}" if field else self._kind
+        self._problems.append(Problem(path=path, message=message))
+
+    @contextmanager
+    def at(self, field: str = "") -> Iterator[None]:
+        try:
+            yield
+        except ManifestError as error:
+            for problem in error.problems:
+                self.add(".".join(part for part in (field, problem.path) if part), problem.message)
+        except (ExpressionError, SourceError, StepError) as error:
+            self.add(field, str(error))
+
+    def finish(self) -> None:
+        if self._problems:
+            raise ManifestError(self._problems)
+
+
+def find_field(schema: pa.Schema, name: str) -> pa.Field:
+    """The field of that name; broken rule with a suggestion if there is none."""
+    index = schema.get_field_index(name)
+    if index < 0:
+        raise broken(unknown_column(name, schema.names))
+    return schema.field(index)
+
+
+def unknown_column(name: str, known: Iterable[str], what: str = "the step's input") -> str:
+    return f"must be a column of {what}, got {name!r}; {suggestion(name, known)}"
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'x'?`, or the names there are."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=_CLOSE_ENOUGH)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    shown = ", ".join(names[:_MAX_NAMES_SHOWN]) or "none"
+    more = f" and {len(names) - _MAX_NAMES_SHOWN} more" if len(names) > _MAX_NAMES_SHOWN else ""
+    return f"there are: {shown}{more}"
+
+
+def parse_condition(text: str, schema: pa.Schema) -> expressions.Expression:
+    """The expression, known to be a boolean over the schema's columns."""
+    expression = expressions.parse(text)
+    expressions.check_boolean(expression, schema)
+    return expression
+
+
+def parse_value(text: str, schema: pa.Schema) -> tuple[expressions.Expression, pa.DataType]:
+    """The expression and the type it has over the schema's columns."""
+    expression = expressions.parse(text)
+    return expression, expressions.infer_type(expression, schema)
+
+
+def check_weight(schema: pa.Schema, name: str) -> None:
+    """A weight column, if it is there, must be a float that products fit."""
+    index = schema.get_field_index(name)
+    if index < 0:
+        return
+    data_type = schema.field(index).type
+    if not (pa.types.is_float32(data_type) or pa.types.is_float64(data_type)):
+        raise broken(f"must be a float or double column, got {name!r} of type {data_type}; cast it")
+
+
+def replace_types(schema: pa.Schema, types: dict[str, pa.DataType]) -> pa.Schema:
+    """The schema with these columns' types: replaced in place, new ones appended."""
+    for name, data_type in types.items():
+        index = schema.get_field_index(name)
+        field = pa.field(name, data_type)
+        schema = schema.append(field) if index < 0 else schema.set(index, field)
+    return schema
+
+
+def set_column(table: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """The table with the column replaced in place or, if new, appended."""
+    index = table.schema.get_field_index(name)
+    if index < 0:
+        return table.append_column(name, column)
+    return table.set_column(index, name, column)
+
+
+def row_hashes(table: pa.Table, kind: str) -> pa.ChunkedArray:
+    """The table's identity hashes, which the planner adds for the steps that need them."""
+    if ROW_HASH_COLUMN not in table.schema.names:
+        raise StepError(
+            f"{kind}: must have the column {ROW_HASH_COLUMN} (identity of a row), got a table "
+            "without it; add it with pipeline_runtime.steps.add_row_hash"
+        )
+    return table.column(ROW_HASH_COLUMN)

@@ -1,0 +1,226 @@
+"""Side tables of joins, indexed by their key once in a process and looked up in many batches.
+
+The index is a table of 64-bit key hashes in buckets; a row of a batch looks at one bucket, and what
+it finds there is compared by the real key values. All of it is numpy and Arrow: nothing per row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline_runtime.errors import StepError
+from pipeline_runtime.hashing import U64, hash_columns, split_instants
+from pipeline_runtime.steps.base import SideTable
+from pipeline_runtime.steps.lists import Bools, Int64s, decode, item_indices
+
+# Buckets a distinct key: 2 keeps most buckets at none or one key for 16 bytes a key.
+_BUCKETS_PER_KEY = 2
+_KEY_SEED = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyIndex:
+    """The rows of a side table by key; rows with a null in the key are not in it.
+
+    `rows` are grouped by key hash, in the table's order within a group; group g spans
+    group_starts[g] to group_starts[g + 1] and has the hash group_hashes[g]. Bucket b (the hash's
+    upper bits) holds the groups from bucket_starts[b] to bucket_starts[b + 1].
+    """
+
+    table: pa.Table
+    keys: tuple[str, ...]
+    rows: Int64s
+    group_hashes: U64
+    group_starts: Int64s
+    bucket_starts: Int64s
+    bucket_shift: int
+
+    def find(self, columns: Sequence[pa.ChunkedArray]) -> tuple[Int64s, Int64s]:
+        """Pairs (row of the columns, row of the table) with equal keys.
+
+        Ordered by the columns' row, then by the table's: what SQL's join gives without a sort.
+        """
+        left, groups = self._candidates(columns)
+        starts = self.group_starts[groups]
+        lengths = self.group_starts[groups + 1] - starts
+        left = np.repeat(left, lengths)
+        right = self.rows[item_indices(starts, lengths)]
+        equal = self._equal(columns, left, right)
+        return left[equal], right[equal]
+
+    def contains(self, columns: Sequence[pa.ChunkedArray]) -> Bools:
+        """Which rows of the columns have their key in the table; a null key is in no table."""
+        found = np.zeros(len(columns[0]), dtype=np.bool_)
+        left, groups = self._candidates(columns)
+        first = self.rows[self.group_starts[groups]]
+        equal = self._equal(columns, left, first)
+        found[left[equal]] = True
+        if not equal.all():  # two keys of one hash: all rows of the group must be looked at
+            found[self.find(columns)[0]] = True
+        return found
+
+    def _candidates(self, columns: Sequence[pa.ChunkedArray]) -> tuple[Int64s, Int64s]:
+        """Pairs (row of the columns, group) with equal hashes."""
+        hashes = hash_columns(columns, _KEY_SEED)
+        bucket = (hashes >> np.uint64(self.bucket_shift)).view(np.int64)
+        starts = self.bucket_starts[bucket]
+        lengths = self.bucket_starts[bucket + 1] - starts
+        lengths[has_null(columns)] = 0
+        looking = np.flatnonzero(lengths)
+        left = np.repeat(looking, lengths[looking])
+        groups = item_indices(starts[looking], lengths[looking])
+        same = self.group_hashes[groups] == hashes[left]
+        return left[same], groups[same]
+
+    def _equal(self, columns: Sequence[pa.ChunkedArray], left: Int64s, right: Int64s) -> Bools:
+        equal = np.ones(len(left), dtype=np.bool_)
+        if len(left) == 0:
+            return equal
+        for column, key in zip(columns, self.keys, strict=True):
+            ours = column.take(pa.array(left))
+            theirs = self.table.column(key).take(pa.array(right))
+            equal &= equal_values(ours, theirs)
+        return equal
+
+
+def build_index(table: pa.Table, keys: Sequence[str]) -> KeyIndex:
+    """The table's rows by the key columns."""
+    table = table.combine_chunks()  # taking rows from one chunk is a plain gather
+    columns = [table.column(key) for key in keys]
+    hashes = hash_columns(columns, _KEY_SEED)
+    candidates = np.flatnonzero(~has_null(columns))
+    order = candidates[np.argsort(hashes[candidates], kind="stable")]
+    ordered = hashes[order]
+    is_first = np.ones(len(ordered), dtype=np.bool_)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    firsts = np.flatnonzero(is_first)
+    bits = max(1, (_BUCKETS_PER_KEY * len(firsts)).bit_length())
+    shift = 64 - bits
+    edges = np.arange(1 << bits, dtype=np.uint64) << np.uint64(shift)
+    bucket_starts = np.append(np.searchsorted(ordered[firsts], edges), len(firsts))
+    return KeyIndex(
+        table=table,
+        keys=tuple(keys),
+        rows=order,
+        group_hashes=ordered[firsts],
+        group_starts=np.append(firsts, len(ordered)).astype(np.int64),
+        bucket_starts=bucket_starts.astype(np.int64),
+        bucket_shift=shift,
+    )
+
+
+def has_null(columns: Sequence[pa.ChunkedArray]) -> Bools:
+    """Which rows have a null in any of the columns."""
+    null = np.zeros(len(columns[0]), dtype=np.bool_)
+    for column in columns:
+        if column.null_count or pa.types.is_dictionary(column.type):
+            null |= np.asarray(_decoded(column).is_null().to_numpy(zero_copy_only=False))
+    return null
+
+
+def equal_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Bools:
+    """Row by row equality of two columns of comparable types without nulls."""
+    ours, theirs = _comparable(_decoded(left)), _comparable(_decoded(right))
+    if isinstance(ours, tuple) and isinstance(theirs, tuple):
+        return np.asarray(
+            np.logical_and.reduce([a == b for a, b in zip(ours, theirs, strict=True)])
+        )
+    return np.asarray(pc.equal(ours, theirs).to_numpy(zero_copy_only=False))
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.Array:
+    return decode(column.combine_chunks()) if column.num_chunks != 1 else decode(column.chunk(0))
+
+
+def _comparable(array: pa.Array) -> pa.Array | tuple[npt.NDArray[np.generic], ...]:
+    """A form in which equal values are equal whatever their width or unit."""
+    if isinstance(array, pa.ExtensionArray):
+        return _comparable(array.storage)
+    if pa.types.is_integer(array.type):
+        values = array.to_numpy(zero_copy_only=False)
+        negative = values < 0
+        signed = values.dtype.kind == "i"
+        words = values.astype(np.int64).view(np.uint64) if signed else values.astype(np.uint64)
+        return words, negative
+    if pa.types.is_timestamp(array.type) or pa.types.is_duration(array.type):
+        return split_instants(array)
+    for accepts, common in _COMMON_TYPES:
+        if accepts(array.type):
+            return array.cast(common)
+    return array
+
+
+_COMMON_TYPES: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
+    (pa.types.is_string, pa.large_string()),
+    (pa.types.is_string_view, pa.large_string()),
+    (pa.types.is_binary, pa.large_binary()),
+    (pa.types.is_binary_view, pa.large_binary()),
+    (pa.types.is_fixed_size_binary, pa.large_binary()),
+    (pa.types.is_date, pa.date32()),
+    (pa.types.is_time, pa.time64("ns")),
+)
+
+
+_lock = threading.Lock()
+_loading: dict[tuple[str, tuple[str, ...]], threading.Lock] = {}
+_indices: dict[tuple[str, tuple[str, ...]], KeyIndex] = {}
+
+
+def index_of(side_table: SideTable, keys: Sequence[str], max_bytes: int | None = None) -> KeyIndex:
+    """The side table's index, loaded by the first caller in this process and kept.
+
+    Raises:
+        StepError: the rows take more than `max_bytes` in memory.
+    """
+    name = (side_table.digest, tuple(keys))
+    with _lock:
+        loading = _loading.setdefault(name, threading.Lock())
+    with loading:
+        if name not in _indices:
+            table = side_table.load()
+            if max_bytes is not None and table.nbytes > max_bytes:
+                raise StepError(too_large(side_table.description, table.nbytes, max_bytes))
+            _indices[name] = build_index(table, keys)
+        return _indices[name]
+
+
+def too_large(description: str, num_bytes: int, max_bytes: int) -> str:
+    return (
+        f"must hold the side table in maxBytes ({max_bytes} bytes), got {num_bytes} bytes of "
+        f"{description}; name fewer columns, add where, or raise maxBytes"
+    )
+
+
+def clear_indices() -> None:
+    """Forget all indices of this process, to give their memory back."""
+    with _lock:
+        _indices.clear()
+        _loading.clear()
+
+
+def side_table_of(table: pa.Table, description: str = "table in memory") -> SideTable:
+    """A side table from rows that are already here, for notebooks and tests."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return SideTable(
+        digest=hashlib.sha256(sink.getvalue()).hexdigest(),
+        description=description,
+        schema=table.schema,
+        num_rows=table.num_rows,
+        num_bytes=table.nbytes,
+        load=partial(_same, table),
+    )
+
+
+def _same(table: pa.Table) -> pa.Table:
+    return table

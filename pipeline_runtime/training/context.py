@@ -1,0 +1,381 @@
+"""What an entrypoint gets: batches, evaluation, reports and checkpoints, on one rank of a run.
+
+An entrypoint is any function of one argument, the context (docs/training.md). It takes batches as dicts of
+tensors on its device, steps, and calls `report`; the context knows the position of every row behind it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pipeline_runtime.batches import ROW_WEIGHT, Batch, empty_batch, to_batch, to_device
+from pipeline_runtime.config import Training
+from pipeline_runtime.errors import CheckpointError, Interrupted
+from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.monitor import Evaluated, HistoryPoint, RankSnapshot
+from pipeline_runtime.training.checkpoint import CheckpointHeader, CheckpointStore
+from pipeline_runtime.training.stream import Agreement, BatchStream
+
+# A point of the history at most so often: an hour's run stays under 10,000 points a metric.
+HISTORY_SECONDS = 0.5
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIdentity:
+    """What a checkpoint carries of the run it belongs to."""
+
+    run_hash: str
+    run_config: dict[str, Any]
+    preserve_order: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Records:
+    """What happened so far on this rank, for the monitor."""
+
+    started: float = field(default_factory=time.perf_counter)
+    first_batch_seconds: float | None = None
+    samples: int = 0  # of this attempt; the position counts those of the whole run
+    batch_bytes: int = 0
+    padded_rows: int = 0
+    checkpoints: int = 0
+    checkpoint_failures: int = 0
+    last_checkpoint: str | None = None
+    last_step_seconds: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    pending: list[HistoryPoint] = field(default_factory=list)
+    last_point: float = 0.0
+    is_finished: bool = False
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self.started
+
+
+@dataclass(slots=True, kw_only=True)
+class Wiring:
+    """The live objects that a context is built on."""
+
+    training: BatchStream
+    open_evaluation: Callable[[Waited], BatchStream] | None
+    store: CheckpointStore
+    identity: RunIdentity
+    resume: tuple[CheckpointHeader, dict[str, Any]] | None
+    warn: Callable[[str], None]
+    evaluated: Callable[[Evaluated], None]
+    stop_event: threading.Event  # set when the run was asked to stop
+
+
+class TrainContext:
+    """One rank's view of a run; see the module's docstring."""
+
+    def __init__(
+        self, spec: Training, schema: pa.Schema, device: torch.device, wiring: Wiring
+    ) -> None:
+        self.spec = spec
+        self.schema = schema
+        self.device = device
+        self.config: Mapping[str, Any] = spec.config
+        self.seed = spec.seed
+        self.num_epochs = spec.epochs
+        self.label_column = spec.label_column
+        self.weight_column = spec.weight_column
+        self.rank = dist.get_rank() if dist.is_initialized() else 0
+        self.world_size = dist.get_world_size() if dist.is_initialized() else 1
+        self.records = Records()
+        self.evaluation_counts: tuple[Any, ...] = ()
+        self._wiring = wiring
+        self._last_checkpoint_seconds = 0.0
+        self._flags = (
+            False,
+            False,
+        )  # a checkpoint is due, the run is stopping: agreed by all ranks
+        self.checkpoint: Mapping[str, Any] | None = None
+        if wiring.resume is not None:
+            state = wiring.resume[1]
+            self.checkpoint = state["user"]
+            torch.set_rng_state(state["rng"][min(self.rank, len(state["rng"]) - 1)])
+        wiring.training.agree = self._agree
+
+    # --- what the run is -------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that batches are taken from, counted from 0."""
+        return self._wiring.training.position.epoch
+
+    @property
+    def step(self) -> int:
+        """Optimiser steps since the run began, on every rank."""
+        return self._wiring.training.position.batches
+
+    @property
+    def waited(self) -> Waited:
+        """Seconds of this rank's time by what they were spent on."""
+        return self._wiring.training.waited
+
+    @property
+    def stop_event(self) -> threading.Event:
+        """Set to ask for a checkpoint and an end at the next step."""
+        return self._wiring.stop_event
+
+    # --- the model ------------------------------------------------------------------------------
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        """Move a model to the device, and wrap it in DistributedDataParallel if there are ranks."""
+        model = model.to(self.device)
+        if self.world_size == 1:
+            return model
+        ids = [self.device.index or 0] if self.device.type == "cuda" else None
+        return nn.parallel.DistributedDataParallel(
+            model, device_ids=ids, find_unused_parameters=True
+        )
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Mixed precision as `spec.training.precision` says; nothing for float32."""
+        dtype = _DTYPES.get(self.spec.precision)
+        if dtype is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=dtype)
+
+    def scaler(self) -> torch.amp.GradScaler:
+        """A gradient scaler; it does nothing unless the precision is float16 on a GPU."""
+        enabled = self.spec.precision == "float16" and self.device.type == "cuda"
+        return torch.amp.GradScaler(self.device.type, enabled=enabled)
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def epochs(self) -> Iterator[int]:
+        """The epochs that are left, the resumed one first."""
+        for epoch in range(self.epoch, self.num_epochs):
+            if self._is_over():
+                return
+            # The position moves here, so that a checkpoint between two epochs is of the later one.
+            self._wiring.training.position.start_epoch(epoch)
+            yield epoch
+
+    def _is_over(self) -> bool:
+        limit = self.spec.max_steps
+        return limit is not None and self.step >= limit
+
+    def batches(self) -> Iterator[Batch]:
+        """Batches of the current epoch that are left, on the device.
+
+        Time between two batches is the entrypoint's compute. Raises what made a row fail.
+        """
+        for table in self._wiring.training.epoch_tables(self.epoch):
+            batch = self._make_batch(table, self.waited)
+            if self.records.first_batch_seconds is None:
+                self.records.first_batch_seconds = self.records.seconds()
+            yield from self._timed(batch, 0 if table is None else table.num_rows)
+            if self._is_over():
+                return
+
+    def _timed(self, batch: Batch, rows: int) -> Iterator[Batch]:
+        self.records.samples += rows
+        self.records.batch_bytes += sum(t.numel() * t.element_size() for t in batch.values())
+        paused, started = self.waited.paused, time.perf_counter()
+        try:
+            yield batch
+        finally:
+            seconds = time.perf_counter() - started - (self.waited.paused - paused)
+            self.waited.compute += seconds
+            self.records.last_step_seconds = seconds
+            self._record_point()
+
+    def _make_batch(self, table: pa.Table | None, waited: Waited) -> Batch:
+        started = time.perf_counter()
+        if table is None:
+            batch = empty_batch(self.schema)
+            self.records.padded_rows += 1
+        else:
+            batch = to_batch(
+                table, weight_column=self.weight_column, label_column=self.label_column
+            )
+        collated = time.perf_counter()
+        waited.collate += collated - started
+        batch = to_device(batch, self.device)
+        waited.transfer += time.perf_counter() - collated
+        return batch
+
+    def evaluation_batches(self) -> Iterator[Batch]:
+        """All rows held out for evaluation, once; nothing if the spec has no evaluation.
+
+        The time it takes, the entrypoint's part included, counts as paused.
+        """
+        if self._wiring.open_evaluation is None:
+            return
+        started = time.perf_counter()
+        stream = self._wiring.open_evaluation(Waited())
+        stream.agree = self._agree
+        try:
+            for table in stream.epoch_tables(0):
+                yield self._make_batch(table, stream.waited)
+        finally:
+            self.evaluation_counts = stream.position.counts
+            self._pause(started)
+
+    def _pause(self, started: float) -> None:
+        self.waited.paused += time.perf_counter() - started
+
+    # --- ranks in step --------------------------------------------------------------------------
+
+    def _agree(self, has_rows: bool, is_full: bool) -> Agreement:
+        """Agree with the other ranks on this step; one small all-reduce on the CPU."""
+        stopping = self._wiring.stop_event.is_set()
+        flags = torch.tensor([has_rows, not is_full, self._is_due(), stopping], dtype=torch.int8)
+        if self.world_size > 1:
+            dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+        any_rows, any_short, due, stop = (bool(flag) for flag in flags)
+        self._flags = (due, stop)
+        return Agreement(any_has_rows=any_rows, all_are_full=not any_short)
+
+    def _is_due(self) -> bool:
+        policy = self.spec.checkpoint
+        if policy.every_steps:
+            return (self.step + 1) % policy.every_steps == 0
+        return self.records.seconds() - self._last_checkpoint_seconds >= policy.every_seconds
+
+    def checkpoint_due(self) -> bool:
+        """Whether to give `report` a checkpoint after this step; the same on every rank."""
+        return any(self._flags)
+
+    def weighted_mean(self, losses_B: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Σ loss·weight ÷ Σ weight over the batches of all ranks, ready for `backward`.
+
+        Scaled by the number of ranks, since DistributedDataParallel averages their gradients.
+        """
+        weight_B = batch[ROW_WEIGHT]
+        total = self.reduce_sum(weight_B.sum()).clamp_min(torch.finfo(torch.float32).tiny)
+        return (losses_B * weight_B).sum() / total * self.world_size
+
+    def reduce_sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum of a tensor over all ranks."""
+        if self.world_size == 1:
+            return tensor
+        total = tensor.detach().clone()
+        dist.all_reduce(total)
+        return total
+
+    # --- reports --------------------------------------------------------------------------------
+
+    def report(
+        self, metrics: Mapping[str, float], checkpoint: Mapping[str, Any] | None = None
+    ) -> None:
+        """Record metrics and, if given, save a checkpoint; every rank calls it after its step.
+
+        Raises Interrupted after the checkpoint if the run was asked to stop.
+        """
+        started = time.perf_counter()
+        try:
+            values = {name: float(value) for name, value in metrics.items()}
+            self.records.metrics.update(values)
+            self._record(values)
+            if checkpoint is not None:
+                self._save(checkpoint)
+        finally:
+            self._pause(started)
+        if checkpoint is not None and self._flags[1]:
+            raise Interrupted("stopped as asked, after a checkpoint")
+
+    def _record(self, values: dict[str, float]) -> None:
+        if self.rank != 0 or not values:
+            return
+        self.records.pending.append(
+            HistoryPoint(
+                seconds=self.records.seconds(), epoch=self.epoch, step=self.step, metrics=values
+            )
+        )
+        evaluation = {name: value for name, value in values.items() if name.startswith("eval_")}
+        if evaluation:
+            self._wiring.evaluated(Evaluated(epoch=self.epoch, step=self.step, metrics=evaluation))
+
+    def _record_point(self) -> None:
+        """Throughput and time shares for the history, now and then."""
+        now = self.records.seconds()
+        if now - self.records.last_point < HISTORY_SECONDS:
+            return
+        self.records.last_point = now
+        counts = self._wiring.training.position.counts
+        totals = {f"seconds_{name}": value for name, value in asdict(self.waited).items()}
+        self._record(
+            {
+                **totals,
+                "samples": float(self.records.samples),
+                "rows": float(counts[0].rows if counts else 0),
+                "step_seconds": self.records.last_step_seconds,
+                "queue_length": float(self._wiring.training.queue_length),
+            }
+        )
+
+    def _save(self, user: Mapping[str, Any]) -> None:
+        """Gather every rank's position and let rank 0 write; a failed write is a warning."""
+        position = self._wiring.training.position.to_json()
+        gathered = self._gather((position, torch.get_rng_state()))
+        self._last_checkpoint_seconds = self.records.seconds()
+        self._flags = (False, self._flags[1])
+        if self.rank != 0:
+            return
+        positions, rng = [p for p, _ in gathered], [r for _, r in gathered]
+        header = {
+            "run_hash": self._wiring.identity.run_hash,
+            "run_config": self._wiring.identity.run_config,
+            "preserve_order": self._wiring.identity.preserve_order,
+            "epoch": self.epoch,
+            "step": self.step,
+            "world_size": self.world_size,
+            "positions": tuple(positions),
+        }
+        try:
+            uri = self._wiring.store.save({"user": dict(user), "rng": rng}, header)
+        except CheckpointError as error:
+            self.records.checkpoint_failures += 1
+            self._wiring.warn(f"training goes on without this checkpoint: {error}")
+        else:
+            self.records.checkpoints += 1
+            self.records.last_checkpoint = uri
+
+    def _gather(self, value: Any) -> list[Any]:
+        if self.world_size == 1:
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def snapshot(self) -> RankSnapshot:
+        """How this rank stands, for the monitor."""
+        stream, records = self._wiring.training, self.records
+        return RankSnapshot(
+            rank=self.rank,
+            seconds=records.seconds(),
+            epoch=self.epoch,
+            step=self.step,
+            samples=stream.position.samples,
+            attempt_samples=records.samples,
+            batch_bytes=records.batch_bytes,
+            checksum=stream.position.checksum.to_json(),
+            waited=asdict(self.waited),
+            counts=stream.position.counts,
+            evaluation_counts=self.evaluation_counts,
+            queue_length=stream.queue_length,
+            seconds_to_first_batch=records.first_batch_seconds,
+            last_step_seconds=records.last_step_seconds,
+            dropped_rows=stream.dropped_rows,
+            padded_rows=records.padded_rows,
+            checkpoints=records.checkpoints,
+            checkpoint_failures=records.checkpoint_failures,
+            last_checkpoint=records.last_checkpoint,
+            device=str(self.device),
+            metrics=dict(records.metrics),
+            is_finished=records.is_finished,
+        )

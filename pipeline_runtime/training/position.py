@@ -1,0 +1,176 @@
+"""How far a rank has come in its rows, and the checksum of the rows that reached the model.
+
+A position says which pieces of the current epoch were consumed, whole or in part, so that a resumed run
+reads what is left and nothing twice. It is saved in every checkpoint, a rank each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pipeline_runtime.feed.pieces import Header, StepCount, add_counts
+
+# The width of the checksum's sums.
+_MODULUS = 1 << 64
+
+
+@dataclass(slots=True)
+class Checksum:
+    """(count, Σh, Σh² mod 2⁶⁴) over identity hashes h: equal for equal rows in whatever order."""
+
+    rows: int = 0
+    total: int = 0
+    squares: int = 0
+
+    def add(self, hashes: np.ndarray) -> None:
+        """Add uint64 hashes [n]; numpy's uint64 arithmetic wraps, which is the modulus."""
+        self.rows += len(hashes)
+        self.total = (self.total + int(hashes.sum(dtype=np.uint64))) % _MODULUS
+        squares = int((hashes * hashes).sum(dtype=np.uint64))
+        self.squares = (self.squares + squares) % _MODULUS
+
+    def merge(self, other: Checksum) -> Checksum:
+        """The checksum of both sets of rows."""
+        return Checksum(
+            rows=self.rows + other.rows,
+            total=(self.total + other.total) % _MODULUS,
+            squares=(self.squares + other.squares) % _MODULUS,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rows": self.rows,
+            "sum": f"{self.total:016x}",
+            "sumOfSquares": f"{self.squares:016x}",
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Checksum:
+        return cls(
+            rows=value["rows"], total=int(value["sum"], 16), squares=int(value["sumOfSquares"], 16)
+        )
+
+
+@dataclass(slots=True)
+class _OpenGroup:
+    """A group of which some rows were consumed."""
+
+    rows: dict[int, int] = field(default_factory=dict)  # piece -> rows consumed
+    whole: set[int] = field(default_factory=set)  # pieces consumed to the end
+    num_pieces: int | None = None  # known once the last piece was seen
+
+    @property
+    def is_done(self) -> bool:
+        return self.num_pieces is not None and len(self.whole) == self.num_pieces
+
+
+@dataclass(slots=True)
+class Position:
+    """What one rank consumed in an epoch, and the counts of every step for it since the run began."""
+
+    epoch: int = 0
+    batches: int = 0  # since the run began
+    samples: int = 0  # rows in them
+    done: set[int] = field(default_factory=set)  # groups consumed to the end
+    open: dict[int, _OpenGroup] = field(default_factory=dict)
+    checksum: Checksum = field(default_factory=Checksum)
+    counts: tuple[StepCount, ...] = ()
+
+    def consumed(self, header: Header) -> int:
+        """Rows of a piece that were consumed before this run was resumed."""
+        group = self.open.get(header.group)
+        return group.rows.get(header.piece, 0) if group else 0
+
+    def consume(self, header: Header, rows: int) -> None:
+        """Note that `rows` more rows of a piece went into a batch (0 for a piece without rows)."""
+        group = self.open.setdefault(header.group, _OpenGroup())
+        group.rows[header.piece] = group.rows.get(header.piece, 0) + rows
+        if header.is_last:
+            group.num_pieces = header.piece + 1
+        if group.rows[header.piece] == header.num_rows and header.piece not in group.whole:
+            group.whole.add(header.piece)
+            self.counts = add_counts(self.counts, header.counts)
+        if group.is_done:
+            self.done.add(header.group)
+            del self.open[header.group]
+
+    def start_epoch(self, epoch: int) -> None:
+        """Forget the groups of the epoch before; a no-op for the epoch that is resumed."""
+        if epoch != self.epoch:
+            self.epoch, self.done, self.open = epoch, set(), {}
+
+    def to_json(self) -> dict[str, Any]:
+        """As saved in a checkpoint."""
+        return {
+            "epoch": self.epoch,
+            "batches": self.batches,
+            "samples": self.samples,
+            "done": sorted(self.done),
+            "open": {
+                str(index): {
+                    "rows": {str(piece): rows for piece, rows in sorted(group.rows.items())},
+                    "whole": sorted(group.whole),
+                    "numPieces": group.num_pieces,
+                }
+                for index, group in sorted(self.open.items())
+            },
+            "checksum": self.checksum.to_json(),
+            "counts": [[c.rows, c.num_bytes, c.seconds] for c in self.counts],
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Position:
+        """The inverse of `to_json`."""
+        opened = {
+            int(index): _OpenGroup(
+                rows={int(piece): rows for piece, rows in group["rows"].items()},
+                whole=set(group["whole"]),
+                num_pieces=group["numPieces"],
+            )
+            for index, group in value["open"].items()
+        }
+        counts = tuple(StepCount(rows=r, num_bytes=b, seconds=s) for r, b, s in value["counts"])
+        return cls(
+            epoch=value["epoch"],
+            batches=value["batches"],
+            samples=value["samples"],
+            done=set(value["done"]),
+            open=opened,
+            checksum=Checksum.from_json(value["checksum"]),
+            counts=counts,
+        )
+
+
+def merge_checksums(positions: Iterable[Position]) -> Checksum:
+    """The checksum over all ranks."""
+    merged = Checksum()
+    for position in positions:
+        merged = merged.merge(position.checksum)
+    return merged
+
+
+def redistribute(positions: list[Position], world_size: int) -> list[Position]:
+    """Positions for another number of ranks: what any rank consumed counts as consumed for all.
+
+    Group indices are the epoch's own, whichever rank read them, so that the union says what is left.
+    Totals stay with rank 0.
+    """
+    if len(positions) == world_size:
+        return positions
+    done = set().union(*(position.done for position in positions))
+    opened = {index: group for position in positions for index, group in position.open.items()}
+    counts: tuple[StepCount, ...] = ()
+    for position in positions:
+        counts = add_counts(counts, position.counts)
+    first = positions[0]
+    shared = [
+        Position(epoch=first.epoch, batches=first.batches, done=set(done), open=dict(opened))
+        for _ in range(world_size)
+    ]
+    shared[0].checksum, shared[0].counts = merge_checksums(positions), counts
+    shared[0].samples = sum(position.samples for position in positions)
+    return shared

@@ -1,0 +1,205 @@
+"""From pieces to batches of exact size, one epoch after another, in step with the other ranks.
+
+Owns the order in which rows reach the model, what a position counts as consumed, and the remainder at an
+epoch's end. Before it runs the feed; after it `batches` makes tensors of each table.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline_runtime.errors import FeedError
+from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.pieces import Header, Piece
+from pipeline_runtime.plan.groups import Group
+from pipeline_runtime.steps.base import ROW_HASH_COLUMN
+from pipeline_runtime.training.position import Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cutting:
+    """How batches are cut; `weight_column` decides which rows the checksum counts."""
+
+    batch_size: int
+    last_batch: str  # pad | drop
+    weight_column: str | None = None
+    preserve_order: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """What the ranks agreed on before a step."""
+
+    any_has_rows: bool
+    all_are_full: bool
+
+
+# Called before every step with (this rank has rows, its batch is full).
+Agree = Callable[[bool, bool], Agreement]
+
+
+def agree_alone(has_rows: bool, is_full: bool) -> Agreement:
+    """The agreement of a single rank with itself: its remainder is a batch like any other."""
+    return Agreement(any_has_rows=has_rows, all_are_full=is_full)
+
+
+@dataclass(slots=True)
+class _Arrival:
+    """Which pieces of a group have arrived."""
+
+    seen: int = 0
+    num_pieces: int | None = None
+
+    def add(self, header: Header) -> bool:
+        """Note a piece; whether the group is now complete."""
+        self.seen += 1
+        if header.is_last:
+            self.num_pieces = header.piece + 1
+        return self.num_pieces == self.seen
+
+
+@dataclass(slots=True)
+class _Buffered:
+    """The rest of a piece that waits to be cut into batches."""
+
+    piece: Piece
+    offset: int
+
+
+@dataclass(slots=True)
+class BatchStream:
+    """One rank's batches; `position` is always that of the batches given out so far."""
+
+    pieces: Iterator[Piece]
+    groups: Sequence[Group]  # of this rank, in order, all epochs that are left
+    cutting: Cutting
+    position: Position
+    waited: Waited
+    agree: Agree = agree_alone
+    dropped_rows: int = 0
+    _waiting: dict[int, set[int]] = field(init=False)  # epoch -> groups that have not arrived whole
+    _arrivals: dict[tuple[int, int], _Arrival] = field(init=False, default_factory=dict)
+    _held: dict[int, list[Piece]] = field(init=False, default_factory=dict)
+    _buffer: deque[_Buffered] = field(init=False, default_factory=deque)
+    _buffered_rows: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._waiting = {}
+        for group in self.groups:
+            self._waiting.setdefault(group.epoch, set()).add(group.index)
+
+    @property
+    def queue_length(self) -> int:
+        """Pieces that have arrived and are not yet cut up."""
+        return len(self._buffer) + sum(len(pieces) for pieces in self._held.values())
+
+    def epoch_tables(self, epoch: int) -> Iterator[pa.Table | None]:
+        """The epoch's batches; None for a step of the other ranks for which this one has no rows.
+
+        Raises FeedError if the feed ends before the epoch's rows are complete.
+        """
+        self.position.start_epoch(epoch)
+        arriving = self._arriving(epoch)
+        while True:
+            self._fill(arriving)
+            rows = min(self._buffered_rows, self.cutting.batch_size)
+            agreed = self.agree(rows > 0, rows == self.cutting.batch_size)
+            if not agreed.any_has_rows:
+                return
+            if self.cutting.last_batch == "drop" and not agreed.all_are_full:
+                self._drop_rest(arriving)
+                return
+            self.position.batches += 1
+            self.position.samples += rows
+            yield self._cut(rows) if rows else None
+
+    def _arriving(self, epoch: int) -> Iterator[Piece]:
+        """Pieces of this epoch; those of later ones, made ahead, are held back."""
+        yield from self._held.pop(epoch, [])
+        while self._waiting.get(epoch):
+            piece = next(self.pieces, None)
+            if piece is None:
+                missing = sorted(self._waiting[epoch])[:5]
+                raise FeedError(
+                    f"the feed ended in epoch {epoch} before groups {missing} arrived; run again with "
+                    "--resume"
+                )
+            self._note_arrival(piece.header)
+            if piece.header.epoch == epoch:
+                yield piece
+            else:
+                self._held.setdefault(piece.header.epoch, []).append(piece)
+
+    def _note_arrival(self, header: Header) -> None:
+        if self.cutting.preserve_order:
+            self._check_order(header)
+        key = (header.epoch, header.group)
+        if self._arrivals.setdefault(key, _Arrival()).add(header):
+            del self._arrivals[key]
+            self._waiting[header.epoch].discard(header.group)
+
+    def _check_order(self, header: Header) -> None:
+        expected = next(g for g in self.groups if g.index in self._waiting.get(g.epoch, ()))
+        if (expected.epoch, expected.index) != (header.epoch, header.group):
+            raise FeedError(
+                f"preserveOrder: expected group {expected.index} of epoch {expected.epoch}, got group "
+                f"{header.group} of epoch {header.epoch}; this is a defect of the feed, please report it"
+            )
+
+    def _fill(self, arriving: Iterator[Piece]) -> None:
+        while self._buffered_rows < self.cutting.batch_size:
+            piece = next(arriving, None)
+            if piece is None:
+                return
+            offset = self.position.consumed(piece.header)
+            if piece.header.num_rows == 0:
+                self.position.consume(piece.header, 0)
+            elif offset < piece.header.num_rows:
+                self._buffer.append(_Buffered(piece, offset))
+                self._buffered_rows += piece.header.num_rows - offset
+
+    def _cut(self, rows: int) -> pa.Table:
+        started = time.perf_counter()
+        slices = []
+        while rows:
+            head = self._buffer[0]
+            taken = min(rows, head.piece.header.num_rows - head.offset)
+            slices.append(head.piece.table.slice(head.offset, taken))
+            self._take(head, taken)
+            rows -= taken
+        table = slices[0] if len(slices) == 1 else pa.concat_tables(slices)
+        self._add_to_checksum(table)
+        self.waited.batching += time.perf_counter() - started
+        return table
+
+    def _take(self, head: _Buffered, rows: int) -> None:
+        self.position.consume(head.piece.header, rows)
+        head.offset += rows
+        self._buffered_rows -= rows
+        if head.offset == head.piece.header.num_rows:
+            self._buffer.popleft()
+
+    def _drop_rest(self, arriving: Iterator[Piece]) -> None:
+        """Leave out what does not fill a batch on every rank, and say how much it was."""
+        while True:
+            while self._buffer:
+                head = self._buffer[0]
+                rest = head.piece.header.num_rows - head.offset
+                self.dropped_rows += rest
+                self._take(head, rest)
+            self._fill(arriving)
+            if not self._buffer:
+                return
+
+    def _add_to_checksum(self, table: pa.Table) -> None:
+        hashes = table.column(ROW_HASH_COLUMN).to_numpy()
+        if self.cutting.weight_column:
+            weights = table.column(self.cutting.weight_column).to_numpy()
+            hashes = hashes[np.nan_to_num(weights) > 0]
+        self.position.checksum.add(hashes)

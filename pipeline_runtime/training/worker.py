@@ -1,0 +1,166 @@
+"""The function that Ray Train runs on every rank: wire a context together and call the entrypoint.
+
+Everything it needs travels in one `WorkerPlan`; rows come through Ray Train's dataset shards.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import ray.train
+import torch
+
+from pipeline_runtime.config import Training
+from pipeline_runtime.errors import Interrupted, LastmileError, TrainingError
+from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.ray_data import RayDataFeed
+from pipeline_runtime.feed.work import user_traceback
+from pipeline_runtime.monitor import Evaluated
+from pipeline_runtime.plan.groups import Group
+from pipeline_runtime.plan.model import StreamPlan
+from pipeline_runtime.training.checkpoint import CheckpointHeader, CheckpointStore
+from pipeline_runtime.training.context import RunIdentity, TrainContext, Wiring
+from pipeline_runtime.training.entrypoint import load_entrypoint
+from pipeline_runtime.training.position import Position
+from pipeline_runtime.training.stream import BatchStream, Cutting
+
+# How often a trainer tells the monitor how it stands and hears whether to stop.
+PUSH_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPlan:
+    """What every rank is given; groups and positions are lists with one item a rank."""
+
+    training: Training
+    stream: StreamPlan
+    groups: tuple[tuple[Group, ...], ...]
+    positions: tuple[Position, ...]
+    evaluation: StreamPlan | None
+    evaluation_groups: tuple[tuple[Group, ...], ...]
+    store: CheckpointStore
+    identity: RunIdentity
+    resume: CheckpointHeader | None
+    monitor: Any
+
+
+def dataset_name(role: str, rank: int) -> str:
+    """The name of a rank's dataset at Ray Train."""
+    return f"{role}-{rank}"
+
+
+def train_worker(config: dict[str, WorkerPlan]) -> None:
+    """Run one rank to its end. Raises what the entrypoint or the feed raised."""
+    plan = config["plan"]
+    context = _build_context(plan)
+    pusher = _Pusher(plan.monitor, context)
+    pusher.start()
+    try:
+        load_entrypoint(plan.training.entrypoint)(context)
+        context.records.is_finished = True
+    except Interrupted as stop:
+        ray.get(plan.monitor.fail.remote("Interrupted", str(stop)))
+    except ray.exceptions.RayError:
+        raise  # a data worker has told the monitor why
+    except LastmileError as error:
+        ray.get(plan.monitor.fail.remote(type(error).__name__, str(error)))
+        raise
+    except Exception as error:
+        message = (
+            f"{user_traceback(error)}spec.training.entrypoint: {plan.training.entrypoint} raised"
+        )
+        ray.get(plan.monitor.fail.remote(TrainingError.__name__, message))
+        raise
+    finally:
+        pusher.finish()
+
+
+def _build_context(plan: WorkerPlan) -> TrainContext:
+    rank = ray.train.get_context().get_world_rank()
+    device = ray.train.torch.get_device() if torch.cuda.is_available() else torch.device("cpu")
+    torch.set_default_dtype(torch.float32)
+    wiring = Wiring(
+        training=_open_training(plan, rank),
+        open_evaluation=_evaluation_opener(plan, rank) if plan.evaluation else None,
+        store=plan.store,
+        identity=plan.identity,
+        resume=(plan.resume, plan.store.load(plan.resume)) if plan.resume else None,
+        warn=lambda message: ray.get(plan.monitor.warn.remote(message)),
+        evaluated=lambda evaluation: _send_evaluation(plan.monitor, evaluation),
+        stop_event=threading.Event(),
+    )
+    return TrainContext(plan.training, plan.stream.output_schema, device, wiring)
+
+
+def _send_evaluation(monitor: Any, evaluation: Evaluated) -> None:
+    ray.get(monitor.evaluated.remote(evaluation))
+
+
+def _open_training(plan: WorkerPlan, rank: int) -> BatchStream:
+    waited = Waited()
+    return BatchStream(
+        pieces=_pieces("training", rank, plan.groups[rank], waited),
+        groups=plan.groups[rank],
+        cutting=Cutting(
+            batch_size=plan.training.batch_size,
+            last_batch=plan.training.last_batch,
+            weight_column=plan.training.weight_column,
+            preserve_order=plan.identity.preserve_order,
+        ),
+        position=plan.positions[rank],
+        waited=waited,
+    )
+
+
+def _evaluation_opener(plan: WorkerPlan, rank: int) -> Callable[[Waited], BatchStream]:
+    groups = plan.evaluation_groups[rank]
+
+    def open_evaluation(waited: Waited) -> BatchStream:
+        return BatchStream(
+            pieces=_pieces("evaluation", rank, groups, waited),
+            groups=groups,
+            cutting=Cutting(batch_size=plan.training.batch_size, last_batch="pad"),
+            position=Position(),
+            waited=waited,
+        )
+
+    return open_evaluation
+
+
+def _pieces(role: str, rank: int, groups: Sequence[Group], waited: Waited) -> Any:
+    if not groups:
+        return iter(())
+    feed = RayDataFeed(ray.train.get_dataset_shard(dataset_name(role, rank)))
+    return feed.pieces(waited)
+
+
+class _Pusher:
+    """Pushes a rank's snapshots from a thread, so that the loop never waits for the monitor."""
+
+    def __init__(self, monitor: Any, context: TrainContext) -> None:
+        self._monitor = monitor
+        self._context = context
+        self._finished = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lastmile-monitor", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Push the last snapshot and end the thread."""
+        self._finished.set()
+        self._thread.join()
+        self._push()
+
+    def _run(self) -> None:
+        while not self._finished.wait(PUSH_SECONDS):
+            self._push()
+
+    def _push(self) -> None:
+        pending, self._context.records.pending = self._context.records.pending, []
+        if ray.get(self._monitor.push.remote(self._context.snapshot(), pending)):
+            self._context.stop_event.set()

@@ -1,0 +1,47 @@
+"""The S3 server and the browser that the other integration tests build on do work."""
+
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from playwright.sync_api import Browser
+from pyarrow.fs import S3FileSystem
+
+
+class S3Keys(Protocol):
+    endpoint: str
+    access_key: str
+    secret_key: str
+
+
+def test_a_parquet_file_written_to_s3_reads_back_the_same(s3_server: S3Keys) -> None:
+    s3 = S3FileSystem(
+        access_key=s3_server.access_key,
+        secret_key=s3_server.secret_key,
+        endpoint_override=s3_server.endpoint,
+        region="us-east-1",
+        allow_bucket_creation=True,
+    )
+    table = pa.table({"user_id": [1, 2, 3], "country": ["US", None, "CA"]})
+
+    s3.create_dir("smoke")
+    pq.write_table(table, "smoke/rows/part-0.parquet", filesystem=s3)
+
+    assert pq.read_table("smoke/rows/", filesystem=s3).equals(table)
+
+
+def test_the_browser_opens_a_local_page_and_runs_its_script(
+    browser: Browser, tmp_path: Path
+) -> None:
+    page_file = tmp_path / "page.html"
+    page_file.write_text(
+        "<!doctype html><meta charset=utf-8><title>before</title>"
+        "<script>document.title = 'Lastmile ' + (1 + 1)</script>"
+    )
+    page = browser.new_page()
+    page.goto(page_file.as_uri())
+    title = page.title()
+    page.close()
+
+    assert title == "Lastmile 2"

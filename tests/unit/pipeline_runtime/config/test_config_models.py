@@ -1,0 +1,218 @@
+"""What the models accept and refuse, beyond the corpus of broken manifests."""
+
+import subprocess
+import sys
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from pipeline_runtime.config import DatasetExperiment, ManifestError, parse_experiment
+from pipeline_runtime.config.credentials import (
+    find_uri_credential,
+    hide_credentials,
+    is_secret_env,
+    is_secret_name,
+)
+from pipeline_runtime.config.introspect import walk_fields
+from pipeline_runtime.config.problems import show
+from pipeline_runtime.config.quantities import parse_quantity
+
+
+def experiment(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "experiments.lastmile.dev/v1alpha1",
+        "kind": "DatasetExperiment",
+        "metadata": {"name": "first"},
+        "spec": {"dataset": {"parquet": {"uri": "impressions/"}}, **spec},
+    }
+
+
+def problems(**spec: Any) -> list[str]:
+    try:
+        parse_experiment(experiment(**spec))
+    except ManifestError as error:
+        return [str(problem) for problem in error.problems]
+    return []
+
+
+def test_the_smallest_manifest_has_the_sketch_s_defaults() -> None:
+    spec = parse_experiment(experiment()).spec
+    assert (spec.trainers.replicas, spec.trainers.gpus_per_replica) == (1, 1)
+    assert (spec.data_workers.min_replicas, spec.data_workers.max_replicas) == (1, 50)
+    assert spec.autoscaling.target_gpu_utilization_percent == 95
+    assert (spec.backoff_limit, spec.update_policy, spec.artifacts.uri) == (
+        2,
+        "AfterRun",
+        "experiments/",
+    )
+
+
+def test_config_imports_neither_ray_nor_torch_nor_the_rest_of_the_runtime() -> None:
+    program = (
+        "import sys, pipeline_runtime.config\n"
+        "heavy = {'ray', 'torch', 'pyarrow', 'numpy'} & sys.modules.keys()\n"
+        "own = {m for m in sys.modules if m.startswith('pipeline_runtime.')}\n"
+        "own = {m for m in own if not m.startswith(('pipeline_runtime.config', "
+        "'pipeline_runtime.errors'))}\n"
+        "sys.exit(f'{heavy} {own}' if heavy or own else 0)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+SECRET_NAMES = ["password", "dbPassword", "apiKey", "secret_access_key", "token", "hfToken"]
+SECRET_NAMES += ["AWS_SECRET_ACCESS_KEY", "accountKey", "CREDENTIALS", "private_key", "auth-token"]
+EVERYDAY_NAMES = ["padToken", "tokenizer", "maxTokens", "key", "keys", "rowKey", "monkey", "on"]
+EVERYDAY_NAMES += ["secretName", "passwordFile", "tokenColumn", "special_tokens", "tokens", ""]
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_a_name_holds_a_secret(name: str) -> None:
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize("name", EVERYDAY_NAMES)
+def test_a_name_is_of_everyday_use(name: str) -> None:
+    assert not is_secret_name(name)
+
+
+def test_any_token_is_a_secret_in_the_environment() -> None:
+    assert is_secret_env("MY_TOKEN")
+    assert not is_secret_env("TOKENIZERS_PARALLELISM")
+
+
+URIS = {
+    "s3://bucket/path": False,
+    "s3://key:word@bucket/path": True,
+    "s3://key@bucket/path": True,
+    "abfss://container@account.dfs.core.windows.net/path": False,
+    "abfss://container:word@account/path": True,
+    "https://host/path?X-Amz-Signature=abc": True,
+    "https://host/path?sig=abc": True,
+    "https://host/path?part=3": False,
+    "data/day=*/part-?.parquet": False,
+    "data/user@home/part.parquet": False,
+    "http://[bad": False,  # whoever opens it says what is wrong
+    "git+ssh://git@host/repo": False,
+    "AKIA" + "A" * 16: True,
+}
+
+
+@pytest.mark.parametrize(("uri", "carries"), URIS.items(), ids=URIS)
+def test_a_uri_carries_credentials(uri: str, carries: bool) -> None:
+    assert (find_uri_credential(uri) is not None) == carries
+
+
+def test_credentials_are_hidden() -> None:
+    assert hide_credentials("s3://u:p@b/x?sig=1&a=2") == "s3://…@b/x?sig=…&a=2"
+    assert show("x" * 100) == "'" + "x" * 58 + "…"
+    assert show("hush", ("spec", "env", 0, "value")) == "a value that is not shown"
+    assert show("hush", ("spec", "training", "config", "apiKey")) == "a value that is not shown"
+
+
+def test_a_too_long_uri_does_not_show_its_password() -> None:
+    uri = "s3://user:hush@bucket/" + "x" * 2000
+    (problem,) = problems(artifacts={"uri": uri})
+    assert "hush" not in problem
+
+
+QUANTITIES: list[tuple[str | int, Decimal | None]] = [
+    (2, Decimal(2)),
+    ("500m", Decimal("0.5")),
+    ("1.5Gi", Decimal(1536) * 2**20),
+    ("1e3", Decimal(1000)),
+    ("2k", Decimal(2000)),
+    (".5", Decimal("0.5")),
+    ("-1", None),
+    ("1 Gi", None),
+    ("1GB", None),
+    ("", None),
+    ("1e999999999", None),  # no number that takes a minute to compare
+]
+
+
+@pytest.mark.parametrize(("text", "number"), QUANTITIES, ids=[str(text) for text, _ in QUANTITIES])
+def test_a_quantity_is(text: str | int, number: Decimal | None) -> None:
+    assert parse_quantity(text) == number
+
+
+ACCEPTED: dict[str, dict[str, Any]] = {
+    "a request equal to its limit": {
+        "head": {"resources": {"requests": {"cpu": "1000m"}, "limits": {"cpu": 1}}}
+    },
+    "minReplicas equal to maxReplicas": {"dataWorkers": {"minReplicas": 7, "maxReplicas": 7}},
+    "a sidecar with a command": {
+        "trainers": {"template": {"spec": {"containers": [{"name": "log", "command": ["tail"]}]}}}
+    },
+    "tuning of Ray Data": {"env": [{"name": "RAY_DATA_DISABLE_PROGRESS_BARS", "value": "1"}]},
+    "a path to credentials": {
+        "env": [{"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": "/var/run/key.json"}]
+    },
+    "an empty value": {"env": [{"name": "HF_TOKEN", "value": ""}]},
+    "words of language models": {"training": {"config": {"padToken": "[PAD]", "maxTokens": 512}}},
+    "no automount": {
+        "head": {"template": {"spec": {"automountServiceAccountToken": False, "hostPID": False}}}
+    },
+    "null in free-form options": {"training": {"config": {"a": None, "b": [None]}}},
+    "keeping nothing": {"pipeline": [{"downsample": {"keepPercent": 0}}]},
+    "constants of every type": {
+        "pipeline": [{"fillNull": {"columns": {"a": 1, "b": 0.5, "c": "x", "d": False}}}]
+    },
+}
+
+
+@pytest.mark.parametrize("spec", ACCEPTED.values(), ids=ACCEPTED)
+def test_accepted(spec: dict[str, Any]) -> None:
+    document = experiment(**spec)
+    assert parse_experiment(document).to_document() == document
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a template larger than 64 KiB": (
+        {"head": {"template": {"metadata": {"annotations": {"a": "x" * 70_000}}}}},
+        "spec.head.template: must have at most 65,536 bytes as JSON, got 70,040; shorten it",
+    ),
+    "more than 256 steps": (
+        {"pipeline": [{"drop": {"columns": ["a"]}}] * 257},
+        "spec.pipeline: must have at most 256 items, got 257; remove some",
+    ),
+    "an address without a scheme": (
+        {"dataset": {"parquet": {"uri": "s3://b/x", "s3": {"endpoint": "minio:9000"}}}},
+        "spec.dataset.parquet.s3.endpoint: must be an http:// or https:// address, got "
+        "'minio:9000'; add the scheme",
+    ),
+    "a string of the wrong type deep inside": (
+        {"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": 3}}}]},
+        "spec.env[0].valueFrom.fieldRef.fieldPath: must be a string, got 3 (an integer); quote it",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "expected"), REFUSED.values(), ids=REFUSED)
+def test_refused(spec: dict[str, Any], expected: str) -> None:
+    assert problems(**spec) == [expected]
+
+
+def test_status_takes_at_most_sixteen_metrics() -> None:
+    metrics = [{"name": f"m{index}", "value": "0.5"} for index in range(17)]
+    document = experiment() | {"status": {"trainer": {"metrics": metrics}}}
+    with pytest.raises(
+        ManifestError, match=r"status\.trainer\.metrics: must have at most 16 items"
+    ):
+        parse_experiment(document)
+
+
+def test_a_model_called_from_python_names_its_broken_rules() -> None:
+    with pytest.raises(ValueError, match="maxReplicas: must be ≥ minReplicas"):
+        parse = DatasetExperiment.model_fields["spec"].annotation
+        assert parse is not None
+        parse.model_validate_json(
+            '{"dataset": {"parquet": {"uri": "a"}}, "dataWorkers": {"minReplicas": 3, '
+            '"maxReplicas": 2}}'
+        )
+
+
+def test_every_field_is_reached_by_the_walk() -> None:
+    paths = [path for path, _ in walk_fields(DatasetExperiment)]
+    assert ("spec", "pipeline", 0, "map", "resources", "gpu") in paths
+    assert len(paths) == len(set(paths)) > 250

@@ -1,0 +1,156 @@
+"""`bind_step` and `bind_pipeline`: what each step makes of the schema, and all problems at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline_runtime.config.base import SpecModel
+from pipeline_runtime.config.dataset import ParquetSource
+from pipeline_runtime.config.steps import (
+    AntiJoinStep,
+    CastStep,
+    DeriveStep,
+    FilterStep,
+    JoinStep,
+    MapStep,
+    RenameStep,
+    SelectStep,
+    Step,
+    WeightStep,
+)
+from pipeline_runtime.errors import ManifestError, SourceError
+from pipeline_runtime.steps import (
+    ROW_HASH_COLUMN,
+    BindContext,
+    SideTable,
+    SideTableRequest,
+    Transform,
+    bind_pipeline,
+    bind_step,
+    binding,
+    side_table_of,
+)
+
+SCHEMA = pa.schema([("user", pa.int64()), ("clicks", pa.int32()), (ROW_HASH_COLUMN, pa.uint64())])
+SOURCE = ParquetSource(uri="spam.parquet")
+
+
+def spam_users(request: SideTableRequest) -> SideTable:
+    return side_table_of(pa.table({"user": [1]}))
+
+
+def no_such_file(request: SideTableRequest) -> SideTable:
+    raise SourceError("spam.parquet: must exist, got no such file")
+
+
+CONTEXT = BindContext(open_side_table=spam_users)
+
+
+def problems_of(steps: list[SpecModel], context: BindContext = CONTEXT) -> list[str]:
+    with pytest.raises(ManifestError) as caught:
+        bind_pipeline(steps, SCHEMA, context)
+    return [problem.path for problem in caught.value.problems]
+
+
+def test_each_step_is_bound_to_what_the_one_before_puts_out() -> None:
+    steps = [
+        Step(derive=DeriveStep(columns={"rate": "clicks / 10"})),
+        Step(filter=FilterStep(where="rate > 0.5")),
+        Step(anti_join=AntiJoinStep(parquet=SOURCE, on=("user",))),
+        Step(weight=WeightStep(column="w", by="rate")),
+        Step(select=SelectStep(columns=("rate", "w"))),
+    ]
+    bound = bind_pipeline(steps, SCHEMA, CONTEXT)
+    assert [transform.kind for transform in bound] == [
+        "derive",
+        "filter",
+        "antiJoin",
+        "weight",
+        "select",
+    ]
+    assert bound[-1].output_schema.names == ["rate", "w"]
+    assert all(isinstance(transform, Transform) for transform in bound)
+    table = pa.table({"user": [1, 2, 3], "clicks": pa.array([9, 9, 1], pa.int32())})
+    for transform in bound:
+        table = transform(table)
+    assert table["rate"].to_pylist() == [0.9]
+
+
+def test_every_kind_of_step_has_a_transform() -> None:
+    kinds = {field.annotation for field in Step.model_fields.values()}
+    models = {kind.__args__[0] for kind in kinds if kind is not None}
+    assert models == set(binding._TRANSFORMS)
+    aliases = {field.alias or name for name, field in Step.model_fields.items()}
+    assert aliases == {transform.kind for transform in binding._TRANSFORMS.values()}
+
+
+def test_a_problem_carries_the_path_of_its_step() -> None:
+    with pytest.raises(ManifestError) as caught:
+        bind_step(FilterStep(where="clikcs > 1"), SCHEMA, CONTEXT, "spec.pipeline[3]")
+    assert caught.value.problems[0].path == "spec.pipeline[3].filter.where"
+    assert "clikcs" in caught.value.problems[0].message
+
+
+def test_lastmiles_own_columns_are_in_no_schema() -> None:
+    bound = bind_step(FilterStep(where="clicks > 1"), SCHEMA, CONTEXT)
+    assert bound.output_schema.names == ["user", "clicks"]
+
+
+ALL_AT_ONCE: list[Any] = [
+    pytest.param(
+        [FilterStep(where="nope > 1"), SelectStep(columns=("user", "usr"))],
+        ["spec.pipeline[0].filter.where", "spec.pipeline[1].select.columns[1]"],
+        id="problems of several steps",
+    ),
+    pytest.param(
+        [DeriveStep(columns={"y": "nope"}), FilterStep(where="y > 1"), FilterStep(where="z")],
+        ["spec.pipeline[0].derive.columns.y", "spec.pipeline[2].filter.where"],
+        id="a problem that follows from an earlier one is left out",
+    ),
+    pytest.param(
+        [CastStep(columns={"user": "itn8"}), FilterStep(where="user = 'a'")],
+        ["spec.pipeline[0].cast.columns.user"],
+        id="the type of a column whose cast failed is not known",
+    ),
+    pytest.param(
+        [RenameStep(columns={"usr": "id"}), SelectStep(columns=("id", "clicks", "x"))],
+        ["spec.pipeline[0].rename.columns.usr", "spec.pipeline[1].select.columns[2]"],
+        id="the new name of a failed rename is not reported",
+    ),
+    pytest.param(
+        [
+            MapStep(function="no_such_module:f"),
+            FilterStep(where="made > 1"),
+            FilterStep(where="user"),
+        ],
+        ["spec.pipeline[0].map.function", "spec.pipeline[2].filter.where"],
+        id="a failed map may have made any column",
+    ),
+]
+
+
+@pytest.mark.parametrize(("steps", "paths"), ALL_AT_ONCE)
+def test_all_problems_are_reported_once(steps: list[SpecModel], paths: list[str]) -> None:
+    assert problems_of(steps) == paths
+
+
+def test_a_join_that_cannot_be_opened_hides_no_other_problem() -> None:
+    steps: list[SpecModel] = [
+        JoinStep(parquet=SOURCE, on=("user",)),
+        FilterStep(where="age > 18"),
+        FilterStep(where="user = 'a'"),
+    ]
+    paths = problems_of(steps, BindContext(open_side_table=no_such_file))
+    assert paths == ["spec.pipeline[0].join", "spec.pipeline[2].filter.where"]
+
+
+def test_the_steps_import_neither_ray_nor_torch() -> None:
+    folder = Path(binding.__file__).parent
+    for path in [*folder.glob("*.py"), folder.parent / "hashing.py"]:
+        lines = path.read_text().splitlines()
+        assert not [line for line in lines if line.startswith(("import ray", "from ray"))]
+        assert not [line for line in lines if line.startswith(("import torch", "from torch"))]

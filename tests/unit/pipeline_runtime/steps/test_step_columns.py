@@ -1,0 +1,259 @@
+"""`rename`, `select`, `drop`, `cast` and `fillNull`: columns by name, type and constant."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline_runtime.config.base import SpecModel
+from pipeline_runtime.config.steps import CastStep, DropStep, FillNullStep, RenameStep, SelectStep
+from pipeline_runtime.errors import ManifestError, StepError
+from pipeline_runtime.steps import (
+    ROW_HASH_COLUMN,
+    BoundStep,
+    Cast,
+    Drop,
+    FillNull,
+    Rename,
+    Select,
+)
+
+TABLE = pa.table(
+    {
+        "a": [1, None],
+        "b": ["x", "y"],
+        "c": [True, None],
+        ROW_HASH_COLUMN: pa.array([1, 2], pa.uint64()),
+    }
+)
+SCHEMA = TABLE.schema.remove(3)
+KINDS: dict[type[SpecModel], Any] = {
+    RenameStep: Rename,
+    SelectStep: Select,
+    DropStep: Drop,
+    CastStep: Cast,
+    FillNullStep: FillNull,
+}
+
+
+def bind(config: SpecModel, schema: pa.Schema = SCHEMA) -> BoundStep:
+    bound: BoundStep = KINDS[type(config)].bind(config, schema)
+    return bound
+
+
+NAMES = [
+    pytest.param(
+        RenameStep(columns={"a": "b", "b": "a"}), ["b", "a", "c"], id="rename trades two names"
+    ),
+    pytest.param(RenameStep(columns={"c": "d"}), ["a", "b", "d"], id="rename keeps the place"),
+    pytest.param(SelectStep(columns=("c", "a")), ["c", "a"], id="select orders"),
+    pytest.param(DropStep(columns=("b",)), ["a", "c"], id="drop leaves the others"),
+]
+
+
+@pytest.mark.parametrize(("config", "names"), NAMES)
+def test_columns_come_out_under_these_names(config: SpecModel, names: list[str]) -> None:
+    bound = bind(config)
+    out = bound(TABLE)
+    assert bound.output_schema.names == names
+    assert out.schema.names == [*names, ROW_HASH_COLUMN]
+    assert not bound.changes_rows
+    assert bound(TABLE.slice(0, 0)).schema == out.schema
+
+
+@pytest.mark.parametrize(("config", "names"), NAMES)
+def test_columns_that_the_planner_left_out_stay_out(config: SpecModel, names: list[str]) -> None:
+    out = bind(config)(TABLE.select(["c"]))
+    assert out.schema.names == [name for name in names if name in ("c", "d")]
+
+
+def test_rename_moves_values_with_their_names() -> None:
+    out = bind(RenameStep(columns={"a": "b", "b": "a"}))(TABLE)
+    assert out["b"].to_pylist() == [1, None]
+    assert out["a"].to_pylist() == ["x", "y"]
+
+
+def test_select_of_no_present_column_keeps_the_number_of_rows() -> None:
+    assert bind(SelectStep(columns=("a",)))(TABLE.select(["c"])).num_rows == 2
+
+
+BROKEN = [
+    pytest.param(
+        RenameStep(columns={"aa": "z", "a": "b"}),
+        [
+            "rename.columns.aa: must be a column of the step's input, got 'aa'; did you mean 'a'?",
+            "rename.columns.a: must be a name of no other column, got 'b'; rename or drop that one",
+        ],
+        id="rename of an unknown column and to a name that is taken",
+    ),
+    pytest.param(
+        SelectStep(columns=("a", "zzz")),
+        [
+            "select.columns[1]: must be a column of the step's input, got 'zzz'; "
+            "there are: a, b, c",
+        ],
+        id="select of an unknown column",
+    ),
+    pytest.param(
+        DropStep(columns=("a", "b", "c")),
+        ["drop.columns: must leave at least one column, got all 3"],
+        id="drop of everything",
+    ),
+    pytest.param(
+        CastStep(columns={"a": "itn32", "b": "list<int64>", "q": "int8"}),
+        [
+            "cast.columns.a: 'itn32': must be an Arrow type, got 'itn32'; did you mean 'int32'?",
+            "cast.columns.b: must be a type that string can become, got 'list<int64>'; derive the "
+            "column instead",
+            "cast.columns.q: must be a column of the step's input, got 'q'; there are: a, b, c",
+        ],
+        id="casts to no type, to an impossible one and of no column",
+    ),
+    pytest.param(
+        FillNullStep(columns={"a": "x", "b": 1, "c": 0}),
+        [
+            "fillNull.columns.a: must be a constant that fits int64, got 'x'",
+            "fillNull.columns.b: must be a constant that fits string, got 1",
+            "fillNull.columns.c: must be a constant that fits bool, got 0",
+        ],
+        id="constants of another kind",
+    ),
+    pytest.param(
+        FillNullStep(columns={"a": 1.5}),
+        ["fillNull.columns.a: must be a constant that fits int64, got 1.5"],
+        id="a fraction for an integer",
+    ),
+]
+
+
+@pytest.mark.parametrize(("config", "expected"), BROKEN)
+def test_a_broken_step_reports_every_problem(config: SpecModel, expected: list[str]) -> None:
+    with pytest.raises(ManifestError) as caught:
+        bind(config)
+    assert [str(problem) for problem in caught.value.problems] == expected
+
+
+@pytest.mark.parametrize(
+    ("data_type", "value"),
+    [
+        pytest.param(pa.int8(), 128, id="int8 ends at 127"),
+        pytest.param(pa.uint8(), -1, id="uint8 begins at 0"),
+        pytest.param(pa.float32(), 1e39, id="float32 ends before 1e39"),
+        pytest.param(pa.date32(), "yesterday", id="a date is written year-month-day"),
+        pytest.param(pa.list_(pa.int64()), 0, id="a list has no constant"),
+        pytest.param(pa.int64(), True, id="true is no integer"),
+    ],
+)
+def test_a_constant_out_of_range_is_refused(data_type: pa.DataType, value: Any) -> None:
+    with pytest.raises(ManifestError, match="must be a constant that fits"):
+        bind(FillNullStep(columns={"v": value}), pa.schema([("v", data_type)]))
+
+
+FILLS = [
+    pytest.param(pa.array([1, None], pa.int8()), 7, [1, 7], id="integer"),
+    pytest.param(pa.array([1.5, None], pa.float32()), 0, [1.5, 0.0], id="float from an integer"),
+    pytest.param(pa.array(["a", None]), "ü", ["a", "ü"], id="string"),
+    pytest.param(pa.array([None, True]), False, [False, True], id="bool"),
+    pytest.param(
+        pa.array(["a", None]).dictionary_encode(), "new", ["a", "new"], id="dictionary, new value"
+    ),
+    pytest.param(
+        pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), pa.array(["a", None])),
+        "b",
+        ["a", "b"],
+        id="null inside a dictionary",
+    ),
+    pytest.param(
+        pa.array([None], pa.timestamp("us")),
+        "2024-02-29 12:00:00",
+        [datetime.datetime(2024, 2, 29, 12)],
+        id="timestamp",
+    ),
+    pytest.param(pa.array([], pa.int64()), 1, [], id="no rows"),
+]
+
+
+@pytest.mark.parametrize(("array", "value", "expected"), FILLS)
+def test_fill_null_replaces_nulls_and_keeps_the_type(
+    array: pa.Array, value: Any, expected: list[Any]
+) -> None:
+    table = pa.table({"v": array})
+    filled = bind(FillNullStep(columns={"v": value}), table.schema)(table)["v"]
+    assert filled.to_pylist() == expected
+    assert filled.type == array.type
+
+
+@given(values=st.lists(st.none() | st.integers(-5, 5)), cut=st.integers(0, 5))
+def test_fill_null_is_the_plain_loop_over_slices(values: list[int | None], cut: int) -> None:
+    table = pa.table({"v": pa.array(values, pa.int64())}).slice(cut)
+    filled = bind(FillNullStep(columns={"v": 9}), table.schema)(table)
+    assert filled["v"].to_pylist() == [9 if value is None else value for value in values[cut:]]
+
+
+CASTS = [
+    pytest.param(pa.array([1, None]), "int8", [1, None], id="to a narrower integer"),
+    pytest.param(pa.array([1, None]), "string", ["1", None], id="to text"),
+    pytest.param(pa.array(["1", None]), "int64", [1, None], id="from text"),
+    pytest.param(pa.array([2**53 + 1]), "double", [float(2**53)], id="to the nearest float"),
+    pytest.param(pa.array([[2**53 + 1]]), "list<double>", [[float(2**53)]], id="items of a list"),
+    pytest.param(pa.array(["a", "a", None]), "dictionary<string>", ["a", "a", None], id="encoded"),
+    pytest.param(
+        pa.array(["1", None]).dictionary_encode(), "int16", [1, None], id="from a dictionary"
+    ),
+    pytest.param(pa.array([1, 2]), "dictionary<int64>", [1, 2], id="integers encoded"),
+    pytest.param(pa.array([0, 1]), "bool", [False, True], id="to bool"),
+    pytest.param(pa.array([float("inf")]), "float", [float("inf")], id="infinite stays infinite"),
+]
+
+
+@pytest.mark.parametrize(("array", "type_name", "expected"), CASTS)
+def test_cast_converts_values(array: pa.Array, type_name: str, expected: list[Any]) -> None:
+    table = pa.table({"v": pa.chunked_array([array, array])})
+    bound = bind(CastStep(columns={"v": type_name}), table.schema)
+    out = bound(table)["v"]
+    assert out.to_pylist() == expected * 2
+    assert out.type == bound.output_schema.field("v").type
+    assert bound(table.slice(0, 0))["v"].type == out.type
+
+
+TOO_LARGE = [
+    pytest.param(pa.array([1, 300]), "int8", "Integer value 300 not in range", id="an integer"),
+    pytest.param(pa.array([1.5]), "int64", "Float value 1.5", id="a fraction"),
+    pytest.param(pa.array([1e39]), "float32", "Float value 1e+39 not in range", id="a float"),
+    pytest.param(pa.array(["abc"]), "int64", "'abc'", id="a text that is no number"),
+    pytest.param(pa.array([[300]]), "list<int8>", "300 not in range", id="an item of a list"),
+    pytest.param(pa.array([300]).dictionary_encode(), "int8", "300 not", id="a dictionary's value"),
+]
+
+
+@pytest.mark.parametrize(("array", "type_name", "value"), TOO_LARGE)
+def test_a_value_that_does_not_fit_is_named(array: pa.Array, type_name: str, value: str) -> None:
+    table = pa.table({"v": array})
+    with pytest.raises(StepError) as caught:
+        bind(CastStep(columns={"v": type_name}), table.schema)(table)
+    assert str(caught.value).startswith("cast.columns.v: every value must fit")
+    assert value in str(caught.value)
+
+
+@given(
+    values=st.lists(st.none() | st.integers(-(2**40), 2**40)),
+    type_name=st.sampled_from(["int8", "uint16", "int32", "uint64", "string", "float64"]),
+)
+def test_cast_is_the_plain_conversion_or_an_error(values: list[int | None], type_name: str) -> None:
+    table = pa.table({"v": pa.array(values, pa.int64())})
+    bound = bind(CastStep(columns={"v": type_name}), table.schema)
+    try:
+        expected = pa.array(
+            [None if v is None else (str(v) if type_name == "string" else v) for v in values],
+            bound.output_schema.field("v").type,
+        ).to_pylist()
+    except (OverflowError, pa.ArrowInvalid):
+        with pytest.raises(StepError):
+            bound(table)
+    else:
+        assert bound(table)["v"].to_pylist() == expected

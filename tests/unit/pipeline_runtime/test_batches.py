@@ -1,0 +1,399 @@
+"""Arrow to tensors: equal to a naive converter over every type, and a clear refusal of the rest."""
+
+from __future__ import annotations
+
+import math
+from datetime import date
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline_runtime.batches import (
+    ROW_WEIGHT,
+    Batch,
+    check_tensor_schema,
+    empty_batch,
+    to_batch,
+    to_device,
+)
+from pipeline_runtime.errors import TrainingError
+
+INTEGERS = (
+    (pa.int8(), torch.int8),
+    (pa.int16(), torch.int16),
+    (pa.int32(), torch.int32),
+    (pa.int64(), torch.int64),
+    (pa.uint8(), torch.uint8),
+    (pa.uint16(), torch.int64),
+    (pa.uint32(), torch.int64),
+    (pa.uint64(), torch.int64),
+)
+FLOATS = (
+    (pa.float16(), torch.float16),
+    (pa.float32(), torch.float32),
+    (pa.float64(), torch.float64),
+)
+TIMES = (
+    pa.date32(),
+    pa.date64(),
+    pa.time32("s"),
+    pa.time64("ns"),
+    pa.timestamp("us"),
+    pa.timestamp("ns", "UTC"),
+    pa.duration("ms"),
+)
+SCALARS = (*INTEGERS, *FLOATS, (pa.bool_(), torch.bool), *((item, torch.int64) for item in TIMES))
+
+
+def scalars_of(data_type: pa.DataType) -> st.SearchStrategy[Any]:
+    """Python values of a type; of times the number of ticks."""
+    if pa.types.is_boolean(data_type):
+        return st.booleans()
+    if pa.types.is_floating(data_type):
+        return st.floats(width=data_type.bit_width)
+    if pa.types.is_integer(data_type):
+        info = np.iinfo(data_type.to_pandas_dtype())
+        return st.integers(int(info.min), min(int(info.max), 2**63 - 1))
+    return st.integers(0, 80_000)  # in range of every unit, time32's 86,400 seconds included
+
+
+def flat_array(values: list[Any], data_type: pa.DataType) -> pa.Array:
+    if not pa.types.is_temporal(data_type):
+        cast = np.float16 if pa.types.is_float16(data_type) else lambda value: value
+        return pa.array([None if v is None else cast(v) for v in values], data_type)
+    if data_type == pa.date64():  # whole days only
+        return pa.array(values, pa.int32()).cast(pa.date32()).cast(data_type)
+    return pa.array(values, pa.int32() if data_type.bit_width == 32 else pa.int64()).cast(data_type)
+
+
+@st.composite
+def columns(draw: st.DrawFn, num_rows: int) -> tuple[pa.ChunkedArray, str]:
+    """A column of any type that becomes a tensor: chunked, sliced, maybe with nulls or encoded."""
+    item, _ = draw(st.sampled_from(SCALARS))
+    layout = draw(st.sampled_from(("flat", "dictionary", "runs", "list", "large_list", "fixed")))
+    value = scalars_of(item)
+    if pa.types.is_floating(item):
+        value = st.none() | value
+    before, after = draw(st.integers(0, 3)), draw(st.integers(0, 3))
+    make = {"list": list_array, "large_list": list_array, "fixed": fixed_array}.get(layout, flat)
+    chunks = []
+    for num in split(num_rows, draw(st.integers(1, 3))):
+        array = make(draw, before + num + after, value, item, layout)
+        chunks.append(array.slice(before, num))
+    return pa.chunked_array(chunks, chunks[0].type), layout
+
+
+def split(num_rows: int, num_chunks: int) -> list[int]:
+    return [
+        num_rows * (i + 1) // num_chunks - num_rows * i // num_chunks for i in range(num_chunks)
+    ]
+
+
+def flat(draw: st.DrawFn, num: int, value: Any, item: pa.DataType, layout: str) -> pa.Array:
+    array = flat_array(draw(st.lists(value, min_size=num, max_size=num)), item)
+    if layout == "dictionary":
+        return array.dictionary_encode()
+    if layout == "runs":
+        return pc.run_end_encode(array)
+    return array
+
+
+def list_array(draw: st.DrawFn, num: int, value: Any, item: pa.DataType, layout: str) -> pa.Array:
+    """Lists whose nulls may hide items, as other writers make them."""
+    lengths = draw(st.lists(st.integers(0, 4), min_size=num, max_size=num))
+    is_null = draw(st.lists(st.booleans(), min_size=num, max_size=num))
+    size = sum(lengths)
+    items = flat_array(draw(st.lists(value, min_size=size, max_size=size)), item)
+    offset_type = pa.int32() if layout == "list" else pa.int64()
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), offset_type)
+    kind = pa.ListArray if layout == "list" else pa.LargeListArray
+    return kind.from_arrays(offsets, items, mask=pa.array(is_null, pa.bool_()))
+
+
+def fixed_array(draw: st.DrawFn, num: int, value: Any, item: pa.DataType, layout: str) -> pa.Array:
+    size = 3
+    items = flat_array(draw(st.lists(value, min_size=num * size, max_size=num * size)), item)
+    is_null = draw(st.lists(st.booleans(), min_size=num, max_size=num))
+    mask = pa.array(is_null, pa.bool_()) if pa.types.is_floating(item) else None
+    return pa.FixedSizeListArray.from_arrays(items, size, mask=mask)
+
+
+def naive_batch(table: pa.Table) -> dict[str, list[Any]]:
+    """What `to_batch` must give, value by value, through Python objects."""
+    batch: dict[str, list[Any]] = {}
+    for name in table.column_names:
+        column = table.column(name)
+        rows = [python_value(scalar) for scalar in column]
+        if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+            lists = [row or [] for row in rows]
+            batch[f"{name}.values"] = [value for row in lists for value in row]
+            batch[f"{name}.offsets"] = np.cumsum([0] + [len(row) for row in lists]).tolist()
+        elif pa.types.is_fixed_size_list(column.type):
+            empty = [math.nan] * column.type.list_size
+            batch[name] = [empty if row is None else row for row in rows]
+        else:
+            batch[name] = rows
+    return batch
+
+
+def python_value(scalar: pa.Scalar) -> Any:
+    if isinstance(scalar, (pa.DictionaryScalar, pa.RunEndEncodedScalar)):
+        return python_value(scalar.value)
+    if pa.types.is_nested(scalar.type):
+        return [python_value(item) for item in scalar.values] if scalar.is_valid else None
+    if not scalar.is_valid:
+        return math.nan
+    return scalar.value if pa.types.is_temporal(scalar.type) else scalar.as_py()
+
+
+def equal(tensor: torch.Tensor, expected: list[Any]) -> bool:
+    """Whether every value is the same to the bit, any NaN being equal to any other."""
+    return np.array_equal(
+        tensor.numpy(),
+        np.array(expected, dtype=tensor.numpy().dtype).reshape(tensor.shape),
+        equal_nan=tensor.is_floating_point(),
+    )
+
+
+def convert(table: pa.Table, **options: Any) -> Batch:
+    return to_batch(table, **{"weight_column": None, "label_column": None, **options})
+
+
+@settings(max_examples=120, deadline=None)
+@given(data=st.data(), num_rows=st.integers(0, 9), writable=st.booleans())
+def test_every_type_equals_the_naive_converter(
+    data: st.DataObject, num_rows: int, writable: bool
+) -> None:
+    drawn = data.draw(st.lists(columns(num_rows), min_size=1, max_size=3))
+    table = pa.table({f"c{i}": column for i, (column, _) in enumerate(drawn)})
+    batch = convert(table, writable=writable)
+    expected = naive_batch(table)
+    assert set(batch) == {*expected, ROW_WEIGHT}
+    assert batch[ROW_WEIGHT].tolist() == [1.0] * num_rows
+    for name, values in expected.items():
+        assert equal(batch[name], values), name
+    assert check_tensor_schema(table.schema) == []
+
+
+@pytest.mark.parametrize(("arrow", "dtype"), SCALARS, ids=[str(item) for item, _ in SCALARS])
+def test_each_type_has_its_dtype_whatever_the_layout(
+    arrow: pa.DataType, dtype: torch.dtype
+) -> None:
+    schema = pa.schema({"a": arrow, "l": pa.list_(arrow), "f": pa.list_(arrow, 3)})
+    batch = convert(schema.empty_table())
+    assert {name: tensor.dtype for name, tensor in batch.items() if name != ROW_WEIGHT} == {
+        "a": dtype,
+        "l.values": dtype,
+        "l.offsets": torch.int64,
+        "f": dtype,
+    }
+    assert batch["f"].shape == (0, 3)
+
+
+def test_internal_columns_are_left_out() -> None:
+    table = pa.table({"a": [1], "_lastmile_row_hash": pa.array([2**63], pa.uint64())})
+    assert set(convert(table)) == {"a", ROW_WEIGHT}
+
+
+def test_numbers_are_views_of_arrow_memory() -> None:
+    table = pa.table({"a": np.arange(4), "l": [[1, 2], [3], [], [4]]})
+    batch = convert(table)
+    assert batch["a"].data_ptr() == table["a"].chunk(0).buffers()[1].address
+    assert batch["l.values"].data_ptr() == table["l"].chunk(0).values.buffers()[1].address
+
+
+@pytest.mark.parametrize("writable", [True, False], ids=["copied", "viewed"])
+def test_read_only_memory_is_copied_only_if_the_batch_is_to_be_written(writable: bool) -> None:
+    frozen = pa.py_buffer(np.arange(4).tobytes())
+    array = pa.Array.from_buffers(pa.int64(), 4, [None, frozen])
+    batch = convert(pa.table({"a": array}), writable=writable)
+    assert (batch["a"].data_ptr() == frozen.address) is not writable
+    assert batch["a"].tolist() == [0, 1, 2, 3]
+
+
+def test_extension_types_become_their_storage() -> None:
+    tensors = pa.ExtensionArray.from_storage(
+        pa.fixed_shape_tensor(pa.float32(), [2]), pa.array([[1.0, 2.0]], pa.list_(pa.float32(), 2))
+    )
+    table = pa.table({"t": tensors, "b": pa.array([1, 0]).cast(pa.int8()).slice(1)})
+    assert convert(table)["t"].tolist() == [[1.0, 2.0]]
+
+
+def test_dates_and_times_are_ticks_in_their_own_unit() -> None:
+    table = pa.table(
+        {"day": [date(1970, 1, 3)], "at": pa.array([5], pa.int64()).cast(pa.timestamp("ms"))}
+    )
+    batch = convert(table)
+    assert (batch["day"].tolist(), batch["at"].tolist()) == ([2], [5])
+
+
+ADVICE = "fillNull or filter it before training"
+REFUSALS: dict[str, tuple[pa.Array, dict[str, str], str]] = {
+    "null integers": (
+        pa.array([1, None, None]),
+        {},
+        f"column 'x': must have no nulls, got 2 among 3 values of type int64; {ADVICE}",
+    ),
+    "null booleans": (
+        pa.array([True, None]),
+        {},
+        f"column 'x': must have no nulls, got 1 among 2 values of type bool; {ADVICE}",
+    ),
+    "null integers within lists": (
+        pa.array([[1, None], [2]]),
+        {},
+        f"column 'x': must have no nulls, got 1 among 3 values of type int64; {ADVICE}",
+    ),
+    "null fixed lists of integers": (
+        pa.array([[1, 2], None], pa.list_(pa.int64(), 2)),
+        {},
+        f"column 'x': must have no nulls, got 2 among 4 values of type int64; {ADVICE}",
+    ),
+    "null in a dictionary": (
+        pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array([5, None])),
+        {},
+        f"column 'x': must have no nulls, got 1 among 2 values of type int64; {ADVICE}",
+    ),
+    "unsigned beyond int64": (
+        pa.array([1, 2**63], pa.uint64()),  # 2**63 - 1 is the largest that fits
+        {},
+        "column 'x': must be below 2**63 to become int64, got 9223372036854775808; hashBucket it, "
+        "or leave it out through training.columns",
+    ),
+    "text": (
+        pa.array(["a"]),
+        {},
+        "column 'x': must be a number, a boolean, a time or a list of these to become a tensor, "
+        "got string; hashBucket it, or leave it out through training.columns",
+    ),
+    "null and NaN labels": (
+        pa.array([1.0, None, math.nan]),
+        {"label_column": "x"},
+        f"label column 'x': must be known, got 2 null or NaN in 3 rows; {ADVICE}",
+    ),
+    "a list as label": (
+        pa.array([[1]]),
+        {"label_column": "x"},
+        "label column 'x': must hold one number a row, got list<item: int64>",
+    ),
+    "unknown weights": (
+        pa.array([1.0, None, math.inf, -2.0]),
+        {"weight_column": "x"},
+        "weight column 'x': must be finite and at least 0, got 3 others in 4 rows, such as nan; "
+        f"{ADVICE}",
+    ),
+    "a list as weight": (
+        pa.array([[1.0]]),
+        {"weight_column": "x"},
+        "weight column 'x': must hold one number a row, got list<item: double>",
+    ),
+}
+
+
+@pytest.mark.parametrize(("array", "options", "message"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_what_no_tensor_can_hold_is_refused(
+    array: pa.Array, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(TrainingError) as caught:
+        convert(pa.table({"x": array}), **options)
+    assert str(caught.value) == message
+
+
+def test_weights_become_float32_and_stay_a_column() -> None:
+    table = pa.table({"w": pa.array([0, 2], pa.uint32())})
+    batch = convert(table, weight_column="w")
+    assert batch[ROW_WEIGHT].dtype == torch.float32
+    assert (batch[ROW_WEIGHT].tolist(), batch["w"].tolist()) == ([0.0, 2.0], [0, 2])
+
+
+SCALAR_RULE = "must be a number, a boolean, a time or a list of these to become a tensor"
+LIST_RULE = "must be a list of numbers or booleans to become a tensor"
+LEAVE_OUT = "leave it out through training.columns"
+SCHEMAS: dict[str, tuple[pa.DataType, str]] = {
+    "text": (pa.string(), f"{SCALAR_RULE}, got string; hashBucket it, or {LEAVE_OUT}"),
+    "text in a dictionary": (
+        pa.dictionary(pa.int8(), pa.string()),
+        f"{SCALAR_RULE}, got dictionary<values=string, indices=int8, ordered=0>; "
+        f"hashBucket it, or {LEAVE_OUT}",
+    ),
+    "lists of text": (
+        pa.list_(pa.string()),
+        f"{LIST_RULE}, got list<item: string>; hashBucket it, or {LEAVE_OUT}",
+    ),
+    "lists of lists": (
+        pa.list_(pa.list_(pa.int8())),
+        f"{LIST_RULE}, got list<item: list<item: int8>>; {LEAVE_OUT}",
+    ),
+    "decimals": (
+        pa.decimal128(9, 2),
+        f"{SCALAR_RULE}, got decimal128(9, 2); cast it to float64, or {LEAVE_OUT}",
+    ),
+    "structs": (
+        pa.struct({"a": pa.int8()}),
+        f"{SCALAR_RULE}, got struct<a: int8>; {LEAVE_OUT}",
+    ),
+    "nulls only": (pa.null(), f"{SCALAR_RULE}, got null; {LEAVE_OUT}"),
+    "bytes": (pa.binary(), f"{SCALAR_RULE}, got binary; {LEAVE_OUT}"),
+    "intervals": (
+        pa.month_day_nano_interval(),
+        f"{SCALAR_RULE}, got month_day_nano_interval; {LEAVE_OUT}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("data_type", "message"), SCHEMAS.values(), ids=SCHEMAS.keys())
+def test_the_schema_check_names_what_cannot_become_a_tensor(
+    data_type: pa.DataType, message: str
+) -> None:
+    schema = pa.schema({"good": pa.int64(), "bad": data_type, "_lastmile_x": pa.string()})
+    assert check_tensor_schema(schema) == [("bad", message)]
+
+
+def test_the_schema_check_finds_names_that_would_meet() -> None:
+    schema = pa.schema(
+        {"c": pa.list_(pa.int64()), "c.values": pa.int64(), "row_weight": pa.float32()}
+    )
+    assert check_tensor_schema(schema, weight_column="row_weight") == [
+        ("c.values", "must not have the name of a tensor of the list column 'c'; rename one")
+    ]
+    assert check_tensor_schema(schema)[0] == (
+        "row_weight",
+        "must not have the name of the weight in every batch; rename it, or make it "
+        "training.weightColumn",
+    )
+
+
+def test_an_empty_batch_is_one_row_of_zeros_that_weighs_nothing() -> None:
+    schema = pa.schema(
+        {"a": pa.int8(), "b": pa.bool_(), "f": pa.list_(pa.float32(), 2), "l": pa.list_(pa.int64())}
+    )
+    assert {name: tensor.tolist() for name, tensor in empty_batch(schema).items()} == {
+        "a": [0],
+        "b": [False],
+        "f": [[0.0, 0.0]],
+        "l.values": [],
+        "l.offsets": [0, 0],
+        ROW_WEIGHT: [0.0],
+    }
+
+
+def test_a_batch_for_the_cpu_is_not_copied() -> None:
+    batch = convert(pa.table({"a": [1, 2]}))
+    assert to_device(batch, "cpu")["a"] is batch["a"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_batch_for_a_gpu_arrives_whole() -> None:
+    batch = convert(pa.table({"a": [1, 2], "l": [[], [3]], "b": [True, False]}))
+    moved = to_device(batch, "cuda")
+    torch.cuda.synchronize()
+    assert {name: tensor.device.type for name, tensor in moved.items()} == dict.fromkeys(
+        batch, "cuda"
+    )
+    assert all(torch.equal(moved[name].cpu(), batch[name]) for name in batch)
