@@ -80,16 +80,14 @@ def _split(override: str) -> tuple[str, str, str]:
 def _assign(document: JsonValue, path: Path, value: JsonValue) -> None:
     target = document
     for position, part in enumerate(path):
-        at = format_path(path[:position])
+        at, rest = format_path(path[:position]), path[position + 1 :]
         if isinstance(part, int):
-            target = _assign_item(target, part, at, path, position, value)
+            target = _assign_item(target, part, at, rest, value)
         else:
-            target = _assign_field(target, part, at, path, position, value)
+            target = _assign_field(target, part, at, rest, value)
 
 
-def _assign_item(
-    target: JsonValue, index: int, at: str, path: Path, position: int, value: JsonValue
-) -> JsonValue:
+def _assign_item(target: JsonValue, index: int, at: str, rest: Path, value: JsonValue) -> JsonValue:
     if not isinstance(target, list):
         raise ValueError(f"must index a list, but {at} is {show(target)}; leave [{index}] out")
     if index >= len(target):
@@ -97,20 +95,18 @@ def _assign_item(
             f"must index an item that is there: {at} has {len(target)}, got [{index}]; "
             "count from 0, or set the whole list"
         )
-    if position == len(path) - 1:
+    if not rest:
         target[index] = value
     return target[index]
 
 
-def _assign_field(
-    target: JsonValue, name: str, at: str, path: Path, position: int, value: JsonValue
-) -> JsonValue:
+def _assign_field(target: JsonValue, name: str, at: str, rest: Path, value: JsonValue) -> JsonValue:
     if isinstance(target, list):
         raise ValueError(f"must say which item: {at} is a list; write {at}[0].{name}")
     if not isinstance(target, dict):
         raise ValueError(f"must reach into mappings, but {at} is {show(target)}; set {at} itself")
-    if position < len(path) - 1:
-        if target.get(name) is None and isinstance(path[position + 1], str):
+    if rest:
+        if target.get(name) is None and isinstance(rest[0], str):
             target[name] = {}
     elif value is None:
         target.pop(name, None)

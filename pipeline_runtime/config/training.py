@@ -22,8 +22,9 @@ from pipeline_runtime.config.base import (
 
 # One in a hundred rows is enough for an AUC within 0.01 on a table of a million.
 MAX_HOLDOUT_PERCENT = 50
-# Rows a window of the shuffle: four row groups of 16,384 rows, the size Lastmile writes.
-DEFAULT_SHUFFLE_ROWS = 65_536
+# Rows a window of the shuffle: two row groups of 16,384 rows, the size Lastmile writes. A window is
+# also what one task makes before the trainer sees any of it, so larger ones start later.
+DEFAULT_SHUFFLE_ROWS = 32_768
 
 
 class Shuffle(SpecModel):

@@ -17,10 +17,11 @@ import pyarrow as pa
 from pipeline_runtime import hashing
 from pipeline_runtime.errors import LastmileError, SourceError, StepError
 from pipeline_runtime.feed.pieces import Header, Piece, StepCount
+from pipeline_runtime.feed.rows import Rows
 from pipeline_runtime.plan.groups import Group, permutation
 from pipeline_runtime.plan.model import PlannedStep, Stage, StreamPlan
 from pipeline_runtime.sources import Unit
-from pipeline_runtime.steps.base import INTERNAL_PREFIX, ROW_HASH_COLUMN
+from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,22 +127,18 @@ def run_stage(stream: StreamPlan, index: int, piece: Piece, places: Sequence[Pla
 def _run_steps(
     stage: Stage, piece: Piece, places: Sequence[Place]
 ) -> tuple[pa.Table, list[StepCount]]:
-    table, counts = piece.table, []
+    rows, counts = Rows(piece.table), []
     for step in stage.steps:
         started = time.perf_counter()
         try:
-            table = step.transform(table)
+            rows.run(step)
         except Exception as error:
             raise _explain_failure(step, piece.header, places, error) from error
-        table = _keep_live(table, step.live)
+        if step is stage.steps[-1]:
+            rows.copied()  # a copy put off by the steps before it is the last one's to pay
         seconds = time.perf_counter() - started
-        counts.append(StepCount(rows=table.num_rows, num_bytes=table.nbytes, seconds=seconds))
-    return table, counts
-
-
-def _keep_live(table: pa.Table, live: frozenset[str]) -> pa.Table:
-    names = [n for n in table.column_names if n in live or n.startswith(INTERNAL_PREFIX)]
-    return table.select(names)
+        counts.append(StepCount(rows=rows.num_rows, num_bytes=rows.num_bytes, seconds=seconds))
+    return rows.table, counts
 
 
 def _finish(stream: StreamPlan, header: Header, table: pa.Table) -> pa.Table:

@@ -147,7 +147,8 @@ def _bind_where(spec: ExperimentSpec, schema: pa.Schema) -> list[_Bound]:
     if where is None:
         return []
     path = "spec.dataset.where"
-    transform = _at(path, lambda: Filter.bind(FilterStep(where=where), schema))
+    _at(path, lambda: expressions.check_boolean(expressions.parse(where), schema))
+    transform = Filter.bind(FilterStep(where=where), schema)
     step = PlannedStep(path=path, kind="where", label=where, transform=transform, live=_ALL)
     return [_Bound(step=step, expression=expressions.parse(where))]
 
@@ -314,12 +315,12 @@ def _fuse(steps: Sequence[PlannedStep], *, fusion: bool) -> tuple[Stage, ...]:
 def _stage(index: int, steps: Sequence[PlannedStep]) -> Stage:
     kinds = "+".join(step.kind for step in steps)
     name = "+".join(part for part in ("read" if index == 0 else "", kinds) if part)
-    config = getattr(steps[0].transform, "config", None) if steps and index else None
+    first = steps[0].transform if steps else None
     return Stage(
         name=name,
         steps=tuple(steps),
-        resources=getattr(config, "resources", None),
-        concurrency=getattr(config, "concurrency", None),
+        resources=getattr(first, "resources", None),
+        concurrency=getattr(first, "concurrency", None),
     )
 
 

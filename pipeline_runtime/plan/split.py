@@ -61,9 +61,13 @@ class Split:
     def needs_row_hash(self) -> bool:
         return self.evaluation.where is None and not self.evaluation.by
 
-    def __call__(self, table: pa.Table) -> pa.Table:
+    def mask(self, table: pa.Table) -> pa.Array | pa.ChunkedArray:
+        """True for the rows of this role, without null."""
         held_out = self._held_out(table)
-        return table.filter(held_out if self.role == "evaluation" else pc.invert(held_out))
+        return held_out if self.role == "evaluation" else pc.invert(held_out)
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        return table.filter(self.mask(table))
 
     def _held_out(self, table: pa.Table) -> pa.Array | pa.ChunkedArray:
         if self.expression is not None:

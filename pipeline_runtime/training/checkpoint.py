@@ -142,7 +142,7 @@ class CheckpointStore:
             with place.filesystem.open_input_stream(place.join(_HEADER_FILE).path) as stream:
                 header = _parse_header(place.uri, stream.read())
             info = place.filesystem.get_file_info(place.join(_STATE_FILE).path)
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
         return header if info.size == header.num_bytes else None
 

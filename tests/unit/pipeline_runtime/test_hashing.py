@@ -178,7 +178,7 @@ def test_a_type_without_exact_equality_is_refused(data_type: pa.DataType) -> Non
 
 
 def test_lists_are_refused() -> None:
-    with pytest.raises(TypeError, match="must be an integer, bool, string.* got list<item: int64>"):
+    with pytest.raises(TypeError, match=r"must be an integer, .* got list"):
         hashing.hash_columns([pa.array([[1]])], 0)
 
 

@@ -92,14 +92,11 @@ def test_truncation_is_the_plain_loop(
     config = TruncateStep(columns=("v",), length=length, keep=keep)
     bound = Truncate.bind(config, table.schema)
     out = bound(table)
-    expected = [
-        None
-        if row is None
-        else row[:length]
-        if keep == "head"
-        else row[max(0, len(row) - length) :]
-        for row in values[cut:]
-    ]
+
+    def truncated(row: list[Any]) -> list[Any]:
+        return row[:length] if keep == "head" else row[max(0, len(row) - length) :]
+
+    expected = [None if row is None else truncated(row) for row in values[cut:]]
     assert out["v"].to_pylist() == expected
     assert out.schema == bound.output_schema == table.schema
 

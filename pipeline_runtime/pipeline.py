@@ -1,0 +1,261 @@
+"""The fluent Python way to say what a manifest says; both make the same plan.
+
+    pipeline = (
+        Pipeline.read_parquet("data/impressions/", where="day >= '2026-01-01'")
+        .anti_join("data/spam_users/", on="user_id")
+        .downsample(50, where="not clicked", seed=17, weight_column="weight")
+    )
+    pipeline.head(5)                                         # here, without Ray
+    pipeline.train("quick-look", batch_size=1024, label_column="clicked")   # as `lastmile run`
+
+A pipeline is a value: every method returns a new one. It is kept as the document that a manifest would
+hold, so that there is one definition of what is valid and one planner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import yaml
+
+from pipeline_runtime.config import API_VERSION, KIND, DatasetExperiment, parse_experiment
+from pipeline_runtime.feed.work import read_group, run_stage
+from pipeline_runtime.plan import (
+    Plan,
+    StreamPlan,
+    build_plan,
+    explain,
+    plan_groups,
+    rows_per_piece,
+)
+
+if TYPE_CHECKING:
+    from pipeline_runtime.run.session import Finished
+
+Names = str | Sequence[str]
+Document = dict[str, Any]
+DEFAULT_STORAGE_ROOT = "build/"
+# A name for the experiment that only looks at rows.
+_LOOK = "look"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """A table and the steps after it; begin with `Pipeline.read_parquet`."""
+
+    dataset: Document
+    steps: tuple[Document, ...] = ()
+    options: Document = field(default_factory=dict)
+
+    @classmethod
+    def read_parquet(
+        cls,
+        uri: Names,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        row_key: Names | None = None,
+        request_key: str | None = None,
+    ) -> Pipeline:
+        """Start from a Parquet table; a URI without a scheme is relative to the storage root."""
+        location: Document = {"uri": uri} if isinstance(uri, str) else {"uris": list(uri)}
+        source = location | _given(columns=_list(columns))
+        dataset = _given(where=where, rowKey=_list(row_key), requestKey=request_key)
+        return cls(dataset={"parquet": source} | dataset)
+
+    def filter(self, where: str) -> Pipeline:
+        """Keep the rows for which the expression is true."""
+        return self._with("filter", where=where)
+
+    def derive(self, **columns: str) -> Pipeline:
+        """Add or replace columns by expressions."""
+        return self._with("derive", columns=columns)
+
+    def anti_join(self, uri: str, on: Names, **options: Any) -> Pipeline:
+        """Drop the rows whose key is in a side table; options as in the manifest."""
+        return self._with("antiJoin", parquet={"uri": uri}, on=_list(on), **options)
+
+    def join(
+        self, uri: str, on: Names, *, how: str = "left", columns: Names | None = None, **options: Any
+    ) -> Pipeline:
+        """Add columns of a side table to the rows whose key is in it."""
+        return self._with(
+            "join", parquet={"uri": uri}, on=_list(on), how=how, columns=_list(columns), **options
+        )
+
+    def downsample(
+        self,
+        keep_percent: int,
+        *,
+        where: str | None = None,
+        seed: int = 0,
+        weight_column: str | None = None,
+    ) -> Pipeline:
+        """Keep a share of the rows that `where` selects, and weigh them for it."""
+        return self._with(
+            "downsample",
+            keepPercent=keep_percent,
+            where=where,
+            seed=seed,
+            weightColumn=weight_column,
+        )
+
+    def sample(self, keep_percent: int, *, by: Names | None = None, seed: int = 0) -> Pipeline:
+        """Keep a share of the rows, or of the values of a key with all their rows."""
+        return self._with("sample", keepPercent=keep_percent, by=_list(by), seed=seed)
+
+    def weight(self, column: str, by: str) -> Pipeline:
+        """Multiply a weight column by an expression."""
+        return self._with("weight", column=column, by=by)
+
+    def rename(self, columns: Mapping[str, str]) -> Pipeline:
+        """Rename columns, old name to new."""
+        return self._with("rename", columns=dict(columns))
+
+    def select(self, *columns: str) -> Pipeline:
+        """Keep these columns."""
+        return self._with("select", columns=list(columns))
+
+    def drop(self, *columns: str) -> Pipeline:
+        """Drop these columns."""
+        return self._with("drop", columns=list(columns))
+
+    def cast(self, **columns: str) -> Pipeline:
+        """Convert columns to Arrow types by name."""
+        return self._with("cast", columns=columns)
+
+    def fill_null(self, **columns: bool | float | str) -> Pipeline:
+        """Replace nulls of columns by constants."""
+        return self._with("fillNull", columns=columns)
+
+    def pad_sequence(self, *columns: str, length: int, value: float = 0) -> Pipeline:
+        """Make every list of the columns exactly so long."""
+        return self._with("padSequence", columns=list(columns), length=length, value=value)
+
+    def truncate(self, *columns: str, length: int, keep: str = "head") -> Pipeline:
+        """Cut lists of the columns to at most so many items."""
+        return self._with("truncate", columns=list(columns), length=length, keep=keep)
+
+    def hash_bucket(self, *columns: str, buckets: int, seed: int = 0) -> Pipeline:
+        """Replace ids by a hash in [0, buckets)."""
+        return self._with("hashBucket", columns=list(columns), buckets=buckets, seed=seed)
+
+    def map(self, function: str | Callable[..., Any], **options: Any) -> Pipeline:
+        """Call a function of an importable module on every table; options as in the manifest."""
+        name = function if isinstance(function, str) else _import_path(function)
+        return self._with("map", function=name, **options)
+
+    def with_options(self, **options: Any) -> Pipeline:
+        """Set switches of the planner: `with_options(fusion=False)`; snake_case or camelCase."""
+        return replace(self, options=self.options | _camel_case(options))
+
+    def _with(self, kind: str, **fields: Any) -> Pipeline:
+        return replace(self, steps=(*self.steps, {kind: _given(**fields)}))
+
+    # --- what it is good for ----------------------------------------------------------------------
+
+    def document(self, name: str, **training: Any) -> Document:
+        """The manifest that says the same; `training` takes the fields of spec.training."""
+        spec: Document = {"dataset": self.dataset, "pipeline": list(self.steps)}
+        if self.options:
+            spec["pipelineOptions"] = self.options
+        if training:
+            spec["training"] = _camel_case(training)
+        return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
+
+    def to_yaml(self, name: str, **training: Any) -> str:
+        """The manifest as text, ready for `lastmile run -f` and `kubectl apply -f`."""
+        return yaml.safe_dump(self.document(name, **training), sort_keys=False, allow_unicode=True)
+
+    def experiment(self, name: str, **training: Any) -> DatasetExperiment:
+        """The checked experiment. Raises ManifestError with every broken rule."""
+        return parse_experiment(self.document(name, **training))
+
+    def plan(self, storage_root: str = DEFAULT_STORAGE_ROOT) -> Plan:
+        """The optimised plan. Raises ManifestError or SourceError."""
+        return build_plan(self.experiment(_LOOK, shuffle={"unit": "none"}), storage_root)
+
+    def explain(self, storage_root: str = DEFAULT_STORAGE_ROOT) -> str:
+        """The plan as text, as `lastmile explain` prints it."""
+        return explain(self.plan(storage_root))
+
+    def tables(self, storage_root: str = DEFAULT_STORAGE_ROOT) -> Iterator[pa.Table]:
+        """The resulting rows in the table's order, in this process, without Ray."""
+        yield from _iter_tables(self.plan(storage_root).training)
+
+    def head(self, num_rows: int = 10, storage_root: str = DEFAULT_STORAGE_ROOT) -> pa.Table:
+        """The first resulting rows; reads no more than it needs."""
+        stream = self.plan(storage_root).training
+        found = stream.output_schema.empty_table()
+        for table in _iter_tables(stream):
+            found = pa.concat_tables([found, table.slice(0, num_rows - found.num_rows)])
+            if found.num_rows == num_rows:
+                break
+        return found
+
+    def to_table(self, storage_root: str = DEFAULT_STORAGE_ROOT) -> pa.Table:
+        """All resulting rows in memory; for tables that fit."""
+        stream = self.plan(storage_root).training
+        return pa.concat_tables([stream.output_schema.empty_table(), *_iter_tables(stream)])
+
+    def train(
+        self,
+        name: str,
+        *,
+        storage_root: str = DEFAULT_STORAGE_ROOT,
+        output: str | Path | None = None,
+        **training: Any,
+    ) -> Finished:
+        """Run it to a trained model and a report, as `lastmile run` does.
+
+        Raises what `run_experiment` raises if it cannot start; look at `.outcome` for how it ended.
+        """
+        from pipeline_runtime.run.prepare import RunOptions
+        from pipeline_runtime.run.session import run_experiment
+
+        options = RunOptions(
+            output=Path(output) if output else Path(DEFAULT_STORAGE_ROOT) / name,
+            storage_root=storage_root,
+            code_paths=(str(Path.cwd()),),
+        )
+        return run_experiment(
+            self.experiment(name, **training), self.to_yaml(name, **training), options
+        )
+
+
+def _iter_tables(stream: StreamPlan) -> Iterator[pa.Table]:
+    piece_rows = rows_per_piece(stream.scan.units, stream.shuffle, stream.max_rows_per_block)
+    groups = plan_groups(
+        stream.scan.units, seed=0, epoch=0, shuffle=stream.shuffle, piece_rows=piece_rows
+    )
+    for group in groups:
+        for piece in read_group(stream, group, piece_rows):
+            for index in range(1, len(stream.stages)):
+                piece = run_stage(stream, index, piece)
+            yield piece.table.select(stream.output_schema.names)
+
+
+def _list(names: Names | None) -> list[str] | None:
+    if names is None:
+        return None
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _given(**fields: Any) -> Document:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _camel_case(fields: Mapping[str, Any]) -> Document:
+    def camel(name: str) -> str:
+        head, *rest = name.split("_")
+        return head + "".join(part.capitalize() for part in rest)
+
+    return {camel(name): value for name, value in fields.items() if value is not None}
+
+
+def _import_path(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}:{function.__qualname__}"

@@ -1,0 +1,52 @@
+"""Groups: every unit once an epoch, in an order that the seed and epoch alone decide."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline_runtime.config import Shuffle
+from pipeline_runtime.plan.groups import MAX_PIECE_BYTES, plan_groups, rows_per_piece
+from pipeline_runtime.sources import Unit
+
+units = st.lists(st.integers(1, 500), min_size=1, max_size=60).map(
+    lambda sizes: [
+        Unit(file=index // 4, row_group=index % 4, num_rows=rows, num_bytes=rows * 10)
+        for index, rows in enumerate(sizes)
+    ]
+)
+
+
+@given(units=units, seed=st.integers(0, 2**31 - 1), epoch=st.integers(0, 50), rows=st.integers(1, 900))
+def test_every_unit_is_in_one_group_and_groups_fit_the_piece(
+    units: list[Unit], seed: int, epoch: int, rows: int
+) -> None:
+    groups = plan_groups(units, seed=seed, epoch=epoch, shuffle=Shuffle(), piece_rows=rows)
+    assert sorted((u.file, u.row_group) for g in groups for u in g.units) == sorted(
+        (u.file, u.row_group) for u in units
+    )
+    assert [group.index for group in groups] == list(range(len(groups)))
+    for group in groups:  # several units only where they fit one piece together
+        assert len(group.units) == 1 or sum(unit.num_rows for unit in group.units) <= rows
+
+
+@given(units=units, seed=st.integers(0, 2**31 - 1))
+def test_the_same_seed_and_epoch_give_the_same_order(units: list[Unit], seed: int) -> None:
+    def order(epoch: int) -> list[Unit]:
+        groups = plan_groups(units, seed=seed, epoch=epoch, shuffle=Shuffle(), piece_rows=1)
+        return [unit for group in groups for unit in group.units]
+
+    assert order(3) == order(3)
+
+
+def test_epochs_differ_and_no_shuffle_keeps_the_tables_order() -> None:
+    many = [Unit(file=0, row_group=i, num_rows=1, num_bytes=1) for i in range(50)]
+    shuffled = [plan_groups(many, seed=1, epoch=e, shuffle=Shuffle(), piece_rows=1) for e in (0, 1)]
+    assert [g.units for g in shuffled[0]] != [g.units for g in shuffled[1]]
+    plain = plan_groups(many, seed=1, epoch=0, shuffle=Shuffle(unit="none"), piece_rows=1)
+    assert [unit for group in plain for unit in group.units] == many
+
+
+def test_wide_rows_make_smaller_pieces() -> None:
+    wide = [Unit(file=0, row_group=0, num_rows=1000, num_bytes=1000 * 1_000_000)]
+    assert rows_per_piece(wide, Shuffle()) == MAX_PIECE_BYTES // 1_000_000
+    assert rows_per_piece(wide, Shuffle(), limit=7) == 7
+    assert rows_per_piece([], Shuffle(window_rows=9)) == 9  # nothing to read is no error here

@@ -1,0 +1,80 @@
+"""The examples of docs/steps.md are run as they stand."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import types
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import yaml
+
+from pipeline_runtime.config.steps import Step
+from pipeline_runtime.steps import (
+    BindContext,
+    SideTable,
+    SideTableRequest,
+    bind_pipeline,
+    binding,
+    side_table_of,
+)
+
+DOCUMENT = (Path(__file__).parents[4] / "docs" / "steps.md").read_text()
+BLOCKS = re.findall(r"```(yaml|python)\n(.*?)```", DOCUMENT, re.S)
+YAML = [text for language, text in BLOCKS if language == "yaml"]
+PYTHON = [text for language, text in BLOCKS if language == "python"]
+
+TABLE = pa.table(
+    {
+        "impression_id": [1, 2],
+        "user_id": [1, 2],
+        "item_id": [5, 6],
+        "country": ["de", None],
+        "price": [1.0, 2.0],
+        "click": [True, False],
+        "history": [[1, 2], []],
+        "prices": [[1.5], None],
+        "_lastmile_row_hash": pa.array([1, 2], pa.uint64()),
+    }
+)
+SIDE = pa.table({"user_id": [9], "id": [5], "brand": ["b"], "category": ["c"]})
+
+
+def open_side_table(request: SideTableRequest) -> SideTable:
+    return side_table_of(SIDE)
+
+
+def add_ctr(table: pa.Table, window: int) -> pa.Table:
+    return table.append_column("ctr", pc.divide(table["user_id"].cast(pa.float64()), window))
+
+
+def parse(text: str) -> list[Step]:
+    return [Step.model_validate_json(json.dumps(item)) for item in yaml.safe_load(text)]
+
+
+@pytest.mark.parametrize("text", YAML, ids=lambda text: text.split(":")[0].strip("- "))
+def test_an_example_in_yaml_runs(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("my_project.features")
+    module.add_ctr = add_ctr  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "my_project", types.ModuleType("my_project"))
+    monkeypatch.setitem(sys.modules, "my_project.features", module)
+    table = TABLE
+    context = BindContext(open_side_table=open_side_table)
+    for transform in bind_pipeline(parse(text), TABLE.schema, context):
+        table = transform(table)
+    names = [name for name in table.schema.names if not name.startswith("_")]
+    assert sorted(names) == sorted(transform.output_schema.names)
+
+
+@pytest.mark.parametrize("text", PYTHON, ids=range(len(PYTHON)))
+def test_an_example_in_python_runs(text: str) -> None:
+    exec(text, {})
+
+
+def test_every_kind_of_step_is_described() -> None:
+    shown = {step.kind for text in YAML for step in parse(text)}
+    assert shown == {transform.kind for transform in binding._TRANSFORMS.values()}

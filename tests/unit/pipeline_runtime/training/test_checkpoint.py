@@ -1,0 +1,131 @@
+"""Checkpoints: whole or not there, refused when of another run, kept when a newer one fails."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline_runtime.errors import CheckpointError
+from pipeline_runtime.sources import open_location
+from pipeline_runtime.training.checkpoint import CheckpointStore, find_resumable
+
+HASH = "a" * 16
+
+
+def make_store(folder: Path, keep: int = 2) -> CheckpointStore:
+    return CheckpointStore(location=open_location(str(folder)), keep=keep)
+
+
+def save(store: CheckpointStore, step: int, run_hash: str = HASH, **config: Any) -> str:
+    header = {
+        "run_hash": run_hash,
+        "run_config": config,
+        "preserve_order": False,
+        "epoch": 0,
+        "step": step,
+        "world_size": 1,
+        "positions": ({"epoch": 0},),
+    }
+    return store.save({"user": {"weight": torch.full((3,), float(step))}}, header)
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    save(store, 7)
+    header = store.headers()[0]
+    assert (header.step, header.positions) == (7, ({"epoch": 0},))
+    assert torch.equal(store.load(header)["user"]["weight"], torch.full((3,), 7.0))
+
+
+def test_older_ones_are_removed_only_when_newer_ones_are_whole(tmp_path: Path) -> None:
+    store = make_store(tmp_path, keep=2)
+    for step in (1, 2, 3):
+        save(store, step)
+    assert [header.step for header in store.headers()] == [3, 2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-0000000002", "step-0000000003"]
+
+
+def truncate_state(folder: Path) -> None:
+    state = folder / "state.pt"
+    state.write_bytes(state.read_bytes()[:-1])
+
+
+def remove_header(folder: Path) -> None:
+    (folder / "checkpoint.json").unlink()
+
+
+def cut_header(folder: Path) -> None:
+    header = folder / "checkpoint.json"
+    header.write_text(header.read_text()[:20])
+
+
+def leave_partial_header(folder: Path) -> None:
+    (folder / "checkpoint.json").rename(folder / "checkpoint.json.partial")
+
+
+TEARS = [truncate_state, remove_header, cut_header, leave_partial_header]
+
+
+@pytest.mark.parametrize("tear", TEARS, ids=lambda tear: tear.__name__)
+def test_a_torn_checkpoint_is_passed_over(tmp_path: Path, tear: Any) -> None:
+    store = make_store(tmp_path)
+    save(store, 1)
+    save(store, 2)
+    tear(tmp_path / "step-0000000002")
+    assert [header.step for header in store.headers()] == [1]
+
+
+def test_damage_that_keeps_the_size_is_found_by_the_hash(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    save(store, 1)
+    state = tmp_path / "step-0000000001/state.pt"
+    data = bytearray(state.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    state.write_bytes(data)
+    with pytest.raises(CheckpointError, match="SHA-256 must be .* damaged"):
+        store.load(store.headers()[0])
+
+
+def test_another_version_prints_both_sides(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    save(store, 1)
+    header = tmp_path / "step-0000000001/checkpoint.json"
+    header.write_text(json.dumps(json.loads(header.read_text()) | {"version": 99}))
+    with pytest.raises(CheckpointError, match="version must be 1, got 99"):
+        store.headers()
+
+
+def test_the_newest_run_with_this_hash_is_resumed(tmp_path: Path) -> None:
+    newer, older = make_store(tmp_path / "b"), make_store(tmp_path / "a")
+    save(older, 5)
+    save(newer, 9, run_hash="b" * 16)
+    found = find_resumable([newer, older], HASH, {})
+    assert found is not None
+    assert found[1].step == 5
+
+
+def test_only_another_run_is_refused_saying_what_differs(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    save(store, 9, run_hash="b" * 16, training={"batchSize": 4096})
+    with pytest.raises(CheckpointError) as caught:
+        find_resumable([store], HASH, {"training": {"batchSize": 256}})
+    text = str(caught.value)
+    assert "the checkpoint is of run bbbbbbbbbbbbbbbb, this is run aaaaaaaaaaaaaaaa" in text
+    assert "\n  training.batchSize: 4096 → 256\n" in text
+
+
+def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
+    assert find_resumable([make_store(tmp_path / "none")], HASH, {}) is None
+
+
+def test_a_store_that_refuses_keeps_what_was_there(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    save(store, 1)
+    shutil.rmtree(tmp_path / "step-0000000002", ignore_errors=True)
+    (tmp_path / "step-0000000002").write_text("a file where the folder should be")
+    with pytest.raises(CheckpointError, match=r"cannot write a checkpoint of [\d,]+ bytes"):
+        save(store, 2)
+    assert [header.step for header in store.headers()] == [1]

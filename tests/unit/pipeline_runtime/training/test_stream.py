@@ -1,0 +1,203 @@
+"""Batches from pieces: exact sizes, every row once, positions that resume, ranks in step."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline_runtime.errors import FeedError
+from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.pieces import Header, Piece, StepCount
+from pipeline_runtime.plan.groups import Group
+from pipeline_runtime.steps.base import ROW_HASH_COLUMN
+from pipeline_runtime.training.position import Checksum, Position, redistribute
+from pipeline_runtime.training.stream import Agreement, BatchStream, Cutting
+
+Shape = list[list[int]]  # rows of every piece of every group
+
+
+def make_pieces(shape: Shape, epoch: int = 0) -> list[Piece]:
+    pieces, row = [], 1000 * epoch
+    for group, sizes in enumerate(shape):
+        for index, rows in enumerate(sizes):
+            ids = np.arange(row, row + rows, dtype=np.uint64)
+            row += rows
+            header = Header(
+                epoch=epoch,
+                group=group,
+                piece=index,
+                is_last=index == len(sizes) - 1,
+                num_rows=rows,
+                counts=(StepCount(rows=rows, num_bytes=rows, seconds=0.0),),
+            )
+            table = pa.table({"x": pa.array(ids.astype(np.int64)), ROW_HASH_COLUMN: ids})
+            pieces.append(Piece(header=header, table=table))
+    return pieces
+
+
+def make_groups(shape: Shape, epochs: int = 1) -> list[Group]:
+    return [Group(epoch=e, index=i, units=()) for e in range(epochs) for i in range(len(shape))]
+
+
+def make_stream(
+    pieces: list[Piece],
+    groups: list[Group],
+    batch_size: int = 4,
+    position: Position | None = None,
+    **cutting: object,
+) -> BatchStream:
+    return BatchStream(
+        pieces=iter(pieces),
+        groups=groups,
+        cutting=Cutting(batch_size=batch_size, **({"last_batch": "pad"} | cutting)),  # type: ignore[arg-type]
+        position=position or Position(),
+        waited=Waited(),
+    )
+
+
+def rows_of(tables: Iterator[pa.Table | None]) -> list[list[int]]:
+    return [table.column("x").to_pylist() if table is not None else [] for table in tables]
+
+
+shapes = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), min_size=1, max_size=6)
+
+
+@given(shape=shapes, batch_size=st.integers(1, 11))
+def test_every_row_comes_once_in_full_batches_but_the_last(shape: Shape, batch_size: int) -> None:
+    stream = make_stream(make_pieces(shape), make_groups(shape), batch_size)
+    batches = rows_of(stream.epoch_tables(0))
+    total = sum(map(sum, shape))
+    assert [row for batch in batches for row in batch] == list(range(total))
+    assert all(len(batch) == batch_size for batch in batches[:-1])
+    assert stream.position.samples == stream.position.checksum.rows == total
+    assert stream.position.done == set(range(len(shape)))
+
+
+@given(shape=shapes, batch_size=st.integers(1, 7), stop=st.integers(1, 12), data=st.data())
+def test_a_position_resumes_with_the_rows_that_are_left(
+    shape: Shape, batch_size: int, stop: int, data: st.DataObject
+) -> None:
+    pieces = make_pieces(shape)
+    groups = make_groups(shape)
+    whole = make_stream(pieces, groups, batch_size)
+    expected = rows_of(whole.epoch_tables(0))
+
+    first = make_stream(pieces, groups, batch_size)
+    before = []
+    for table in first.epoch_tables(0):
+        before.append(table.column("x").to_pylist() if table is not None else [])
+        if len(before) == stop:
+            break
+    saved = Position.from_json(first.position.to_json())  # as a checkpoint keeps it
+    left = [group for group in groups if group.index not in saved.done]
+    again = [piece for piece in pieces if piece.header.group not in saved.done]
+    if data.draw(st.booleans()):  # the order of arrival is not promised
+        again = data.draw(st.permutations(again))
+        resumed = make_stream(again, left, batch_size, saved)
+        after = rows_of(resumed.epoch_tables(0))
+        got = sorted(row for batch in before + after for row in batch)
+        assert got == sorted(row for batch in expected for row in batch)
+    else:
+        resumed = make_stream(again, left, batch_size, saved, preserve_order=True)
+        assert before + rows_of(resumed.epoch_tables(0)) == expected
+    assert resumed.position.checksum == whole.position.checksum
+    assert resumed.position.counts == whole.position.counts
+
+
+def test_pieces_of_the_next_epoch_are_held_back() -> None:
+    shape = [[3], [2]]
+    one, two = make_pieces(shape, 0), make_pieces(shape, 1)
+    stream = make_stream([one[0], two[1], one[1], two[0]], make_groups(shape, epochs=2), 10)
+    assert rows_of(stream.epoch_tables(0)) == [[0, 1, 2, 3, 4]]
+    assert sorted(rows_of(stream.epoch_tables(1))[0]) == [1000, 1001, 1002, 1003, 1004]
+
+
+def test_drop_leaves_out_the_remainder_and_counts_it() -> None:
+    shape = [[5], [4]]
+    stream = make_stream(make_pieces(shape), make_groups(shape), 4, last_batch="drop")
+    assert rows_of(stream.epoch_tables(0)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert stream.dropped_rows == 1
+    assert stream.position.checksum.rows == 8
+    assert stream.position.done == {0, 1}
+
+
+def test_a_rank_without_rows_steps_along_until_no_rank_has_any() -> None:
+    answers = iter([True, True, False])
+    stream = make_stream(make_pieces([[2]]), make_groups([[2]]), 2)
+    stream.agree = lambda has, full: Agreement(any_has_rows=next(answers), all_are_full=full)
+    assert rows_of(stream.epoch_tables(0)) == [[0, 1], []]
+
+
+def test_rows_of_weight_zero_are_not_in_the_checksum() -> None:
+    pieces = make_pieces([[3]])
+    table = pieces[0].table.append_column("w", pa.array([1.0, 0.0, None]))
+    stream = make_stream(
+        [Piece(header=pieces[0].header, table=table)], make_groups([[3]]), 9, weight_column="w"
+    )
+    list(stream.epoch_tables(0))
+    assert stream.position.checksum.to_json() == {
+        "rows": 1,
+        "sum": f"{0:016x}",
+        "sumOfSquares": f"{0:016x}",
+    }
+
+
+def test_a_feed_that_ends_early_is_an_error() -> None:
+    stream = make_stream(make_pieces([[2]]), make_groups([[2], [2]]), 2)
+    with pytest.raises(FeedError, match=r"ended in epoch 0 before groups \[1\] arrived"):
+        list(stream.epoch_tables(0))
+
+
+def test_a_group_out_of_order_is_an_error_under_preserve_order() -> None:
+    pieces = make_pieces([[2], [2]])[::-1]
+    stream = make_stream(pieces, make_groups([[2], [2]]), 2, preserve_order=True)
+    with pytest.raises(FeedError, match="expected group 0 of epoch 0, got group 1"):
+        list(stream.epoch_tables(0))
+
+
+@given(st.lists(st.integers(0, 2**64 - 1)), st.integers(0, 20))
+def test_the_checksum_is_that_of_the_set_whatever_the_order(hashes: list[int], cut: int) -> None:
+    whole, parts = Checksum(), [Checksum(), Checksum()]
+    whole.add(np.array(hashes, dtype=np.uint64))
+    parts[0].add(np.array(hashes[:cut][::-1], dtype=np.uint64))
+    parts[1].add(np.array(hashes[cut:], dtype=np.uint64))
+    assert parts[0].merge(parts[1]) == whole
+    assert whole.total == sum(hashes) % 2**64
+    assert whole.squares == sum(h * h for h in hashes) % 2**64
+    assert Checksum.from_json(whole.to_json()) == whole
+
+
+@given(shape=shapes, old=st.integers(1, 3), new=st.integers(1, 3), steps=st.integers(0, 4))
+def test_another_number_of_ranks_reads_what_none_has_read(
+    shape: Shape, old: int, new: int, steps: int
+) -> None:
+    pieces, groups = make_pieces(shape), make_groups(shape)
+    positions, seen = [], []
+    for rank in range(old):
+        mine = groups[rank::old]
+        stream = make_stream([p for p in pieces if p.header.group in {g.index for g in mine}], mine, 3)
+        for _, table in zip(range(steps), stream.epoch_tables(0), strict=False):
+            seen += table.column("x").to_pylist() if table is not None else []
+        positions.append(Position.from_json(stream.position.to_json()))
+    shared = redistribute(positions, new)
+    assert len(shared) == new
+    shared = [Position.from_json(position.to_json()) for position in shared]
+    for rank, position in enumerate(shared):
+        left = [group for group in groups[rank::new] if group.index not in position.done]
+        again = [p for p in pieces if p.header.group in {g.index for g in left}]
+        stream = make_stream(again, left, 3, position)
+        seen += [row for batch in rows_of(stream.epoch_tables(0)) for row in batch]
+    assert sorted(seen) == list(range(sum(map(sum, shape))))
+
+
+def test_batches_do_not_copy_rows_of_one_piece() -> None:
+    shape = [[6]]
+    stream = make_stream(make_pieces(shape), make_groups(shape), 2)
+    addresses = [
+        table.column("x").chunk(0).buffers()[1].address for table in stream.epoch_tables(0) if table
+    ]
+    assert all(left == right for left, right in pairwise(addresses))
