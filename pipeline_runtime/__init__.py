@@ -1,8 +1,8 @@
 """Lastmile's runtime: last-mile data processing streamed straight into Torch training.
 
-The package runs inside a Ray cluster and on a laptop. `Pipeline` is the Python way to say what a manifest
-says; `lastmile` on the command line runs manifests. Reading order: config (what may be said) → sources →
-steps → plan → feed → training → run → report.
+The package runs inside a Ray cluster and on a laptop. `Pipeline` is the Python way to say what a
+manifest says; `lastmile` on the command line runs manifests. Reading order: config (what may be
+said) → sources → steps → plan → feed → training → run → report.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The exceptions of `pipeline_runtime`, all of them, so that a caller can catch one family.
 
     LastmileError
-    ├── ManifestError      a manifest that breaks rules: carries every problem found, not just the first
+    ├── ManifestError      a manifest that breaks rules: every problem found, not just the first
     ├── ExpressionError    a filter or derive text that is wrong, with the place in the text
     ├── SourceError        a table that cannot be read: missing, corrupt, mixed schemas
-    ├── StepError          a step that cannot be built, or whose work raised; names step, file and rows
+    ├── StepError          a step that cannot be built, or whose work raised, with file and rows
     ├── FeedError          the training feed lost data it cannot make again
     ├── CheckpointError    a checkpoint that is torn, or of another run
     ├── TrainingError      the entrypoint is missing, has the wrong shape, or raised

@@ -1,7 +1,7 @@
 """The `lastmile_*` metrics of a run, for Prometheus; the autoscaler will live on them.
 
-Fed from the trainers' snapshots, so they are the same whatever engine feeds the trainer. Counters are
-monotonic within an attempt. Labels are few: a rank, a stage, a step.
+Fed from the trainers' snapshots, so they are the same whatever engine feeds the trainer. Counters
+are monotonic within an attempt. Labels are few: a rank, a stage, a step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The one place where a run's processes say how they are doing: a small actor beside the driver.
 
-Trainers push a snapshot a few times a second and learn from the answer whether to stop; data workers
-report the failure that ends a run before Ray wraps it. The driver reads it for the progress display, the
-`lastmile_*` metrics, the history and the summary.
+Trainers push a snapshot a few times a second and learn from the answer whether to stop; data
+workers report the failure that ends a run before Ray wraps it. The driver reads it for the
+progress display, the `lastmile_*` metrics, the history and the summary.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
     pipeline.head(5)                                         # here, without Ray
     pipeline.train("quick-look", batch_size=1024, label_column="clicked")   # as `lastmile run`
 
-A pipeline is a value: every method returns a new one. It is kept as the document that a manifest would
-hold, so that there is one definition of what is valid and one planner.
+A pipeline is a value: every method returns a new one. It is kept as the document that a manifest
+would hold, so that there is one definition of what is valid and one planner.
 """
 
 from __future__ import annotations
@@ -80,7 +80,13 @@ class Pipeline:
         return self._with("antiJoin", parquet={"uri": uri}, on=_list(on), **options)
 
     def join(
-        self, uri: str, on: Names, *, how: str = "left", columns: Names | None = None, **options: Any
+        self,
+        uri: str,
+        on: Names,
+        *,
+        how: str = "left",
+        columns: Names | None = None,
+        **options: Any,
     ) -> Pipeline:
         """Add columns of a side table to the rows whose key is in it."""
         return self._with(

@@ -16,7 +16,8 @@ EXIT_CHECKPOINT = 4
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 EXIT_CODES_HELP = (
-    "Exit codes: 0 done; 1 the run failed; 2 a bad manifest or option; 3 a table that cannot be read; "
+    "Exit codes: 0 done; 1 the run failed; 2 a bad manifest or option; 3 a table that cannot be "
+    "read; "
     "4 a checkpoint that cannot be resumed from; 130 stopped by Ctrl-C."
 )
 

@@ -1,7 +1,7 @@
 """Submit a run to a Ray cluster by its Jobs API, follow its log, and end as it ended.
 
-The cluster's image must hold Lastmile, and the storage root must be one that its nodes can reach: what is
-sent is the manifest alone.
+The cluster's image must hold Lastmile, and the storage root must be one that its nodes can reach:
+what is sent is the manifest alone.
 """
 
 from __future__ import annotations

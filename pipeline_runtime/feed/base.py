@@ -1,7 +1,8 @@
 """The seam between the training loop and whatever engine brings it rows.
 
-The loop asks a `Feed` for pieces and counts what it waited for; engines (Ray Data today) stand behind it
-and can be changed without the loop noticing. Rows, pieces and headers are the same for every engine.
+The loop asks a `Feed` for pieces and counts what it waited for; engines (Ray Data today) stand
+behind it and can be changed without the loop noticing. Rows, pieces and headers are the same for
+every engine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Pieces: what readers hand to trainers, and how a piece travels as one row of a Ray block.
 
-A piece is a table of ready rows with a header: which group and place of the epoch it is, and what every
-step took in and gave out. On the wire it is one Arrow IPC stream in one large_binary value, so that Ray
-never slices, concatenates or copies columns, and a group without surviving rows still arrives.
+A piece is a table of ready rows with a header: which group and place of the epoch it is, and what
+every step took in and gave out. On the wire it is one Arrow IPC stream in one large_binary value,
+so that Ray never slices, concatenates or copies columns, and a group without surviving rows still
+arrives.
 """
 
 from __future__ import annotations

@@ -26,8 +26,9 @@ from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import Stage, StreamPlan
 from pipeline_runtime.steps.base import SideTable
 
-# Setting up an execution costs Ray about a millisecond a task; with at most so many tasks the time to
-# the first batch does not grow with the table. A task then reads several groups, one after another.
+# Setting up an execution costs Ray about a millisecond a task; with at most so many tasks the time
+# to the first batch does not grow with the table. A task then reads several groups, one after
+# another.
 MAX_TASKS = 1024
 # Any block that holds a row is over this size and leaves at once: a block is one piece.
 _ONE_PIECE_BLOCKS_BYTES = 1
@@ -190,7 +191,9 @@ class RayDataFeed:
         """Pieces as they are made; `waited` grows by the seconds blocked on each stage."""
         blocks = iter(
             self._iterator.iter_batches(
-                batch_size=None, batch_format="pyarrow", prefetch_batches=_PREFETCH_PIECES
+                batch_size=None,  # type: ignore[arg-type]  # documented, not annotated
+                batch_format="pyarrow",
+                prefetch_batches=_PREFETCH_PIECES,
             )
         )
         while True:
@@ -205,7 +208,8 @@ class RayDataFeed:
             yield from unpack(block)
 
     def _transfer_seconds(self) -> float:
-        """Ray's own count of the time this thread was blocked on fetching a block that was ready."""
+        """Ray's own count of the time this thread was blocked on fetching a block that was "
+        "ready."""
         stats = getattr(self._iterator, "_iter_stats", None)
         timer = getattr(stats, "iter_blocked_data_transfer_s", None)
         return float(timer.get()) if timer is not None else 0.0

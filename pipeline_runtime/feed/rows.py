@@ -1,8 +1,9 @@
 """Rows on their way through a stage: steps that only drop rows copy nothing until one must.
 
-A filter, anti-join, sample or split is asked for its mask over the rows that are left, with just the
-columns it reads; the wide rest of the table is copied once, when a step needs whole rows or the stage
-ends. With fusion off a stage holds one step, and every step copies: the rows are the same.
+A filter, anti-join, sample or split is asked for its mask over the rows that are left, with just
+the columns it reads; the wide rest of the table is copied once, when a step needs whole rows or
+the stage ends. With fusion off a stage holds one step, and every step copies: the rows are the
+same.
 """
 
 from __future__ import annotations

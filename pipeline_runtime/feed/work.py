@@ -92,7 +92,8 @@ def _read_unit(stream: StreamPlan, unit: Unit, max_rows: int) -> Iterator[tuple[
         first_row += table.num_rows
     if first_row != unit.num_rows:
         raise SourceError(
-            f"{file}: row group {unit.row_group} has {first_row} rows, but had {unit.num_rows} when the "
+            f"{file}: row group {unit.row_group} has {first_row} rows, but had {unit.num_rows} "
+            "when the "
             "run was planned; the file was rewritten: run again"
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -32,6 +32,7 @@ from pipeline_runtime.steps.filter import Filter
 
 # The identity that every table written by Lastmile carries.
 ROW_ID_COLUMN = "_lastmile_row_id"
+_T = TypeVar("_T")
 _OUTPUT = "the pipeline's output"
 _IN_ORDER = Shuffle(unit="none")
 # A step's live columns before the plan has worked them out.
@@ -50,8 +51,8 @@ class _Bound:
 def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
     """Plan an experiment's data.
 
-    Raises ManifestError with every broken rule that the tables' schemas show, SourceError if a table
-    cannot be read.
+    Raises ManifestError with every broken rule that the tables' schemas show, SourceError if a
+    table cannot be read.
     """
     spec = experiment.spec
     table = open_table(spec.dataset, storage_root)
@@ -62,14 +63,13 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
     problems.check_columns("spec.dataset.requestColumns", spec.dataset.request_columns, schema)
     request_key = (spec.dataset.request_key,) if spec.dataset.request_key else None
     problems.check_columns("spec.dataset.requestKey", request_key, schema)
-    head = problems.collect(lambda: _bind_where(spec, schema)) or []
-    splits = {
-        role: problems.collect(lambda r=role: _bind_split(spec, schema, r)) for role in _roles(spec)
-    }
-    steps = problems.collect(lambda: _bind_steps(spec, schema, context)) or []
+    head = problems.collect(_bind_where, spec, schema) or []
+    splits = {role: problems.collect(_bind_split, spec, schema, role) for role in _roles(spec)}
+    steps = problems.collect(_bind_steps, spec, schema, context) or []
     output = steps[-1].step.transform.output_schema if steps else schema
+    batch_columns = None
     if not problems.found:
-        batch_columns = problems.collect(lambda: _batch_columns(spec, output))
+        batch_columns = problems.collect(_batch_columns, spec, output)
     problems.raise_if_any()
     streams = {
         role: _Stream(
@@ -93,9 +93,9 @@ class _Problems:
     def __init__(self) -> None:
         self.found: list[Problem] = []
 
-    def collect(self, work: Callable[[], Any]) -> Any:
+    def collect(self, work: Callable[..., _T], *arguments: Any) -> _T | None:
         try:
-            return work()
+            return work(*arguments)
         except ManifestError as error:
             self.found.extend(error.problems)
             return None

@@ -1,4 +1,4 @@
-"""The plan for people: what is read, what is pushed to the files, what is fused, what runs where."""
+"""The plan for people: what is read, pushed to the files and fused, and what runs where."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def _read_notes(stream: StreamPlan) -> list[str]:
     pruning, total = stream.scan.pruning, len(stream.table.schema)
     notes = [
         f"columns: {len(stream.read_columns)} of {total}: {', '.join(stream.read_columns)}",
-        f"files: {pruning.files_read} of {pruning.files_total}, row groups: {pruning.row_groups_read} of "
+        f"files: {pruning.files_read} of {pruning.files_total}, row groups: "
+        f"{pruning.row_groups_read} of "
         f"{pruning.row_groups_total}, rows: {pruning.rows_read:,} of {pruning.rows_total:,}",
     ]
     notes += [f"pushed to the files: {text}" for text in stream.pushed]
@@ -101,7 +102,8 @@ def explain(plan: Plan) -> str:
     if plan.evaluation:
         pruning = plan.evaluation.scan.pruning
         lines.append(
-            f"Evaluation: the same steps over {pruning.rows_read:,} rows of {pruning.row_groups_read} row "
+            f"Evaluation: the same steps over {pruning.rows_read:,} rows of "
+            f"{pruning.row_groups_read} row "
             f"groups; pushed to the files: {', '.join(plan.evaluation.pushed) or 'nothing'}"
         )
     lines += [f"Warning: {warning}" for warning in plan.warnings]

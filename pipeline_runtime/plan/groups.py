@@ -1,8 +1,8 @@
 """From units (row groups) to groups: what one reader reads, shuffles within, and hands on in order.
 
-Units are permuted by (seed, epoch) and cut into groups at plan time, so that a batch depends only on
-(plan, seed, epoch, group, index) and never on which worker made it. A group longer than the window is
-handed on in pieces of at most `rows_per_piece` rows; rows are permuted within a piece.
+Units are permuted by (seed, epoch) and cut into groups at plan time, so that a batch depends only
+on (plan, seed, epoch, group, index) and never on which worker made it. A group longer than the
+window is handed on in pieces of at most `rows_per_piece` rows; rows are permuted within a piece.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from pipeline_runtime.config import Shuffle
 from pipeline_runtime.sources import Unit
 
-# A piece is held whole by a worker, the object store and the trainer: 256 MiB uncompressed is memory
-# that the smallest data worker (2 GiB) can spare for two of them at once.
+# A piece is held whole by a worker, the object store and the trainer: 256 MiB uncompressed is
+# memory that the smallest data worker (2 GiB) can spare for two of them at once.
 MAX_PIECE_BYTES = 256 << 20
 
 

@@ -1,7 +1,7 @@
 """What planning gives: a physical plan as plain frozen values, picklable and without I/O handles.
 
-`build` makes it from an experiment, `explain` shows it, `groups` cuts its units into work, and the feed
-executes it on workers.
+`build` makes it from an experiment, `explain` shows it, `groups` cuts its units into work, and the
+feed executes it on workers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """How a row is told from every other: by declared columns, or by its place in a foreign file."""
+    """How a row is told from others: by declared columns, or by its place in a foreign file."""
 
     columns: tuple[str, ...]  # empty: (relative path, row group, row)
 

@@ -1,8 +1,9 @@
 """Which predicates may prune files and row groups before anything is read.
 
-A conjunct is pushed when it is true for every row that survives the pipeline: those of `dataset.where`,
-of the split into training and evaluation, and of filters whose columns no earlier step has changed. The
-filter itself stays in the plan: pruning only spares reading what it would drop.
+A conjunct is pushed when it is true for every row that survives the pipeline: those of
+`dataset.where`, of the split into training and evaluation, and of filters whose columns no earlier
+step has changed. The filter itself stays in the plan: pruning only spares reading what it would
+drop.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from pipeline_runtime import expressions
 from pipeline_runtime.expressions import Expression
 from pipeline_runtime.steps.base import Transform
 
-# Steps that change neither which source rows exist above a filter nor the filter's columns (those are
-# checked by name); a user's function may do anything, and an error of it must not depend on pruning.
+# Steps that change neither which source rows exist above a filter nor the filter's columns (those
+# are checked by name); a user's function may do anything, and an error of it must not depend on
+# pruning.
 _BARRIERS = frozenset({"map"})
 
 

@@ -1,7 +1,8 @@
-"""Side tables of joins as the planner opens them: sized before anything runs, loaded on the workers.
+"""Side tables of joins as the planner opens them: sized before anything runs, loaded on the
+workers.
 
-`open_side_table` is what steps call while they are bound. The rows are read later: by the driver, once,
-when side tables are broadcast, else by each worker process, once.
+`open_side_table` is what steps call while they are bound. The rows are read later: by the driver,
+once, when side tables are broadcast, else by each worker process, once.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def check_size(description: str, num_bytes: int, max_bytes: int) -> None:
     """Refuse a side table that would not fit. Raises SourceError with both numbers."""
     if num_bytes > max_bytes:
         raise SourceError(
-            f"side table {description}: must fit in maxBytes ({max_bytes:,} bytes), got {num_bytes:,} "
+            f"side table {description}: must fit in maxBytes ({max_bytes:,} bytes), got "
+            f"{num_bytes:,} "
             "bytes; raise maxBytes, name fewer columns, or narrow it with where"
         )
 

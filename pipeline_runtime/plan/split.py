@@ -1,7 +1,7 @@
 """The split of rows into training and evaluation, as the first transform after `dataset.where`.
 
-By a predicate (rows for which it is true are evaluated on) or by a hash of a key, so that the same rows
-are held out whatever the order, layout or number of workers.
+By a predicate (rows for which it is true are evaluated on) or by a hash of a key, so that the same
+rows are held out whatever the order, layout or number of workers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class Split:
 
     @classmethod
     def bind(cls, evaluation: Evaluation, schema: pa.Schema, role: str) -> Split:
-        """Check the split against the table. Raises ExpressionError, or KeyError for a `by` column."""
+        """Check the split against the table. Raises ExpressionError, or KeyError for a `by`
+        column.
+        """
         expression = None
         if evaluation.where is not None:
             expression = expressions.parse(evaluation.where)

@@ -43,7 +43,7 @@ _NARROW_COLUMNS = ("step", "rows out", "kept")
 _WIDE_CELLS = 80
 
 # What the formats use beyond ASCII, and what stands for it.
-_ASCII = str.maketrans({NO_BREAK_SPACE: " ", "–": "-", "−": "-", "∞": "inf", "…": "..."})  # noqa: RUF001
+_ASCII = str.maketrans({NO_BREAK_SPACE: " ", "–": "-", "−": "-", "∞": "inf", "…": "..."})
 
 
 def print_summary(console: Console, summary: Summary) -> None:

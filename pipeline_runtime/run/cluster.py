@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import ray
 import torch
@@ -18,7 +19,8 @@ from pipeline_runtime.config import DatasetExperiment
 # Data work needs one core and the split's executor another: with one logical CPU the second of two
 # executions (training, evaluation) would never get any.
 MIN_LOGICAL_CPUS = 2
-# Ray's default share of memory for the object store, 30 %, but no more than the pieces in flight need.
+# Ray's default share of memory for the object store, 30 %, but no more than the pieces in flight
+# need.
 MAX_OBJECT_STORE_BYTES = 4 << 30
 _OBJECT_STORE_SHARE = 0.3
 # Plasma needs room for a few pieces whatever the machine (Ray's own minimum is 75 MiB).
@@ -46,8 +48,8 @@ def logical_cpus() -> int:
 def connected(address: str, world_size: int, *, verbose: bool) -> Iterator[None]:
     """Ray for the time of a run; an embedded one ends with it.
 
-    Each trainer holds one logical CPU (Ray places no bundle without resources), so an embedded Ray is
-    told of as many more: what data work can have stays the machine's.
+    Each trainer holds one logical CPU (Ray places no bundle without resources), so an embedded Ray
+    is told of as many more: what data work can have stays the machine's.
     """
     environment = {
         # Nothing leaves this machine on Lastmile's account.
@@ -62,7 +64,7 @@ def connected(address: str, world_size: int, *, verbose: bool) -> Iterator[None]
         os.environ.setdefault(name, value)
     variables = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     level = logging.INFO if verbose else logging.ERROR
-    common = {
+    common: dict[str, Any] = {
         "runtime_env": {"env_vars": variables},
         "logging_level": level,
         "log_to_driver": verbose,

@@ -63,7 +63,7 @@ class _Fit(threading.Thread):
     def run(self) -> None:
         try:
             self._trainer.fit()
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - handed to the thread that watches, which judges it
             self.error = error
 
 
@@ -73,7 +73,7 @@ def execute(
     stop: StopRequest,
     watch: Callable[[MonitorState], None],
 ) -> Outcome:
-    """Run to the end; `watch` is called with every reading of the monitor, the last one included."""
+    """Run to the end; `watch` is called with every reading of the monitor, the last included."""
     monitor = start_monitor()
     fit = _Fit(_build_trainer(run, options, monitor))
     fit.start()
@@ -119,7 +119,8 @@ def _explain_ray_failure(error: BaseException | None) -> str:
 def _build_trainer(run: PreparedRun, options: RunOptions, monitor: Any) -> TorchTrainer:
     trainers = run.experiment.spec.trainers
     gpus = trainers.gpus_per_replica > 0
-    use_gpu = gpus and ray.cluster_resources().get("GPU", 0) >= run.world_size
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    use_gpu = gpus and resources.get("GPU", 0) >= run.world_size
     plan = WorkerPlan(
         training=run.experiment.spec.training,
         stream=run.plan.training,
@@ -153,7 +154,7 @@ def _resources(use_gpu: bool) -> dict[str, float]:
     return {"CPU": 1, "GPU": 1} if use_gpu else {"CPU": 1}
 
 
-def _datasets(run: PreparedRun, monitor: Any) -> dict[str, ray.data.Dataset]:
+def _datasets(run: PreparedRun, monitor: Any) -> dict[str, Any]:
     def build(stream: StreamPlan, groups: tuple[Group, ...], *, ordered: bool) -> ray.data.Dataset:
         data_options = RayDataOptions(preserve_order=ordered, broadcast=run.plan.broadcast)
         return build_dataset(

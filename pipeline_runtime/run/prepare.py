@@ -1,6 +1,7 @@
 """What a run decides before Ray starts: the plan, the ranks, the work of each, where to resume.
 
-Everything that can be refused is refused here, before a process is started. `driver` carries it out.
+Everything that can be refused is refused here, before a process is started. `driver` carries it
+out.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def prepare_run(
 ) -> PreparedRun:
     """Plan a run and find where it resumes.
 
-    Raises ManifestError, SourceError, TrainingError or CheckpointError, before anything was started.
+    Raises ManifestError, SourceError, TrainingError or CheckpointError, before anything was
+    started.
     """
     add_code_paths(options.code_paths)
     plan = build_plan(experiment, storage_root(experiment, options))
@@ -119,7 +121,9 @@ def storage_root(experiment: DatasetExperiment, options: RunOptions) -> str:
 
 
 def add_code_paths(paths: Sequence[str]) -> None:
-    """Make the user's modules importable, here and (through PYTHONPATH) in processes started later."""
+    """Make the user's modules importable, here and (through PYTHONPATH) in processes started
+    later.
+    """
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     for path in reversed([p for p in paths if p not in sys.path]):
         sys.path.insert(0, path)
@@ -144,7 +148,8 @@ def _check_rows(plan: Plan) -> None:
     if pruning.rows_read == 0:
         raise TrainingError(
             f"{table}: no row group of {pruning.row_groups_total} can hold a row that satisfies "
-            f"{' and '.join(plan.training.pushed)}; there is nothing to train on: check the predicates"
+            f"{' and '.join(plan.training.pushed)}; there is nothing to train on: check the "
+            "predicates"
         )
 
 

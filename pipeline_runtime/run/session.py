@@ -1,8 +1,8 @@
 """One run from a checked experiment to a report on disk: what `lastmile run` and notebooks call.
 
-`prepare` refuses what can be refused, Ray comes up, `driver` carries it out, and whatever the outcome the
-output folder holds `summary.json`, `report.html`, `metrics.parquet`, `plan.json` and `manifest.yaml`; the
-same files go beside the checkpoints on the artifacts store.
+`prepare` refuses what can be refused, Ray comes up, `driver` carries it out, and whatever the
+outcome the output folder holds `summary.json`, `report.html`, `metrics.parquet`, `plan.json` and
+`manifest.yaml`; the same files go beside the checkpoints on the artifacts store.
 """
 
 from __future__ import annotations

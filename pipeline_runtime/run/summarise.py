@@ -138,7 +138,7 @@ def _run(
         started_at=started,
         finished_at=finished,
         seconds=(finished - started).total_seconds(),
-        outcome=outcome.kind,  # type: ignore[arg-type]
+        outcome=outcome.kind,
         resumed_from=report.ResumedFrom(
             checkpoint=resumed.uri, epoch=resumed.epoch, step=resumed.step
         )
@@ -255,6 +255,6 @@ def _order(run: PreparedRun) -> report.Order:
     level = "order" if run.plan.preserve_order else "rows"
     return report.Order(
         preserve_order=run.plan.preserve_order,
-        resume=level,  # type: ignore[arg-type]
+        resume=level,
         detail=_RESUME_DETAIL[level],
     )

@@ -1,7 +1,7 @@
 """Raw tables: `open_table` finds the table that a manifest names and gives its schema and units.
 
-Before this package runs `config`, which parsed the manifest; after it `plan`, which decides what of the
-table is read.
+Before this package runs `config`, which parsed the manifest; after it `plan`, which decides what
+of the table is read.
 """
 
 from __future__ import annotations

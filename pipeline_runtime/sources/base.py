@@ -1,7 +1,8 @@
 """What a raw table is to the planner and the feed, whatever format it is stored in.
 
-The planner asks for the schema and the units of work (pruned by predicates); workers read one unit at a
-time. A new kind of source is one more module that gives a `RawTable`; `sources.open_table` picks it.
+The planner asks for the schema and the units of work (pruned by predicates); workers read one unit
+at a time. A new kind of source is one more module that gives a `RawTable`; `sources.open_table`
+picks it.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class RawTable(Protocol):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Paths of its files relative to the table: part of the identity of a foreign file's row."""
+        """Paths of its files relative to the table: part of the identity of a foreign file's "
+        "row."""
         ...
 
     def scan(self, predicates: Sequence[Any]) -> Scan:

@@ -49,7 +49,9 @@ def has_scheme(uri: str) -> bool:
 
 
 def resolve_uri(uri: str, storage_root: str) -> str:
-    """The whole URI of what a manifest names: itself with a scheme or from '/', else below the root."""
+    """The whole URI of what a manifest names: itself with a scheme or from '/', else below the
+    root.
+    """
     if has_scheme(uri) or uri.startswith("/"):
         return uri
     return f"{storage_root.rstrip('/')}/{uri}" if storage_root else uri
@@ -70,7 +72,8 @@ def open_location(uri: str, storage_root: str = "", s3: S3Options | None = None)
     except (pa.ArrowInvalid, OSError, ValueError, ImportError) as error:
         scheme = urlsplit(whole).scheme
         raise SourceError(
-            f"{whole}: cannot open a filesystem for {scheme!r}: {error}; use a scheme that pyarrow or "
+            f"{whole}: cannot open a filesystem for {scheme!r}: {error}; use a scheme that "
+            "pyarrow or "
             "an installed fsspec package serves"
         ) from error
     return Location(uri=whole, filesystem=filesystem, path=path)
@@ -81,7 +84,8 @@ def _open_scheme(uri: str, s3: S3Options | None) -> tuple[Any, str]:
     if parts.scheme == "s3":
         return _open_s3(s3 or S3Options()), (parts.netloc + parts.path)
     if parts.scheme in _ARROW_SCHEMES:
-        return pafs.FileSystem.from_uri(uri)
+        found: tuple[Any, str] = pafs.FileSystem.from_uri(uri)
+        return found
     import fsspec
 
     filesystem, path = fsspec.core.url_to_fs(uri)

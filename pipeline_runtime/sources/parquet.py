@@ -1,9 +1,9 @@
 """Parquet tables: files, directories with hive partitions, globs and lists, on any filesystem.
 
-Discovery reads every file's footer (in parallel) and nothing else: from them come the one schema that
-all files must share, the row groups and their statistics. Pruning is pyarrow.dataset's: a predicate
-drops files by their partition values and row groups by their statistics. Reading is done by
-`read_row_group`, the fastest flat reader there is in Python (see benchmarks/).
+Discovery reads every file's footer (in parallel) and nothing else: from them come the one schema
+that all files must share, the row groups and their statistics. Pruning is pyarrow.dataset's: a
+predicate drops files by their partition values and row groups by their statistics. Reading is done
+by `read_row_group`, the fastest flat reader there is in Python (see benchmarks/).
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ def _explain_read_failure(path: str, unit: Unit, error: Exception) -> str:
         return f"{path}: the file is gone since the run was planned; restore it or run again"
     return (
         f"{path}: cannot read row group {unit.row_group} ({unit.num_rows} rows): {error}; "
-        "the file is corrupt or was rewritten while it was read: replace it, or leave it out of the uri"
+        "the file is corrupt or was rewritten while it was read: replace it, or leave it out of "
+        "the uri"
     )
 
 
@@ -147,8 +148,8 @@ def _units_of(index: int, fragment: Any, keep: Any, schema: pa.Schema) -> list[U
 def open_parquet(source: ParquetSource, storage_root: str) -> ParquetTable:
     """Discover a table's files, read their footers and check that they share one schema.
 
-    Raises SourceError: nothing there, a file that is not Parquet, or a schema that differs, each naming
-    the file.
+    Raises SourceError: nothing there, a file that is not Parquet, or a schema that differs, each
+    naming the file.
     """
     locations = [open_location(uri, storage_root, source.s3) for uri in source.locations]
     found = [_list_files(location) for location in locations]
@@ -273,7 +274,8 @@ def _read_footers(fragments: Sequence[Any]) -> None:
             fragment.ensure_complete_metadata()
         except (OSError, pa.ArrowException) as error:
             raise SourceError(
-                f"{fragment.path}: cannot read the Parquet footer: {error}; replace the file, or leave "
+                f"{fragment.path}: cannot read the Parquet footer: {error}; replace the file, or "
+                "leave "
                 "it out of the uri"
             ) from error
 
@@ -294,7 +296,8 @@ def _common_schema(
         _check_same_schema(fragment, schema, first.path)
         if set(values) != set(partition_schema.names if partition_schema else ()):
             raise SourceError(
-                f"{fragment.path}: partition folders differ: got {sorted(values)}, other files have "
+                f"{fragment.path}: partition folders differ: got {sorted(values)}, other files "
+                "have "
                 f"{sorted(partition_schema.names)}; keep one layout below the uri"
             )
     stored = [
@@ -316,7 +319,8 @@ def _check_same_schema(fragment: Any, schema: pa.Schema, first: str) -> None:
         got = other.field(field.name).type
         if _plain(got) != _plain(field.type):
             raise SourceError(
-                f"{fragment.path}: mixed schemas: column {field.name!r} is {got}, but {field.type} in "
+                f"{fragment.path}: mixed schemas: column {field.name!r} is {got}, but "
+                f"{field.type} in "
                 f"{first}; rewrite the file with one type"
             )
 

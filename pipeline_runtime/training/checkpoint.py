@@ -1,13 +1,14 @@
 """Checkpoints on the artifacts store: written so that one is either whole or not there.
 
 A checkpoint is a folder `step-…` with the state and, written last and renamed into place,
-`checkpoint.json`, which names the run's hash, the position, and the size and SHA-256 of the state. A
-folder without it, or whose state does not match it, is torn and passed over. Older ones are removed only
-after a newer one is whole.
+`checkpoint.json`, which names the run's hash, the position, and the size and SHA-256 of the state.
+A folder without it, or whose state does not match it, is torn and passed over. Older ones are
+removed only after a newer one is whole.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -64,7 +65,8 @@ def _parse_header(uri: str, text: bytes) -> CheckpointHeader:
     value = json.loads(text)
     if value.get("version") != CHECKPOINT_VERSION:
         raise CheckpointError(
-            f"{uri}: checkpoint version must be {CHECKPOINT_VERSION}, got {value.get('version')!r}; "
+            f"{uri}: checkpoint version must be {CHECKPOINT_VERSION}, got "
+            f"{value.get('version')!r}; "
             "resume with the release that wrote it, or start anew without --resume"
         )
     return CheckpointHeader(
@@ -106,7 +108,8 @@ class CheckpointStore:
         except (OSError, pa.ArrowException) as error:
             self._discard(place)
             raise CheckpointError(
-                f"{place.uri}: cannot write a checkpoint of {len(data):,} bytes: {error}; free space or "
+                f"{place.uri}: cannot write a checkpoint of {len(data):,} bytes: {error}; free "
+                "space or "
                 "change spec.artifacts.uri (earlier checkpoints are kept)"
             ) from error
         self._remove_old(keep_also=place.path)
@@ -122,10 +125,9 @@ class CheckpointStore:
         filesystem.move(partial, place.join(_HEADER_FILE).path)
 
     def _discard(self, place: Location) -> None:
-        try:
+        # If it stays: it holds no checkpoint.json, so nothing will take it for a checkpoint.
+        with contextlib.suppress(OSError):
             place.filesystem.delete_dir(place.path)
-        except OSError:
-            pass  # it holds no checkpoint.json, so nothing will take it for a checkpoint
 
     def headers(self) -> list[CheckpointHeader]:
         """Headers of the checkpoints that look whole, newest first; torn ones are passed over."""
@@ -154,7 +156,8 @@ class CheckpointStore:
         got = hashlib.sha256(data).hexdigest()
         if got != header.sha256:
             raise CheckpointError(
-                f"{header.uri}: the state's SHA-256 must be {header.sha256}, got {got}; the file is "
+                f"{header.uri}: the state's SHA-256 must be {header.sha256}, got {got}; the file "
+                "is "
                 "damaged: remove this folder to resume from the checkpoint before it"
             )
         # The state was written by this program and its hash holds, so unpickling it is safe enough.

@@ -1,7 +1,8 @@
 """What an entrypoint gets: batches, evaluation, reports and checkpoints, on one rank of a run.
 
-An entrypoint is any function of one argument, the context (docs/training.md). It takes batches as dicts of
-tensors on its device, steps, and calls `report`; the context knows the position of every row behind it.
+An entrypoint is any function of one argument, the context (docs/training.md). It takes batches as
+dicts of tensors on its device, steps, and calls `report`; the context knows the position of every
+row behind it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How far a rank has come in its rows, and the checksum of the rows that reached the model.
 
-A position says which pieces of the current epoch were consumed, whole or in part, so that a resumed run
-reads what is left and nothing twice. It is saved in every checkpoint, a rank each.
+A position says which pieces of the current epoch were consumed, whole or in part, so that a
+resumed run reads what is left and nothing twice. It is saved in every checkpoint, a rank each.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _OpenGroup:
 
 @dataclass(slots=True)
 class Position:
-    """What one rank consumed in an epoch, and the counts of every step for it since the run began."""
+    """What one rank consumed in an epoch, and the counts of every step since the run began."""
 
     epoch: int = 0
     batches: int = 0  # since the run began
@@ -156,8 +156,8 @@ def merge_checksums(positions: Iterable[Position]) -> Checksum:
 def redistribute(positions: list[Position], world_size: int) -> list[Position]:
     """Positions for another number of ranks: what any rank consumed counts as consumed for all.
 
-    Group indices are the epoch's own, whichever rank read them, so that the union says what is left.
-    Totals stay with rank 0.
+    Group indices are the epoch's own, whichever rank read them, so that the union says what is
+    left. Totals stay with rank 0.
     """
     if len(positions) == world_size:
         return positions

@@ -1,7 +1,7 @@
 """From pieces to batches of exact size, one epoch after another, in step with the other ranks.
 
-Owns the order in which rows reach the model, what a position counts as consumed, and the remainder at an
-epoch's end. Before it runs the feed; after it `batches` makes tensors of each table.
+Owns the order in which rows reach the model, what a position counts as consumed, and the remainder
+at an epoch's end. Before it runs the feed; after it `batches` makes tensors of each table.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ class BatchStream:
             if piece is None:
                 missing = sorted(self._waiting[epoch])[:5]
                 raise FeedError(
-                    f"the feed ended in epoch {epoch} before groups {missing} arrived; run again with "
+                    f"the feed ended in epoch {epoch} before groups {missing} arrived; run again "
+                    "with "
                     "--resume"
                 )
             self._note_arrival(piece.header)
@@ -148,8 +149,10 @@ class BatchStream:
         expected = next(g for g in self.groups if g.index in self._waiting.get(g.epoch, ()))
         if (expected.epoch, expected.index) != (header.epoch, header.group):
             raise FeedError(
-                f"preserveOrder: expected group {expected.index} of epoch {expected.epoch}, got group "
-                f"{header.group} of epoch {header.epoch}; this is a defect of the feed, please report it"
+                f"preserveOrder: expected group {expected.index} of epoch {expected.epoch}, got "
+                "group "
+                f"{header.group} of epoch {header.epoch}; this is a defect of the feed, please "
+                "report it"
             )
 
     def _fill(self, arriving: Iterator[Piece]) -> None:

@@ -74,11 +74,14 @@ def build_join(span: Span, args: Arguments, *, skip_nulls: bool) -> Plan:
     texts = tuple(need_text(args, index) for index in range(len(args)))
     dtype = need_common_type(texts)
     texts = tuple(coercion.coerce(plan, dtype) for plan in texts)
-    handling = "skip" if skip_nulls else "emit_null"
+    # Not "skip": Arrow 26 then drops rows in which every operand is null.
+    handling = "replace" if skip_nulls else "emit_null"
 
     def kernel(*strings: Datum) -> Datum:
         separator = pa.scalar("", dtype)
-        return pc.binary_join_element_wise(*strings, separator, null_handling=handling)
+        return pc.binary_join_element_wise(
+            *strings, separator, null_handling=handling, null_replacement=""
+        )
 
     return build_apply(span, "concat" if skip_nulls else "||", dtype, kernel, *texts)
 

@@ -194,5 +194,9 @@ def test_partitions_and_row_groups_are_skipped(tmp_path: Path) -> None:
     keep = to_dataset_filter(parse("part = 'b' and i >= 6"), dataset.schema)
     fragments = list(dataset.get_fragments(filter=keep))
     assert [fragment.path.rsplit("/", 2)[1] for fragment in fragments] == ["part=b"]
-    groups = [group for fragment in fragments for group in fragment.split_by_row_group(keep)]
+    groups = [
+        group
+        for fragment in fragments
+        for group in fragment.split_by_row_group(keep, schema=dataset.schema)
+    ]
     assert [group.to_table()["i"].to_pylist() for group in groups] == [[6, 7]]

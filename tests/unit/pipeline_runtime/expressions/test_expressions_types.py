@@ -125,9 +125,7 @@ def test_type(text: str, dtype: pa.DataType) -> None:
             None,
             id="str, date",
         ),
-        pytest.param(
-            "ts < tz", "got timestamp[ms] and timestamp[us, tz=", None, id="no zone, zone"
-        ),
+        pytest.param("ts < tz", "got timestamp[ms] and timestamp[us, tz=", None, id="zones"),
         pytest.param("flag = 1", "got bool and int64", None, id="bool and int"),
         pytest.param(
             "clicks = clicks", "compares numbers, strings, times and booleans", None, id="lists"

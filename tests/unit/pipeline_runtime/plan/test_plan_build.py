@@ -62,8 +62,11 @@ PRUNING = {
         (2, 2, 50),
         ("user >= 75",),
     ),
-    "a filter on a derived column stays": (base().derive(user="user + 100").filter("user < 25"),
-                                            (2, 8, 200), ()),
+    "a filter on a derived column stays": (
+        base().derive(user="user + 100").filter("user < 25"),
+        (2, 8, 200),
+        (),
+    ),
     "a renamed column is another column": (
         base().rename({"user": "uid"}).filter("uid < 25"),
         (2, 8, 200),
@@ -123,7 +126,9 @@ def test_a_map_with_resources_runs_as_a_stage_of_its_own(
 ) -> None:
     (tmp_path / "plan_functions.py").write_text("def same(table):\n    return table\n")
     monkeypatch.syspath_prepend(tmp_path)
-    pipeline = base().select("user", "score").map("plan_functions:same", resources={"cpu": 2}).drop("user")
+    pipeline = (
+        base().select("user", "score").map("plan_functions:same", resources={"cpu": 2}).drop("user")
+    )
     stages = pipeline.derive(x="1").plan(root).training.stages
     assert [stage.name for stage in stages] == ["read+select", "map", "drop+derive"]
     assert stages[1].resources is not None
@@ -154,7 +159,8 @@ def test_training_and_evaluation_share_no_row_and_lose_none(root: str) -> None:
 BROKEN: dict[str, tuple[Pipeline, str]] = {
     "unknown column in where": (
         base(where="dya = '2026-01-01'"),
-        "spec.dataset.where: no column is named 'dya'; did you mean 'day'?\n    dya = '2026-01-01'\n    ^^^",
+        "spec.dataset.where: no column is named 'dya'; did you mean 'day'?\n    dya = "
+        "'2026-01-01'\n    ^^^",
     ),
     "type mismatch in a filter": (base().filter("user = 'x'"), "spec.pipeline[0].filter.where: "),
     "unknown column in select": (
@@ -197,9 +203,13 @@ def test_a_side_table_over_its_bound_is_refused_with_its_size(root: str) -> None
 
 
 def test_explain_says_what_is_read_pushed_fused_and_broadcast(root: str) -> None:
-    plan = base(where="day = '2026-01-02'").anti_join("spam/", on="user").filter(
-        "upper(country) = 'DE'"
-    ).select("user").plan(root)
+    plan = (
+        base(where="day = '2026-01-02'")
+        .anti_join("spam/", on="user")
+        .filter("upper(country) = 'DE'")
+        .select("user")
+        .plan(root)
+    )
     text = explain(plan)
     for part in (
         "Stage 0: one task, fused (data workers, 1 CPU a task)",

@@ -15,7 +15,9 @@ units = st.lists(st.integers(1, 500), min_size=1, max_size=60).map(
 )
 
 
-@given(units=units, seed=st.integers(0, 2**31 - 1), epoch=st.integers(0, 50), rows=st.integers(1, 900))
+@given(
+    units=units, seed=st.integers(0, 2**31 - 1), epoch=st.integers(0, 50), rows=st.integers(1, 900)
+)
 def test_every_unit_is_in_one_group_and_groups_fit_the_piece(
     units: list[Unit], seed: int, epoch: int, rows: int
 ) -> None:

@@ -1,4 +1,5 @@
-"""Whatever the optimiser does, the rows are those of a naive reference: SQL in DuckDB over the files."""
+"""Whatever the optimiser does, the rows are those of a naive reference: SQL in DuckDB over the "
+"files."""
 
 import tempfile
 from pathlib import Path
@@ -39,7 +40,9 @@ def tables(draw: st.DrawFn) -> pa.Table:
     columns["tag"] = column(st.sampled_from("abc"), pa.string()).dictionary_encode()
     columns["flag"] = column(st.booleans(), pa.bool_())
     columns["when"] = column(st.integers(0, 10**15), pa.timestamp("us"))
-    columns["items"] = column(st.lists(st.none() | st.integers(0, 9), max_size=3), pa.list_(pa.int64()))
+    columns["items"] = column(
+        st.lists(st.none() | st.integers(0, 9), max_size=3), pa.list_(pa.int64())
+    )
     columns["id"] = pa.array(range(size), pa.int64())
     return pa.table(columns)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-import yaml
 
+from pipeline_runtime.config.documents import read_documents
 from pipeline_runtime.config.steps import Step
 from pipeline_runtime.steps import (
     BindContext,
@@ -53,7 +53,10 @@ def add_ctr(table: pa.Table, window: int) -> pa.Table:
 
 
 def parse(text: str) -> list[Step]:
-    return [Step.model_validate_json(json.dumps(item)) for item in yaml.safe_load(text)]
+    (document,) = read_documents(text)
+    assert isinstance(document.value, list)
+    assert not (document.problems or document.warnings)
+    return [Step.model_validate_json(json.dumps(item)) for item in document.value]
 
 
 @pytest.mark.parametrize("text", YAML, ids=lambda text: text.split(":")[0].strip("- "))

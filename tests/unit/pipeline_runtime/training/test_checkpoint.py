@@ -45,7 +45,10 @@ def test_older_ones_are_removed_only_when_newer_ones_are_whole(tmp_path: Path) -
     for step in (1, 2, 3):
         save(store, step)
     assert [header.step for header in store.headers()] == [3, 2]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-0000000002", "step-0000000003"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "step-0000000002",
+        "step-0000000003",
+    ]
 
 
 def truncate_state(folder: Path) -> None:
@@ -85,7 +88,7 @@ def test_damage_that_keeps_the_size_is_found_by_the_hash(tmp_path: Path) -> None
     data = bytearray(state.read_bytes())
     data[len(data) // 2] ^= 0xFF
     state.write_bytes(data)
-    with pytest.raises(CheckpointError, match="SHA-256 must be .* damaged"):
+    with pytest.raises(CheckpointError, match=r"SHA-256 must be .* damaged"):
         store.load(store.headers()[0])
 
 

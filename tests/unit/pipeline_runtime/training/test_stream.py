@@ -179,7 +179,9 @@ def test_another_number_of_ranks_reads_what_none_has_read(
     positions, seen = [], []
     for rank in range(old):
         mine = groups[rank::old]
-        stream = make_stream([p for p in pieces if p.header.group in {g.index for g in mine}], mine, 3)
+        stream = make_stream(
+            [p for p in pieces if p.header.group in {g.index for g in mine}], mine, 3
+        )
         for _, table in zip(range(steps), stream.epoch_tables(0), strict=False):
             seen += table.column("x").to_pylist() if table is not None else []
         positions.append(Position.from_json(stream.position.to_json()))
