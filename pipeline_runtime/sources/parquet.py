@@ -9,6 +9,7 @@ by `read_row_group`, the fastest flat reader there is in Python (see benchmarks/
 from __future__ import annotations
 
 import fnmatch
+import posixpath
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -155,9 +156,12 @@ def open_parquet(source: ParquetSource, storage_root: str) -> ParquetTable:
     found = [_list_files(location) for location in locations]
     base = locations[0]
     listed = sorted({(path, root) for paths, root in found for path in paths})
-    paths, roots = tuple(path for path, _ in listed), [root for _, root in listed]
-    partitioning = _discover_partitioning(paths, roots[0])
-    fragments = _make_fragments(base.filesystem, paths, roots[0], partitioning)
+    paths = tuple(path for path, _ in listed)
+    # Partition folders are those below a file's own uri; a file's name must be unique in the table.
+    below = [path.removeprefix(root).lstrip("/") for path, root in listed]
+    shared = posixpath.commonpath([root for _, root in listed])
+    partitioning = _discover_partitioning(below)
+    fragments = _make_fragments(base.filesystem, paths, below, partitioning)
     _read_footers(fragments)
     partitions = tuple(
         pads.get_partition_keys(fragment.partition_expression) for fragment in fragments
@@ -165,7 +169,7 @@ def open_parquet(source: ParquetSource, storage_root: str) -> ParquetTable:
     return ParquetTable(
         description=", ".join(source.locations),
         schema=_common_schema(fragments, partitions, partitioning.schema if partitioning else None),
-        files=tuple(path.removeprefix(root).lstrip("/") for path, root in listed),
+        files=tuple(path.removeprefix(shared).lstrip("/") for path in paths),
         paths=paths,
         filesystem=base.filesystem,
         partition_values=partitions,
@@ -230,11 +234,11 @@ def _matches(path: str, pattern: str) -> bool:
     )
 
 
-def _discover_partitioning(paths: Sequence[str], root: str) -> Any:
-    """Hive partitioning of the folders below the root, its types from their values."""
+def _discover_partitioning(below: Sequence[str]) -> Any:
+    """Hive partitioning of the folders below the uri, its types from their values."""
     names: dict[str, list[str]] = {}
-    for path in paths:
-        for part in path.removeprefix(root).split("/")[:-1]:
+    for path in below:
+        for part in path.split("/")[:-1]:
             if "=" in part:
                 name, value = part.split("=", 1)
                 names.setdefault(name, []).append(value)
@@ -252,19 +256,17 @@ def _partition_type(values: Sequence[str]) -> pa.DataType:
 
 
 def _make_fragments(
-    filesystem: Any, paths: Sequence[str], root: str, partitioning: Any
+    filesystem: Any, paths: Sequence[str], below: Sequence[str], partitioning: Any
 ) -> list[Any]:
     form = pads.ParquetFileFormat()
-    true = pads.scalar(True)
+    everywhere = pads.scalar(True)
     return [
         form.make_fragment(
             path,
             filesystem,
-            partition_expression=partitioning.parse(path.removeprefix(root).lstrip("/"))
-            if partitioning
-            else true,
+            partition_expression=partitioning.parse(relative) if partitioning else everywhere,
         )
-        for path in paths
+        for path, relative in zip(paths, below, strict=True)
     ]
 
 

@@ -98,7 +98,12 @@ class RankingConfig(SpecModel):
     report_every_steps: PositiveInt = 10
 
     def rules(self) -> Iterator[tuple[str, str]]:
-        for field, names in (("dense", self.dense or ()), ("categorical", self.categorical or ())):
+        lists = {
+            "dense": self.dense or (),
+            "categorical": self.categorical or (),
+            "sequences": tuple(sequence.column for sequence in self.sequences or ()),
+        }
+        for field, names in lists.items():
             for name in sorted({name for name in names if names.count(name) > 1}):
                 yield field, f"must not repeat an item, got {name!r} twice; remove one"
         is_constant = self.schedule == "constant"
@@ -172,7 +177,7 @@ def choose_features(
     """
     label = config.label or label or DEFAULT_LABEL
     roles = {field.name: _role(field.type) for field in schema}
-    found = list(_wrong_columns(config, label, roles))
+    found = list(_wrong_columns(config, label, schema))
     free = {name: role for name, role in roles.items() if name not in (label, weight, ROW_WEIGHT)}
     features = _build_features(config, label, free, schema) if not found else None
     if features is not None and not (features.dense or features.categorical or features.sequences):
@@ -224,27 +229,31 @@ def _sequence_feature(sequence: SequenceConfig, schema: pa.Schema) -> SequenceFe
 
 
 def _wrong_columns(
-    config: RankingConfig, label: str, roles: Mapping[str, str]
+    config: RankingConfig, label: str, schema: pa.Schema
 ) -> Iterator[tuple[Path, str]]:
-    number = ("a number or a boolean", ("number", "id"))
-    integer = ("an integer", ("id",))
-    integers = ("a list of integers", ("ids",))
-    wanted: list[tuple[Path, str, tuple[str, tuple[str, ...]]]] = [(("label",), label, number)]
-    wanted += [(("dense", i), name, number) for i, name in enumerate(config.dense or ())]
-    wanted += [
-        (("categorical", i), name, integer) for i, name in enumerate(config.categorical or ())
-    ]
-    for i, sequence in enumerate(config.sequences or ()):
-        wanted.append((("sequences", i, "column"), sequence.column, integers))
-        if sequence.target is not None:
-            wanted.append((("sequences", i, "target"), sequence.target, integer))
-    for path, name, (kind, allowed) in wanted:
-        if name not in roles:
-            near = find_similar(name, roles)
+    for path, name, kind, roles in _named_columns(config, label):
+        if name not in schema.names:
+            near = find_similar(name, schema.names)
             hint = f"did you mean {near}?" if near else "add it to the pipeline or training.columns"
             yield path, f"must be a column of the batches, got {name!r}; {hint}"
-        elif roles[name] not in allowed:
-            yield path, f"must be {kind}, got a column of another type: {name!r}; cast it"
+        elif _role(schema.field(name).type) not in roles:
+            yield path, f"must be {kind}, got {name!r} of type {schema.field(name).type}; cast it"
+
+
+def _named_columns(
+    config: RankingConfig, label: str
+) -> Iterator[tuple[Path, str, str, tuple[str, ...]]]:
+    """Every column that is named: where, its name, what it must be in words, and its roles."""
+    number, integer = ("number", "id"), ("id",)
+    yield ("label",), label, "a number or a boolean", number
+    for i, name in enumerate(config.dense or ()):
+        yield ("dense", i), name, "a number or a boolean", number
+    for i, name in enumerate(config.categorical or ()):
+        yield ("categorical", i), name, "an integer", integer
+    for i, sequence in enumerate(config.sequences or ()):
+        yield ("sequences", i, "column"), sequence.column, "a list of integers", ("ids",)
+        if sequence.target is not None:
+            yield ("sequences", i, "target"), sequence.target, "an integer", integer
 
 
 # --- the model ------------------------------------------------------------------------------------
@@ -345,6 +354,14 @@ class _Lookup(torch.autograd.Function):
         return grad_RD, None, None, None
 
 
+def look_up(
+    weight_RD: torch.Tensor, rows_M: torch.Tensor, items_N: torch.Tensor, starts_G1: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows [M, D], and the mean of each bag of items [G, D], 0 for an empty one."""
+    found: tuple[torch.Tensor, torch.Tensor] = _Lookup.apply(weight_RD, rows_M, items_N, starts_G1)
+    return found
+
+
 def _chunks(ids_N: torch.Tensor, width: int) -> Iterator[slice]:
     """Slices that torch works on in one thread, and that fit its cache; all at once on a GPU."""
     is_cpu = ids_N.device.type == "cpu"
@@ -418,7 +435,7 @@ class RankingModel(nn.Module):
         """Embeddings of each tensor of rows [..., D], and the mean [B, D] of each sequence."""
         bags = _concatenate(sequences, self.device)
         rows_M = torch.cat([each.flatten() for each in rows])
-        found_MD, means_GD = _Lookup.apply(self.weight_RD, rows_M, bags.items_N, bags.starts_B1)
+        found_MD, means_GD = look_up(self.weight_RD, rows_M, bags.items_N, bags.starts_B1)
         parts = found_MD.split([each.numel() for each in rows])
         found = [part.unflatten(0, each.shape) for part, each in zip(parts, rows, strict=True)]
         return found, list(means_GD.chunk(len(sequences))) if sequences else []

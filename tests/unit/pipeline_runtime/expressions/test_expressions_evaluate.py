@@ -195,5 +195,5 @@ def test_only_named_columns_are_touched() -> None:
     broken = pa.DictionaryArray.from_arrays(indices, pa.array(["a"]), safe=False)
     table = pa.table({"i": [1], "broken": broken})
     assert evaluate(parse("i + 1"), table).to_pylist() == [2]
-    with pytest.raises(ExpressionError, match="Index 5 out of bounds"):
+    with pytest.raises(IndexError, match="Index 5 out of bounds"):
         evaluate(parse("broken = 'a'"), table)

@@ -1,0 +1,231 @@
+"""Parquet tables: what counts as a table's files, one schema, and errors that name the file."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline_runtime.config import ParquetSource
+from pipeline_runtime.errors import SourceError
+from pipeline_runtime.sources import ParquetTable, open_parquet, resolve_uri
+
+
+def put(path: Path, **columns: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns or {"x": [1, 2, 3]}), path)
+    return path
+
+
+def open_(root: Path, *uris: str) -> ParquetTable:
+    source = ParquetSource(uri=uris[0]) if len(uris) == 1 else ParquetSource(uris=uris)
+    return open_parquet(source, str(root))
+
+
+def read_all(table: ParquetTable, columns: list[str] | None = None) -> pa.Table:
+    names = columns if columns is not None else table.schema.names
+    parts = [t for unit in table.scan(()).units for t in table.read(unit, names, 1 << 20)]
+    return pa.concat_tables(parts)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    put(tmp_path / "t/day=2026-01-01/hour=5/a.parquet")
+    put(tmp_path / "t/day=2026-01-02/hour=11/b.parquet", x=[4])
+    put(tmp_path / "t/_delta_log/c.parquet", y=["hidden"])
+    put(tmp_path / "t/.tmp/d.parquet", y=["hidden"])
+    (tmp_path / "t/_SUCCESS").write_text("")
+    (tmp_path / "t/day=2026-01-01/notes.txt").write_text("not Parquet")
+    return tmp_path
+
+
+LOCATIONS = {
+    "a directory, hive partitions as columns": (("t/",), 4, {"x", "day", "hour"}),
+    "a directory without a slash": (("t",), 4, {"x", "day", "hour"}),
+    "one file": (("t/day=2026-01-01/hour=5/a.parquet",), 3, {"x"}),
+    "a glob over folders": (("t/day=*/hour=11/*.parquet",), 1, {"x", "day", "hour"}),
+    "a glob that names folders": (("t/day=2026-01-0[12]",), 4, {"x", "day", "hour"}),
+    "a recursive glob": (("t/**/*.parquet",), 4, {"x", "day", "hour"}),
+    "a list": (
+        ("t/day=2026-01-01/hour=5/a.parquet", "t/day=2026-01-02/hour=11/b.parquet"),
+        4,
+        {"x"},
+    ),
+    "a directory inside a partition": (("t/day=2026-01-02/",), 1, {"x", "hour"}),
+}
+
+
+@pytest.mark.parametrize(("uris", "rows", "columns"), LOCATIONS.values(), ids=LOCATIONS)
+def test_locations(lake: Path, uris: tuple[str, ...], rows: int, columns: set[str]) -> None:
+    table = open_(lake, *uris)
+    assert set(table.schema.names) == columns
+    assert read_all(table).num_rows == rows
+
+
+def test_partition_values_are_integers_where_all_are_and_text_otherwise(lake: Path) -> None:
+    table = open_(lake, "t/")
+    assert table.schema.field("day").type == pa.string()
+    assert table.schema.field("hour").type == pa.int64()
+    assert set(read_all(table, ["hour", "day"]).to_pylist()[0].items()) == {
+        ("day", "2026-01-01"),
+        ("hour", 5),
+    }
+
+
+def test_a_partition_column_alone_has_as_many_values_as_the_file_has_rows(lake: Path) -> None:
+    assert read_all(open_(lake, "t/"), ["day"]).column("day").to_pylist().count("2026-01-01") == 3
+
+
+def test_files_without_a_suffix_are_read_where_none_has_one(tmp_path: Path) -> None:
+    put(tmp_path / "spark/part-00000")
+    (tmp_path / "spark/_SUCCESS").write_text("")
+    assert read_all(open_(tmp_path, "spark/")).num_rows == 3
+
+
+def test_a_long_row_group_is_read_in_parts(tmp_path: Path) -> None:
+    put(tmp_path / "a.parquet", x=list(range(10)))
+    table = open_(tmp_path, "a.parquet")
+    unit = table.scan(()).units[0]
+    parts = [part.column("x").to_pylist() for part in table.read(unit, ["x"], 4)]
+    assert parts == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_encodings_that_do_not_change_values_are_no_other_schema(tmp_path: Path) -> None:
+    put(tmp_path / "t/a.parquet", s=pa.array(["a", "b"]), n=[1, 2])
+    put(tmp_path / "t/b.parquet", n=[3], s=pa.array(["a"]).dictionary_encode())
+    put(tmp_path / "t/c.parquet", s=pa.array(["c"], pa.large_string()), n=[4])
+    rows = read_all(open_(tmp_path, "t/"))
+    assert rows.column("s").to_pylist() == ["a", "b", "a", "c"]
+    assert rows.column("n").to_pylist() == [1, 2, 3, 4]
+
+
+def test_a_table_travels_without_its_footers(lake: Path) -> None:
+    table = open_(lake, "t/")
+    unit = table.scan(()).units[0]
+    copy = pickle.loads(pickle.dumps(table))
+    assert next(iter(copy.read(unit, ["x"], 10))).equals(next(iter(table.read(unit, ["x"], 10))))
+    assert copy.fragments == ()
+
+
+def broken_nothing(root: Path) -> None:
+    pass
+
+
+def broken_no_parquet(root: Path) -> None:
+    (root / "t").mkdir()
+    (root / "t/_SUCCESS").write_text("")
+
+
+def broken_missing_column(root: Path) -> None:
+    put(root / "t/a.parquet", x=[1], y=[2])
+    put(root / "t/b.parquet", x=[1])
+
+
+def broken_extra_column(root: Path) -> None:
+    put(root / "t/a.parquet", x=[1])
+    put(root / "t/b.parquet", x=[1], y=[2])
+
+
+def broken_other_type(root: Path) -> None:
+    put(root / "t/a.parquet", x=[1])
+    put(root / "t/b.parquet", x=["one"])
+
+
+def broken_footer(root: Path) -> None:
+    put(root / "t/a.parquet", x=[1])
+    (root / "t/b.parquet").write_bytes(b"PAR1 this is no Parquet file")
+
+
+def broken_empty_file(root: Path) -> None:
+    put(root / "t/a.parquet", x=[1])
+    (root / "t/b.parquet").write_bytes(b"")
+
+
+def broken_partitions(root: Path) -> None:
+    put(root / "t/day=1/a.parquet", x=[1])
+    put(root / "t/b.parquet", x=[1])
+
+
+def broken_repeated_column(root: Path) -> None:
+    (root / "t").mkdir()
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
+    pq.write_table(table, root / "t/a.parquet")
+
+
+BROKEN = {
+    broken_nothing: r"nothing is there; check the uri and the storage root",
+    broken_no_parquet: r"the folder holds no Parquet files",
+    broken_missing_column: r"t/b\.parquet: mixed schemas: it lacks column 'y', unlike .*t/a\.parquet",
+    broken_extra_column: r"t/b\.parquet: mixed schemas: it has an extra column 'y'",
+    broken_other_type: r"t/b\.parquet: mixed schemas: column 'x' is string, but int64 in .*t/a\.",
+    broken_footer: r"t/b\.parquet: cannot read the Parquet footer",
+    broken_empty_file: r"t/b\.parquet: cannot read the Parquet footer",
+    broken_partitions: r"partition folders differ",
+    broken_repeated_column: r"two columns are called 'x'",
+}
+
+
+@pytest.mark.parametrize(
+    ("arrange", "message"), BROKEN.items(), ids=lambda x: getattr(x, "__name__", "")
+)
+def test_a_broken_table_is_refused_naming_the_file(
+    tmp_path: Path, arrange: Any, message: str
+) -> None:
+    arrange(tmp_path)
+    with pytest.raises(SourceError, match=message):
+        open_(tmp_path, "t/")
+
+
+def test_a_glob_without_a_match_says_how_many_files_it_looked_at(lake: Path) -> None:
+    with pytest.raises(SourceError, match="no file matches the pattern; 2 files are below"):
+        open_(lake, "t/day=1999*/*.parquet")
+
+
+def test_a_file_that_is_gone_when_read_is_named(tmp_path: Path) -> None:
+    path = put(tmp_path / "t/a.parquet")
+    table = open_(tmp_path, "t/")
+    unit = table.scan(()).units[0]
+    path.unlink()
+    with pytest.raises(
+        SourceError, match=r"t/a\.parquet: the file is gone since the run was planned"
+    ):
+        list(table.read(unit, ["x"], 10))
+
+
+def test_a_corrupt_page_is_named_with_its_row_group(tmp_path: Path) -> None:
+    path = put(tmp_path / "t/a.parquet", x=list(range(10_000)))
+    table = open_(tmp_path, "t/")
+    data = bytearray(path.read_bytes())
+    data[4:400] = b"\xff" * 396
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match=r"t/a\.parquet: cannot read row group 0"):
+        list(table.read(table.scan(()).units[0], ["x"], 1 << 20))
+
+
+def test_fsspec_serves_what_pyarrow_does_not(tmp_path: Path) -> None:
+    put(tmp_path / "t/day=1/a.parquet", x=[7])
+    table = open_parquet(ParquetSource(uri=f"local://{tmp_path}/t/"), "")
+    assert read_all(table).to_pylist() == [{"x": 7, "day": 1}]
+
+
+def test_an_unknown_scheme_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="cannot open a filesystem for 'nosuch'"):
+        open_(tmp_path, "nosuch://bucket/t")
+
+
+ROOTS = {
+    "relative to a local root": ("data/", "build/", "build/data/"),
+    "relative to a bucket": ("data/", "s3://bucket/team/", "s3://bucket/team/data/"),
+    "a scheme stands alone": ("s3://other/t", "build/", "s3://other/t"),
+    "an absolute path stands alone": ("/mnt/t", "s3://bucket", "/mnt/t"),
+    "no root": ("t", "", "t"),
+}
+
+
+@pytest.mark.parametrize(("uri", "root", "expected"), ROOTS.values(), ids=ROOTS)
+def test_a_uri_without_a_scheme_is_relative_to_the_storage_root(
+    uri: str, root: str, expected: str
+) -> None:
+    assert resolve_uri(uri, root) == expected
