@@ -231,7 +231,7 @@ def _null_if_zero(divisor: Datum) -> Datum:
 
 
 def _remainder(left: Datum, right: Datum) -> Datum:
-    """C's remainder, with the sign of `left`; NumPy, since Arrow before 24 has no such kernel."""
+    """C's remainder, with the sign of `left`; NumPy, since Arrow 21 has no such kernel."""
     divisor = _null_if_zero(right)
     valid = pc.and_(pc.is_valid(left), pc.is_valid(divisor))
     with np.errstate(invalid="ignore"):  # the remainder of infinity is NaN, without a warning
@@ -240,9 +240,10 @@ def _remainder(left: Datum, right: Datum) -> Datum:
 
 
 def _to_numpy(values: Datum, fill: int = 0) -> np.ndarray:
+    if isinstance(values, pa.Scalar):
+        value = values.as_py() if values.is_valid else fill
+        return np.asarray(value, dtype=values.type.to_pandas_dtype())
     filled = pc.fill_null(values, pa.scalar(fill, values.type))
-    if isinstance(filled, pa.Scalar):
-        return np.asarray(filled.as_py(), dtype=values.type.to_pandas_dtype())
     return np.asarray(filled.to_numpy(zero_copy_only=False))
 
 

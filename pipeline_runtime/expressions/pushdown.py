@@ -17,6 +17,7 @@ from operator import and_, or_
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline_runtime.expressions import types
 from pipeline_runtime.expressions.expression import Expression, build_plan
 from pipeline_runtime.expressions.plan import Apply, Constant, Plan, Read, Shared
 
@@ -119,10 +120,13 @@ class _Translator:
         return test(pc.field(left.name), right.value)
 
     def _is_plain(self, plan: Plan) -> bool:
-        """True for a column whose stored type is the one it is compared as."""
-        if not isinstance(plan, Read) or self._schema.field(plan.name).type != plan.type:
+        """True for a column that Arrow compares with a constant as `evaluate` does."""
+        if not isinstance(plan, Read):
             return False
-        return any(is_kind(plan.type) for is_kind in _SAFE_KINDS)
+        stored = self._schema.field(plan.name).type
+        if pa.types.is_dictionary(stored) and types.is_text(plan.type):
+            stored = stored.value_type
+        return stored == plan.type and any(is_kind(plan.type) for is_kind in _SAFE_KINDS)
 
 
 # Kinds whose statistics Arrow compares as `evaluate` compares their values.

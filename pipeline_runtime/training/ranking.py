@@ -436,7 +436,7 @@ class RankingModel(nn.Module):
         bags = _concatenate(sequences, self.device)
         rows_M = torch.cat([each.flatten() for each in rows])
         found_MD, means_GD = look_up(self.weight_RD, rows_M, bags.items_N, bags.starts_B1)
-        parts = found_MD.split([each.numel() for each in rows])
+        parts = torch.split(found_MD, [each.numel() for each in rows])
         found = [part.unflatten(0, each.shape) for part, each in zip(parts, rows, strict=True)]
         return found, list(means_GD.chunk(len(sequences))) if sequences else []
 

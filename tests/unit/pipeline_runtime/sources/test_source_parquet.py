@@ -157,7 +157,7 @@ def broken_repeated_column(root: Path) -> None:
 BROKEN = {
     broken_nothing: r"nothing is there; check the uri and the storage root",
     broken_no_parquet: r"the folder holds no Parquet files",
-    broken_missing_column: r"t/b\.parquet: mixed schemas: it lacks column 'y', unlike .*t/a\.parquet",
+    broken_missing_column: r"t/b\.parquet: mixed schemas: it lacks column 'y', unlike .*t/a\.",
     broken_extra_column: r"t/b\.parquet: mixed schemas: it has an extra column 'y'",
     broken_other_type: r"t/b\.parquet: mixed schemas: column 'x' is string, but int64 in .*t/a\.",
     broken_footer: r"t/b\.parquet: cannot read the Parquet footer",

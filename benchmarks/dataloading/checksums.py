@@ -1,0 +1,157 @@
+"""Sums over delivered tensors that are equal for equal rows, in whatever order and batches.
+
+    totals   a sum a column, and of the rows' identities: reads every byte once, so it is the
+             consumer of the loader's limit at the same time, and checks every timed epoch
+    proof    binds each value to its row, and each item of a list to its place: a checksum for each
+             column of hash(identity, value), taken in an epoch of its own that is not timed
+
+`check_agreement` compares what the loaders gave; speeds of loaders that differ are never printed.
+All sums are modulo 2⁶⁴. Shapes: B rows, L items of a fixed-size list, N items of all lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.dataloading.errors import DisagreementError
+from benchmarks.dataloading.workloads import ROW_ID_COLUMNS
+from pipeline_runtime.batches import OFFSETS_SUFFIX, ROW_WEIGHT, VALUES_SUFFIX, Batch
+from pipeline_runtime.hashing import combine, mix64
+
+Sums = dict[str, int]
+Words = npt.NDArray[np.uint64]
+
+_MODULUS = 1 << 64
+_NAN_BITS = np.uint64(0x7FC00000)  # of float32: the one NaN that counts, whatever its payload
+_INTEGER_OF = {"f4": np.dtype(np.int32), "f8": np.dtype(np.int64)}
+# A value's place in its list enters its hash by this odd factor (SplitMix64's increment).
+_PLACE = np.uint64(0x9E3779B97F4A7C15)
+_MAX_SHOWN = 5
+
+
+def totals_of(batch: Batch) -> Sums:
+    """Rows, identities and a sum a column; every tensor is read once, offsets included."""
+    sums = identities_of(batch)
+    for name, tensor in batch.items():
+        values = tensor.numpy()
+        if name.endswith(OFFSETS_SUFFIX):  # sums of offsets depend on the batches; lengths do not
+            sums[name] = int(np.diff(values).sum())
+        elif values.dtype == np.bool_:
+            sums[name] = int(np.count_nonzero(values))
+        else:
+            sums[name] = int(_as_integers(values).sum(dtype=np.int64)) % _MODULUS
+    return sums
+
+
+def identities_of(batch: Batch) -> Sums:
+    """How many rows, Σh and Σh² of their identities."""
+    hashes = _identity_B(batch)
+    squares = hashes * hashes
+    return {
+        "rows": len(hashes),
+        "identities": int(hashes.sum(dtype=np.uint64)),
+        "identities squared": int(squares.sum(dtype=np.uint64)),
+    }
+
+
+def proof_of(batch: Batch) -> Sums:
+    """Rows, identities, and a checksum a column that binds contents to rows and places."""
+    sums, identity_B = identities_of(batch), _identity_B(batch)
+    for name in sorted(batch):
+        if name.endswith(OFFSETS_SUFFIX):
+            continue
+        plain = name.removesuffix(VALUES_SUFFIX)
+        hashes_B = _hash_rows(batch, plain)
+        sums[plain] = int(combine(identity_B, hashes_B).sum(dtype=np.uint64))
+    return sums
+
+
+def add_sums(left: Sums, right: Mapping[str, int]) -> Sums:
+    """Sums of two sets of rows, as one."""
+    names = left.keys() | right.keys()
+    return {name: (left.get(name, 0) + right.get(name, 0)) % _MODULUS for name in names}
+
+
+def check_agreement(what: str, found: Mapping[str, Mapping[str, int]]) -> None:
+    """Compare what the loaders delivered.
+
+    Args:
+        what: level and table, for the message.
+        found: sums by loader; the first one's are what the others must have.
+
+    Raises:
+        DisagreementError: loaders differ; names the loaders, the columns and both sides.
+    """
+    (first, expected), *others = found.items()
+    problems = [
+        f"{loader} differs from {first} in {_explain(expected, got)}"
+        for loader, got in others
+        if dict(got) != dict(expected)
+    ]
+    if problems:
+        raise DisagreementError(
+            f"{what}: loaders must deliver the same rows, but {'; '.join(problems)}; no speed of "
+            "loaders that disagree is reported: mend the loader that is wrong"
+        )
+
+
+def _explain(expected: Mapping[str, int], got: Mapping[str, int]) -> str:
+    names = sorted(expected.keys() | got.keys())
+    wrong = [name for name in names if expected.get(name) != got.get(name)]
+    shown = [f"{n!r} ({_show(expected.get(n))}, got {_show(got.get(n))})" for n in wrong]
+    more = f" and {len(shown) - _MAX_SHOWN} more" if len(shown) > _MAX_SHOWN else ""
+    return ", ".join(shown[:_MAX_SHOWN]) + more
+
+
+def _show(value: int | None) -> str:
+    return "absent" if value is None else f"{value:x}" if value > 1 << 40 else str(value)
+
+
+def _identity_B(batch: Batch) -> Words:
+    first, second = (_words(batch[name].numpy()) for name in ROW_ID_COLUMNS)
+    return combine(mix64(first), mix64(second))
+
+
+def _hash_rows(batch: Batch, name: str) -> Words:
+    """A hash [B] of the values of a column, of whatever shape."""
+    if name in batch:
+        values = batch[name].numpy()
+        words = _words(values)
+        return mix64(words) if values.ndim == 1 else _sum_places(words)
+    offsets_B1 = batch[name + OFFSETS_SUFFIX].numpy()
+    words_N = _words(batch[name + VALUES_SUFFIX].numpy())
+    lengths_B = np.diff(offsets_B1)
+    places_N = np.arange(len(words_N)) - np.repeat(offsets_B1[:-1], lengths_B)
+    mixed_N = mix64(words_N + places_N.astype(np.uint64) * _PLACE)
+    ends_N1 = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(mixed_N, dtype=np.uint64)])
+    sums_B = ends_N1[offsets_B1[1:]] - ends_N1[offsets_B1[:-1]]
+    return combine(sums_B, lengths_B.astype(np.uint64))
+
+
+def _sum_places(words_BL: Words) -> Words:
+    length = words_BL.shape[1]
+    places_L = np.arange(length, dtype=np.uint64) * _PLACE
+    sums_B = mix64(words_BL + places_L).sum(axis=1, dtype=np.uint64)
+    return combine(sums_B, np.full(len(words_BL), length, dtype=np.uint64))
+
+
+def _words(values: npt.NDArray[np.generic]) -> Words:
+    """Each value as 64 bits: the number of an integer, the bits of a float."""
+    words = _as_integers(values).astype(np.int64).view(np.uint64)
+    if values.dtype.kind == "f":
+        words[np.isnan(values)] = _NAN_BITS
+    return words
+
+
+def _as_integers(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Floats as the integers of their bits; a view."""
+    integer = _INTEGER_OF.get(values.dtype.str[1:])
+    return values if integer is None else values.view(integer)
+
+
+def num_rows(batch: Batch) -> int:
+    """Rows of a batch."""
+    return int(batch[ROW_WEIGHT].shape[0])

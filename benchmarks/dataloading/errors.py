@@ -1,0 +1,11 @@
+"""What makes the benchmark refuse its own figures."""
+
+from __future__ import annotations
+
+
+class BenchmarkError(Exception):
+    """The benchmark cannot go on, or must not: the message says why and what to do."""
+
+
+class DisagreementError(BenchmarkError):
+    """Two loaders delivered different rows or contents, so their speeds must not be compared."""

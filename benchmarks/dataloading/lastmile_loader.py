@@ -1,0 +1,81 @@
+"""Lastmile's batches by the path that `lastmile run` takes from manifest to tensors.
+
+The plan, its groups, the Ray Data feed, one split, the stream of exact batches, the conversion: the
+calls of `run.prepare`, `run.driver` and `training.worker`, in one process with the consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from benchmarks.dataloading.workloads import BATCH_SIZE, Workload, build_experiment
+from pipeline_runtime.batches import Batch, to_batch
+from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.ray_data import RayDataFeed, RayDataOptions, build_dataset
+from pipeline_runtime.plan import Plan, build_plan, plan_groups, rows_per_piece
+from pipeline_runtime.plan.groups import Group
+from pipeline_runtime.training.position import Position
+from pipeline_runtime.training.stream import BatchStream, Cutting
+
+
+class LastmileLoader:
+    """One epoch of a manifest's training stream."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._plan: Plan = build_plan(build_experiment(workload), workload.root)
+        self._waited = Waited()
+        self._position = Position()
+
+    def batches(self) -> Iterator[Batch]:
+        """The epoch's batches, in the order in which they come."""
+        cutting = Cutting(
+            batch_size=BATCH_SIZE, last_batch="pad", weight_column=self._workload.weight_column
+        )
+        groups, piece_rows = self._groups()
+        stream = BatchStream(
+            pieces=self._feed(groups, piece_rows).pieces(self._waited),
+            groups=groups,
+            cutting=cutting,
+            position=self._position,
+            waited=self._waited,
+        )
+        for table in stream.epoch_tables(0):
+            assert table is not None  # a single rank has rows at every step
+            yield to_batch(
+                table,
+                weight_column=self._workload.weight_column,
+                label_column=self._workload.label_column,
+            )
+
+    def _groups(self) -> tuple[list[Group], int]:
+        stream = self._plan.training
+        units = stream.scan.units
+        piece_rows = rows_per_piece(units, stream.shuffle, stream.max_rows_per_block)
+        groups = plan_groups(
+            units, seed=stream.seed, epoch=0, shuffle=stream.shuffle, piece_rows=piece_rows
+        )
+        return groups, piece_rows
+
+    def _feed(self, groups: list[Group], piece_rows: int) -> RayDataFeed:
+        options = RayDataOptions(
+            preserve_order=self._plan.preserve_order, broadcast=self._plan.broadcast
+        )
+        dataset = build_dataset(self._plan.training, groups, piece_rows, options, _ignore)
+        return RayDataFeed(dataset.streaming_split(1, equal=False)[0])
+
+    def profile(self) -> dict[str, float]:
+        """Seconds: what the consumer's side waited for, and one core's on each step."""
+        waited = asdict(self._waited)
+        seconds = {f"waited {n}": waited[n] for n in ("production", "transfer", "batching")}
+        kinds = (kind for _, kind, _ in self._plan.training.step_rows)
+        for index, (kind, count) in enumerate(zip(kinds, self._position.counts, strict=True)):
+            seconds[f"step {index} {kind}"] = count.seconds
+        return seconds
+
+
+def _ignore(error: LastmileError) -> None:
+    """Ray raises the failure here too; there is no monitor to tell."""
+    del error

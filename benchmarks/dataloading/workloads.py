@@ -1,0 +1,173 @@
+"""The three levels of last-mile work, each once as a manifest and as constants for the peers.
+
+Lastmile runs the manifest; `arrow_work` and `stock_loader` do the same by hand. Two kernels are
+shared on purpose, since a peer with another hash would keep other rows: `hashing.keep_mask` decides
+which negatives stay and `hashing.bucket_of` gives the buckets. What comes before and after them is
+each loader's own.
+
+    none    all columns that become tensors as they are
+    light   the same, without the rows of spam users
+    heavy   the model's columns: spam users out, label derived, negatives downsampled, weighted,
+            nulls filled, the sequence padded, categorical ids hashed
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pipeline_runtime.config import DatasetExperiment, parse_experiment
+from pipeline_runtime.sample_data.options import SampleDataOptions
+
+LEVELS: Final = ("none", "light", "heavy")
+BATCH_SIZE: Final = 4096  # rows; the spec's default
+
+NUM_DENSE: Final = 20
+NUM_CATEGORIES: Final = 16
+DENSE: Final = tuple(f"dense_{index:02d}" for index in range(NUM_DENSE))
+CATEGORIES: Final = tuple(f"cat_{index:02d}" for index in range(NUM_CATEGORIES))
+# No integer tensor says "missing", so columns of ids with nulls need work before they convert.
+CATEGORIES_WITH_NULLS: Final = ("cat_00", "cat_06", "cat_11", "cat_14")
+WHOLE_CATEGORIES: Final = tuple(n for n in CATEGORIES if n not in CATEGORIES_WITH_NULLS)
+TEXTS: Final = ("user_country", "device")
+SEQUENCE: Final = "user_sequence"
+
+# What identifies a row among the delivered tensors: `position` counts within a request.
+ROW_ID_COLUMNS: Final = ("request_id", "position")
+# What the row's identity is to sampling: the sample data's own column.
+ROW_KEY: Final = "_lastmile_row_id"
+SPAM_KEY: Final = "user_id"
+
+KEEP_PERCENT: Final = 25  # of the negatives, so that about one row in three is left
+DOWNSAMPLE_SEED: Final = 17
+CONVERSION_WEIGHT: Final = 2.0  # a click that led to a conversion counts twice
+SEQUENCE_LENGTH: Final = 128  # between the shortest (100) and the longest (200) list
+NUM_BUCKETS: Final = 100_000
+HASH_SEED: Final = 0  # the spec's default
+UNKNOWN_TEXT: Final = "unknown"
+
+HASHED: Final = (*CATEGORIES, *TEXTS)
+PLAIN_COLUMNS: Final = (
+    *ROW_ID_COLUMNS,
+    *("timestamp", SPAM_KEY, "user_age_days", SEQUENCE, "user_sequence_actions", "item_id"),
+    *DENSE,
+    *WHOLE_CATEGORIES,
+    *("clicked", "conversion_delay_hours", "dwell_seconds"),
+)
+KEPT_COLUMNS: Final = (*ROW_ID_COLUMNS, "item_id", *DENSE)  # that heavy work hands on unchanged
+HEAVY_COLUMNS: Final = (*KEPT_COLUMNS, SEQUENCE, *HASHED, "label", "sample_weight")
+_HEAVY_INPUTS: Final = (SPAM_KEY, "clicked", "saves", "conversion_delay_hours")
+
+# The same model at every level: columns that all three deliver.
+MODEL_CONFIG: Final[dict[str, Any]] = {
+    "dense": list(DENSE),
+    "categorical": [*WHOLE_CATEGORIES, "item_id", "position"],
+    "sequences": [{"column": SEQUENCE, "target": "item_id"}],
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Work of one level on one table of sample data.
+
+    Args:
+        level: one of `LEVELS`.
+        root: folder of the sample data; relative paths are relative to the working directory.
+        switched_off: planner options that Lastmile goes without, such as `fusion`; no peer has them.
+        where: rows of the table that are read, as `spec.dataset.where`; for Lastmile alone.
+        shuffle: `spec.training.shuffle.unit`; for Lastmile alone.
+    """
+
+    level: str
+    root: str
+    switched_off: tuple[str, ...] = ()
+    where: str | None = None
+    shuffle: str = "none"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that batches carry."""
+        return HEAVY_COLUMNS if self.level == "heavy" else PLAIN_COLUMNS
+
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """Columns that a peer reads from the files: those it uses, as a good engineer would."""
+        if self.level != "heavy":
+            return PLAIN_COLUMNS
+        return (*KEPT_COLUMNS, SEQUENCE, *HASHED, *_HEAVY_INPUTS, ROW_KEY)
+
+    @property
+    def label_column(self) -> str:
+        return "label" if self.level == "heavy" else "clicked"
+
+    @property
+    def weight_column(self) -> str | None:
+        return "sample_weight" if self.level == "heavy" else None
+
+
+def build_experiment(workload: Workload) -> DatasetExperiment:
+    """The manifest that Lastmile runs, as `lastmile run` would read it."""
+    dataset: dict[str, Any] = {"parquet": {"uri": "impressions/"}, "rowKey": [ROW_KEY]}
+    if workload.where:
+        dataset["where"] = workload.where
+    training: dict[str, Any] = {
+        "batchSize": BATCH_SIZE,
+        "columns": list(workload.columns),
+        "labelColumn": workload.label_column,
+        "shuffle": {"unit": workload.shuffle},
+    }
+    if workload.weight_column:
+        training["weightColumn"] = workload.weight_column
+    return parse_experiment(
+        {
+            "apiVersion": "experiments.lastmile.dev/v1alpha1",
+            "kind": "DatasetExperiment",
+            "metadata": {"name": f"benchmark-{workload.level}"},
+            "spec": {
+                "dataset": dataset,
+                "pipeline": _build_steps(workload.level),
+                "pipelineOptions": {name: False for name in workload.switched_off},
+                "training": training,
+            },
+        }
+    )
+
+
+def _build_steps(level: str) -> list[Any]:
+    if level == "none":
+        return []
+    spam = {"antiJoin": {"parquet": {"uri": "spam_users/"}, "on": [SPAM_KEY]}}
+    return [spam] if level == "light" else [spam, *_build_heavy_steps()]
+
+
+def _build_heavy_steps() -> list[Any]:
+    by = f"case when conversion_delay_hours is not null then {CONVERSION_WEIGHT} else 1.0 end"
+    return [
+        {"derive": {"columns": {"label": "clicked or coalesce(saves, 0) > 0"}}},
+        {
+            "downsample": {
+                "where": "not label",
+                "keepPercent": KEEP_PERCENT,
+                "seed": DOWNSAMPLE_SEED,
+                "weightColumn": "sample_weight",
+            }
+        },
+        {"weight": {"column": "sample_weight", "by": by}},
+        {"fillNull": {"columns": _build_fillers()}},
+        {"padSequence": {"columns": [SEQUENCE], "length": SEQUENCE_LENGTH}},
+        {"hashBucket": {"columns": list(HASHED), "buckets": NUM_BUCKETS, "seed": HASH_SEED}},
+    ]
+
+
+def _build_fillers() -> dict[str, Any]:
+    return {**dict.fromkeys(TEXTS, UNKNOWN_TEXT), **dict.fromkeys(CATEGORIES_WITH_NULLS, 0)}
+
+
+# A day of the sample data is one file; with fewer rows the table has fewer days, not smaller files.
+_ROWS_PER_DAY: Final = 125_000
+_MAX_DAYS: Final = 8
+
+
+def sample_options(rows: int) -> SampleDataOptions:
+    """The sample data with so many rows; a million is what `lastmile sample-data` makes."""
+    return SampleDataOptions(rows=rows, days=max(1, min(_MAX_DAYS, rows // _ROWS_PER_DAY)))

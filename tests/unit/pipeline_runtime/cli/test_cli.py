@@ -1,0 +1,144 @@
+"""The command line without a run: what it prints, where, and the code it exits with."""
+
+import json
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline_runtime import errors
+from pipeline_runtime.cli import main
+from pipeline_runtime.cli.failures import exit_code_of
+
+MANIFEST = """
+apiVersion: experiments.lastmile.dev/v1alpha1
+kind: DatasetExperiment
+metadata: {{name: {name}}}
+spec:
+  dataset: {{parquet: {{uri: t/}}}}
+  pipeline:
+  - filter: {{where: "{where}"}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "build/t").mkdir(parents=True)
+    pq.write_table(pa.table({"x": [1, 2, 3]}), tmp_path / "build/t/a.parquet")
+    (tmp_path / "good.yaml").write_text(MANIFEST.format(name="good", where="x > 1"))
+    (tmp_path / "bad.yaml").write_text(MANIFEST.format(name="Bad_Name", where=""))
+    (tmp_path / "typo.yaml").write_text(MANIFEST.format(name="typo", where="y > 1"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/lastmile", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    return int(caught.value.code or 0)
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_validate_says_what_is_valid(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert call(monkeypatch, "validate", "-f", "good.yaml") == 0
+    assert capsys.readouterr().out == "good.yaml: good: valid\n"
+
+
+def test_validate_reports_every_problem_of_every_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert call(monkeypatch, "validate", "-f", "good.yaml", "-f", "bad.yaml") == 2
+    captured = capsys.readouterr()
+    assert captured.out == "good.yaml: good: valid\n"
+    lines = captured.err.splitlines()
+    assert lines[0].startswith("error: bad.yaml:4:12: metadata.name: ")
+    assert lines[1].startswith("error: bad.yaml:8:14: spec.pipeline[0].filter.where: ")
+    assert lines[-1] == "2 problems"
+
+
+def test_validate_json_is_json_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert call(monkeypatch, "validate", "--json", "-f", "bad.yaml") == 2
+    document = json.loads(capsys.readouterr().out)
+    assert document["valid"] is False
+    assert [problem["path"] for problem in document["problems"]] == [
+        "metadata.name",
+        "spec.pipeline[0].filter.where",
+    ]
+
+
+def test_validate_without_a_file_is_a_usage_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert call(monkeypatch, "validate") == 2
+    assert "give at least one file or directory with -f" in capsys.readouterr().err
+
+
+def test_explain_prints_the_plan_and_set_changes_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert call(monkeypatch, "explain", "-f", "good.yaml") == 0
+    assert "pushed to the files: x > 1" in capsys.readouterr().out
+    change = "pipelineOptions.pushdown=false"
+    assert call(monkeypatch, "explain", "-f", "good.yaml", "--set", change, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["pushedPredicates"] == []
+
+
+def test_explain_shows_where_an_expression_is_wrong(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert call(monkeypatch, "explain", "-f", "typo.yaml") == 2
+    assert capsys.readouterr().err == (
+        "error:\nspec.pipeline[0].filter.where: no column is named 'y'; there are x\n"
+        "    y > 1\n    ^\n"
+    )
+
+
+def test_a_missing_table_has_its_own_exit_code(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert call(monkeypatch, "explain", "-f", "good.yaml", "--storage-root", "elsewhere/") == 3
+    assert "elsewhere/t/: nothing is there" in capsys.readouterr().err
+
+
+def test_sample_data_is_bounded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert call(monkeypatch, "sample-data", "--rows", "5") == 2
+    assert "must be from 10,000 to 100,000,000, got 5" in " ".join(capsys.readouterr().err.split())
+
+
+def test_sample_data_says_what_it_wrote(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert call(monkeypatch, "sample-data", "--rows", "10000", "--output", "out", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 10_000
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    assert call(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out.startswith("lastmile 0.")
+
+
+def test_report_of_a_folder_without_a_run_is_a_clear_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert call(monkeypatch, "report", str(folder)) == 1
+    assert "summary.json" in capsys.readouterr().err
+
+
+def test_every_kind_of_error_has_an_exit_code() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    codes = {kind.__name__: exit_code_of(kind.__name__) for kind in kinds}
+    assert {codes[name] for name in ("ManifestError", "SourceError", "CheckpointError")} == {2, 3, 4}
+    assert codes["Interrupted"] == 130
+    assert codes["StepError"] == codes["TrainingError"] == 1
+    assert exit_code_of(None) == 0

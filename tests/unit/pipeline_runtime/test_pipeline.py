@@ -1,0 +1,73 @@
+"""The fluent API: every method writes what a manifest would say, and pipelines are values."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from pipeline_runtime import Pipeline
+from pipeline_runtime.config import Step, load_manifests
+from pipeline_runtime.errors import ManifestError
+
+EVERY_STEP = (
+    Pipeline.read_parquet("t/", row_key="id")
+    .filter("x > 0")
+    .derive(y="x * 2")
+    .anti_join("spam/", on="user", where="bad", maxBytes=1000)
+    .join("items/", on=["item"], how="inner", columns="price")
+    .downsample(10, where="not label", seed=3, weight_column="w")
+    .sample(50, by="user", seed=4)
+    .weight("w", "price")
+    .rename({"a": "b"})
+    .select("a", "b")
+    .drop("a")
+    .cast(x="float32")
+    .fill_null(x=0, s="none")
+    .pad_sequence("items", length=8, value=-1)
+    .truncate("items", length=4, keep="tail")
+    .hash_bucket("user", buckets=100, seed=5)
+    .map("my_module:my_function", options={"k": 1}, format="numpy")
+)
+
+
+def test_there_is_a_method_for_every_kind_of_step() -> None:
+    kinds = {next(iter(step)) for step in EVERY_STEP.steps}
+    assert kinds == {field.alias or name for name, field in Step.model_fields.items()}
+
+
+def test_what_the_methods_write_is_a_valid_manifest(tmp_path: Path) -> None:
+    path = tmp_path / "m.yaml"
+    path.write_text(EVERY_STEP.to_yaml("all", batch_size=64, checkpoint={"everySteps": 5}))
+    loaded = load_manifests(path)[0].experiment
+    assert loaded == EVERY_STEP.experiment("all", batch_size=64, checkpoint={"everySteps": 5})
+    assert loaded.spec.training.batch_size == 64
+    assert [step.kind for step in loaded.spec.pipeline] == [next(iter(s)) for s in EVERY_STEP.steps]
+
+
+def test_a_method_leaves_the_pipeline_it_was_called_on_as_it_was() -> None:
+    base = Pipeline.read_parquet("t/")
+    longer = base.filter("x > 1")
+    assert base.steps == ()
+    assert len(longer.steps) == 1
+
+
+def test_a_mistake_is_reported_as_in_a_manifest() -> None:
+    with pytest.raises(ManifestError, match=r"spec\.pipeline\[0\]\.downsample\.keepPercent: "):
+        Pipeline.read_parquet("t/").downsample(101).experiment("x")
+    with pytest.raises(ManifestError, match=r"spec\.pipelineOptions\.fusoin: .*did you mean fusion"):
+        Pipeline.read_parquet("t/").with_options(fusoin=False).experiment("x")
+
+
+def test_head_reads_no_more_than_it_needs_and_a_function_may_be_given_itself(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    pq.write_table(pa.table({"x": range(100)}), tmp_path / "t/a.parquet", row_group_size=10)
+    (tmp_path / "t/b.parquet").write_bytes((tmp_path / "t/a.parquet").read_bytes())
+    pipeline = Pipeline.read_parquet("t/").filter("x >= 5").with_options(rows_per_block=10)
+    assert pipeline.head(3, str(tmp_path)).to_pydict() == {"x": [5, 6, 7]}
+    assert pipeline.head(0, str(tmp_path)).num_rows == 0
+    assert pipeline.to_table(str(tmp_path)).num_rows == 190
+    assert Pipeline.read_parquet("t/").map(yaml.safe_load).steps[0] == {
+        "map": {"function": "yaml:safe_load"}
+    }
