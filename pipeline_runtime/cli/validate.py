@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -28,6 +30,7 @@ def validate(
     if not targets:
         raise typer.BadParameter("give at least one file or directory with -f")
     loaded, problems = _load(targets, overrides or [])
+    problems += [problem for manifest in loaded for problem in _check_expressions(manifest)]
     warnings = [warning for manifest in loaded for warning in manifest.warnings]
     if as_json:
         print(json.dumps(_document(loaded, problems, warnings), indent=2))
@@ -48,6 +51,16 @@ def _load(targets: list[str], overrides: list[str]) -> tuple[list[LoadedManifest
     return loaded, problems
 
 
+def _check_expressions(manifest: LoadedManifest) -> list[Problem]:
+    """Syntax of the expressions, where Arrow is installed to have a language at all."""
+    if importlib.util.find_spec("pyarrow") is None:
+        return []
+    from pipeline_runtime.plan.syntax import check_syntax
+
+    problems = check_syntax(manifest.experiment.spec)
+    return [replace(problem, file=manifest.file) for problem in problems]
+
+
 def _document(
     loaded: list[LoadedManifest], problems: list[Problem], warnings: list[Problem]
 ) -> dict[str, Any]:
@@ -63,8 +76,10 @@ def _document(
 
 
 def _print(loaded: list[LoadedManifest], problems: list[Problem], warnings: list[Problem]) -> None:
+    broken = {problem.file for problem in problems}
     for manifest in loaded:
-        print(f"{manifest.file}: {manifest.experiment.metadata.name}: valid")
+        if manifest.file not in broken:
+            print(f"{manifest.file}: {manifest.experiment.metadata.name}: valid")
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     for problem in problems:

@@ -241,8 +241,7 @@ def _remainder(left: Datum, right: Datum) -> Datum:
 
 def _to_numpy(values: Datum, fill: int = 0) -> np.ndarray:
     if isinstance(values, pa.Scalar):
-        value = values.as_py() if values.is_valid else fill
-        return np.asarray(value, dtype=values.type.to_pandas_dtype())
+        values = pa.repeat(values, 1)  # NumPy stretches one row to all
     filled = pc.fill_null(values, pa.scalar(fill, values.type))
     return np.asarray(filled.to_numpy(zero_copy_only=False))
 

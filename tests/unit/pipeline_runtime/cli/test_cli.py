@@ -75,6 +75,17 @@ def test_validate_json_is_json_alone(
     ]
 
 
+def test_validate_finds_an_expression_that_does_not_parse(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    (folder / "syntax.yaml").write_text(MANIFEST.format(name="syntax", where="x > (1"))
+    assert call(monkeypatch, "validate", "-f", "syntax.yaml") == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: syntax.yaml: spec.pipeline[0].filter.where: ")
+    assert "\n    x > (1\n" in captured.err
+
+
 def test_validate_without_a_file_is_a_usage_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
@@ -138,7 +149,11 @@ def test_report_of_a_folder_without_a_run_is_a_clear_error(
 def test_every_kind_of_error_has_an_exit_code() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     codes = {kind.__name__: exit_code_of(kind.__name__) for kind in kinds}
-    assert {codes[name] for name in ("ManifestError", "SourceError", "CheckpointError")} == {2, 3, 4}
+    assert {codes[name] for name in ("ManifestError", "SourceError", "CheckpointError")} == {
+        2,
+        3,
+        4,
+    }
     assert codes["Interrupted"] == 130
     assert codes["StepError"] == codes["TrainingError"] == 1
     assert exit_code_of(None) == 0

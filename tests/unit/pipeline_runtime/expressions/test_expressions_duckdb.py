@@ -20,7 +20,7 @@ from pipeline_runtime.errors import ExpressionError
 from pipeline_runtime.expressions import evaluate, infer_type, mask, parse
 
 MAX_DEPTH = 2
-NUM_EXAMPLES = 250
+NUM_EXAMPLES = 150
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
     return Stored(pairs)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(text=predicates(), position=st.integers(0, NUM_TABLES - 1))
 def test_no_row_is_lost(text: str, position: int, stored: Stored) -> None:
     expr, (table, dataset) = parse(text), stored.pairs[position]

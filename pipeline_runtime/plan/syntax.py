@@ -1,0 +1,47 @@
+"""The expressions of a spec, checked for syntax alone: what can be said without the table.
+
+`lastmile validate` asks here; names and types are checked when the plan is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipeline_runtime import expressions
+from pipeline_runtime.config import ExperimentSpec
+from pipeline_runtime.config.steps import DeriveStep, Step, WeightStep
+from pipeline_runtime.errors import ExpressionError, Problem
+
+
+def check_syntax(spec: ExperimentSpec) -> list[Problem]:
+    """A problem for every expression that does not parse, under its field's path."""
+    problems = []
+    for path, text in _expressions(spec):
+        try:
+            expressions.parse(text)
+        except ExpressionError as error:
+            problems.append(Problem(path=path, message=str(error)))
+    return problems
+
+
+def _expressions(spec: ExperimentSpec) -> Iterator[tuple[str, str]]:
+    if spec.dataset.where:
+        yield "spec.dataset.where", spec.dataset.where
+    for index, step in enumerate(spec.pipeline):
+        for field, text in _step_expressions(step):
+            yield f"spec.pipeline[{index}].{step.kind}.{field}", text
+    evaluation = spec.training.evaluation
+    if evaluation and evaluation.where:
+        yield "spec.training.evaluation.where", evaluation.where
+
+
+def _step_expressions(step: Step) -> Iterator[tuple[str, str]]:
+    match step.config:
+        case DeriveStep(columns=columns):
+            yield from ((f"columns.{name}", text) for name, text in columns.items())
+        case WeightStep(by=by):
+            yield "by", by
+        case config:
+            where = getattr(config, "where", None)
+            if where:
+                yield "where", where
