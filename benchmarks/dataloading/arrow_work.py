@@ -7,6 +7,7 @@ then one gather of what is left, in its final form. `torch_loader` calls it in i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,7 @@ from benchmarks.dataloading.workloads import (
 from pipeline_runtime import hashing
 from pipeline_runtime.batches import OFFSETS_SUFFIX, ROW_WEIGHT, VALUES_SUFFIX
 
-Array = npt.NDArray[np.generic]
+Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
 # A batch, or more, as numpy: a list column is two arrays, see `pipeline_runtime.batches`.
@@ -112,7 +113,7 @@ def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def to_numpy(array: pa.Array) -> npt.NDArray[np.generic]:
+def to_numpy(array: pa.Array) -> Array:
     """An array's values; a view where Arrow's memory allows; null floats become NaN."""
     if pa.types.is_timestamp(array.type):
         array = array.view(pa.int64())

@@ -12,6 +12,7 @@ All sums are modulo 2⁶⁴. Shapes: B rows, L items of a fixed-size list, N ite
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -138,7 +139,7 @@ def _sum_places(words_BL: Words) -> Words:
     return combine(sums_B, np.full(len(words_BL), length, dtype=np.uint64))
 
 
-def _words(values: npt.NDArray[np.generic]) -> Words:
+def _words(values: npt.NDArray[Any]) -> Words:
     """Each value as 64 bits: the number of an integer, the bits of a float."""
     words = _as_integers(values).astype(np.int64).view(np.uint64)
     if values.dtype.kind == "f":
@@ -146,7 +147,7 @@ def _words(values: npt.NDArray[np.generic]) -> Words:
     return words
 
 
-def _as_integers(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+def _as_integers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Floats as the integers of their bits; a view."""
     integer = _INTEGER_OF.get(values.dtype.str[1:])
     return values if integer is None else values.view(integer)

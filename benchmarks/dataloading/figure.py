@@ -105,5 +105,5 @@ def _draw_roofline(axes: Axes, results: Document, consumer: str) -> None:
             index + 0.42,
             colors=colour,
             linestyles="dashed",
-            label=label if index == 0 else None,
+            label=label if index == 0 else "",
         )

@@ -1,9 +1,8 @@
 """The two processes in which epochs run: one without Ray, one with, alive for the whole benchmark.
 
-A DataLoader forks its workers, which is not safe beside Ray's threads, so loaders with and without
-Ray have a process each; both run the same code around the loader. Jobs go down a pipe, one at a
-time, and epochs come back. While one works the other waits; an idle Ray costs about a hundredth of a
-core.
+A DataLoader forks its workers, which is not safe beside Ray's threads, so loaders with and
+without Ray have a process each; both run the same code around the loader. Jobs go down a pipe, one
+at a time, and epochs come back. While one works the other waits.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def serve(connection: Connection, kind: str) -> None:
         while (job := _next_job(connection)) is not None:
             try:
                 connection.send(("epoch", run_epoch(job, opener(job, frozen))))
-            except Exception:
+            except Exception:  # noqa: BLE001 - it goes to the other side, whatever it is
                 connection.send(("error", traceback.format_exc()))
 
 
@@ -103,7 +102,7 @@ def _next_job(connection: Connection) -> Job | None:
 
 
 def opener(job: Job, frozen: Frozen) -> Callable[[], Loader]:
-    """What opens the job's loader; the roofline's batches are made here, before the clock starts."""
+    """What opens the job's loader; the roofline's batches are made here, before the clock."""
     if job.loader == "roofline":
         frozen.fill(job.workload)
         return lambda: frozen
@@ -116,8 +115,9 @@ def opener(job: Job, frozen: Frozen) -> Callable[[], Loader]:
 def _ray_opener(job: Job) -> Callable[[], Loader]:
     # Imported here: the process without Ray stays without it.
     from benchmarks.dataloading.lastmile_loader import LastmileLoader
-    from benchmarks.dataloading.stock_loader import StockLoader
+    from benchmarks.dataloading.stock_loader import StockLoader, be_quiet
 
+    be_quiet()
     if job.loader == "lastmile":
         return lambda: LastmileLoader(job.workload)
     return lambda: StockLoader(job.workload)

@@ -48,7 +48,7 @@ def _processor() -> str:
 
 
 def tree_cpu_seconds() -> float | None:
-    """Processor seconds of this process and all below it, ended ones included; None but on Linux."""
+    """Processor seconds of this process and all below it, ended ones too; None but on Linux."""
     children: defaultdict[int, list[int]] = defaultdict(list)
     ticks: dict[int, int] = {}
     for folder in _PROC.glob("[0-9]*"):

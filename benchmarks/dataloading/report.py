@@ -24,8 +24,8 @@ def _lines(results: Document) -> Iterator[str]:
     settings = results["settings"]
     yield "# Loading data: torch DataLoader, stock Ray Data, Lastmile"
     yield ""
-    yield f"Made by `{results['command']}` at commit {results['commit']}; do not edit. How to read it:"
-    yield "[README](../README.md)."
+    yield f"Made by `{results['command']}` at commit {results['commit']}; do not edit."
+    yield "How to read it: [README](../README.md)."
     yield ""
     machine = results["machine"]
     load = " and ".join(str(value) for value in results["loadAverage"])
@@ -137,8 +137,8 @@ def _agreement(proof: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     for level, found in proof.items():
         yield (
-            f"- {level}: {', '.join(found['agreed'])} delivered the same {found['rows']:,} rows of "
-            f"the small table, by {len(found['checksums'])} checksums over identities and contents; "
-            f"identities {found['checksums']['identities']}."
+            f"- {level}: {', '.join(found['agreed'])} delivered the same {found['rows']:,} rows "
+            f"of the small table, by {len(found['checksums'])} checksums over identities and "
+            f"contents; identities {found['checksums']['identities']}."
         )
     yield "- Every timed epoch had the column sums of the first of its kind."

@@ -73,7 +73,7 @@ def _consumer_rows(epochs: Sequence[Epoch], consumer: str, table: Table) -> list
         by_loader = {name: [e for e in mine if e.job.loader == name] for name in LOADERS}
         best = fastest(by_loader, TORCH_LOADERS)
         for name, repeats in by_loader.items():
-            row = {"consumer": consumer, "level": level, "loader": name}
+            row: Document = {"consumer": consumer, "level": level, "loader": name}
             if name in TORCH_LOADERS:
                 row |= {"workers": repeats[0].job.num_workers, "isBestDataloader": name == best}
             rows.append(row | _figures(repeats, by_loader[best], table.rows))

@@ -11,7 +11,7 @@ forked, as torch does by default on Linux.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -192,7 +192,7 @@ def join(parts: list[Batch]) -> Batch:
     return {name: _join_column(parts, name) for name in parts[0]}
 
 
-def _join_column(parts: list[Mapping[str, torch.Tensor]], name: str) -> torch.Tensor:
+def _join_column(parts: list[Batch], name: str) -> torch.Tensor:
     columns = [part[name] for part in parts]
     if not name.endswith(OFFSETS_SUFFIX):
         return torch.cat(columns)

@@ -73,7 +73,7 @@ class Workload:
     Args:
         level: one of `LEVELS`.
         root: folder of the sample data; relative paths are relative to the working directory.
-        switched_off: planner options that Lastmile goes without, such as `fusion`; no peer has them.
+        switched_off: planner options that Lastmile goes without, such as `fusion`.
         where: rows of the table that are read, as `spec.dataset.where`; for Lastmile alone.
         shuffle: `spec.training.shuffle.unit`; for Lastmile alone.
     """
@@ -126,7 +126,7 @@ def build_experiment(workload: Workload) -> DatasetExperiment:
             "spec": {
                 "dataset": dataset,
                 "pipeline": _build_steps(workload.level),
-                "pipelineOptions": {name: False for name in workload.switched_off},
+                "pipelineOptions": dict.fromkeys(workload.switched_off, False),
                 "training": training,
             },
         }

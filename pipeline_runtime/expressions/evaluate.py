@@ -74,10 +74,16 @@ def _cut(table: pa.Table, names: Sequence[str]) -> Iterator[_Batch]:
 
 
 class _Runner:
-    """Runs plans of one text, which it needs for messages."""
+    """Runs plans of one text, which it needs for messages.
 
-    def __init__(self, text: str) -> None:
+    With `is_guarded`, a `case` whose branches raise is run again, each branch on its own rows. The
+    first try goes without guards all the way down, so the work grows with the square of the
+    nesting at most, not with two to its power.
+    """
+
+    def __init__(self, text: str, *, is_guarded: bool = True) -> None:
         self._text = text
+        self._unguarded = _Runner(text, is_guarded=False) if is_guarded else None
 
     def run_array(self, plan: Plan, batch: _Batch) -> pa.Array:
         """The value for every row as an array of exactly the plan's type."""
@@ -125,8 +131,11 @@ class _Runner:
     # -- choice ----------------------------------------------------------------------------------
 
     def _choose(self, plan: Choose, batch: _Batch) -> Datum:
-        if plan.can_fail:
-            return self._choose_by_rows(plan, batch)
+        if plan.can_fail and self._unguarded is not None:
+            try:
+                return self._unguarded._choose(plan, batch)
+            except ExpressionError:
+                return self._choose_by_rows(plan, batch)
         result = self._run(plan.default, batch)
         for condition, value in reversed(list(zip(plan.conditions, plan.values, strict=True))):
             is_true = _is_true(self._run(condition, batch))

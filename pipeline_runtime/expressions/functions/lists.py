@@ -53,6 +53,14 @@ def _split(lists: pa.Array) -> _Segments:
     return _Segments(values=lists.values, starts=offsets[:-1], sizes=sizes, is_null=is_null)
 
 
+def _items(parts: _Segments) -> pa.Array:
+    """The values of all rows, row after row; without a copy if nothing lies between the rows."""
+    if np.array_equal(parts.starts[1:], (parts.starts + parts.sizes)[:-1]):
+        start = int(parts.starts[0]) if len(parts.starts) else 0
+        return parts.values.slice(start, int(parts.sizes.sum()))
+    return parts.values.take(pa.array(_positions(parts.starts, parts.sizes)))
+
+
 def _positions(starts: IntArray, sizes: IntArray) -> IntArray:
     """The positions of all values of all rows, row after row."""
     ends = np.cumsum(sizes)
@@ -137,8 +145,7 @@ def _contains(span: Span, args: Arguments) -> Plan:
 def _has_value(dtype: pa.DataType, lists: Datum, value: Datum) -> Datum:
     lists, value = _as_arrays(lists, value)
     parts = _split(lists)
-    items = parts.values.take(pa.array(_positions(parts.starts, parts.sizes)))
-    items = coercion.widen(items, dtype)
+    items = coercion.widen(_items(parts), dtype)
     rows = np.repeat(np.arange(len(parts.sizes)), parts.sizes)
     hits = pc.fill_null(pc.equal(items, value.take(pa.array(rows))), False)
     found = np.zeros(len(parts.sizes), dtype=np.bool_)
@@ -174,7 +181,7 @@ def _sum_type(item: pa.DataType) -> pa.DataType:
 
 def _reduce(ufunc: np.ufunc, dtype: pa.DataType, lists: pa.Array) -> pa.Array:
     parts = _split(lists)
-    items = parts.values.take(pa.array(_positions(parts.starts, parts.sizes)))
+    items = _items(parts)
     rows = np.repeat(np.arange(len(parts.sizes)), parts.sizes)
     rows = rows[items.is_valid().to_numpy(zero_copy_only=False)]
     sizes = np.bincount(rows, minlength=len(parts.sizes))

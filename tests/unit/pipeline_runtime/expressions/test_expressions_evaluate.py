@@ -176,6 +176,15 @@ def test_nested_between_does_not_grow_the_work() -> None:
     assert evaluate(parse(text), pa.table({"i": [1, None]})).to_pylist() == [True, None]
 
 
+def test_nested_guards_do_not_grow_the_work() -> None:
+    text = "cast(s as int64)"
+    for _ in range(90):
+        text = f"if(s != 'x', {text}, -1)"
+    assert evaluate(parse(text), pa.table({"s": ["1", "x"]})).to_pylist() == [1, -1]
+    with pytest.raises(ExpressionError, match="Failed to parse string: 'y'"):
+        evaluate(parse(text), pa.table({"s": ["y", "x"]}))
+
+
 def test_an_expression_is_typed_once_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     table = pa.table({"typed once": [1]})
     expr = parse('"typed once" + 1')

@@ -1,4 +1,4 @@
-"""Manifests of tests/corpus/broken that only a table shows to be wrong: exactly the text beside it."""
+"""Manifests of tests/corpus/broken that only a table shows to be wrong: exactly that text."""
 
 from pathlib import Path
 
