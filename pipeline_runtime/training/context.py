@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -55,7 +56,7 @@ class Records:
     last_checkpoint: str | None = None
     last_step_seconds: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
-    pending: list[HistoryPoint] = field(default_factory=list)
+    pending: deque[HistoryPoint] = field(default_factory=deque)  # taken by the pushing thread
     last_point: float = 0.0
     is_finished: bool = False
 

@@ -82,7 +82,6 @@ def train_worker(config: dict[str, WorkerPlan]) -> None:
 def _build_context(plan: WorkerPlan) -> TrainContext:
     rank = ray.train.get_context().get_world_rank()
     device = ray.train.torch.get_device() if torch.cuda.is_available() else torch.device("cpu")
-    torch.set_default_dtype(torch.float32)
     wiring = Wiring(
         training=_open_training(plan, rank),
         open_evaluation=_evaluation_opener(plan, rank) if plan.evaluation else None,
@@ -161,6 +160,7 @@ class _Pusher:
             self._push()
 
     def _push(self) -> None:
-        pending, self._context.records.pending = self._context.records.pending, []
-        if ray.get(self._monitor.push.remote(self._context.snapshot(), pending)):
+        pending = self._context.records.pending
+        points = [pending.popleft() for _ in range(len(pending))]
+        if ray.get(self._monitor.push.remote(self._context.snapshot(), points)):
             self._context.stop_event.set()
