@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -62,11 +63,18 @@ def pack(piece: Piece) -> pa.Table:
 def unpack(block: pa.Table) -> list[Piece]:
     """The pieces of a block; their tables are views into the block's memory."""
     headers = block.column("header").to_pylist()
-    values = [value for chunk in block.column("payload").chunks for value in chunk]
+    payloads = [p for chunk in block.column("payload").chunks for p in _payloads(chunk)]
     return [
-        Piece(header=_parse_header(header), table=pa.ipc.open_stream(value.as_buffer()).read_all())
-        for header, value in zip(headers, values, strict=True)
+        Piece(header=_parse_header(header), table=pa.ipc.open_stream(payload).read_all())
+        for header, payload in zip(headers, payloads, strict=True)
     ]
+
+
+def _payloads(chunk: pa.LargeBinaryArray) -> list[pa.Buffer]:
+    """The values as views; a scalar of the array would hold a copy of its own."""
+    _, offsets, data = chunk.buffers()
+    cuts = np.frombuffer(offsets, dtype=np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
+    return [data.slice(start, end - start) for start, end in pairwise(cuts.tolist())]
 
 
 def _parse_header(text: str) -> Header:

@@ -42,7 +42,6 @@ class RayDataOptions:
 
     preserve_order: bool = False
     broadcast: bool = True
-    label_selector: dict[str, str] | None = None  # nodes that do data work; None: all
 
 
 def build_dataset(
@@ -55,9 +54,7 @@ def build_dataset(
     """A lazy dataset whose blocks are the packed pieces of these groups, in their order."""
     if options.broadcast:
         stream = broadcast_side_tables(stream)
-    num_tasks = min(MAX_TASKS, len(groups))
-    share = -(-len(groups) // num_tasks)
-    num_tasks = -(-len(groups) // share)
+    num_tasks, share = cut_into_tasks(len(groups))
     held = ray.put((stream, tuple(groups)))
 
     def read(block: pa.Table) -> Iterator[pa.Table]:
@@ -73,6 +70,12 @@ def build_dataset(
         dataset = _map(dataset, _stage_function(held, index, on_failure), stream.stages[index])
     _configure(dataset.context, options)
     return dataset
+
+
+def cut_into_tasks(num_groups: int) -> tuple[int, int]:
+    """How many tasks read the groups, and how many groups each of them reads, but for the last."""
+    share = -(-num_groups // MAX_TASKS)
+    return -(-num_groups // share), share
 
 
 def _stage_function(
@@ -130,8 +133,6 @@ def _configure(context: ray.data.DataContext, options: RayDataOptions) -> None:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_options.preserve_order = options.preserve_order
-    if options.label_selector:
-        context.execution_options.label_selector = options.label_selector
 
 
 @dataclass(frozen=True, slots=True)

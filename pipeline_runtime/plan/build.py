@@ -206,6 +206,9 @@ def _batch_columns(spec: ExperimentSpec, output: pa.Schema) -> tuple[str, ...]:
         ("weightColumn", training.weight_column),
     ):
         problems.check_columns(f"spec.training.{field}", (name,) if name else None, output, _OUTPUT)
+    if training.shuffle.unit == "request":
+        request_key = (spec.dataset.request_key or "",)
+        problems.check_columns("spec.training.shuffle.unit", request_key, output, _OUTPUT)
     problems.raise_if_any()
     wanted = training.columns or tuple(public_schema(output).names)
     extra = (training.label_column, training.weight_column)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,9 +53,9 @@ def make_table(rows: int = 4096, *, seed: int = 0) -> pa.Table:
     """Labels that depend on a dense column, a category, and the item's share of the history."""
     rng = np.random.default_rng(seed)
     dense = rng.standard_normal(rows).astype(np.float32)
-    item = rng.integers(0, NUM_TOPICS, rows)
-    place = rng.integers(0, 4, rows)
     liked = rng.integers(0, NUM_TOPICS, rows)
+    item = np.where(rng.random(rows) < 0.4, liked, rng.integers(0, NUM_TOPICS, rows))
+    place = rng.integers(0, 4, rows)
     lengths = rng.integers(0, 12, rows)
     history = [
         np.where(rng.random(length) < 0.7, topic, rng.integers(0, NUM_TOPICS, length)).tolist()
@@ -174,10 +177,10 @@ def mean_loss(model: RankingModel, batch: Batch) -> torch.Tensor:
 def test_auc_rises_on_a_signal_and_the_base_rate_is_beaten() -> None:
     ctx = run(FakeContext(make_table(), WITH_TARGET, evaluation=make_table(seed=1), num_epochs=3))
     auc = epoch_metrics(ctx, "eval_auc")
-    assert auc[-1] > max(auc[0], 0.78)
+    assert auc[-1] > max(auc[0], 0.82)
     assert epoch_metrics(ctx, "eval_loss")[-1] < epoch_metrics(ctx, "eval_base_rate_loss")[-1]
     assert epoch_metrics(ctx, "eval_normalized_entropy")[-1] < 0.9
-    assert epoch_metrics(ctx, "train_auc")[-1] > 0.78
+    assert epoch_metrics(ctx, "train_auc")[-1] > 0.82
     losses = epoch_metrics(ctx, "loss")
     assert losses[-1] < losses[0]
 
@@ -187,7 +190,7 @@ def test_the_history_is_learned_through_its_target() -> None:
     ctx = FakeContext(
         make_table(), columns | WITH_TARGET, evaluation=make_table(seed=1), num_epochs=4
     )
-    assert epoch_metrics(run(ctx), "eval_auc")[-1] > 0.6
+    assert epoch_metrics(run(ctx), "eval_auc")[-1] > 0.72
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adagrad"])
@@ -613,11 +616,7 @@ def test_dense_statistics_are_those_of_all_rows_of_all_ranks() -> None:
     batches = [[make_dense(step) for step in rank] for rank in values]
     scalers = [DenseScaler(["a"]), DenseScaler(["a"])]
     for step in range(3):
-        parts: list[torch.Tensor] = []
-        for rank in (0, 1):  # what each rank would add
-            copy.deepcopy(scalers[rank]).observe(batches[rank][step], keep_in(parts))
-        for rank in (0, 1):
-            scalers[rank].observe(batches[rank][step], sum_of(parts))
+        observe_together(scalers, [rank[step] for rank in batches])
     known = values[np.isfinite(values)].astype(np.float64)
     count, mean, squares = scalers[0].moments[:, 0].tolist()
     assert count == known.size
@@ -630,16 +629,20 @@ def make_dense(values: Any) -> Batch:
     return {"a": torch.from_numpy(values), ROW_WEIGHT: torch.ones(len(values))}
 
 
-def sum_of(parts: list[torch.Tensor]) -> Any:
-    return lambda _: torch.stack(parts).sum(0)
+def observe_together(scalers: list[DenseScaler], batches: list[Batch]) -> None:
+    """What the ranks do at once: each waits for the others wherever it sums."""
+    barrier, parts = threading.Barrier(len(scalers)), dict[int, torch.Tensor]()
 
+    def reduce_sum(rank: int, tensor: torch.Tensor) -> torch.Tensor:
+        parts[rank] = tensor
+        barrier.wait()
+        total = parts[0] + parts[1]
+        barrier.wait()
+        return total
 
-def keep_in(parts: list[torch.Tensor]) -> Any:
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        parts.append(tensor)
-        return tensor
-
-    return keep
+    with ThreadPoolExecutor(len(scalers)) as pool:
+        for rank, (scaler, batch) in enumerate(zip(scalers, batches, strict=True)):
+            pool.submit(scaler.observe, batch, partial(reduce_sum, rank))
 
 
 def test_dense_columns_of_any_scale_come_out_near_one() -> None:

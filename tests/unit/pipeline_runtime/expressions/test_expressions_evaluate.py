@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pipeline_runtime.errors import ExpressionError
-from pipeline_runtime.expressions import evaluate, expression, infer_type, mask, parse
+from pipeline_runtime.expressions import binder, evaluate, infer_type, mask, parse
 
 TEXTS = [
     pytest.param("1 + 1", id="a constant"),
@@ -189,7 +189,7 @@ def test_an_expression_is_typed_once_a_schema(monkeypatch: pytest.MonkeyPatch) -
     table = pa.table({"typed once": [1]})
     expr = parse('"typed once" + 1')
     evaluate(expr, table)
-    monkeypatch.setattr(expression.binder, "bind", None)
+    monkeypatch.setattr(binder, "bind", None)
     assert evaluate(expr, table.append_column("other", [[1]])).to_pylist() == [2]
 
 

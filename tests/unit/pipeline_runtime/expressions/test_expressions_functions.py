@@ -159,6 +159,7 @@ CASES = [
     ("greatest(i, 0)", [7, 0, 0]),
     ("greatest(nan, 0.5)", [0.5, 1.0, 0.5]),
     ("least(lab, 'e')", ["de", "e", "e"]),
+    ("least(tz, '2026-01-01') = tz", [False, True, False]),
     ("least(d, '2000-01-01')", [dt.date(2000, 1, 1), dt.date(1969, 12, 28), dt.date(2000, 1, 1)]),
     # Any type.
     ("coalesce(i, 0)", [7, -7, 0]),
@@ -209,6 +210,9 @@ CASES = [
     ("epoch_seconds(cast(ts as timestamp_s))", [1769902200, -1, None]),
     ("year(cast(i as timestamp_s))", [1970, 1969, None]),
     ("cast(1.25 as decimal(5, 1))", [Decimal("1.2")] * 3),
+    ("cast(zero as decimal(4, 2))", [Decimal("0.00"), Decimal("2.00"), None]),
+    ("cast(b as decimal(4, 2))", [Decimal("1.00"), Decimal("0.00"), None]),
+    ("cast(dec - dec as bool) or cast(dec as bool)", [True, True, None]),
     ("cast(null as float32)", [None, None, None]),
 ]
 
@@ -238,6 +242,7 @@ def test_every_function_is_tried_above_and_explained_to_users() -> None:
         pytest.param("hash + i", "cast the other to uint64", "hash", id="uint64 and signed"),
         pytest.param("abs(cast(zero - 128 as int8))", "`abs` left the range", None, id="abs"),
         pytest.param("cast(i as uint8)", "cast to uint8: Integer value -7 not in", None, id="cast"),
+        pytest.param("cast(i as decimal(2, 2))", "does not fit in precision", None, id="decimal"),
         pytest.param("1 + cast(s as int64)", "Failed to parse", "cast(s as int64)", id="text"),
         pytest.param("cast(nan as int64)", "cast to int64: Float value nan", None, id="NaN"),
         pytest.param("cast(1e300 as int64)", "Float value 10000000000000000525…", None, id="large"),
