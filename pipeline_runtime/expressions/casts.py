@@ -64,6 +64,10 @@ def _cast(values: Datum, target: pa.DataType) -> Datum:
         values = pc.utf8_trim_whitespace(values)
     if pa.types.is_integer(target) and types.is_number(source):
         return _to_integer(values, target)
+    if pa.types.is_decimal(target) and _is_whole(source):
+        return _whole_to_decimal(values, target)
+    if pa.types.is_boolean(target) and pa.types.is_decimal(source):
+        return pc.not_equal(values, pa.scalar(0, source))
     if pa.types.is_timestamp(source) and source.tz and pa.types.is_timestamp(target):
         values = pc.local_timestamp(values)
     if pa.types.is_timestamp(source) and pa.types.is_timestamp(target):
@@ -71,6 +75,18 @@ def _cast(values: Datum, target: pa.DataType) -> Datum:
     if pa.types.is_timestamp(target) and pa.types.is_integer(source):
         values = values.cast(pa.int64())
     return values.cast(target, safe=not pa.types.is_floating(target))
+
+
+def _is_whole(dtype: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(dtype) or pa.types.is_boolean(dtype))
+
+
+def _whole_to_decimal(values: Datum, target: pa.DataType) -> Datum:
+    """By way of the widest decimal: Arrow refuses one that could not hold every int64."""
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.int8())
+    widest = pa.decimal256(types.MAX_DECIMAL_DIGITS, target.scale)
+    return values.cast(pa.decimal256(types.MAX_DECIMAL_DIGITS, 0)).cast(widest).cast(target)
 
 
 def _to_integer(values: Datum, target: pa.DataType) -> Datum:

@@ -131,7 +131,7 @@ def constant_text(args: Arguments, index: int) -> str:
 def constant_int(args: Arguments, index: int) -> int:
     """The value of argument `index`, which must be an integer literal."""
     value = _constant(args, index)
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool) and value <= literals.MAX_INT64:
         return value
     raise argument_error(args, index, "must be an integer literal, such as 2")
 

@@ -80,8 +80,9 @@ def _length(span: Span, args: Arguments) -> Plan:
 
 def _element(span: Span, args: Arguments) -> Plan:
     lists, index = need_list(args, 0), args[1]
-    if not (pa.types.is_integer(index.type) or pa.types.is_null(index.type)):
-        raise argument_error(args, 1, f"must be an integer, got {index.type}")
+    is_whole = pa.types.is_integer(index.type) and not pa.types.is_uint64(index.type)
+    if not (is_whole or pa.types.is_null(index.type)):
+        raise argument_error(args, 1, f"must be an integer of at most int64, got {index.type}")
     wide = coercion.coerce(index, pa.int64())
     return build_apply(span, "list_element", lists.type.value_type, _take_element, lists, wide)
 

@@ -23,6 +23,8 @@ from pipeline_runtime.expressions.functions.base import (
 from pipeline_runtime.expressions.nodes import Span
 from pipeline_runtime.expressions.plan import ArgumentError, Datum, Kernel, Plan, build_apply
 
+# Beyond the digits of a float64 (17), and well within the exponent of a float32.
+_MAX_ROUND_DIGITS = 18
 # Half away from zero, as in SQL; Arrow's default is half to even.
 _ROUND = partial(pc.round, round_mode="half_towards_infinity")
 
@@ -51,9 +53,9 @@ def _to_integral(name: str, kernel: Kernel) -> Rule:
 
 def _round(span: Span, args: Arguments) -> Plan:
     digits = constant_int(args, 1) if len(args) > 1 else 0
-    # Further digits than a float64 has are an error of the writer.
-    if not -308 <= digits <= 308:
-        raise argument_error(args, 1, f"must lie from -308 to 308, got {digits}")
+    if abs(digits) > _MAX_ROUND_DIGITS:
+        limit = _MAX_ROUND_DIGITS
+        raise argument_error(args, 1, f"must lie from -{limit} to {limit}, got {digits}")
     if digits < 0 and pa.types.is_integer(args[0].type):
         raise argument_error(args, 1, "must not be negative for an integer; cast it to float64")
     return _to_integral("round", partial(_ROUND, ndigits=digits))(span, args)
@@ -87,9 +89,16 @@ def _extreme(name: str, kernel: Kernel) -> Rule:
         if not (types.is_number(dtype) or types.is_text(dtype) or types.is_day_or_time(dtype)):
             raise ArgumentError(f"needs numbers, strings, dates or timestamps, got {dtype}")
         values = (coercion.coerce(plan, dtype) for plan in args)
-        return build_apply(span, name, dtype, kernel, *values)
+        chosen = partial(_choose_zoned, kernel) if getattr(dtype, "tz", None) else kernel
+        return build_apply(span, name, dtype, chosen, *values)
 
     return rule
+
+
+def _choose_zoned(kernel: Kernel, *times: Datum) -> Datum:
+    """Arrow compares timestamps of a zone, but has no minimum of them: the instants have one."""
+    zoned = times[0].type
+    return kernel(*(time.cast(pa.timestamp(zoned.unit)) for time in times)).cast(zoned)
 
 
 FUNCTIONS: tuple[Function, ...] = (
