@@ -21,7 +21,7 @@ from pipeline_runtime.config.steps import MapResources
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.pieces import Piece, pack, unpack
-from pipeline_runtime.feed.work import read_group, run_stage
+from pipeline_runtime.feed.work import places_of, read_group, run_stage
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import Stage, StreamPlan
 from pipeline_runtime.steps.base import SideTable
@@ -67,7 +67,8 @@ def build_dataset(
     dataset = ray.data.range(num_tasks, override_num_blocks=num_tasks)
     dataset = _map(dataset, read, stream.stages[0])
     for index in range(1, len(stream.stages)):
-        dataset = _map(dataset, _stage_function(held, index, on_failure), stream.stages[index])
+        function = _stage_function(held, index, piece_rows, on_failure)
+        dataset = _map(dataset, function, stream.stages[index])
     _configure(dataset.context, options)
     return dataset
 
@@ -79,13 +80,16 @@ def cut_into_tasks(num_groups: int) -> tuple[int, int]:
 
 
 def _stage_function(
-    held: Any, index: int, on_failure: Callable[[LastmileError], None]
+    held: Any, index: int, piece_rows: int, on_failure: Callable[[LastmileError], None]
 ) -> Callable[[pa.Table], Iterator[pa.Table]]:
     def run(block: pa.Table) -> Iterator[pa.Table]:
-        plan, _ = ray.get(held)
+        plan, all_groups = ray.get(held)
         for piece in unpack(block):
+            key = (piece.header.epoch, piece.header.group)
+            group = next(g for g in all_groups if (g.epoch, g.index) == key)
+            places = places_of(group, piece.header, plan.table.files, piece_rows)
             with reporting(on_failure):
-                yield pack(run_stage(plan, index, piece))
+                yield pack(run_stage(plan, index, piece, places))
 
     return run
 

@@ -23,6 +23,9 @@ from pipeline_runtime.plan.model import PlannedStep, Stage, StreamPlan
 from pipeline_runtime.sources import Unit
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 
+# A group of tiny row groups has hundreds of places; an error names the first few.
+_MAX_PLACES = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -108,6 +111,26 @@ def _with_row_hash(stream: StreamPlan, table: pa.Table, place: Place) -> pa.Tabl
     return table.append_column(ROW_HASH_COLUMN, pa.array(hashes, type=pa.uint64()))
 
 
+def name_of(step: PlannedStep) -> str:
+    """A step for people: where the manifest says it, its kind and what it does."""
+    return f"{step.path} ({step.kind} {step.label})"
+
+
+def places_of(group: Group, header: Header, files: Sequence[str], piece_rows: int) -> list[Place]:
+    """Where the rows of a piece came from, for a stage that did not read them itself."""
+    is_cut = len(group.units) == 1
+    first_row = header.piece * piece_rows if is_cut else 0
+    return [
+        Place(
+            file=files[unit.file],
+            row_group=unit.row_group,
+            first_row=first_row,
+            num_rows=min(piece_rows, unit.num_rows - first_row) if is_cut else unit.num_rows,
+        )
+        for unit in group.units
+    ]
+
+
 def run_stage(stream: StreamPlan, index: int, piece: Piece, places: Sequence[Place] = ()) -> Piece:
     """Run one stage's steps on a piece; after the last stage its rows are shuffled and trimmed."""
     stage = stream.stages[index]
@@ -164,11 +187,14 @@ def _shuffle(stream: StreamPlan, header: Header, table: pa.Table) -> pa.Table:
 def _explain_failure(
     step: PlannedStep, header: Header, places: Sequence[Place], error: Exception
 ) -> StepError:
-    where = "; ".join(str(place) for place in places) or f"group {header.group} of the plan"
-    what = f"{step.path} ({step.kind} {step.label}) failed on {where}"
+    where = "; ".join(str(place) for place in places[:_MAX_PLACES])
+    if len(places) > _MAX_PLACES:
+        where += f"; and {len(places) - _MAX_PLACES} more row groups"
+    what = f"{name_of(step)} failed on {where or f'group {header.group} of the plan'}"
     if isinstance(error, LastmileError):
         return StepError(f"{what}: {error}")
-    return StepError(f"{user_traceback(error)}{what}: {type(error).__name__}: {error}")
+    trace = user_traceback(error) if step.kind == "map" else ""
+    return StepError(f"{trace}{what}: {type(error).__name__}: {error}")
 
 
 def user_traceback(error: BaseException) -> str:

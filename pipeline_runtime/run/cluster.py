@@ -15,6 +15,7 @@ import ray
 import torch
 
 from pipeline_runtime.config import DatasetExperiment
+from pipeline_runtime.errors import LastmileError
 
 # Data work needs one core and the split's executor another: with one logical CPU the second of two
 # executions (training, evaluation) would never get any.
@@ -78,13 +79,26 @@ def connected(address: str, world_size: int, *, verbose: bool) -> Iterator[None]
             **common,
         )
     else:
-        ray.init(address=address, **common)
+        _join(address, common)
     for name in ("ray", "ray.data", "ray.train"):
         logging.getLogger(name).setLevel(level)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _join(address: str, options: dict[str, Any]) -> None:
+    """Connect to a cluster that is up. Raises LastmileError if none answers."""
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        where = os.environ.get("RAY_ADDRESS") or "none given by RAY_ADDRESS or on this machine"
+        raise LastmileError(
+            f"--address {address}: must be a Ray cluster that answers, got {where}: "
+            f"{str(error).strip().splitlines()[-1]}; start one with 'ray start --head', or use "
+            "--address local"
+        ) from error
 
 
 def object_store_bytes() -> int:

@@ -6,6 +6,8 @@ out.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -27,6 +29,8 @@ from pipeline_runtime.training.position import Position, redistribute
 
 # Sorts by time, and a second is fine enough: a run takes longer to start.
 _RUN_NAME_FORMAT = "%Y%m%dT%H%M%SZ"
+
+_DIGEST_CHARS = 16  # as many as the run's hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,7 @@ def prepare_run(
         run_hash=run_hash(experiment),
         run_config=run_config(experiment),
         preserve_order=plan.preserve_order,
+        data_digest=_data_digest(plan.training),
     )
     root = open_location(experiment.spec.artifacts.uri, storage_root(experiment, options)).join(
         experiment.metadata.name
@@ -90,6 +95,7 @@ def prepare_run(
     found = _find_checkpoint(root, identity, training.checkpoint.keep) if options.resume else None
     store = found[0] if found else _new_store(root, identity, now, training.checkpoint.keep)
     header = found[1] if found else None
+    _check_same_data(header, identity)
     positions = _positions(header, world_size, preserve_order=plan.preserve_order)
     piece_rows = rows_per_piece(
         plan.training.scan.units, training.shuffle, plan.training.max_rows_per_block
@@ -167,6 +173,23 @@ def _find_checkpoint(
     )
     stores = [CheckpointStore(location=root.join(f, "checkpoints"), keep=keep) for f in folders]
     return find_resumable(stores, identity.run_hash, identity.run_config)
+
+
+def _data_digest(stream: StreamPlan) -> str:
+    """Equal for equal row groups, which a position counts: with others it would mean other rows."""
+    units = [(unit.file, unit.row_group, unit.num_rows) for unit in stream.scan.units]
+    text = json.dumps([list(stream.table.files), units])
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
+
+
+def _check_same_data(header: CheckpointHeader | None, identity: RunIdentity) -> None:
+    if header is not None and header.data_digest != identity.data_digest:
+        raise CheckpointError(
+            f"{header.uri}: the row groups that are read must be those of the checkpoint (digest "
+            f"{header.data_digest}), got others ({identity.data_digest}): files were added, "
+            "removed or rewritten, or pipelineOptions.pushdown was changed; undo that, or start "
+            "anew without --resume"
+        )
 
 
 def _resume_warnings(options: RunOptions, header: CheckpointHeader | None) -> tuple[str, ...]:

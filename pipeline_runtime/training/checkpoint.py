@@ -45,6 +45,7 @@ class CheckpointHeader:
     positions: tuple[dict[str, Any], ...]  # a rank each, see training.position
     num_bytes: int
     sha256: str
+    data_digest: str = ""  # of the row groups that the positions count
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -58,6 +59,7 @@ class CheckpointHeader:
             "positions": list(self.positions),
             "numBytes": self.num_bytes,
             "sha256": self.sha256,
+            "dataDigest": self.data_digest,
         }
 
 
@@ -80,6 +82,7 @@ def _parse_header(uri: str, text: bytes) -> CheckpointHeader:
         positions=tuple(value["positions"]),
         num_bytes=value["numBytes"],
         sha256=value["sha256"],
+        data_digest=value["dataDigest"],
     )
 
 
@@ -144,15 +147,21 @@ class CheckpointStore:
             with place.filesystem.open_input_stream(place.join(_HEADER_FILE).path) as stream:
                 header = _parse_header(place.uri, stream.read())
             info = place.filesystem.get_file_info(place.join(_STATE_FILE).path)
-        except (FileNotFoundError, NotADirectoryError, ValueError):
+        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
             return None
         return header if info.size == header.num_bytes else None
 
     def load(self, header: CheckpointHeader) -> dict[str, Any]:
         """The state. Raises CheckpointError if its bytes are not those that were written."""
         path = self.location.join(header.uri.rsplit("/", 1)[1], _STATE_FILE).path
-        with self.location.filesystem.open_input_stream(path) as stream:
-            data = stream.read()
+        try:
+            with self.location.filesystem.open_input_stream(path) as stream:
+                data = stream.read()
+        except (OSError, pa.ArrowException) as error:
+            raise CheckpointError(
+                f"{header.uri}: the state must be readable on every trainer: {error}; "
+                "check spec.artifacts.uri, then run again with --resume"
+            ) from error
         got = hashlib.sha256(data).hexdigest()
         if got != header.sha256:
             raise CheckpointError(

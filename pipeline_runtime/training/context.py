@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import torch
@@ -22,11 +22,12 @@ from torch import nn
 
 from pipeline_runtime.batches import ROW_WEIGHT, Batch, empty_batch, to_batch, to_device
 from pipeline_runtime.config import Training
-from pipeline_runtime.errors import CheckpointError, Interrupted
+from pipeline_runtime.errors import CheckpointError, Interrupted, TrainingError
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.pieces import StepCount, add_counts
 from pipeline_runtime.monitor import Evaluated, HistoryPoint, RankSnapshot
 from pipeline_runtime.training.checkpoint import CheckpointHeader, CheckpointStore
-from pipeline_runtime.training.stream import Agreement, BatchStream
+from pipeline_runtime.training.stream import Agreement, BatchStream, explain_no_rows
 
 # A point of the history at most so often: an hour's run stays under 10,000 points a metric.
 HISTORY_SECONDS = 0.5
@@ -40,6 +41,7 @@ class RunIdentity:
     run_hash: str
     run_config: dict[str, Any]
     preserve_order: bool
+    data_digest: str  # of the row groups, which the position counts
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,6 +74,7 @@ class Wiring:
     open_evaluation: Callable[[Waited], BatchStream] | None
     store: CheckpointStore
     identity: RunIdentity
+    step_names: tuple[str, ...]  # the read and every step, for people
     resume: tuple[CheckpointHeader, dict[str, Any]] | None
     warn: Callable[[str], None]
     evaluated: Callable[[Evaluated], None]
@@ -173,15 +176,30 @@ class TrainContext:
     def batches(self) -> Iterator[Batch]:
         """Batches of the current epoch that are left, on the device.
 
-        Time between two batches is the entrypoint's compute. Raises what made a row fail.
+        Time between two batches is the entrypoint's compute. Raises what made a row fail,
+        TrainingError if the epoch has no rows, Interrupted if the run was asked to stop and the
+        entrypoint saves no checkpoints.
         """
         for table in self._wiring.training.epoch_tables(self.epoch):
             batch = self._make_batch(table, self.waited)
             if self.records.first_batch_seconds is None:
                 self.records.first_batch_seconds = self.records.seconds()
             yield from self._timed(batch, 0 if table is None else table.num_rows)
+            if self._flags[1] and self.records.checkpoints + self.records.checkpoint_failures == 0:
+                raise Interrupted("stopped as asked; the entrypoint saves no checkpoints")
             if self._is_over():
                 return
+        if self.step == 0:
+            self._refuse_no_rows()
+
+    def _refuse_no_rows(self) -> NoReturn:
+        """A model that saw nothing is no model."""
+        stream = self._wiring.training
+        counts: tuple[StepCount, ...] = ()
+        for one_rank in self._gather(stream.position.counts):
+            counts = add_counts(counts, one_rank)
+        dropped_rows = sum(self._gather(stream.dropped_rows))
+        raise TrainingError(explain_no_rows(self._wiring.step_names, counts, dropped_rows))
 
     def _timed(self, batch: Batch, rows: int) -> Iterator[Batch]:
         self.records.samples += rows
@@ -333,6 +351,7 @@ class TrainContext:
             "run_hash": self._wiring.identity.run_hash,
             "run_config": self._wiring.identity.run_config,
             "preserve_order": self._wiring.identity.preserve_order,
+            "data_digest": self._wiring.identity.data_digest,
             "epoch": self.epoch,
             "step": self.step,
             "world_size": self.world_size,

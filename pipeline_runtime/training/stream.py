@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.pieces import Header, Piece
+from pipeline_runtime.feed.pieces import Header, Piece, StepCount
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 from pipeline_runtime.training.position import Position
@@ -208,3 +208,22 @@ class BatchStream:
             weights = table.column(self.cutting.weight_column).to_numpy()
             hashes = hashes[np.nan_to_num(weights) > 0]
         self.position.checksum.add(hashes)
+
+
+def explain_no_rows(
+    step_names: Sequence[str], counts: Sequence[StepCount], dropped_rows: int
+) -> str:
+    """Why an epoch had no batch, by what the read and every step gave out."""
+    rule = "no rows reached the trainer"
+    if dropped_rows:
+        return (
+            f"{rule}: lastBatch: drop left out all {dropped_rows:,} rows, which do not fill a "
+            "batch on every rank; lower training.batchSize, or use lastBatch: pad"
+        )
+    for name, before, count in zip(step_names[1:], counts, counts[1:], strict=False):
+        if before.rows and not count.rows:
+            return (
+                f"{rule}: {counts[0].rows:,} rows were read, and the last {before.rows:,} of them "
+                f"were left out by {name}; check what it keeps"
+            )
+    return f"{rule}: none were read; check spec.dataset"

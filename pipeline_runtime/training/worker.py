@@ -5,8 +5,10 @@ Everything it needs travels in one `WorkerPlan`; rows come through Ray Train's d
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,12 +58,22 @@ def dataset_name(role: str, rank: int) -> str:
 def train_worker(config: dict[str, WorkerPlan]) -> None:
     """Run one rank to its end. Raises what the entrypoint or the feed raised."""
     plan = config["plan"]
-    context = _build_context(plan)
-    pusher = _Pusher(plan.monitor, context)
-    pusher.start()
+    with _telling(plan):
+        context = _build_context(plan)
+        pusher = _Pusher(plan.monitor, context)
+        pusher.start()
+        try:
+            _call_entrypoint(plan.training.entrypoint, context)
+            context.records.is_finished = True
+        finally:
+            pusher.finish()
+
+
+@contextmanager
+def _telling(plan: WorkerPlan) -> Iterator[None]:
+    """Tell the monitor what ended this rank, before Ray wraps it; a stop as asked is no failure."""
     try:
-        load_entrypoint(plan.training.entrypoint)(context)
-        context.records.is_finished = True
+        yield
     except Interrupted as stop:
         ray.get(plan.monitor.fail.remote("Interrupted", str(stop)))
     except ray.exceptions.RayError:
@@ -69,14 +81,17 @@ def train_worker(config: dict[str, WorkerPlan]) -> None:
     except LastmileError as error:
         ray.get(plan.monitor.fail.remote(type(error).__name__, str(error)))
         raise
-    except Exception as error:
-        message = (
-            f"{user_traceback(error)}spec.training.entrypoint: {plan.training.entrypoint} raised"
-        )
-        ray.get(plan.monitor.fail.remote(TrainingError.__name__, message))
+
+
+def _call_entrypoint(path: str, context: TrainContext) -> None:
+    """Call it. Raises TrainingError, with the user's own traceback first, if it raised."""
+    try:
+        load_entrypoint(path)(context)
+    except (LastmileError, ray.exceptions.RayError):
         raise
-    finally:
-        pusher.finish()
+    except Exception as error:
+        message = f"{user_traceback(error)}spec.training.entrypoint: {path} raised"
+        raise TrainingError(message) from error
 
 
 def _build_context(plan: WorkerPlan) -> TrainContext:
@@ -87,6 +102,7 @@ def _build_context(plan: WorkerPlan) -> TrainContext:
         open_evaluation=_evaluation_opener(plan, rank) if plan.evaluation else None,
         store=plan.store,
         identity=plan.identity,
+        step_names=("the read", *(str(step) for step in plan.stream.steps)),
         resume=(plan.resume, plan.store.load(plan.resume)) if plan.resume else None,
         warn=lambda message: ray.get(plan.monitor.warn.remote(message)),
         evaluated=lambda evaluation: _send_evaluation(plan.monitor, evaluation),
@@ -143,6 +159,7 @@ class _Pusher:
     def __init__(self, monitor: Any, context: TrainContext) -> None:
         self._monitor = monitor
         self._context = context
+        self._raylet_pid = os.getppid()
         self._finished = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lastmile-monitor", daemon=True)
 
@@ -157,6 +174,10 @@ class _Pusher:
 
     def _run(self) -> None:
         while not self._finished.wait(PUSH_SECONDS):
+            if os.getppid() != self._raylet_pid:
+                # The driver was killed, and its Ray with it, which takes seconds to end this
+                # process: in them it would write and remove checkpoints beside a run that resumes.
+                os._exit(1)
             self._push()
 
     def _push(self) -> None:

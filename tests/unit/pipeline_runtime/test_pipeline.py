@@ -56,11 +56,15 @@ def test_a_method_leaves_the_pipeline_it_was_called_on_as_it_was() -> None:
 def test_a_mistake_is_reported_as_in_a_manifest() -> None:
     with pytest.raises(ManifestError, match=r"spec\.pipeline\[0\]\.downsample\.keepPercent: "):
         Pipeline.read_parquet("t/").downsample(101).experiment("x")
-    with pytest.raises(ManifestError, match=r"spec\.pipelineOptions\.fusoin: .*did you mean fusion"):
+    with pytest.raises(
+        ManifestError, match=r"spec\.pipelineOptions\.fusoin: .*did you mean fusion"
+    ):
         Pipeline.read_parquet("t/").with_options(fusoin=False).experiment("x")
 
 
-def test_head_reads_no_more_than_it_needs_and_a_function_may_be_given_itself(tmp_path: Path) -> None:
+def test_head_reads_no_more_than_it_needs_and_a_function_may_be_given_itself(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "t").mkdir()
     pq.write_table(pa.table({"x": range(100)}), tmp_path / "t/a.parquet", row_group_size=10)
     (tmp_path / "t/b.parquet").write_bytes((tmp_path / "t/a.parquet").read_bytes())

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,21 +16,10 @@ import torch
 from torch import nn
 
 from pipeline_runtime.batches import ROW_WEIGHT, Batch, empty_batch, to_batch
-from pipeline_runtime.errors import CheckpointError, LastmileError, ManifestError, TrainingError
-from pipeline_runtime.training.ranking import (
-    DenseScaler,
-    RankingModel,
-    ScoreMeter,
-    area_under_curve,
-    attend,
-    check_config,
-    choose_features,
-    learning_rate,
-    look_up,
-    parse_config,
-    step_seed,
-    train_loop,
-)
+from pipeline_runtime.errors import CheckpointError, TrainingError
+from pipeline_runtime.training.ranking import step_seed, train_loop
+from pipeline_runtime.training.ranking_config import choose_features, parse_config
+from pipeline_runtime.training.ranking_model import RankingModel, look_up
 
 NUM_TOPICS = 8
 # Small tables and larger steps than the defaults, so that a test takes a second.
@@ -250,7 +237,8 @@ def test_the_gradient_of_a_lookup_is_the_same_whatever_the_threads() -> None:
         found, means = look_up(weight, rows, items, torch.tensor([0, 7, 5_000]))
         (found.square().sum() + means.square().sum()).backward()  # type: ignore[no-untyped-call]
         gradients.append(weight.grad)
-    assert gradients[0] is not None and gradients[1] is not None
+    assert gradients[0] is not None
+    assert gradients[1] is not None
     assert torch.equal(gradients[0], gradients[1])
 
 
@@ -390,273 +378,23 @@ def test_rows_that_cannot_be_learned_from_are_refused(
     assert str(caught.value) == message
 
 
-# --- config ---------------------------------------------------------------------------------------
-
-FIELD = "spec.training.config"
-SCHEMA = pa.schema(
-    {
-        "dense": pa.float32(),
-        "is_new": pa.bool_(),
-        "item": pa.int64(),
-        "history": pa.list_(pa.int64()),
-        "scores": pa.list_(pa.float32()),
-        "at": pa.timestamp("us"),
-        "clicked": pa.bool_(),
-        "sample_weight": pa.float32(),
-    }
-)
-WRONG_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
-    "misspelt field": (
-        {"hashsize": 8},
-        f"{FIELD}.hashsize: unknown field; did you mean hashSize?",
-    ),
-    "misspelt field of a sequence": (
-        {"sequences": [{"column": "history", "targt": "item"}]},
-        f"{FIELD}.sequences[0].targt: unknown field; did you mean target?",
-    ),
-    "unknown field": (
-        {"sequences": [{"column": "history", "x": 1}]},
-        f"{FIELD}.sequences[0].x: unknown field; the fields here are column, paddingId, target",
-    ),
-    "wrong type": (
-        {"embeddingDim": "16"},
-        f"{FIELD}.embeddingDim: must be an integer, got '16' (a string); remove the quotes",
-    ),
-    "out of bounds": (
-        {"hashSize": 0},
-        f"{FIELD}.hashSize: must be ≥ 1, got 0; raise it",
-    ),
-    "a size of hidden layers": (
-        {"hidden": [64, 0]},
-        f"{FIELD}.hidden[1]: must be ≥ 1, got 0; raise it",
-    ),
-    "unknown choice": (
-        {"optimizer": "adma"},
-        f"{FIELD}.optimizer: must be one of adam, adagrad, got 'adma'; did you mean adam?",
-    ),
-    "schedule without an end": (
-        {"schedule": "cosine", "warmupSteps": 10},
-        f"{FIELD}.decaySteps: must be above warmupSteps (10) for schedule cosine, got none; give "
-        "the number of steps of the run",
-    ),
-    "end without a schedule": (
-        {"decaySteps": 10},
-        f"{FIELD}.decaySteps: must come with schedule linear or cosine, got constant; remove it",
-    ),
-    "a column twice": (
-        {"dense": ["dense", "dense"]},
-        f"{FIELD}.dense: must not repeat an item, got 'dense' twice; remove one",
-    ),
-    "a sequence twice": (
-        {"sequences": [{"column": "history"}, {"column": "history", "target": "item"}]},
-        f"{FIELD}.sequences: must not repeat an item, got 'history' twice; remove one",
-    ),
-    "two errors at once": (
-        {"hashSize": 0, "hiden": [1]},
-        f"{FIELD}.hiden: unknown field; did you mean hidden?\n"
-        f"{FIELD}.hashSize: must be ≥ 1, got 0; raise it",
-    ),
-    "misspelt column": (
-        {"dense": ["dens"]},
-        f"{FIELD}.dense[0]: must be a column of the batches, got 'dens'; did you mean dense?",
-    ),
-    "column that is not there": (
-        {"categorical": ["qqq"]},
-        f"{FIELD}.categorical[0]: must be a column of the batches, got 'qqq'; add it to the "
-        "pipeline or training.columns",
-    ),
-    "number as category": (
-        {"categorical": ["dense"]},
-        f"{FIELD}.categorical[0]: must be an integer, got 'dense' of type float; cast it",
-    ),
-    "list as number": (
-        {"dense": ["scores"]},
-        f"{FIELD}.dense[0]: must be a number or a boolean, got 'scores' of type "
-        "list<item: float>; cast it",
-    ),
-    "list of numbers as sequence": (
-        {"sequences": [{"column": "scores", "target": "dense"}]},
-        f"{FIELD}.sequences[0].column: must be a list of integers, got 'scores' of type "
-        f"list<item: float>; cast it\n"
-        f"{FIELD}.sequences[0].target: must be an integer, got 'dense' of type float; cast it",
-    ),
-    "unknown label": (
-        {"label": "click"},
-        f"{FIELD}.label: must be a column of the batches, got 'click'; did you mean clicked?",
-    ),
-    "nothing to learn from": (
-        {"dense": [], "categorical": [], "sequences": []},
-        f"{FIELD}: must leave a column to learn from, got only the label; add one",
-    ),
-}
-
-
-@pytest.mark.parametrize(("config", "message"), WRONG_CONFIGS.values(), ids=WRONG_CONFIGS.keys())
-def test_each_wrong_config_has_its_message(config: dict[str, Any], message: str) -> None:
-    with pytest.raises(ManifestError) as caught:
-        check_config(config, SCHEMA, label="clicked", weight="sample_weight")
-    assert str(caught.value) == message
-
-
-def test_columns_are_chosen_by_type_without_label_and_weight() -> None:
-    features = choose_features(parse_config({}), SCHEMA, label="clicked", weight="sample_weight")
-    assert (features.label, features.dense) == ("clicked", ("dense", "is_new"))
-    assert features.categorical == ("item",)
-    assert [sequence.column for sequence in features.sequences] == ["history"]
-
-
-def test_the_label_is_the_configs_or_the_runs_or_clicked() -> None:
-    labels = [
-        choose_features(parse_config(config), SCHEMA, label=label, weight=None).label
-        for config, label in (({"label": "is_new"}, "item"), ({}, "item"), ({}, None))
-    ]
-    assert labels == ["is_new", "item", "clicked"]
-
-
-def test_a_target_is_looked_up_even_if_no_category() -> None:
-    config = parse_config({"categorical": [], **WITH_TARGET})
-    assert choose_features(config, SCHEMA, label=None, weight=None).categorical == ("item",)
-
-
-def test_a_missing_default_label_is_an_error() -> None:
-    with pytest.raises(LastmileError, match=r"spec\.training\.config\.label: must be a column"):
-        choose_features(parse_config({}), pa.schema({"a": pa.int64()}), label=None, weight=None)
-
-
-RATES: dict[str, tuple[dict[str, Any], list[float]]] = {
-    "constant": ({}, [1, 1, 1, 1, 1, 1]),
-    "warm-up": ({"warmupSteps": 3}, [0.25, 0.5, 0.75, 1, 1, 1]),
-    "linear": ({"schedule": "linear", "decaySteps": 4}, [1, 0.75, 0.5, 0.25, 0, 0]),
-    "cosine": ({"schedule": "cosine", "decaySteps": 2}, [1, 0.5, 0, 0, 0, 0]),
-    "warm-up, then linear": (
-        {"schedule": "linear", "warmupSteps": 1, "decaySteps": 5},
-        [0.5, 1, 0.75, 0.5, 0.25, 0],
-    ),
-}
-
-
-@pytest.mark.parametrize(("config", "rates"), RATES.values(), ids=RATES.keys())
-def test_the_learning_rate_follows_the_schedule(config: dict[str, Any], rates: list[float]) -> None:
-    parsed = parse_config({"learningRate": 1.0, **config})
-    assert [learning_rate(parsed, step) for step in range(6)] == pytest.approx(rates)
-
-
-# --- parts ----------------------------------------------------------------------------------------
-
-
-def pairwise_auc(scores: Any, labels: Any, weights: Any) -> float:
-    """AUC by its definition, over all pairs."""
-    better = (scores[:, None] > scores[None]) + 0.5 * (scores[:, None] == scores[None])
-    pairs = (labels * weights)[:, None] * ((1 - labels) * weights)[None]
-    return float((better * pairs).sum() / pairs.sum())
-
-
-@pytest.mark.parametrize("num_scores", [2, 40], ids=["mostly ties", "few ties"])
-def test_auc_equals_its_definition_over_pairs(num_scores: int) -> None:
-    rng = np.random.default_rng(5)
-    scores = rng.integers(-num_scores // 2, num_scores // 2, 300) / 4
-    labels = (rng.random(300) < 0.3).astype(np.float64)
-    weights = rng.integers(0, 4, 300).astype(np.float64)
-    meter = ScoreMeter(torch.device("cpu"))
-    for part in (slice(0, 100), slice(100, None)):
-        columns = [torch.tensor(each[part]) for each in (scores, labels, labels, weights)]
-        meter.add(*columns)
-    metrics = meter.metrics("x", lambda tensor: tensor)
-    assert metrics["x_auc"] == pytest.approx(pairwise_auc(scores, labels, weights), abs=1e-12)
-    assert metrics["x_loss"] == pytest.approx((labels * weights).sum() / weights.sum())
-
-
-@pytest.mark.parametrize("score", [-1e30, -20.0, 20.0, math.inf], ids=str)
-def test_scores_beyond_the_bins_tie_at_the_end(score: float) -> None:
-    meter = ScoreMeter(torch.device("cpu"))
-    ones = torch.ones(2)
-    meter.add(torch.tensor([score, score]), torch.tensor([0.0, 1.0]), ones, ones)
-    assert area_under_curve(meter.histogram) == 0.5
-
-
-def test_one_class_has_a_loss_but_no_auc() -> None:
-    meter = ScoreMeter(torch.device("cpu"))
-    ones = torch.ones(2)
-    meter.add(torch.zeros(2), ones, ones, ones)
-    assert meter.metrics("x", lambda tensor: tensor) == {"x_loss": 1.0}
-
-
-def test_lookup_has_torchs_gradient() -> None:
-    torch.manual_seed(0)
-    weights = [torch.randn(50, 7, requires_grad=True)]
-    weights.append(weights[0].detach().clone().requires_grad_())
-    rows, items = torch.randint(0, 50, (20_000,)), torch.randint(0, 50, (9_000,))
-    starts = torch.tensor([0, 10, 10, 4_000, 9_000])  # an empty bag among them
-    mine = look_up(weights[0], rows, items, starts)
-    torchs = (
-        nn.functional.embedding(rows, weights[1]),
-        nn.functional.embedding_bag(
-            items, weights[1], starts, mode="mean", include_last_offset=True
-        ),
-    )
-    for parts in (mine, torchs):
-        sum((part.square() * part).sum() for part in parts).backward()  # type: ignore[union-attr]
-    assert all(torch.equal(a, b) for a, b in zip(mine, torchs, strict=True))
-    assert weights[0].grad is not None and weights[1].grad is not None
-    assert torch.allclose(weights[0].grad, weights[1].grad, rtol=1e-4, atol=1e-2)
-
-
-def test_attention_weighs_items_and_gives_zero_without_any() -> None:
-    query, keys = torch.tensor([[2.0, 0.0]] * 2), torch.tensor([[[1.0, 0.0], [0.0, 3.0]]] * 2)
-    found = attend(query, keys, torch.tensor([[True, True], [False, False]]))
-    share = 1 / (1 + math.exp(-2 / math.sqrt(2)))  # softmax of (2/√2, 0)
-    assert found[0].tolist() == pytest.approx([share, 3 * (1 - share)])
-    assert found[1].tolist() == [0.0, 0.0]
-
-
-def test_dense_statistics_are_those_of_all_rows_of_all_ranks() -> None:
-    rng = np.random.default_rng(0)
-    values = rng.lognormal(2, 1, (2, 3, 100)).astype(np.float32)  # ranks, steps, rows
-    values[:, :, ::7] = math.nan
-    batches = [[make_dense(step) for step in rank] for rank in values]
-    scalers = [DenseScaler(["a"]), DenseScaler(["a"])]
-    for step in range(3):
-        observe_together(scalers, [rank[step] for rank in batches])
-    known = values[np.isfinite(values)].astype(np.float64)
-    count, mean, squares = scalers[0].moments[:, 0].tolist()
-    assert count == known.size
-    assert mean == pytest.approx(known.mean())
-    assert squares / count == pytest.approx(known.var())
-    assert torch.equal(scalers[0].moments, scalers[1].moments)
-
-
-def make_dense(values: Any) -> Batch:
-    return {"a": torch.from_numpy(values), ROW_WEIGHT: torch.ones(len(values))}
-
-
-def observe_together(scalers: list[DenseScaler], batches: list[Batch]) -> None:
-    """What the ranks do at once: each waits for the others wherever it sums."""
-    barrier, parts = threading.Barrier(len(scalers)), dict[int, torch.Tensor]()
-
-    def reduce_sum(rank: int, tensor: torch.Tensor) -> torch.Tensor:
-        parts[rank] = tensor
-        barrier.wait()
-        total = parts[0] + parts[1]
-        barrier.wait()
-        return total
-
-    with ThreadPoolExecutor(len(scalers)) as pool:
-        for rank, (scaler, batch) in enumerate(zip(scalers, batches, strict=True)):
-            pool.submit(scaler.observe, batch, partial(reduce_sum, rank))
-
-
-def test_dense_columns_of_any_scale_come_out_near_one() -> None:
-    values = np.array([1.7e9, 1.7e9 + 10, 1.7e9 + 20, np.nan])  # seconds since 1970
-    batch = make_dense(values)
-    scaler = DenseScaler(["a"])
-    scaler.observe(batch, lambda tensor: tensor)
-    scaled = scaler(batch)
-    assert scaled[:, 0].tolist() == pytest.approx([-1.2247, 0, 1.2247, 0], abs=1e-3)
-    assert scaled[:, 2].tolist() == [0, 0, 0, 1]  # the flag for missing
-
-
 def test_features_of_one_kind_are_enough() -> None:
     table = make_table(512)
     for kind in ("dense", "item", "history"):
         alone = table.select([kind, "clicked"])
         assert epoch_metrics(run(FakeContext(alone, {})), "train_auc")
+
+
+def test_the_entrypoint_in_the_docs_trains_and_resumes() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "training.md").read_text(encoding="utf-8")
+    namespace: dict[str, Any] = {}
+    exec(text.split("```python\n")[1].split("```")[0], namespace)
+    table, config = make_table(1024), {"columns": ["dense"], "learningRate": 0.5}
+    whole = FakeContext(table, config, num_epochs=2, checkpoint_at=[2])
+    namespace["train"](whole)
+    losses = epoch_metrics(whole, "loss")
+    assert len(losses) == 8
+    assert losses[-1] < losses[0]
+    rest = FakeContext(table, config, num_epochs=2, resume={**whole.checkpoints[0], "step": 2})
+    namespace["train"](rest)
+    assert_equal(whole.checkpoints[-1], rest.checkpoints[-1])
