@@ -6,6 +6,7 @@ what is sent is the manifest alone.
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
 import time
@@ -13,29 +14,48 @@ from pathlib import Path
 
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from pipeline_runtime.cli.failures import EXIT_FAILED, EXIT_OK
+from pipeline_runtime.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from pipeline_runtime.errors import LastmileError
 
+_MANIFEST = "manifest.yaml"
 _POLL_SECONDS = 1.0
 
 
 def submit(address: str, manifest: str, storage_root: str, *, resume: bool) -> int:
-    """Run a manifest on the cluster; returns the exit code of the run there."""
-    client = JobSubmissionClient(address)
+    """Run a manifest on the cluster; returns the exit code of the run there.
+
+    Raises LastmileError if no Jobs API answers at the address.
+    """
+    client = _connect(address)
+    root = storage_root if "://" in storage_root else str(Path(storage_root).absolute())
+    command = ["lastmile", "run", "-f", _MANIFEST, "--address", "auto", "--storage-root", root]
+    command += ["--resume"] if resume else []
     with tempfile.TemporaryDirectory(prefix="lastmile-") as folder:
-        (Path(folder) / "manifest.yaml").write_text(manifest)
-        root = storage_root if "://" in storage_root else str(Path(storage_root).absolute())
-        job = client.submit_job(
-            entrypoint=f"lastmile run -f manifest.yaml --address auto --storage-root {root}"
-            + (" --resume" if resume else ""),
-            runtime_env={"working_dir": folder},
-        )
+        (Path(folder) / _MANIFEST).write_text(manifest)
+        job = client.submit_job(entrypoint=shlex.join(command), runtime_env={"working_dir": folder})
     print(f"submitted {job} to {address}", file=sys.stderr)
-    _follow(client, job)
+    try:
+        _follow(client, job)
+    except KeyboardInterrupt:
+        print(f"stopping job {job}", file=sys.stderr)
+        client.stop_job(job)
+        _follow(client, job)
+        return EXIT_INTERRUPTED
     info = client.get_job_info(job)
     if info.status == JobStatus.SUCCEEDED:
         return EXIT_OK
     print(f"error: job {job} ended {info.status}: {info.message}", file=sys.stderr)
     return info.driver_exit_code or EXIT_FAILED
+
+
+def _connect(address: str) -> JobSubmissionClient:
+    try:
+        return JobSubmissionClient(address)
+    except (ConnectionError, RuntimeError) as error:
+        raise LastmileError(
+            f"--address {address}: must be the dashboard of a Ray cluster with a Jobs API "
+            f"(ray[default]), got: {str(error).strip().splitlines()[0]}"
+        ) from error
 
 
 def _follow(client: JobSubmissionClient, job: str) -> None:

@@ -55,7 +55,8 @@ def add_ctr(table: pa.Table, window: int) -> pa.Table:
 def parse(text: str) -> list[Step]:
     (document,) = read_documents(text)
     assert isinstance(document.value, list)
-    assert not (document.problems or document.warnings)
+    assert not (document.problems)
+    assert not (document.warnings)
     return [Step.model_validate_json(json.dumps(item)) for item in document.value]
 
 

@@ -131,7 +131,9 @@ def test_the_functions_columns_are_added_and_internal_ones_come_back() -> None:
     assert out[ROW_HASH_COLUMN].to_pylist() == [7, 8, 9]
     assert bound.output_schema.names == ["x", "f", "s", "y"]
     assert bound.inputs == {"x", "f", "s"}
-    assert not (bound.changes_rows or bound.needs_row_hash or bound.runs_alone)
+    assert not (bound.changes_rows)
+    assert not (bound.needs_row_hash)
+    assert not (bound.runs_alone)
 
 
 def test_a_bound_map_travels_to_another_process() -> None:

@@ -1,0 +1,352 @@
+"""What the tests of whole runs share: projects to run, a warm command line, a naive reference.
+
+A run of `lastmile` pays seconds of imports before it starts. `Lastmile` keeps one process that has
+paid them and takes one command line after another; `start` gives a process of its own, to signal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import yaml
+
+from pipeline_runtime import hashing
+from pipeline_runtime.report import Summary, load_summary
+
+LASTMILE = str(Path(sys.executable).with_name("lastmile"))
+RAY = str(Path(sys.executable).with_name("ray"))
+# A run takes 15 to 40 seconds on two busy cores; far beyond that it hangs.
+RUN_SECONDS = 240.0
+
+# Takes argument lists as JSON lines and runs each as the console script would.
+_SERVER = """
+import json, os, sys
+from pipeline_runtime import cli
+import pipeline_runtime.run.session
+reply = os.fdopen(os.dup(1), "w", buffering=1)
+for line in sys.stdin:
+    request = json.loads(line)
+    for number, path in ((1, request["stdout"]), (2, request["stderr"])):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(request["cwd"])
+    sys.argv = ["lastmile", *request["args"]]
+    try:
+        cli.main()
+        code = 0
+    except SystemExit as end:
+        code = end.code or 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    reply.write(json.dumps(code) + "\\n")
+"""
+
+# An entrypoint that writes down which rows each step saw, and may be slow or fail at a step.
+RECORDER = """
+import json, pathlib, time
+
+def loop(ctx):
+    folder = pathlib.Path(ctx.config["folder"])
+    first = ctx.checkpoint["step"] if ctx.checkpoint else 0
+    with (folder / f"rank{ctx.rank}.jsonl").open("a", buffering=1) as log:
+        log.write(json.dumps({"first": first}) + "\\n")
+        for epoch in ctx.epochs():
+            for batch in ctx.batches():
+                time.sleep(ctx.config.get("sleepSeconds", 0))
+                ids = batch["id"][batch["row_weight"] > 0].tolist()
+                log.write(json.dumps({"epoch": epoch, "step": ctx.step, "ids": ids}) + "\\n")
+                if ctx.step == ctx.config.get("failAt") and not (folder / "cured").exists():
+                    raise ValueError("the user's own mistake")
+                saved = {"step": ctx.step} if ctx.checkpoint_due() else None
+                ctx.report({"loss": 1.0 / ctx.step}, saved)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What a command line left."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    def __str__(self) -> str:
+        return f"exit {self.code}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A running Ray cluster."""
+
+    env: dict[str, str]  # what finds it, and its token
+    dashboard: str | None  # address of its Jobs API, if ray[default] is installed
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports that nobody listens on just now."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+class Lastmile:
+    """One process that runs `lastmile` command lines, one after another."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
+        self._folder = folder
+        self._env = {**os.environ, **(env or {})}
+        self._process: subprocess.Popen[str] | None = None
+        self._calls = 0
+
+    def run(self, *args: str, cwd: Path | None = None) -> Ended:
+        """Run to the end and take what was printed."""
+        process = self._running()
+        out, err = self._folder / f"{self._calls}.out", self._folder / f"{self._calls}.err"
+        self._calls += 1
+        request = {
+            "args": args,
+            "stdout": str(out),
+            "stderr": str(err),
+            "cwd": str(cwd or self._folder),
+        }
+        assert process.stdin
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        code = self._reply(process, err)
+        return Ended(code=code, stdout=out.read_text(), stderr=err.read_text())
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _SERVER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=self._env,
+                cwd=self._folder,
+            )
+        return self._process
+
+    def _reply(self, process: subprocess.Popen[str], err: Path) -> int:
+        assert process.stdout
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            if not selector.select(RUN_SECONDS):
+                self.close()
+                raise TimeoutError(f"no end after {RUN_SECONDS} s:\n{err.read_text()}")
+        line = process.stdout.readline()
+        assert line, f"the process died:\n{err.read_text()}"
+        code: int = json.loads(line)
+        return code
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """A folder with a manifest and the user's modules beside it, whose URIs start at `root`."""
+
+    folder: Path
+    root: str
+    name: str
+    module: str = "recorder_loop"
+
+    def write(self, spec: Mapping[str, Any], modules: Mapping[str, str] | None = None) -> None:
+        """Write manifest and modules."""
+        document = {
+            "apiVersion": "experiments.lastmile.dev/v1alpha1",
+            "kind": "DatasetExperiment",
+            "metadata": {"name": self.name},
+            "spec": spec,
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "manifest.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+        for module, text in {self.module: RECORDER, **(modules or {})}.items():
+            (self.folder / f"{module}.py").write_text(text)
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "output"
+
+    def args(self, *more: str) -> list[str]:
+        """The arguments of `lastmile`."""
+        command = ["run", "-f", str(self.folder / "manifest.yaml"), "--metrics-port", "0"]
+        return [*command, "--storage-root", self.root, "--output", str(self.output), *more]
+
+    def start(self, *more: str) -> subprocess.Popen[str]:
+        """Run in a process group of its own, as a shell's job."""
+        return subprocess.Popen(
+            [LASTMILE, *self.args(*more)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            cwd=self.folder,
+        )
+
+    @property
+    def summary(self) -> Summary:
+        return load_summary(self.output)
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """Folders of whole checkpoints, of all runs, oldest first."""
+        found = Path(self.root, "experiments", self.name).glob("*/checkpoints/step-*")
+        return sorted(path for path in found if (path / "checkpoint.json").exists())
+
+    def attempts(self, rank: int = 0) -> list[Attempt]:
+        """What the recorder wrote, an attempt each."""
+        attempts: list[Attempt] = []
+        path = self.folder / f"rank{rank}.jsonl"
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            if "first" in record:
+                attempts.append(Attempt(first_step=record["first"]))
+            else:
+                attempts[-1].batches[record["step"]] = tuple(record["ids"])
+        return attempts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """The batches of one attempt by their step, and the step that it went on from."""
+
+    first_step: int
+    batches: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> list[int]:
+        return [row for batch in self.batches.values() for row in batch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clicks:
+    """A small table below `root`/clicks, its side table, and what `clicks_spec` leaves of it."""
+
+    root: Path
+    kept: list[int]  # ids, by a naive loop over the rows
+    counts: list[int]  # rows out of the read and of every step
+
+
+def clicks_spec(
+    project: Project,
+    *,
+    training: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    pipeline: Sequence[Mapping[str, Any]] | None = None,
+    config: Mapping[str, Any] | None = None,
+    **spec: Any,
+) -> dict[str, Any]:
+    """The spec that the reference of `clicks` follows, and what a test changes of it."""
+    return {
+        "dataset": {"parquet": {"uri": "clicks/"}, "where": "ts >= 2000", "rowKey": ["id"]},
+        "pipeline": CLICKS_PIPELINE if pipeline is None else pipeline,
+        "pipelineOptions": dict(options or {}),
+        "training": {
+            "entrypoint": f"{project.module}:loop",
+            "batchSize": 100,
+            "columns": ["id", "items"],
+            "config": {"folder": str(project.folder), **(config or {})},
+            **(training or {}),
+        },
+        **spec,
+    }
+
+
+CLICKS_PIPELINE: list[dict[str, Any]] = [
+    {"antiJoin": {"parquet": {"uri": "blocked/"}, "on": ["user"]}},
+    {"filter": {"where": "country is not null and score < 0.9"}},
+    {"derive": {"columns": {"label": "score > 0.5"}}},
+    {"downsample": {"where": "not label", "keepPercent": 50, "seed": 3}},
+    {"padSequence": {"columns": ["items"], "length": 4}},
+]
+
+
+def checksum_of(keys: Sequence[int], *, times: int = 1) -> dict[str, Any]:
+    """The documented checksum of rows by their int64 keys, in Python's own integers."""
+    column = pa.array(list(keys), pa.int64())
+    hashes = [int(value) for value in hashing.hash_columns([column], seed=0)]
+    return {
+        "rows": times * len(hashes),
+        "sum": f"{times * sum(hashes) % 2**64:016x}",
+        "sum_of_squares": f"{times * sum(value * value for value in hashes) % 2**64:016x}",
+    }
+
+
+def sampled(keys: Sequence[int], seed: int, keep_percent: int) -> np.ndarray:
+    """Which rows a downsample step keeps by their int64 keys."""
+    hashes = hashing.hash_columns([pa.array(list(keys), pa.int64())], seed=0)
+    return hashing.keep_mask(hashes, seed, keep_percent)
+
+
+def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None:
+    """Wait until a condition holds; say what was waited for if it never does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"no {what} after {seconds} s"
+        time.sleep(0.1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process; with its start time, so that a reused pid is not mistaken for it."""
+
+    pid: int
+    group: int
+    started: str
+
+
+def descendants(pid: int) -> set[Process]:
+    """Every process below one."""
+    table = {process.pid: (process, parent) for process, parent in _processes()}
+    found: set[Process] = set()
+    for process, ancestor in table.values():
+        while ancestor in table and ancestor != pid:
+            ancestor = table[ancestor][1]
+        if ancestor == pid:
+            found.add(process)
+    return found
+
+
+def still_there(processes: Iterable[Process]) -> list[Process]:
+    """Those of the processes that run."""
+    alive = {process for process, _ in _processes()}
+    return [process for process in processes if process in alive]
+
+
+def _processes() -> Iterable[tuple[Process, int]]:
+    """Every process that is no zombie, with its parent's pid."""
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        state, parent, group, started = fields[0], fields[1], fields[2], fields[19]
+        if state != "Z":
+            process = Process(pid=int(folder.name), group=int(group), started=started)
+            yield process, int(parent)

@@ -1,0 +1,310 @@
+"""What goes wrong has a defined outcome, and a message that says where it is and what to do."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from run_support import (
+    CLICKS_PIPELINE,
+    Clicks,
+    Ended,
+    Lastmile,
+    Project,
+    checksum_of,
+    clicks_spec,
+)
+
+STEPS = """
+import os, pathlib, signal
+
+def raises(table, bad):
+    if bad in table.column("id").to_pylist():
+        raise ValueError(f"I cannot bear {bad}")
+    return table
+
+def dies_once(table, marker):
+    if table.num_rows and not pathlib.Path(marker).exists():
+        pathlib.Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return table
+"""
+RAISES: dict[str, Any] = {"function": "user_steps:raises", "options": {"bad": 4242}}
+DELETES_A_FILE = """
+import pathlib
+
+def loop(ctx):
+    pathlib.Path(ctx.config["folder"], "clicks", "part-3.parquet").unlink()
+    for epoch in ctx.epochs():
+        for batch in ctx.batches():
+            pass
+"""
+# The first checkpoint fits on the small disk, the ones after it do not.
+FILLS_THE_DISK = """
+import torch
+
+def loop(ctx):
+    for epoch in ctx.epochs():
+        for batch in ctx.batches():
+            state = torch.zeros(10 if ctx.step < 8 else 1_000_000)
+            ctx.report({}, {"state": state} if ctx.checkpoint_due() else None)
+"""
+
+
+def own_files(run: Project) -> Path:
+    """Replace the shared table by a copy that a test may spoil."""
+    shared = run.folder / "clicks"
+    files = [(path.name, path.read_bytes()) for path in shared.iterdir()]
+    shared.unlink()
+    shared.mkdir()
+    for name, data in files:
+        (shared / name).write_bytes(data)
+    return shared
+
+
+def leave_no_rows(run: Project) -> None:
+    path = own_files(run)
+    schema = pq.read_schema(path / "part-0.parquet")
+    for file in path.iterdir():
+        pq.write_table(schema.empty_table(), file)
+
+
+def corrupt_a_page(run: Project) -> None:
+    path = own_files(run) / "part-3.parquet"
+    chunk = pq.read_metadata(path).row_group(1).column(0)  # id
+    data = bytearray(path.read_bytes())
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    data[start : start + chunk.total_compressed_size] = os.urandom(chunk.total_compressed_size)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("spec", "spoil", "code", "message"),
+    [
+        pytest.param({}, leave_no_rows, 1, "clicks/: the table has no rows", id="an empty table"),
+        pytest.param(
+            {"dataset": {"parquet": {"uri": "clicks/"}, "where": "ts < 0"}},
+            None,
+            1,
+            "no row group of 24 can hold a row that satisfies ts < 0; there is nothing to train on",
+            id="a predicate that prunes every row group",
+        ),
+        pytest.param(
+            {
+                "pipeline": [
+                    {
+                        "antiJoin": {
+                            "parquet": {"uri": "blocked/"},
+                            "on": ["user"],
+                            "maxBytes": 100,
+                        }
+                    }
+                ]
+            },
+            None,
+            3,
+            "side table blocked/: must fit in maxBytes (100 bytes), got ",
+            id="a side table over its bound",
+        ),
+    ],
+)
+def test_it_is_refused_before_anything_runs(
+    spec: dict[str, Any],
+    spoil: Callable[[Project], None] | None,
+    code: int,
+    message: str,
+    project: Callable[..., Project],
+    on_cluster: Lastmile,
+) -> None:
+    run = project()
+    run.write({**clicks_spec(run), **spec})
+    if spoil:
+        spoil(run)
+
+    ended = on_cluster.run(*run.args())
+
+    assert ended.code == code, ended
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def label_with_nulls() -> dict[str, Any]:
+    label = {"label": "case when score < 0.8 then 1.0 end"}
+    return {"pipeline": [{"derive": {"columns": label}}], "training": {"labelColumn": "label"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "modules", "spoil", "code", "fragments"),
+    [
+        pytest.param(
+            {"pipeline": [{"filter": {"where": "score * 2 > 5"}}]},
+            {},
+            None,
+            1,
+            [
+                "no rows reached the trainer: 10,000 rows were read, and the last 10,000 of them "
+                "were left out by spec.pipeline[0] (filter score * 2 > 5)"
+            ],
+            id="a filter that leaves no row",
+        ),
+        pytest.param(
+            {},
+            {},
+            corrupt_a_page,
+            3,
+            ["clicks/part-3.parquet: cannot read row group 1 (500 rows)", "replace it"],
+            id="a corrupt page",
+        ),
+        pytest.param(
+            {},
+            {"recorder_loop": DELETES_A_FILE},
+            own_files,
+            3,
+            ["clicks/part-3.parquet: the file is gone since the run was planned"],
+            id="a file deleted while it runs",
+        ),
+        pytest.param(
+            label_with_nulls(),
+            {},
+            None,
+            1,
+            ["label column 'label': must be known, got ", "fillNull or filter it before training"],
+            id="nulls in the label",
+        ),
+        pytest.param(
+            {"pipeline": [{"map": RAISES}]},
+            {"user_steps": STEPS},
+            None,
+            1,
+            [
+                'user_steps.py", line 6, in raises\n    raise ValueError(f"I cannot bear {bad}")',
+                "ValueError: I cannot bear 4242\nspec.pipeline[0] (map user_steps:raises",
+                "failed on part-",
+                ", row group ",
+                ", rows 0–499",
+            ],
+            id="a map function that raises",
+        ),
+        pytest.param(
+            {"pipeline": [{"map": {**RAISES, "concurrency": 1}}], "rows": 200},
+            {"user_steps": STEPS},
+            None,
+            1,
+            ["ValueError: I cannot bear 4242\nspec.pipeline[0] (map", "failed on part-", ", rows "],
+            id="a map function on workers of its own that raises",
+        ),
+        pytest.param(
+            {
+                "pipeline": [{"derive": {"columns": {"clicked": "score > 0.5"}}}],
+                "training": {
+                    "entrypoint": "pipeline_runtime.training.ranking:train_loop",
+                    "columns": ["user", "clicked"],
+                    "config": {"categorical": ["user"], "hashSize": 50, "outOfRange": "error"},
+                },
+            },
+            {},
+            None,
+            1,
+            ["user", "50", "outOfRange"],
+            id="an id out of range",
+        ),
+    ],
+)
+def test_the_run_fails_and_says_where(
+    changes: dict[str, Any],
+    modules: dict[str, str],
+    spoil: Callable[[Project], object] | None,
+    code: int,
+    fragments: list[str],
+    project: Callable[..., Project],
+    on_cluster: Lastmile,
+) -> None:
+    run = project()
+    run.write(
+        clicks_spec(
+            run,
+            pipeline=changes.get("pipeline"),
+            training=changes.get("training"),
+            options={"rowsPerBlock": changes["rows"]} if "rows" in changes else None,
+        ),
+        modules,
+    )
+    if spoil:
+        spoil(run)
+
+    ended = on_cluster.run(*run.args("--address", "auto"))
+
+    assert ended.code == code, ended
+    assert run.summary.run.outcome == "Failed"
+    assert run.summary.run.error is not None
+    for fragment in fragments:
+        assert fragment in run.summary.run.error
+    assert_reads_well(ended)
+
+
+def assert_reads_well(ended: Ended) -> None:
+    """The error was printed once, and without Ray's own frames."""
+    assert ended.stdout.count("Traceback (most recent call last)") <= 1, ended
+    assert "Traceback" not in ended.stderr, ended
+    assert "site-packages/ray" not in ended.stdout, ended
+
+
+def test_a_killed_data_worker_costs_no_row(
+    clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
+) -> None:
+    run = project()
+    marker = run.folder / "died"
+    step = {"map": {"function": "user_steps:dies_once", "options": {"marker": str(marker)}}}
+    run.write(clicks_spec(run, pipeline=[*CLICKS_PIPELINE, step]), {"user_steps": STEPS})
+
+    ended = on_cluster.run(*run.args("--address", "auto"))
+
+    assert ended.code == 0, ended
+    assert marker.exists()
+    assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)
+    assert [flow.rows_out for flow in run.summary.steps] == [*clicks.counts, len(clicks.kept)]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small file system")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"no small file system here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_costs_checkpoints_and_nothing_else(
+    small_disk: Path, clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
+) -> None:
+    run = project()
+    spec = clicks_spec(
+        run,
+        training={"checkpoint": {"everySteps": 4}},
+        artifacts={"uri": str(small_disk)},
+    )
+    run.write(spec, {run.module: FILLS_THE_DISK})
+
+    ended = on_cluster.run(*run.args("--address", "auto"))
+
+    assert ended.code == 0, ended
+    assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)
+    [checkpoint] = small_disk.glob("clicks/*/checkpoints/*")
+    assert checkpoint.name == "step-0000000004"
+    assert run.summary.checkpoints.last == str(checkpoint)
+    warning = "training goes on without this checkpoint: "
+    assert warning in ended.stderr
+    assert any(warning in text and "No space left" in text for text in run.summary.warnings)

@@ -1,0 +1,64 @@
+"""`--address`: a cluster that this machine is part of, one behind a Jobs API, and none."""
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from run_support import Clicks, Cluster, Lastmile, Project, checksum_of, clicks_spec
+
+
+def test_auto_finds_the_cluster_and_leaves_it_running(
+    clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile, cluster: Cluster
+) -> None:
+    run = project()
+    run.write(clicks_spec(run))
+
+    ended = on_cluster.run(*run.args("--address", "auto"))
+
+    assert ended.code == 0, ended
+    assert run.summary.run.address == "auto"
+    assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)
+    host, port = cluster.env["RAY_ADDRESS"].split(":")
+    socket.create_connection((host, int(port)), timeout=5).close()
+
+
+def test_a_job_is_submitted_followed_and_ends_as_the_run_ended(
+    clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile, cluster: Cluster
+) -> None:
+    if cluster.dashboard is None:
+        pytest.skip("ray[default] is not installed: no Jobs API")
+    run = project("job")
+    run.write(clicks_spec(run, code={"workingDir": str(run.folder)}, config={"failAt": 18}))
+
+    failed = on_cluster.run(*run.args("--address", cluster.dashboard))
+    (run.folder / "cured").touch()
+    ended = on_cluster.run(*run.args("--address", cluster.dashboard))
+
+    assert failed.code == 1, failed
+    assert "the user's own mistake" in failed.stdout
+    assert ended.code == 0, ended
+    assert "submitted raysubmit_" in ended.stderr
+    assert "Complete: job" in ended.stdout
+    newest = max(Path(run.root, "experiments", "job").iterdir())
+    summary = json.loads((newest / "summary.json").read_text())
+    assert summary["checksum"]["rows"] == len(clicks.kept)
+    assert summary["checksum"]["sum"] == checksum_of(clicks.kept)["sum"]
+
+
+@pytest.mark.parametrize("address", ["auto", "http://127.0.0.1:1"])
+def test_no_cluster_is_an_error_that_says_what_to_do(
+    address: str, project: Callable[..., Project], tmp_path: Path
+) -> None:
+    run = project()
+    run.write(clicks_spec(run))
+    lastmile = Lastmile(tmp_path, {"RAY_TMPDIR": str(tmp_path), "RAY_ADDRESS": ""})
+    try:
+        ended = lastmile.run(*run.args("--address", address))
+    finally:
+        lastmile.close()
+
+    assert ended.code == 1, ended
+    assert f"error: --address {address}: must be " in ended.stderr
+    assert "Traceback" not in ended.stderr

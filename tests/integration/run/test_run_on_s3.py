@@ -1,0 +1,66 @@
+"""Data and checkpoints on a real S3 server: a run that failed goes on from there."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from pyarrow import fs as pafs
+from run_support import Clicks, Lastmile, Project, checksum_of, clicks_spec
+
+
+class S3Keys(Protocol):
+    endpoint: str
+    access_key: str
+    secret_key: str
+
+
+def test_a_run_on_s3_fails_and_goes_on(
+    s3_server: S3Keys,
+    clicks: Clicks,
+    project: Callable[..., Project],
+    tmp_path: Path,
+) -> None:
+    s3 = pafs.S3FileSystem(
+        access_key=s3_server.access_key,
+        secret_key=s3_server.secret_key,
+        endpoint_override=s3_server.endpoint,
+        region="us-east-1",
+        allow_bucket_creation=True,
+    )
+    s3.create_dir("lake")
+    for name in ("clicks", "blocked"):
+        pafs.copy_files(str(clicks.root / name), f"lake/team/{name}", destination_filesystem=s3)
+    keys = {
+        "AWS_ACCESS_KEY_ID": s3_server.access_key,
+        "AWS_SECRET_ACCESS_KEY": s3_server.secret_key,
+        "AWS_ENDPOINT_URL": s3_server.endpoint,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    run = project(root="s3://lake/team/")
+    every = {"checkpoint": {"everySteps": 5}}
+    run.write(clicks_spec(run, training=every, config={"failAt": 18}))
+    lastmile = Lastmile(tmp_path, keys)
+    try:
+        failed = lastmile.run(*run.args())
+        (run.folder / "cured").touch()
+        ended = lastmile.run(*run.args("--resume"))
+    finally:
+        lastmile.close()
+
+    assert failed.code == 1, failed
+    trace, _, rest = failed.stdout.partition("ValueError: the user's own mistake")
+    assert 'recorder_loop.py", line 17, in loop' in trace
+    assert "spec.training.entrypoint: recorder_loop:loop raised" in rest
+    assert "last checkpoint: s3://lake/team/experiments/clicks/" in failed.stderr
+    assert "step-0000000015" in failed.stderr
+    assert ended.code == 0, ended
+    assert run.summary.run.resumed_from is not None
+    assert run.summary.run.resumed_from.step == 15
+    assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)
+    first, second = run.attempts()
+    before = [row for step, ids in first.batches.items() if step <= 15 for row in ids]
+    assert sorted(before + second.ids) == sorted(clicks.kept)
+    [folder] = s3.get_file_info(pafs.FileSelector("lake/team/experiments/clicks"))
+    copied = {info.base_name for info in s3.get_file_info(pafs.FileSelector(folder.path))}
+    assert {"summary.json", "report.html", "checkpoints"} <= copied
+    assert s3_server.secret_key not in failed.stdout + failed.stderr + ended.stdout + ended.stderr
