@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import pyarrow as pa
 from pyarrow import fs as pafs
 
 from pipeline_runtime.batches import check_tensor_schema
@@ -79,7 +80,7 @@ def prepare_run(
     """
     add_code_paths(options.code_paths)
     plan = build_plan(experiment, storage_root(experiment, options))
-    _check_batches(plan)
+    _check_batches(plan, experiment.spec.training.weight_column)
     training = experiment.spec.training
     load_entrypoint(training.entrypoint)
     _check_rows(plan)
@@ -137,10 +138,11 @@ def add_code_paths(paths: Sequence[str]) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([*extra, *(path for path in known if path)])
 
 
-def _check_batches(plan: Plan) -> None:
+def _check_batches(plan: Plan, weight_column: str | None) -> None:
+    found = check_tensor_schema(plan.training.output_schema, weight_column=weight_column)
     problems = [
         Problem(path="spec.training.columns", message=f"column {column!r}: {message}")
-        for column, message in check_tensor_schema(plan.training.output_schema)
+        for column, message in found
     ]
     if problems:
         raise ManifestError(problems)
@@ -167,7 +169,12 @@ def _new_store(root: Location, identity: RunIdentity, now: datetime, keep: int) 
 def _find_checkpoint(
     root: Location, identity: RunIdentity, keep: int
 ) -> tuple[CheckpointStore, CheckpointHeader] | None:
-    infos = root.filesystem.get_file_info(pafs.FileSelector(root.path, allow_not_found=True))
+    try:
+        infos = root.filesystem.get_file_info(pafs.FileSelector(root.path, allow_not_found=True))
+    except (OSError, pa.ArrowException) as error:
+        raise CheckpointError(
+            f"{root.uri}: cannot look for checkpoints: {error}; check spec.artifacts.uri"
+        ) from error
     folders = sorted(
         (i.base_name for i in infos if i.type == pafs.FileType.Directory), reverse=True
     )

@@ -8,6 +8,7 @@ them in the environment, as each store's own tools do.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,13 +94,21 @@ def _open_scheme(uri: str, s3: S3Options | None) -> tuple[Any, str]:
 
 
 def _open_s3(options: S3Options) -> Any:
-    """S3 with keys from the environment; AWS_ENDPOINT_URL is honoured by pyarrow itself."""
+    """S3 with keys, and an endpoint that the manifest does not name, from the environment."""
     arguments: dict[str, Any] = {"anonymous": options.anonymous}
     if options.region:
         arguments["region"] = options.region
-    if options.endpoint:
-        parts = urlsplit(options.endpoint)
+    # pyarrow reads the keys from the environment, but not these.
+    endpoint = options.endpoint or _first_set("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    if endpoint:
+        parts = urlsplit(endpoint)
         arguments |= {"scheme": parts.scheme, "endpoint_override": parts.netloc}
         # Without a region pyarrow would ask AWS for the bucket's; another store has none to give.
-        arguments.setdefault("region", "us-east-1")
+        region = _first_set("AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1"
+        arguments.setdefault("region", region)
     return pafs.S3FileSystem(**arguments)
+
+
+def _first_set(*names: str) -> str | None:
+    """The first of these environment variables that is not empty."""
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)

@@ -153,7 +153,7 @@ def open_parquet(source: ParquetSource, storage_root: str) -> ParquetTable:
     naming the file.
     """
     locations = [open_location(uri, storage_root, source.s3) for uri in source.locations]
-    found = [_list_files(location) for location in locations]
+    found = [_look_for_files(location) for location in locations]
     base = locations[0]
     listed = sorted({(path, root) for paths, root in found for path in paths})
     paths = tuple(path for path, _ in listed)
@@ -175,6 +175,17 @@ def open_parquet(source: ParquetSource, storage_root: str) -> ParquetTable:
         partition_values=partitions,
         fragments=tuple(fragments),
     )
+
+
+def _look_for_files(location: Location) -> tuple[list[str], str]:
+    """What `_list_files` finds. Raises SourceError if the store refuses."""
+    try:
+        return _list_files(location)
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(
+            f"{location.uri}: cannot list the files: {error}; check the uri, and that the store's "
+            "address and credentials are in the environment"
+        ) from error
 
 
 def _list_files(location: Location) -> tuple[list[str], str]:

@@ -220,7 +220,10 @@ class TrainContext:
             self.records.padded_rows += 1
         else:
             batch = to_batch(
-                table, weight_column=self.weight_column, label_column=self.label_column
+                table,
+                weight_column=self.weight_column,
+                label_column=self.label_column,
+                writable=self.device.type == "cpu",  # else the copy to the device is the user's
             )
         collated = time.perf_counter()
         waited.collate += collated - started

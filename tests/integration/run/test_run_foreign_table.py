@@ -75,7 +75,7 @@ def spec(folder: Path) -> dict[str, Any]:
                     "outputColumns": {"net": "float32"},
                 }
             },
-            {"derive": {"columns": {"basket_size": "coalesce(length(basket), 0)"}}},
+            {"derive": {"columns": {"basket_size": "coalesce(list_length(basket), 0)"}}},
             {"filter": {"where": "price >= 5 and level <> 'low'"}},
             {"filter": {"where": "placed < timestamp '2024-01-04 12:00:00'"}},
             {"hashBucket": {"columns": ["city", "shop"], "buckets": 64}},

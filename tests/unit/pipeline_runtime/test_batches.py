@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import date
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,11 @@ TIMES = (
     pa.timestamp("ns", "UTC"),
     pa.duration("ms"),
 )
+# What holds the values, and how they are encoded in it.
+Layout = tuple[str, str]
+LAYOUTS: tuple[Layout, ...] = tuple(
+    product(("flat", "list", "large", "fixed"), ("plain", "dictionary", "runs"))
+)
 SCALARS = (*INTEGERS, *FLOATS, (pa.bool_(), torch.bool), *((item, torch.int64) for item in TIMES))
 
 
@@ -73,20 +79,20 @@ def flat_array(values: list[Any], data_type: pa.DataType) -> pa.Array:
 
 
 @st.composite
-def columns(draw: st.DrawFn, num_rows: int) -> tuple[pa.ChunkedArray, str]:
+def columns(draw: st.DrawFn, num_rows: int) -> pa.ChunkedArray:
     """A column of any type that becomes a tensor: chunked, sliced, maybe with nulls or encoded."""
     item, _ = draw(st.sampled_from(SCALARS))
-    layout = draw(st.sampled_from(("flat", "dictionary", "runs", "list", "large_list", "fixed")))
+    layout = draw(st.sampled_from(LAYOUTS))
     value = scalars_of(item)
     if pa.types.is_floating(item):
         value = st.none() | value
     before, after = draw(st.integers(0, 3)), draw(st.integers(0, 3))
-    make = {"list": list_array, "large_list": list_array, "fixed": fixed_array}.get(layout, flat)
+    make = {"list": list_array, "large": list_array, "fixed": fixed_array}.get(layout[0], flat)
     chunks = []
     for num in split(num_rows, draw(st.integers(1, 3))):
         array = make(draw, before + num + after, value, item, layout)
         chunks.append(array.slice(before, num))
-    return pa.chunked_array(chunks, chunks[0].type), layout
+    return pa.chunked_array(chunks, chunks[0].type)
 
 
 def split(num_rows: int, num_chunks: int) -> list[int]:
@@ -95,30 +101,31 @@ def split(num_rows: int, num_chunks: int) -> list[int]:
     ]
 
 
-def flat(draw: st.DrawFn, num: int, value: Any, item: pa.DataType, layout: str) -> pa.Array:
+def flat(draw: st.DrawFn, num: int, value: Any, item: pa.DataType, layout: Layout) -> pa.Array:
     array = flat_array(draw(st.lists(value, min_size=num, max_size=num)), item)
-    if layout == "dictionary":
+    if layout[1] == "dictionary":
         return array.dictionary_encode()
-    if layout == "runs":
-        return pc.run_end_encode(array)
-    return array
+    return pc.run_end_encode(array) if layout[1] == "runs" else array
 
 
-def list_array(draw: st.DrawFn, num: int, value: Any, item: pa.DataType, layout: str) -> pa.Array:
+def list_array(
+    draw: st.DrawFn, num: int, value: Any, item: pa.DataType, layout: Layout
+) -> pa.Array:
     """Lists whose nulls may hide items, as other writers make them."""
     lengths = draw(st.lists(st.integers(0, 4), min_size=num, max_size=num))
     is_null = draw(st.lists(st.booleans(), min_size=num, max_size=num))
-    size = sum(lengths)
-    items = flat_array(draw(st.lists(value, min_size=size, max_size=size)), item)
-    offset_type = pa.int32() if layout == "list" else pa.int64()
+    items = flat(draw, sum(lengths), value, item, layout)
+    offset_type = pa.int32() if layout[0] == "list" else pa.int64()
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), offset_type)
-    kind = pa.ListArray if layout == "list" else pa.LargeListArray
+    kind = pa.ListArray if layout[0] == "list" else pa.LargeListArray
     return kind.from_arrays(offsets, items, mask=pa.array(is_null, pa.bool_()))
 
 
-def fixed_array(draw: st.DrawFn, num: int, value: Any, item: pa.DataType, layout: str) -> pa.Array:
+def fixed_array(
+    draw: st.DrawFn, num: int, value: Any, item: pa.DataType, layout: Layout
+) -> pa.Array:
     size = 3
-    items = flat_array(draw(st.lists(value, min_size=num * size, max_size=num * size)), item)
+    items = flat(draw, num * size, value, item, layout)
     is_null = draw(st.lists(st.booleans(), min_size=num, max_size=num))
     mask = pa.array(is_null, pa.bool_()) if pa.types.is_floating(item) else None
     return pa.FixedSizeListArray.from_arrays(items, size, mask=mask)
@@ -171,7 +178,7 @@ def test_every_type_equals_the_naive_converter(
     data: st.DataObject, num_rows: int, writable: bool
 ) -> None:
     drawn = data.draw(st.lists(columns(num_rows), min_size=1, max_size=3))
-    table = pa.table({f"c{i}": column for i, (column, _) in enumerate(drawn)})
+    table = pa.table({f"c{i}": column for i, column in enumerate(drawn)})
     batch = convert(table, writable=writable)
     expected = naive_batch(table)
     assert set(batch) == {*expected, ROW_WEIGHT}
@@ -194,6 +201,15 @@ def test_each_type_has_its_dtype_whatever_the_layout(
         "f": dtype,
     }
     assert batch["f"].shape == (0, 3)
+
+
+@pytest.mark.parametrize("item", [pa.float16(), pa.int64()], ids=str)
+def test_chunks_with_dictionaries_of_their_own_keep_their_values(item: pa.DataType) -> None:
+    chunks = [flat_array(values, item).dictionary_encode() for values in ([1, 2], [3, 1])]
+    lists = [pa.ListArray.from_arrays([0, 2], chunk) for chunk in chunks]
+    batch = convert(pa.table({"a": pa.chunked_array(chunks)}))
+    nested = convert(pa.table({"l": pa.chunked_array(lists)}))
+    assert batch["a"].tolist() == nested["l.values"].tolist() == [1, 2, 3, 1]
 
 
 def test_internal_columns_are_left_out() -> None:
