@@ -84,9 +84,9 @@ def _stage_function(
 ) -> Callable[[pa.Table], Iterator[pa.Table]]:
     def run(block: pa.Table) -> Iterator[pa.Table]:
         plan, all_groups = ray.get(held)
+        by_key = {(group.epoch, group.index): group for group in all_groups}
         for piece in unpack(block):
-            key = (piece.header.epoch, piece.header.group)
-            group = next(g for g in all_groups if (g.epoch, g.index) == key)
+            group = by_key[piece.header.epoch, piece.header.group]
             places = places_of(group, piece.header, plan.table.files, piece_rows)
             with reporting(on_failure):
                 yield pack(run_stage(plan, index, piece, places))

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from pipeline_runtime import expressions
+from pipeline_runtime import expressions, hashing
 from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, Shuffle
 from pipeline_runtime.config.steps import FilterStep
 from pipeline_runtime.errors import ExpressionError, ManifestError, Problem
@@ -26,7 +26,12 @@ from pipeline_runtime.plan.side_tables import open_side_table
 from pipeline_runtime.plan.split import Split
 from pipeline_runtime.sources import RawTable, open_table
 from pipeline_runtime.steps import bind_pipeline
-from pipeline_runtime.steps.base import BindContext, Transform, public_schema
+from pipeline_runtime.steps.base import (
+    INTERNAL_PREFIX,
+    BindContext,
+    Transform,
+    public_schema,
+)
 from pipeline_runtime.steps.checks import unknown_column
 from pipeline_runtime.steps.filter import Filter
 
@@ -63,6 +68,8 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
     problems.check_columns("spec.dataset.requestColumns", spec.dataset.request_columns, schema)
     request_key = (spec.dataset.request_key,) if spec.dataset.request_key else None
     problems.check_columns("spec.dataset.requestKey", request_key, schema)
+    for field, names in (("rowKey", spec.dataset.row_key), ("requestKey", request_key)):
+        problems.check_hashable(f"spec.dataset.{field}", names, schema)
     head = problems.collect(_bind_where, spec, schema) or []
     splits = {role: problems.collect(_bind_split, spec, schema, role) for role in _roles(spec)}
     steps = problems.collect(_bind_steps, spec, schema, context) or []
@@ -113,9 +120,18 @@ class _Problems:
             if name not in schema.names
         )
 
+    def check_hashable(self, path: str, names: Sequence[str] | None, schema: pa.Schema) -> None:
+        """Keys are told apart by their hash, which not every type has."""
+        for name in names or ():
+            if name in schema.names:
+                try:
+                    hashing.check_hashable(schema.field(name).type)
+                except TypeError as error:
+                    self.found.append(Problem(path=path, message=f"column {name!r}: {error}"))
+
     def raise_if_any(self) -> None:
-        if self.found:
-            raise ManifestError(self.found)
+        if self.found:  # the two roles' split has its problems once
+            raise ManifestError(list(dict.fromkeys(self.found)))
 
 
 def _source_schema(spec: ExperimentSpec, table: RawTable) -> pa.Schema:
@@ -123,11 +139,16 @@ def _source_schema(spec: ExperimentSpec, table: RawTable) -> pa.Schema:
     source = spec.dataset.parquet or spec.dataset.iceberg
     wanted = source.columns if source else None
     if wanted is None:
-        return table.schema
+        return pa.schema([field for field in table.schema if _is_readable(field.name)])
     problems = _Problems()
     problems.check_columns("spec.dataset.parquet.columns", wanted, table.schema)
     problems.raise_if_any()
     return pa.schema([table.schema.field(name) for name in wanted])
+
+
+def _is_readable(name: str) -> bool:
+    """Columns of Lastmile's own in a table are not its data, but for the identity."""
+    return name == ROW_ID_COLUMN or not name.startswith(INTERNAL_PREFIX)
 
 
 def _roles(spec: ExperimentSpec) -> tuple[str, ...]:
@@ -160,6 +181,7 @@ def _bind_split(spec: ExperimentSpec, schema: pa.Schema, role: str) -> list[_Bou
     path = "spec.training.evaluation"
     problems = _Problems()
     problems.check_columns(f"{path}.by", evaluation.by, schema)
+    problems.check_hashable(f"{path}.by", evaluation.by, schema)
     problems.raise_if_any()
     transform = _at(f"{path}.where", lambda: Split.bind(evaluation, schema, role))
     step = PlannedStep(

@@ -75,8 +75,9 @@ def open_side_table(request: SideTableRequest, storage_root: str) -> SideTable:
         where=request.where,
         max_bytes=request.max_bytes,
     )
-    num_bytes = sum(unit.num_bytes for unit in scan.units) * len(known) // max(1, len(table.schema))
-    check_size(table.description, num_bytes, request.max_bytes)
+    num_bytes = table.column_bytes(scan.units, known)
+    if request.where is None:  # else only reading shows how much of it is left
+        check_size(table.description, num_bytes, request.max_bytes)
     return SideTable(
         digest=_digest(loader),
         description=table.description,

@@ -7,7 +7,7 @@ picks it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -66,6 +66,10 @@ class RawTable(Protocol):
 
     def scan(self, predicates: Sequence[Any]) -> Scan:
         """The units that may hold a row for which all predicates (dataset expressions) are true."""
+        ...
+
+    def column_bytes(self, units: Sequence[Unit], columns: Collection[str]) -> int:
+        """Uncompressed bytes that some columns of these units have on storage."""
         ...
 
     def read(self, unit: Unit, columns: Sequence[str], max_rows: int) -> Iterator[pa.Table]:

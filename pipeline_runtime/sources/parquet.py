@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import fnmatch
 import posixpath
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as pads
@@ -59,6 +61,15 @@ class ParquetTable:
         ]
         return Scan(units=tuple(units), pruning=self._pruning(units))
 
+    def column_bytes(self, units: Sequence[Unit], columns: Collection[str]) -> int:
+        """Uncompressed bytes of some columns of these units, by the footers; planner's side only."""
+        return sum(
+            chunk.total_uncompressed_size
+            for unit in units
+            for chunk in _chunks(self.fragments[unit.file].metadata.row_group(unit.row_group))
+            if chunk.path_in_schema.split(".")[0] in columns
+        )
+
     def _pruning(self, units: Sequence[Unit]) -> Pruning:
         return Pruning(
             files_total=len(self.files),
@@ -97,6 +108,10 @@ class ParquetTable:
         if not columns:
             return table.select([])
         return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _chunks(row_group: Any) -> Iterator[Any]:
+    return (row_group.column(index) for index in range(row_group.num_columns))
 
 
 def _rebuild(*fields: Any) -> ParquetTable:
@@ -155,7 +170,9 @@ def open_parquet(source: ParquetSource, storage_root: str) -> ParquetTable:
     locations = [open_location(uri, storage_root, source.s3) for uri in source.locations]
     found = [_look_for_files(location) for location in locations]
     base = locations[0]
-    listed = sorted({(path, root) for paths, root in found for path in paths})
+    # A file that two uris name is one file; its partitions are those below the first of them.
+    roots = {path: root for paths, root in reversed(found) for path in paths}
+    listed = sorted(roots.items())
     paths = tuple(path for path, _ in listed)
     # Partition folders are those below a file's own uri; a file's name must be unique in the table.
     below = [path.removeprefix(root).lstrip("/") for path, root in listed]
@@ -190,9 +207,10 @@ def _look_for_files(location: Location) -> tuple[list[str], str]:
 
 def _list_files(location: Location) -> tuple[list[str], str]:
     """The Parquet files of one URI, and the folder that their partition folders are below."""
-    if _GLOB_CHARACTERS & set(location.path):
-        return _glob_files(location)
     info = location.filesystem.get_file_info(location.path.rstrip("/"))
+    # A folder whose own name has such a character is not a pattern.
+    if info.type == pafs.FileType.NotFound and _GLOB_CHARACTERS & set(location.path):
+        return _glob_files(location)
     if info.type == pafs.FileType.NotFound:
         raise SourceError(
             f"{location.uri}: nothing is there; check the uri and the storage root "
@@ -252,7 +270,7 @@ def _discover_partitioning(below: Sequence[str]) -> Any:
         for part in path.split("/")[:-1]:
             if "=" in part:
                 name, value = part.split("=", 1)
-                names.setdefault(name, []).append(value)
+                names.setdefault(unquote(name), []).append(unquote(value))
     if not names:
         return None
     fields = [pa.field(name, _partition_type(values)) for name, values in names.items()]
@@ -262,8 +280,13 @@ def _discover_partitioning(below: Sequence[str]) -> Any:
 def _partition_type(values: Sequence[str]) -> pa.DataType:
     """int64 if every value is a plain integer, else string (a date stays the text it is)."""
     known = [value for value in values if value != "__HIVE_DEFAULT_PARTITION__"]
-    plain = all(value.lstrip("-").isdigit() and str(int(value)) == value for value in known)
-    return pa.int64() if known and plain else pa.string()
+    return pa.int64() if known and all(map(_is_plain_integer, known)) else pa.string()
+
+
+def _is_plain_integer(value: str) -> bool:
+    """Whether a value is an int64 as it would be written: no sign but minus, no leading zero."""
+    is_number = re.fullmatch(r"0|-?[1-9][0-9]{0,18}", value) is not None
+    return is_number and -(2**63) <= int(value) < 2**63
 
 
 def _make_fragments(

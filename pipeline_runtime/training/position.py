@@ -163,13 +163,15 @@ def redistribute(positions: list[Position], world_size: int) -> list[Position]:
         return positions
     done = set().union(*(position.done for position in positions))
     opened = {index: group for position in positions for index, group in position.open.items()}
+    # A group belongs to rank `index mod world size`, and to no other: a second copy would go stale.
+    owned = [{i: g for i, g in opened.items() if i % world_size == r} for r in range(world_size)]
     counts: tuple[StepCount, ...] = ()
     for position in positions:
         counts = add_counts(counts, position.counts)
     first = positions[0]
     shared = [
-        Position(epoch=first.epoch, batches=first.batches, done=set(done), open=dict(opened))
-        for _ in range(world_size)
+        Position(epoch=first.epoch, batches=first.batches, done=set(done), open=groups)
+        for groups in owned
     ]
     shared[0].checksum, shared[0].counts = merge_checksums(positions), counts
     shared[0].samples = sum(position.samples for position in positions)

@@ -88,6 +88,7 @@ class BatchStream:
     _held: dict[int, list[Piece]] = field(init=False, default_factory=dict)
     _buffer: deque[_Buffered] = field(init=False, default_factory=deque)
     _buffered_rows: int = field(init=False, default=0)
+    _next: int = field(init=False, default=0)  # under preserveOrder: the group that is arriving
 
     def __post_init__(self) -> None:
         self._waiting = {}
@@ -146,7 +147,9 @@ class BatchStream:
             self._waiting[header.epoch].discard(header.group)
 
     def _check_order(self, header: Header) -> None:
-        expected = next(g for g in self.groups if g.index in self._waiting.get(g.epoch, ()))
+        while self.groups[self._next].index not in self._waiting[self.groups[self._next].epoch]:
+            self._next += 1
+        expected = self.groups[self._next]
         if (expected.epoch, expected.index) != (header.epoch, header.group):
             raise FeedError(
                 f"preserveOrder: expected group {expected.index} of epoch {expected.epoch}, got "
