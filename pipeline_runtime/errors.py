@@ -8,6 +8,7 @@
     ├── FeedError          the training feed lost data it cannot make again
     ├── CheckpointError    a checkpoint that is torn, or of another run
     ├── TrainingError      the entrypoint is missing, has the wrong shape, or raised
+    ├── AlreadyComplete    nothing is left to resume
     └── Interrupted        the person pressed Ctrl-C; what was saved is named
 
 Every message says the rule, what was got and what to do. The command line maps them to exit codes.
@@ -96,6 +97,10 @@ class CheckpointError(LastmileError):
 
 class TrainingError(LastmileError):
     """The training entrypoint could not be loaded, or raised."""
+
+
+class AlreadyComplete(LastmileError):
+    """The run that was to be resumed has nothing left to do; its report stands."""
 
 
 class Interrupted(LastmileError):

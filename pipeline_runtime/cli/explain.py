@@ -29,11 +29,16 @@ def explain(
     from pipeline_runtime.run.prepare import add_code_paths
 
     manifests = load_manifests(files, overrides=overrides or [])
+    plans = []
     for manifest in manifests:
         add_code_paths(code_paths(manifest.file))
         root = manifest.experiment.spec.storage.root or storage_root
-        plan = planning.build_plan(manifest.experiment, root)
-        if as_json:
-            print(json.dumps(planning.plan_document(plan), indent=2))
-        else:
-            print(planning.explain(plan))
+        plans.append((manifest, planning.build_plan(manifest.experiment, root)))
+    if as_json:
+        documents = [planning.plan_document(plan) for _, plan in plans]
+        print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2))
+        return
+    for manifest, plan in plans:
+        if len(plans) > 1:
+            print(f"# {manifest.file}: {manifest.experiment.metadata.name}")
+        print(planning.explain(plan))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -41,7 +42,10 @@ def run(
         bool, typer.Option("--resume", help="Continue from the last whole checkpoint.")
     ] = False,
     metrics_port: Annotated[
-        int, typer.Option(help="Port of the Prometheus metrics; a free one if it is taken.")
+        int,
+        typer.Option(
+            min=0, max=65535, help="Port of the Prometheus metrics; a free one if it is taken."
+        ),
     ] = 9464,
     as_json: JsonOption = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's own log.")] = False,
@@ -101,7 +105,9 @@ def _run(manifest: LoadedManifest, text: str, options: object, *, as_json: bool)
             on_state=progress.state,
             on_stop=lambda count: progress.note(_STOPPING if count == 1 else "stopping at once"),
         )
-        finished = run_experiment(manifest.experiment, text, options, watcher)
+        # Ray prints what befell a worker to standard output, which is for the result alone.
+        with contextlib.redirect_stdout(sys.stderr):
+            finished = run_experiment(manifest.experiment, text, options, watcher)
     if as_json:
         print(finished.summary.model_dump_json(by_alias=True, indent=2))
     else:

@@ -20,7 +20,8 @@ from pipeline_runtime.steps.base import Transform
 
 # Steps that change neither which source rows exist above a filter nor the filter's columns (those
 # are checked by name); a user's function may do anything, and an error of it must not depend on
-# pruning.
+# pruning. (That a cast fails on a row which a later filter drops may be spared by pruning, as in
+# SQL.)
 _BARRIERS = frozenset({"map"})
 
 

@@ -157,9 +157,7 @@ class DatasetRead(SummaryModel):
     rows_read: Count = Field(
         default=0, description="Rows decoded from the row groups that were read."
     )
-    bytes_read: Count = Field(
-        default=0, description="Bytes of the column chunks read from storage."
-    )
+    bytes_read: Count = Field(default=0, description="Arrow bytes of the rows read, all epochs.")
     pushed: tuple[str, ...] = Field(
         default=(), description="Predicates that were pushed to the files."
     )
@@ -192,14 +190,13 @@ class Training(SummaryModel):
     """What the trainer did."""
 
     entrypoint: str = Field(default="", description="`module:function` of the training loop.")
-    epochs: Count = Field(
-        default=0, description="Epochs completed, those before a resume included."
-    )
+    epochs: Count = Field(default=0, description="Epochs that the spec asks for.")
     steps: Count = Field(
         default=0, description="Optimiser steps done, those before a resume included."
     )
     samples: Count = Field(
-        default=0, description="Samples trained on by this attempt, padding left out."
+        default=0,
+        description="Samples trained on, those before a resume included, padding left out.",
     )
     batch_size: Count = Field(default=0, description="Samples in a full batch of one rank.")
     world_size: Count = Field(default=0, description="Trainer processes.")

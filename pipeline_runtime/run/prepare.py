@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -20,7 +20,13 @@ from pyarrow import fs as pafs
 
 from pipeline_runtime.batches import check_tensor_schema
 from pipeline_runtime.config import DatasetExperiment, run_config, run_hash
-from pipeline_runtime.errors import CheckpointError, ManifestError, Problem, TrainingError
+from pipeline_runtime.errors import (
+    AlreadyComplete,
+    CheckpointError,
+    ManifestError,
+    Problem,
+    TrainingError,
+)
 from pipeline_runtime.plan import Group, Plan, StreamPlan, build_plan, plan_groups, rows_per_piece
 from pipeline_runtime.sources import Location, open_location
 from pipeline_runtime.training.checkpoint import CheckpointHeader, CheckpointStore, find_resumable
@@ -65,6 +71,11 @@ class PreparedRun:
     warnings: tuple[str, ...]
 
     @property
+    def resumed_rows(self) -> int:
+        """Rows that were read before the checkpoint that is resumed from."""
+        return sum(position.counts[0].rows for position in self.positions if position.counts)
+
+    @property
     def planned_rows(self) -> int:
         """Rows that the whole run reads, all epochs."""
         return self.plan.training.scan.pruning.rows_read * self.experiment.spec.training.epochs
@@ -82,7 +93,7 @@ def prepare_run(
     plan = build_plan(experiment, storage_root(experiment, options))
     _check_batches(plan, experiment.spec.training.weight_column)
     training = experiment.spec.training
-    load_entrypoint(training.entrypoint)
+    _check_entrypoint(training.entrypoint)
     _check_rows(plan)
     identity = RunIdentity(
         run_hash=run_hash(experiment),
@@ -97,11 +108,17 @@ def prepare_run(
     store = found[0] if found else _new_store(root, identity, now, training.checkpoint.keep)
     header = found[1] if found else None
     _check_same_data(header, identity)
+    if header is not None:
+        identity = replace(identity, attempt=header.attempt + 1)
     positions = _positions(header, world_size, preserve_order=plan.preserve_order)
     piece_rows = rows_per_piece(
         plan.training.scan.units, training.shuffle, plan.training.max_rows_per_block
     )
     groups = [_rank_groups(plan, experiment, positions, piece_rows, r) for r in range(world_size)]
+    if header is not None and not any(groups):
+        raise AlreadyComplete(
+            f"{header.uri}: the run is complete, nothing is left to resume; its report stands"
+        )
     return PreparedRun(
         experiment=experiment,
         plan=plan,
@@ -136,6 +153,13 @@ def add_code_paths(paths: Sequence[str]) -> None:
         sys.path.insert(0, path)
     extra = [path for path in paths if path not in known]
     os.environ["PYTHONPATH"] = os.pathsep.join([*extra, *(path for path in known if path)])
+
+
+def _check_entrypoint(path: str) -> None:
+    try:
+        load_entrypoint(path)
+    except TrainingError as error:
+        raise ManifestError([Problem(path="", message=str(error))]) from error
 
 
 def _check_batches(plan: Plan, weight_column: str | None) -> None:

@@ -86,7 +86,7 @@ def _execute(run: PreparedRun, options: RunOptions, watcher: Watcher) -> Outcome
     server = MetricsServer(collector, options.metrics_port)
     watcher.on_metrics_port(server.port)
     until = run.resume.step if run.resume else None
-    rates = HistoryRates()
+    rates = HistoryRates({"rows": float(run.resumed_rows)})
     try:
         with (
             _signals(watcher) as stop,

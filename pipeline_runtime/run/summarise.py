@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -13,6 +14,7 @@ import torch
 
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment
+from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.pieces import StepCount, add_counts
 from pipeline_runtime.monitor import HistoryPoint, MonitorState, RankSnapshot
 from pipeline_runtime.plan import StreamPlan
@@ -124,8 +126,11 @@ def build_summary(
 
 
 def last_checkpoint(run: PreparedRun, state: MonitorState) -> str | None:
-    """The newest checkpoint that a resume would use."""
+    """The newest checkpoint that a resume would use; a trainer that died may not have told."""
     written = [rank.last_checkpoint for rank in state.ranks.values() if rank.last_checkpoint]
+    with contextlib.suppress(OSError, LastmileError):
+        headers = run.store.headers()
+        return headers[0].uri if headers else None
     return written[-1] if written else (run.resume.uri if run.resume else None)
 
 
@@ -135,6 +140,7 @@ def _run(
     resumed = run.resume
     return report.Run(
         run_hash=run.identity.run_hash,
+        attempt=run.identity.attempt,
         started_at=started,
         finished_at=finished,
         seconds=(finished - started).total_seconds(),
@@ -232,8 +238,7 @@ def _throughput(
     first = [r.seconds_to_first_batch for r in ranks if r.seconds_to_first_batch is not None]
     if seconds <= 0:
         return report.Throughput()
-    resumed = sum(position.counts[0].rows for position in run.positions if position.counts)
-    rows = (counts[0].rows if counts else 0) - resumed
+    rows = (counts[0].rows if counts else 0) - run.resumed_rows
     return report.Throughput(
         samples_per_second=sum(rank.attempt_samples for rank in ranks) / seconds,
         rows_per_second=max(0, rows) / seconds,

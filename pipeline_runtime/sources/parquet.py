@@ -62,7 +62,7 @@ class ParquetTable:
         return Scan(units=tuple(units), pruning=self._pruning(units))
 
     def column_bytes(self, units: Sequence[Unit], columns: Collection[str]) -> int:
-        """Uncompressed bytes of some columns of these units, by the footers; planner's side only."""
+        """See RawTable; by the footers, so on the planner's side only."""
         return sum(
             chunk.total_uncompressed_size
             for unit in units

@@ -46,6 +46,7 @@ class CheckpointHeader:
     num_bytes: int
     sha256: str
     data_digest: str = ""  # of the row groups that the positions count
+    attempt: int = 1  # which made it
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -60,6 +61,7 @@ class CheckpointHeader:
             "numBytes": self.num_bytes,
             "sha256": self.sha256,
             "dataDigest": self.data_digest,
+            "attempt": self.attempt,
         }
 
 
@@ -83,6 +85,7 @@ def _parse_header(uri: str, text: bytes) -> CheckpointHeader:
         num_bytes=value["numBytes"],
         sha256=value["sha256"],
         data_digest=value["dataDigest"],
+        attempt=value["attempt"],
     )
 
 

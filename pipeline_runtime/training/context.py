@@ -42,6 +42,7 @@ class RunIdentity:
     run_config: dict[str, Any]
     preserve_order: bool
     data_digest: str  # of the row groups, which the position counts
+    attempt: int = 1  # rises with every resume
 
 
 @dataclass(slots=True, kw_only=True)
@@ -355,6 +356,7 @@ class TrainContext:
             "run_config": self._wiring.identity.run_config,
             "preserve_order": self._wiring.identity.preserve_order,
             "data_digest": self._wiring.identity.data_digest,
+            "attempt": self._wiring.identity.attempt,
             "epoch": self.epoch,
             "step": self.step,
             "world_size": self.world_size,

@@ -20,7 +20,7 @@ from pipeline_runtime.config import Training
 from pipeline_runtime.errors import Interrupted, LastmileError, TrainingError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.ray_data import RayDataFeed
-from pipeline_runtime.feed.work import user_traceback
+from pipeline_runtime.feed.work import name_of, user_traceback
 from pipeline_runtime.monitor import Evaluated
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import StreamPlan
@@ -102,7 +102,7 @@ def _build_context(plan: WorkerPlan) -> TrainContext:
         open_evaluation=_evaluation_opener(plan, rank) if plan.evaluation else None,
         store=plan.store,
         identity=plan.identity,
-        step_names=("the read", *(str(step) for step in plan.stream.steps)),
+        step_names=("the read", *map(name_of, plan.stream.steps)),
         resume=(plan.resume, plan.store.load(plan.resume)) if plan.resume else None,
         warn=lambda message: ray.get(plan.monitor.warn.remote(message)),
         evaluated=lambda evaluation: _send_evaluation(plan.monitor, evaluation),

@@ -32,7 +32,8 @@ def dies_once(table, marker):
         os.kill(os.getpid(), signal.SIGKILL)
     return table
 """
-RAISES: dict[str, Any] = {"function": "user_steps:raises", "options": {"bad": 4242}}
+BAD_ID = 7601  # a row that no step before leaves out
+RAISES: dict[str, Any] = {"function": "user_steps:raises", "options": {"bad": BAD_ID}}
 DELETES_A_FILE = """
 import pathlib
 
@@ -181,7 +182,7 @@ def label_with_nulls() -> dict[str, Any]:
             1,
             [
                 'user_steps.py", line 6, in raises\n    raise ValueError(f"I cannot bear {bad}")',
-                "ValueError: I cannot bear 4242\nspec.pipeline[0] (map user_steps:raises",
+                "ValueError: I cannot bear 7601\nspec.pipeline[0] (map user_steps:raises",
                 "failed on part-",
                 ", row group ",
                 ", rows 0–499",
@@ -193,7 +194,7 @@ def label_with_nulls() -> dict[str, Any]:
             {"user_steps": STEPS},
             None,
             1,
-            ["ValueError: I cannot bear 4242\nspec.pipeline[0] (map", "failed on part-", ", rows "],
+            ["ValueError: I cannot bear 7601\nspec.pipeline[0] (map", "failed on part-", ", rows "],
             id="a map function on workers of its own that raises",
         ),
         pytest.param(
@@ -208,7 +209,7 @@ def label_with_nulls() -> dict[str, Any]:
             {},
             None,
             1,
-            ["user", "50", "outOfRange"],
+            ["column 'user': must hold ids from 0 to 49 (hashSize)", "outOfRange: hash"],
             id="an id out of range",
         ),
     ],
