@@ -27,7 +27,7 @@ Words = npt.NDArray[np.uint64]
 
 _MODULUS = 1 << 64
 _NAN_BITS = np.uint64(0x7FC00000)  # of float32: the one NaN that counts, whatever its payload
-_INTEGER_OF = {"f4": np.dtype(np.int32), "f8": np.dtype(np.int64)}
+_INTEGER_OF: Mapping[str, Any] = {"f4": np.int32, "f8": np.int64}
 # A value's place in its list enters its hash by this odd factor (SplitMix64's increment).
 _PLACE = np.uint64(0x9E3779B97F4A7C15)
 _MAX_SHOWN = 5

@@ -22,29 +22,34 @@ _LOADERS = {
     "lastmile": ("Lastmile", "#D55E00"),
 }
 _ROOFLINE = ("batches frozen in memory", "#222222")
+_LEVEL_NAMES = {"none": "no work", "light": "light work", "heavy": "heavy work"}
+# title, consumer, quantity, unit, the axis' name
+_PANELS = (
+    ("Loader alone, whole epoch", "touch", "rowsPerSecond", 1000, "thousand input rows/s"),
+    ("Loader alone, after the first batch", "touch", "steadyRowsPerSecond", 1000, ""),
+    ("With the training step, whole epoch", "train", "rowsPerSecond", 1000, ""),
+    ("Time to the first batch", "touch", "firstBatchSeconds", 1, "seconds"),
+)
 _BAR_WIDTH = 0.2  # four bars and a gap at each level
-_SIZE_INCHES = (12.5, 4.4)
+_SIZE_INCHES = (11.0, 7.4)
 _WHISKERS = {"ecolor": "#222222", "elinewidth": 1, "capsize": 2}
-_THOUSAND = 1000
 
 
 def draw(results: Document, path: Path) -> None:
     """Write the picture as SVG; equal results give equal bytes."""
     with matplotlib.rc_context({"svg.hashsalt": "lastmile", "font.size": 9}):
         figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
-        touch, train, first = figure.subplots(1, 3)
-        _draw_panel(touch, results, "touch", "rowsPerSecond", _THOUSAND)
-        touch.set_title("Loader alone")
-        _draw_panel(train, results, "train", "rowsPerSecond", _THOUSAND)
-        _draw_roofline(train, results, "train")
-        train.set_title("With the training step")
-        _draw_panel(first, results, "touch", "firstBatchSeconds", 1)
-        first.set_title("Time to the first batch")
-        for axes in (touch, train):
-            axes.set_ylabel("thousand input rows a second")
-        first.set_ylabel("seconds")
-        handles, labels = train.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+        for axes, panel in zip(figure.subplots(2, 2).flat, _PANELS, strict=True):
+            _draw_panel(axes, results, panel)
+        handles, labels = axes.get_legend_handles_labels()
+        roofline = _draw_roofline(figure.axes[2], results)
+        figure.legend(
+            [*handles, roofline],
+            [*labels, _ROOFLINE[0]],
+            loc="outside lower center",
+            ncols=5,
+            frameon=False,
+        )
         figure.suptitle(_title(results))
         figure.savefig(path, format="svg", metadata={"Date": None})
 
@@ -58,27 +63,29 @@ def _title(results: Document) -> str:
     )
 
 
-def _draw_panel(axes: Axes, results: Document, consumer: str, quantity: str, unit: float) -> None:
+def _draw_panel(axes: Axes, results: Document, panel: tuple[str, str, str, float, str]) -> None:
+    title, consumer, quantity, unit, name = panel
+    axes.set_title(title)
+    axes.set_ylabel(name or _PANELS[0][4])
     for place, (loader, (label, colour)) in enumerate(_LOADERS.items()):
-        found = [find_row(results, consumer, level, loader)[quantity] for level in LEVELS]
-        medians = [values["median"] / unit for values in found]
-        whiskers = _whiskers(found, unit)
-        left = [index + (place - 1.5) * _BAR_WIDTH for index in range(len(LEVELS))]
+        rows = [(i, find_row(results, consumer, level, loader)) for i, level in enumerate(LEVELS)]
+        found = [(index, row[quantity]) for index, row in rows if row]
+        medians = [values["median"] / unit for _, values in found]
         bars = axes.bar(
-            left, medians, _BAR_WIDTH, label=label, color=colour, yerr=whiskers, error_kw=_WHISKERS
+            [index + (place - 1.5) * _BAR_WIDTH for index, _ in found],
+            medians,
+            _BAR_WIDTH,
+            label=label,
+            color=colour,
+            yerr=_whiskers([values for _, values in found], unit),
+            error_kw=_WHISKERS,
         )
-        texts = [_short(value) for value in medians]
-        tops = [values["max"] / unit for values in found]
-        for bar, text, top in zip(bars, texts, tops, strict=True):
+        for bar, median, (_, values) in zip(bars, medians, found, strict=True):
+            at = (bar.get_x() + bar.get_width() / 2, values["max"] / unit)
             axes.annotate(
-                text,
-                (bar.get_x() + bar.get_width() / 2, top),
-                (0, 2),
-                textcoords="offset points",
-                ha="center",
-                fontsize=7,
+                _short(median), at, (0, 2), textcoords="offset points", ha="center", fontsize=7
             )
-    axes.set_xticks(range(len(LEVELS)), [f"{level} work" for level in LEVELS])
+    axes.set_xticks(range(len(LEVELS)), [_LEVEL_NAMES[level] for level in LEVELS])
     axes.spines[["top", "right"]].set_visible(False)
     axes.margins(y=0.08)
 
@@ -94,16 +101,14 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 
 
-def _draw_roofline(axes: Axes, results: Document, consumer: str) -> None:
+def _draw_roofline(axes: Axes, results: Document) -> Any:
     """The consumer's own limit: what it does with batches that cost nothing to bring."""
-    label, colour = _ROOFLINE
+    line: Any = None
     for index, level in enumerate(LEVELS):
-        rate = find_row(results, consumer, level, "roofline")["rowsPerSecond"]["median"] / _THOUSAND
-        axes.hlines(
-            rate,
-            index - 0.42,
-            index + 0.42,
-            colors=colour,
-            linestyles="dashed",
-            label=label if index == 0 else "",
-        )
+        row = find_row(results, "train", level, "roofline")
+        if row:
+            rate = row["rowsPerSecond"]["median"] / _PANELS[2][3]
+            line = axes.hlines(
+                rate, index - 0.42, index + 0.42, colors=_ROOFLINE[1], linestyles="dashed"
+            )
+    return line

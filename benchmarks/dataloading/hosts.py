@@ -77,6 +77,8 @@ def serve(connection: Connection, kind: str) -> None:
     """Measure jobs until the other side closes."""
     # Batches are only read here, whatever memory they lie in.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+    # More workers than cores are tried on purpose.
+    warnings.filterwarnings("ignore", message="This DataLoader will create")
     torch.set_num_threads(logical_cpus())
     started = time.perf_counter()
     # A trainer has a logical CPU of its own in `lastmile run`; here it is no actor, so none is held

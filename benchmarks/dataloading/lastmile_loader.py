@@ -13,7 +13,12 @@ from benchmarks.dataloading.workloads import BATCH_SIZE, Workload, build_experim
 from pipeline_runtime.batches import Batch, to_batch
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.ray_data import RayDataFeed, RayDataOptions, build_dataset
+from pipeline_runtime.feed.ray_data import (
+    OneTrainerDataConfig,
+    RayDataFeed,
+    RayDataOptions,
+    build_dataset,
+)
 from pipeline_runtime.plan import Plan, build_plan, plan_groups, rows_per_piece
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.training.position import Position
@@ -64,7 +69,8 @@ class LastmileLoader:
             preserve_order=self._plan.preserve_order, broadcast=self._plan.broadcast
         )
         dataset = build_dataset(self._plan.training, groups, piece_rows, options, _ignore)
-        return RayDataFeed(dataset.streaming_split(1, equal=False)[0])
+        shards = OneTrainerDataConfig().configure({"training": dataset}, world_size=1)
+        return RayDataFeed(shards[0]["training"])
 
     def profile(self) -> dict[str, float]:
         """Seconds: what the consumer's side waited for, and one core's on each step."""

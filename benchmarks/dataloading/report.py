@@ -66,16 +66,17 @@ def _headline(results: Document) -> Iterator[str]:
         cells = []
         for consumer in TITLES:
             row = find_row(results, consumer, level, "lastmile")
-            cells += [_times(row["ratio"]), _times(row["steadyRatio"])]
+            cells += [_times(row[name]) for name in ("ratio", "steadyRatio")] if row else ["–"] * 2
         yield f"| {level} | {' | '.join(cells)} |"
     yield ""
 
 
-def find_row(results: Document, consumer: str, level: str, loader: str) -> Document:
-    """The throughput of one loader."""
+def find_row(results: Document, consumer: str, level: str, loader: str) -> Document | None:
+    """The throughput of one loader; None if it was not measured."""
     wanted = (consumer, level, loader)
     rows: Sequence[Document] = results["throughput"]
-    return next(r for r in rows if (r["consumer"], r["level"], r["loader"]) == wanted)
+    found = (r for r in rows if (r["consumer"], r["level"], r["loader"]) == wanted)
+    return next(found, None)
 
 
 def _times(ratio: Mapping[str, float]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.dataloading.epochs import Epoch
 from benchmarks.dataloading.hosts import LOADERS
 from benchmarks.dataloading.schedule import (
-    ABLATIONS,
+    ALL_ON,
     TORCH_LOADERS,
     Measured,
     Table,
@@ -144,14 +144,14 @@ def _tuning_rows(measured: Measured) -> list[Document]:
 
 def _ablation_rows(measured: Measured) -> list[Document]:
     by_name = {
-        name: [epoch for found, epoch in measured.ablation if found == name] for name in ABLATIONS
+        name: [epoch for found, epoch in measured.ablation if found == name]
+        for name in measured.settings.ablations
     }
-    base = by_name["all on"]
+    base = by_name[ALL_ON]
     rows_in = measured.settings.table.rows
     return [
         {"variant": name, "where": repeats[0].job.workload.where} | _figures(repeats, base, rows_in)
         for name, repeats in by_name.items()
-        if repeats
     ]
 
 

@@ -25,16 +25,16 @@ from benchmarks.dataloading.workloads import LEVELS, Workload
 TORCH_LOADERS = ("dataloader", "dataloader-ship")
 # Half of the sample data's days, so that there is something for the planner to push down.
 ABLATION_WHERE = "day >= '2026-01-05'"
-# name -> what it is without (nothing: all on)
-ABLATIONS: Mapping[str, Mapping[str, object]] = {
-    "all on": {},
-    "pushdown off": {"switched_off": ("pushdown",)},
-    "projection off": {"switched_off": ("projection",)},
-    "fusion off": {"switched_off": ("fusion",)},
-    "broadcast off": {"switched_off": ("broadcast",)},
-    # Not an optimisation: what the default shuffle costs, which the comparison goes without.
-    "row shuffle on": {"shuffle": "row"},
+ALL_ON = "all on"
+# Not an optimisation: what the default shuffle costs, which the comparison goes without.
+ROW_SHUFFLE_ON = "row shuffle on"
+SWITCHES: Mapping[str, str] = {
+    "pushdown off": "pushdown",
+    "projection off": "projection",
+    "fusion off": "fusion",
+    "broadcast off": "broadcast",
 }
+ABLATIONS = (ALL_ON, *SWITCHES, ROW_SHUFFLE_ON)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,8 @@ class Settings:
     repeats: int
     tuning_repeats: int
     worker_counts: tuple[int, ...]
+    train_levels: tuple[str, ...] = LEVELS
+    ablations: tuple[str, ...]
     quick: bool
 
 
@@ -87,14 +89,14 @@ def run_schedule(settings: Settings, hosts: Mapping[str, Runs]) -> Measured:
     bench = _Bench(hosts)
     _tune(bench, measured)
     _prove(bench, measured)
-    for consumer, table, epochs in (
-        ("touch", settings.table, measured.touch),
-        ("train", settings.small, measured.train),
-    ):
-        for level in LEVELS:
-            workload = Workload(level=level, root=table.root)
-            for _ in range(settings.repeats):
-                epochs += bench.run_round(_jobs(measured, workload, consumer))
+    for level in LEVELS:
+        workload = Workload(level=level, root=settings.table.root)
+        for _ in range(settings.repeats):
+            measured.touch += bench.run_round(_jobs(measured, workload, "touch"))
+    for level in settings.train_levels:
+        workload = Workload(level=level, root=settings.small.root)
+        for _ in range(settings.repeats):
+            measured.train += bench.run_round(_jobs(measured, workload, "train"))
     _ablate(bench, measured)
     return measured
 
@@ -134,11 +136,18 @@ def _ablate(bench: _Bench, measured: Measured) -> None:
     plain = Workload(level="heavy", root=measured.settings.table.root, where=ABLATION_WHERE)
     if measured.settings.table.rows <= measured.settings.small.rows:
         plain = replace(plain, where=None)  # a small table has one day
-    variants = {name: replace(plain, **change) for name, change in ABLATIONS.items()}  # type: ignore[arg-type]
+    variants = {name: _without(plain, name) for name in measured.settings.ablations}
     jobs = [Job(loader="lastmile", workload=w, consumer="touch") for w in variants.values()]
     for _ in range(measured.settings.repeats):
         epochs = bench.run_round(jobs, names=tuple(variants))
         measured.ablation += zip(variants, epochs, strict=True)
+
+
+def _without(workload: Workload, variant: str) -> Workload:
+    if variant == ROW_SHUFFLE_ON:
+        return replace(workload, shuffle="row")
+    option = SWITCHES.get(variant)
+    return replace(workload, switched_off=(option,) if option else ())
 
 
 def _jobs(measured: Measured, workload: Workload, consumer: str) -> list[Job]:

@@ -1,12 +1,14 @@
 """Stock Ray Data, as its documentation teaches: read_parquet, map_batches a step, torch batches.
 
-Columns are named to `read_parquet`; each step is a function of numpy batches, the default format;
-everything else is left as Ray sets it. Lists of any length have no default conversion, so levels
-that hand them on collate them from Arrow, which Ray's documentation recommends as the fastest.
+Columns are selected; each step is a function of numpy batches, the default format; everything
+else is left as Ray sets it. Lists of any length have no default conversion to tensors, so levels
+that hand them on collate their batches: straight from the files as Arrow, which Ray's documentation
+recommends as the fastest, and after steps, which turn lists into arrays of arrays, as numpy.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,8 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray.data
-import torch
-from ray.data.collate_fn import ArrowBatchCollateFn
+from ray.data.collate_fn import ArrowBatchCollateFn, NumpyBatchCollateFn
 
 from benchmarks.dataloading.arrow_work import (
     Arrays,
@@ -37,7 +38,7 @@ from benchmarks.dataloading.workloads import (
     TEXTS,
     Workload,
 )
-from pipeline_runtime.batches import ROW_WEIGHT, Batch
+from pipeline_runtime.batches import OFFSETS_SUFFIX, ROW_WEIGHT, VALUES_SUFFIX, Batch
 
 NumpyBatch = dict[str, npt.NDArray[Any]]
 
@@ -47,13 +48,12 @@ class StockLoader:
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
-        columns = list(workload.read_columns)
-        dataset = ray.data.read_parquet(f"{workload.root}/impressions", columns=columns)
+        dataset = ray.data.read_parquet(f"{workload.root}/impressions")
+        dataset = dataset.select_columns(list(workload.read_columns))
         if workload.level != "none":
             spam = pq.read_table(f"{workload.root}/spam_users", columns=[SPAM_KEY])
-            dataset = dataset.map_batches(
-                drop_spam, fn_kwargs={"spam": spam.column(SPAM_KEY).to_numpy()}
-            )
+            spam_ids = spam.column(SPAM_KEY).to_numpy()
+            dataset = dataset.map_batches(drop_spam, fn_kwargs={"spam": spam_ids})  # type: ignore[arg-type]
         if workload.level == "heavy":
             for step in (derive_label, downsample, add_weight, pad_sequence, hash_categories):
                 dataset = dataset.map_batches(step)
@@ -67,7 +67,8 @@ class StockLoader:
                 batch[ROW_WEIGHT] = batch["sample_weight"]
                 yield batch
             return
-        collate = CollateRagged(self._workload)
+        is_arrow = self._workload.level == "none"
+        collate = CollateArrow(self._workload) if is_arrow else CollateNumpy()
         yield from self._dataset.iter_torch_batches(batch_size=BATCH_SIZE, collate_fn=collate)
 
     def profile(self) -> dict[str, float]:
@@ -75,17 +76,43 @@ class StockLoader:
         return {}
 
 
-class CollateRagged(ArrowBatchCollateFn):  # type: ignore[misc]
+def be_quiet() -> None:
+    """Let Ray Data say nothing; how it works stays the same."""
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+class CollateArrow(ArrowBatchCollateFn):
     """Arrow batches as tensors, lists as values and offsets."""
 
     def __init__(self, workload: Workload) -> None:
-        self._plain = Workload(level="none", root=workload.root)
+        self._workload = workload
 
-    def __call__(self, batch: pa.Table) -> dict[str, torch.Tensor]:
-        return to_tensors(process(batch, self._plain, None))
+    def __call__(self, batch: pa.Table) -> Any:
+        """See ArrowBatchCollateFn."""
+        return to_tensors(process(batch, self._workload, None))
 
 
-def drop_spam(batch: NumpyBatch, spam: npt.NDArray[np.int64]) -> NumpyBatch:
+class CollateNumpy(NumpyBatchCollateFn):
+    """Numpy batches as tensors, arrays of arrays as values and offsets."""
+
+    def __call__(self, batch: NumpyBatch) -> Any:
+        """See NumpyBatchCollateFn."""
+        arrays: Arrays = {}
+        for name, values in batch.items():
+            if values.dtype == object:
+                arrays[name + VALUES_SUFFIX] = np.concatenate(list(values))
+                lengths = np.fromiter(map(len, values), np.int64, len(values))
+                arrays[name + OFFSETS_SUFFIX] = np.concatenate([[0], np.cumsum(lengths)])
+            else:
+                arrays[name] = values.view(np.int64) if values.dtype.kind == "M" else values
+        arrays[ROW_WEIGHT] = np.ones(len(batch[SPAM_KEY]), dtype=np.float32)
+        return to_tensors(arrays)
+
+
+def drop_spam(batch: NumpyBatch, spam: npt.NDArray[np.int64]) -> Any:
     """Drop the rows of spam users."""
     kept = ~np.isin(batch[SPAM_KEY], spam)
     return {name: values[kept] for name, values in batch.items()}
