@@ -128,7 +128,7 @@ def _tuning_rows(measured: Measured) -> list[Document]:
     rows: dict[tuple[str, str, int], list[float]] = {}
     for epoch in measured.tuning:
         key = (epoch.job.workload.level, epoch.job.loader, epoch.job.num_workers)
-        rate = epoch.rows_per_second(measured.settings.small.rows)
+        rate = epoch.rows_per_second(measured.settings.table.rows)
         rows.setdefault(key, []).append(rate)
     return [
         {

@@ -1,9 +1,9 @@
 """Which epochs are measured, in which order, and what must hold between them.
 
-    tuning    the DataLoader with 0 to 4 workers, on the small table; the best goes on
+    tuning    the DataLoader with 0 to 4 workers, on the whole table; the best goes on
     proof     every loader and level once, on the small table, contents bound to rows; not timed
     touch     loaders in turn (A B C D E A B …), all levels, on the whole table
-    train     the same on the small table, with the model's training step
+    train     the same on the small table, with the model's training step, two levels
     ablation  Lastmile without each of its optimisations, in turn, heavy work
 
 Every epoch's sums are compared with those of the first of its kind as soon as it ends.
@@ -54,7 +54,7 @@ class Settings:
     repeats: int
     tuning_repeats: int
     worker_counts: tuple[int, ...]
-    train_levels: tuple[str, ...] = LEVELS
+    train_levels: tuple[str, ...]
     ablations: tuple[str, ...]
     quick: bool
 
@@ -104,7 +104,7 @@ def run_schedule(settings: Settings, hosts: Mapping[str, Runs]) -> Measured:
 def _tune(bench: _Bench, measured: Measured) -> None:
     settings = measured.settings
     for level in LEVELS:
-        workload = Workload(level=level, root=settings.small.root)
+        workload = Workload(level=level, root=settings.table.root)
         jobs = [
             Job(loader=loader, workload=workload, consumer="touch", num_workers=workers)
             for loader in TORCH_LOADERS

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,6 +27,9 @@ MAX_OBJECT_STORE_BYTES = 4 << 30
 _OBJECT_STORE_SHARE = 0.3
 # Plasma needs room for a few pieces whatever the machine (Ray's own minimum is 75 MiB).
 _MIN_OBJECT_STORE_BYTES = 256 << 20
+
+# A head node that is up takes a connection in milliseconds, also from another zone.
+CONNECT_SECONDS = 10.0
 
 
 def world_size_of(experiment: DatasetExperiment, *, local: bool) -> tuple[int, str | None]:
@@ -90,15 +94,24 @@ def connected(address: str, world_size: int, *, verbose: bool) -> Iterator[None]
 
 def _join(address: str, options: dict[str, Any]) -> None:
     """Connect to a cluster that is up. Raises LastmileError if none answers."""
+    known = os.environ.get("RAY_ADDRESS") if address == "auto" else address
     try:
+        _check_answers(known or "")
         ray.init(address=address, **options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        where = os.environ.get("RAY_ADDRESS") or "none given by RAY_ADDRESS or on this machine"
+    except (OSError, RuntimeError, ValueError) as error:
+        where = known or "none by RAY_ADDRESS or on this machine"
         raise LastmileError(
             f"--address {address}: must be a Ray cluster that answers, got {where}: "
             f"{str(error).strip().splitlines()[-1]}; start one with 'ray start --head', or use "
             "--address local"
         ) from error
+
+
+def _check_answers(address: str) -> None:
+    """Raise OSError if nobody listens at HOST:PORT; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
 
 
 def object_store_bytes() -> int:

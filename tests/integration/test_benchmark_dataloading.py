@@ -185,6 +185,7 @@ def make_settings() -> Settings:
         repeats=1,
         tuning_repeats=1,
         worker_counts=(0,),
+        train_levels=("heavy",),
         ablations=("all on",),
         quick=True,
     )

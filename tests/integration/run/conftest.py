@@ -111,7 +111,7 @@ def cluster() -> Iterator[Cluster]:
     token = folder / "token"
     token.write_text(secrets.token_hex(32))
     port, dashboard_port, agent_port = free_ports(3)
-    has_dashboard = all(importlib.util.find_spec(name) for name in DASHBOARD_MODULES)
+    has_dashboard = all(map(_is_installed, DASHBOARD_MODULES))
     env = {
         "RAY_ADDRESS": f"127.0.0.1:{port}",
         "RAY_AUTH_MODE": "token",
@@ -139,6 +139,11 @@ def cluster() -> Iterator[Cluster]:
         head.terminate()
         head.wait(timeout=60)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_installed(module: str) -> bool:
+    """`find_spec` raises for `colorful` once it was imported, which leaves no spec behind."""
+    return module in sys.modules or importlib.util.find_spec(module) is not None
 
 
 def _wait_until_started(head: subprocess.Popen[bytes], log: Path) -> None:

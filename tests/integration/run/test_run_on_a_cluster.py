@@ -53,7 +53,8 @@ def test_no_cluster_is_an_error_that_says_what_to_do(
 ) -> None:
     run = project()
     run.write(clicks_spec(run))
-    lastmile = Lastmile(tmp_path, {"RAY_TMPDIR": str(tmp_path), "RAY_ADDRESS": ""})
+    # Never without an address: Ray would join whatever other cluster this machine runs.
+    lastmile = Lastmile(tmp_path, {"RAY_ADDRESS": "127.0.0.1:1"})
     try:
         ended = lastmile.run(*run.args("--address", address))
     finally:

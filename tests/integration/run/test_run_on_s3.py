@@ -49,7 +49,7 @@ def test_a_run_on_s3_fails_and_goes_on(
 
     assert failed.code == 1, failed
     trace, _, rest = failed.stdout.partition("ValueError: the user's own mistake")
-    assert 'recorder_loop.py", line 17, in loop' in trace
+    assert 'recorder_loop.py", line 15, in loop' in trace
     assert "spec.training.entrypoint: recorder_loop:loop raised" in rest
     assert "last checkpoint: s3://lake/team/experiments/clicks/" in failed.stderr
     assert "step-0000000015" in failed.stderr
