@@ -6,6 +6,7 @@ what is sent is the manifest alone.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from pipeline_runtime.errors import LastmileError
 
 _MANIFEST = "manifest.yaml"
 _POLL_SECONDS = 1.0
+_ADDRESS_VARIABLES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 
 
 def submit(address: str, manifest: str, storage_root: str, *, resume: bool) -> int:
@@ -49,6 +51,8 @@ def submit(address: str, manifest: str, storage_root: str, *, resume: bool) -> i
 
 
 def _connect(address: str) -> JobSubmissionClient:
+    for name in _ADDRESS_VARIABLES:
+        os.environ.pop(name, None)  # Ray lets them win over the address that was asked for.
     try:
         return JobSubmissionClient(address)
     except (ConnectionError, RuntimeError) as error:
