@@ -60,37 +60,58 @@ class Pipeline:
         where: str | None = None,
         row_key: Names | None = None,
         request_key: str | None = None,
+        request_columns: Names | None = None,
+        s3: Mapping[str, Any] | None = None,
     ) -> Pipeline:
         """Start from a Parquet table; a URI without a scheme is relative to the storage root."""
-        location: Document = {"uri": uri} if isinstance(uri, str) else {"uris": list(uri)}
-        source = location | _given(columns=_list(columns))
-        dataset = _given(where=where, rowKey=_list(row_key), requestKey=request_key)
+        source = _parquet(uri, s3) | _given(columns=_list(columns))
+        dataset = _given(
+            where=where,
+            rowKey=_list(row_key),
+            requestKey=request_key,
+            requestColumns=_list(request_columns),
+        )
         return cls(dataset={"parquet": source} | dataset)
 
     def filter(self, where: str) -> Pipeline:
         """Keep the rows for which the expression is true."""
         return self._with("filter", where=where)
 
-    def derive(self, **columns: str) -> Pipeline:
-        """Add or replace columns by expressions."""
-        return self._with("derive", columns=columns)
+    def derive(self, columns: Mapping[str, str] | None = None, /, **more: str) -> Pipeline:
+        """Add or replace columns by expressions: `derive(y="x * 2")`, `derive({"a-b": "x"})`."""
+        return self._with("derive", columns={**(columns or {}), **more})
 
-    def anti_join(self, uri: str, on: Names, **options: Any) -> Pipeline:
-        """Drop the rows whose key is in a side table; options as in the manifest."""
-        return self._with("antiJoin", parquet={"uri": uri}, on=_list(on), **options)
+    def anti_join(
+        self,
+        uri: Names,
+        on: Names | None = None,
+        *,
+        s3: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Pipeline:
+        """Drop the rows whose key is in a side table; options as in the manifest, snake_case too:
+        `left_on` with `right_on`, `where`, `max_bytes`.
+        """
+        return self._with("antiJoin", parquet=_parquet(uri, s3), on=_list(on), **_keys(options))
 
     def join(
         self,
-        uri: str,
-        on: Names,
+        uri: Names,
+        on: Names | None = None,
         *,
         how: str = "left",
         columns: Names | None = None,
+        s3: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Pipeline:
-        """Add columns of a side table to the rows whose key is in it."""
+        """Add columns of a side table to the rows whose key is in it; options as of `anti_join`."""
         return self._with(
-            "join", parquet={"uri": uri}, on=_list(on), how=how, columns=_list(columns), **options
+            "join",
+            parquet=_parquet(uri, s3),
+            on=_list(on),
+            how=how,
+            columns=_list(columns),
+            **_keys(options),
         )
 
     def downsample(
@@ -130,13 +151,15 @@ class Pipeline:
         """Drop these columns."""
         return self._with("drop", columns=list(columns))
 
-    def cast(self, **columns: str) -> Pipeline:
+    def cast(self, columns: Mapping[str, str] | None = None, /, **more: str) -> Pipeline:
         """Convert columns to Arrow types by name."""
-        return self._with("cast", columns=columns)
+        return self._with("cast", columns={**(columns or {}), **more})
 
-    def fill_null(self, **columns: bool | float | str) -> Pipeline:
+    def fill_null(
+        self, columns: Mapping[str, bool | float | str] | None = None, /, **more: bool | float | str
+    ) -> Pipeline:
         """Replace nulls of columns by constants."""
-        return self._with("fillNull", columns=columns)
+        return self._with("fillNull", columns={**(columns or {}), **more})
 
     def pad_sequence(self, *columns: str, length: int, value: float = 0) -> Pipeline:
         """Make every list of the columns exactly so long."""
@@ -191,13 +214,13 @@ class Pipeline:
 
     def tables(self, storage_root: str = DEFAULT_STORAGE_ROOT) -> Iterator[pa.Table]:
         """The resulting rows in the table's order, in this process, without Ray."""
-        yield from _iter_tables(self.plan(storage_root).training)
+        yield from iter_tables(self.plan(storage_root).training)
 
     def head(self, num_rows: int = 10, storage_root: str = DEFAULT_STORAGE_ROOT) -> pa.Table:
         """The first resulting rows; reads no more than it needs."""
         stream = self.plan(storage_root).training
         found = stream.output_schema.empty_table()
-        for table in _iter_tables(stream):
+        for table in iter_tables(stream):
             found = pa.concat_tables([found, table.slice(0, num_rows - found.num_rows)])
             if found.num_rows == num_rows:
                 break
@@ -206,7 +229,7 @@ class Pipeline:
     def to_table(self, storage_root: str = DEFAULT_STORAGE_ROOT) -> pa.Table:
         """All resulting rows in memory; for tables that fit."""
         stream = self.plan(storage_root).training
-        return pa.concat_tables([stream.output_schema.empty_table(), *_iter_tables(stream)])
+        return pa.concat_tables([stream.output_schema.empty_table(), *iter_tables(stream)])
 
     def train(
         self,
@@ -233,7 +256,8 @@ class Pipeline:
         )
 
 
-def _iter_tables(stream: StreamPlan) -> Iterator[pa.Table]:
+def iter_tables(stream: StreamPlan) -> Iterator[pa.Table]:
+    """A stream's rows in the table's order, in this process; the columns of its batches."""
     piece_rows = rows_per_piece(stream.scan.units, stream.shuffle, stream.max_rows_per_block)
     groups = plan_groups(
         stream.scan.units, seed=0, epoch=0, shuffle=stream.shuffle, piece_rows=piece_rows
@@ -249,6 +273,20 @@ def _list(names: Names | None) -> list[str] | None:
     if names is None:
         return None
     return [names] if isinstance(names, str) else list(names)
+
+
+def _parquet(uri: Names, s3: Mapping[str, Any] | None) -> Document:
+    location: Document = {"uri": uri} if isinstance(uri, str) else {"uris": list(uri)}
+    return location | _given(s3=_camel_case(s3) if s3 is not None else None)
+
+
+def _keys(options: Mapping[str, Any]) -> Document:
+    """Options of a side table's step, with the names of keys as lists."""
+    named = _camel_case(options)
+    return {
+        name: _list(value) if name in ("leftOn", "rightOn") else value
+        for name, value in named.items()
+    }
 
 
 def _given(**fields: Any) -> Document:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from pipeline_runtime.cli.failures import placing
 from pipeline_runtime.cli.options import (
     DEFAULT_STORAGE_ROOT,
     FilesOption,
@@ -33,7 +34,8 @@ def explain(
     for manifest in manifests:
         add_code_paths(code_paths(manifest.file))
         root = manifest.experiment.spec.storage.root or storage_root
-        plans.append((manifest, planning.build_plan(manifest.experiment, root)))
+        with placing(manifest):
+            plans.append((manifest, planning.build_plan(manifest.experiment, root)))
     if as_json:
         documents = [planning.plan_document(plan) for _, plan in plans]
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pipeline_runtime import errors
+from pipeline_runtime.config import LoadedManifest
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -17,8 +18,7 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 EXIT_CODES_HELP = (
     "Exit codes: 0 done; 1 the run failed; 2 a bad manifest or option; 3 a table that cannot be "
-    "read; "
-    "4 a checkpoint that cannot be resumed from; 130 stopped by Ctrl-C."
+    "read; 4 a checkpoint that cannot be resumed from; 130 stopped by Ctrl-C."
 )
 
 _CODES: dict[type[errors.LastmileError], int] = {
@@ -58,3 +58,12 @@ def exiting() -> Iterator[None]:
             raise
         print(f"error: {error.name} is missing: pip install 'lastmile[runtime]'", file=sys.stderr)
         sys.exit(EXIT_FAILED)
+
+
+@contextmanager
+def placing(manifest: LoadedManifest) -> Iterator[None]:
+    """Give problems that a table or the code shows the line of their field in the manifest."""
+    try:
+        yield
+    except errors.ManifestError as error:
+        raise errors.ManifestError([manifest.place(p) for p in error.problems]) from error

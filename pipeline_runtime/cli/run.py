@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from pipeline_runtime.cli.failures import EXIT_INTERRUPTED, exit_code_of
+from pipeline_runtime.cli.failures import EXIT_INTERRUPTED, exit_code_of, placing
 from pipeline_runtime.cli.options import (
     DEFAULT_STORAGE_ROOT,
     JsonOption,
@@ -106,7 +106,7 @@ def _run(manifest: LoadedManifest, text: str, options: object, *, as_json: bool)
             on_stop=lambda count: progress.note(_STOPPING if count == 1 else "stopping at once"),
         )
         # Ray prints what befell a worker to standard output, which is for the result alone.
-        with contextlib.redirect_stdout(sys.stderr):
+        with placing(manifest), contextlib.redirect_stdout(sys.stderr):
             finished = run_experiment(manifest.experiment, text, options, watcher)
     if as_json:
         print(finished.summary.model_dump_json(by_alias=True, indent=2))

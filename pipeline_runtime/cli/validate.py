@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -52,13 +51,12 @@ def _load(targets: list[str], overrides: list[str]) -> tuple[list[LoadedManifest
 
 
 def _check_expressions(manifest: LoadedManifest) -> list[Problem]:
-    """Syntax of the expressions, where Arrow is installed to have a language at all."""
+    """What no table could make right, where Arrow is installed to have a language at all."""
     if importlib.util.find_spec("pyarrow") is None:
         return []
     from pipeline_runtime.plan.syntax import check_syntax
 
-    problems = check_syntax(manifest.experiment.spec)
-    return [replace(problem, file=manifest.file) for problem in problems]
+    return [manifest.place(problem) for problem in check_syntax(manifest.experiment.spec)]
 
 
 def _document(

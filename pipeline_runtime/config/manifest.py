@@ -26,7 +26,7 @@ from pipeline_runtime.config.documents import (
 from pipeline_runtime.config.experiment import API_VERSION, GROUP, KIND, DatasetExperiment
 from pipeline_runtime.config.overrides import OVERRIDE_FILE, apply_overrides, overridden_paths
 from pipeline_runtime.config.parsing import judge
-from pipeline_runtime.config.problems import Found, find_similar
+from pipeline_runtime.config.problems import Found, find_similar, resolve_path
 from pipeline_runtime.errors import ManifestError, Problem
 
 STDIN = "-"
@@ -42,7 +42,18 @@ class LoadedManifest:
     experiment: DatasetExperiment
     document: dict[str, JsonValue]  # as read, overrides applied
     text: str  # of the whole file
+    places: _Places
     warnings: tuple[Problem, ...] = ()
+
+    def place(self, problem: Problem) -> Problem:
+        """The problem with file, line and column of its field; one found after reading has none.
+
+        What an override gave stands under --set instead.
+        """
+        if problem.file:
+            return problem
+        path = resolve_path(self.document, (), problem.path)
+        return self.places.place(path, problem.message, self.file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +64,22 @@ class _Candidate:
     index: int
     prefix: Path
     value: JsonValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Places:
+    """Where the fields of one experiment stand."""
+
+    candidate: _Candidate
+    overridden: tuple[Path, ...]
+
+    def place(self, path: Path, message: str, file: str) -> Problem:
+        whole = (*self.candidate.prefix, *path)
+        problem = Problem(path=format_path(whole), message=message, file=file)
+        if any(path[: len(touched)] == touched for touched in self.overridden):
+            return replace(problem, file=OVERRIDE_FILE)
+        line, column = self.candidate.document.place_of(whole)
+        return replace(problem, line=line, column=column)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -201,9 +228,10 @@ def _judge(
     except ManifestError as error:
         findings.problems += [p for p in error.problems if p not in findings.problems]
         overridden = []
+    places = _Places(candidate=candidate, overridden=tuple(overridden))
     verdict = judge(value)
     if verdict.experiment is None:
-        findings.problems += _place_problems(verdict.found, candidate, file, overridden)
+        findings.problems += _place_problems(verdict.found, places, file)
     elif isinstance(value, dict):
         findings.loaded.append(
             LoadedManifest(
@@ -212,26 +240,22 @@ def _judge(
                 experiment=verdict.experiment,
                 document=value,
                 text=text,
+                places=places,
                 warnings=candidate.document.warnings,
             )
         )
 
 
-def _place_problems(
-    found: Sequence[Found], candidate: _Candidate, file: str, overridden: Sequence[Path]
-) -> list[Problem]:
-    """Add file, line and column, in the file's order; what an override broke stands under --set."""
-    broken = [problem.path for problem in candidate.document.problems]
-    problems = []
-    for path, message in found:
-        if any(_is_related(format_path((*candidate.prefix, *path)), other) for other in broken):
-            continue  # what the YAML did not give is no second mistake
-        problem = Problem(path=format_path((*candidate.prefix, *path)), message=message, file=file)
-        if any(path[: len(touched)] == touched for touched in overridden):
-            problems.append(replace(problem, file=OVERRIDE_FILE))
-            continue
-        line, column = candidate.document.place_of((*candidate.prefix, *path))
-        problems.append(replace(problem, line=line, column=column))
+def _place_problems(found: Sequence[Found], places: _Places, file: str) -> list[Problem]:
+    """Add file, line and column, in the file's order."""
+    prefix = places.candidate.prefix
+    broken = [problem.path for problem in places.candidate.document.problems]
+    problems = [
+        places.place(path, message, file)
+        for path, message in found
+        # What the YAML did not give is no second mistake.
+        if not any(_is_related(format_path((*prefix, *path)), other) for other in broken)
+    ]
     return sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))
 
 

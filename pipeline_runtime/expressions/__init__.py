@@ -14,21 +14,24 @@ from __future__ import annotations
 from pipeline_runtime.expressions.expression import (
     Expression,
     check_boolean,
+    check_calls,
     evaluate,
     infer_type,
     mask,
     parse,
 )
 from pipeline_runtime.expressions.pushdown import to_dataset_filter
-from pipeline_runtime.expressions.rewrite import conjuncts, quote_name, rename_columns
+from pipeline_runtime.expressions.rewrite import conjuncts, not_true, quote_name, rename_columns
 
 __all__ = [
     "Expression",
     "check_boolean",
+    "check_calls",
     "conjuncts",
     "evaluate",
     "infer_type",
     "mask",
+    "not_true",
     "parse",
     "quote_name",
     "rename_columns",

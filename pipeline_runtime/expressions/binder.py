@@ -34,6 +34,7 @@ from pipeline_runtime.expressions.nodes import (
     Node,
     Span,
     Unary,
+    walk,
 )
 from pipeline_runtime.expressions.plan import (
     ArgumentError,
@@ -51,6 +52,16 @@ _MAX_NAMES_SHOWN = 12
 def bind(root: Node, text: str, columns: Mapping[str, pa.DataType]) -> Plan:
     """Type `root` against `columns`; raises ExpressionError at the first broken rule."""
     return _Binder(text, columns).bind(root)
+
+
+def check_calls(root: Node, text: str) -> None:
+    """Functions, their number of arguments and types of casts; raises ExpressionError."""
+    binder = _Binder(text, {})
+    for node, _ in walk(root):
+        if isinstance(node, Call):
+            binder.find_function(node)
+        elif isinstance(node, Cast):
+            binder.find_type(node)
 
 
 class _Binder:
@@ -205,25 +216,34 @@ class _Binder:
 
     def _bind_cast(self, node: Cast) -> Plan:
         operand = self.bind(node.operand)
-        try:
-            dtype = types.parse_type(node.type_name)
-        except ValueError as error:
-            self._fail(str(error), node.type_span)
+        dtype = self.find_type(node)
         with self._placing(node.span):
             kernel = casts.build_cast(operand.type, dtype)
         return build_apply(node.span, "cast", dtype, kernel, operand, is_partial=True)
 
+    def find_type(self, node: Cast) -> pa.DataType:
+        """The type that a cast names; raises ExpressionError if there is none."""
+        try:
+            return types.parse_type(node.type_name)
+        except ValueError as error:
+            self._fail(str(error), node.type_span)
+
     # -- functions -------------------------------------------------------------------------------
 
     def _bind_call(self, node: Call) -> Plan:
+        function = self.find_function(node)
+        args = tuple(self.bind(arg) for arg in node.args)
+        with self._placing(node.span, node.name):
+            return function.rule(node.span, args)
+
+    def find_function(self, node: Call) -> Function:
+        """The function that a call names; raises ExpressionError if it cannot be called so."""
         function = FUNCTIONS.get(node.name)
         if function is None:
             hint = suggest(node.name, FUNCTIONS)
             self._fail(f"no function is named {node.name!r}{hint}", node.name_span)
         self._check_count(node, function)
-        args = tuple(self.bind(arg) for arg in node.args)
-        with self._placing(node.span, node.name):
-            return function.rule(node.span, args)
+        return function
 
     def _check_count(self, node: Call, function: Function) -> None:
         low, high, got = function.min_args, function.max_args, len(node.args)

@@ -62,8 +62,8 @@ def parse_timestamp(text: str) -> dt.datetime:
         except ValueError as error:
             raise ValueError(f"{text!r} is no time of the calendar ({error})") from error
     raise ValueError(
-        "a timestamp is written '2026-01-31 12:00:00', with at most six digits of a second, "
-        f"got {text!r}"
+        "a timestamp is written '2026-01-31 12:00:00', with at most six digits of a second, got "
+        f"{text!r}"
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pipeline_runtime.expressions.expression import Expression, parse
-from pipeline_runtime.expressions.nodes import Column, Logical, Node, walk
+from pipeline_runtime.expressions.nodes import Column, IsNull, Logical, Node, Unary, walk
 
 
 def conjuncts(expr: Expression) -> tuple[Expression, ...]:
@@ -36,6 +36,22 @@ def _operands(node: Node) -> Iterator[Node]:
 
 def _text_of(node: Node, text: str) -> str:
     return text[node.span.start : node.span.end]
+
+
+def not_true(expr: Expression) -> Expression:
+    """An expression that is true where `expr` is false or null, and that statistics can decide.
+
+    Made of nodes, not of text, so that no bound on texts refuses it. Its own text is SQL's, which
+    the grammar does not have: no expression that is parsed equals it.
+    """
+    span = expr.root.span
+    nulls = (
+        IsNull(span=span, operand=Column(span=span, name=name, quoted=True), negated=False)
+        for name in sorted(expr.columns)
+    )
+    operands: tuple[Node, ...] = (Unary(span=span, op="not", operand=expr.root), *nulls)
+    root = Logical(span=span, op="or", operands=operands)
+    return Expression(text=f"({expr.text}) is not true", columns=expr.columns, root=root)
 
 
 def rename_columns(expr: Expression, mapping: Mapping[str, str]) -> Expression:

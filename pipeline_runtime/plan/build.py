@@ -21,7 +21,7 @@ from pipeline_runtime.errors import ExpressionError, ManifestError, Problem
 from pipeline_runtime.expressions import Expression
 from pipeline_runtime.plan.labels import describe_step
 from pipeline_runtime.plan.model import Identity, Plan, PlannedStep, Stage, StreamPlan
-from pipeline_runtime.plan.predicates import Pushdown, build_pushdown, negation
+from pipeline_runtime.plan.predicates import Pushdown, build_pushdown
 from pipeline_runtime.plan.side_tables import open_side_table
 from pipeline_runtime.plan.split import Split
 from pipeline_runtime.sources import RawTable, open_table
@@ -192,14 +192,16 @@ def _bind_split(spec: ExperimentSpec, schema: pa.Schema, role: str) -> list[_Bou
         return [_Bound(step=step)]
     if role == "evaluation":
         return [_Bound(step=step, pushed=where)]
-    return [_Bound(step=step, pushed=expressions.parse(negation(where.text, where.columns)))]
+    return [_Bound(step=step, pushed=expressions.not_true(where))]
 
 
 def _split_label(spec: ExperimentSpec, role: str) -> str:
     evaluation = spec.training.evaluation
     assert evaluation is not None
     held_out = evaluation.where or f"{evaluation.holdout_percent} % held out"
-    return held_out if role == "evaluation" else f"not: {held_out}"
+    if role == "evaluation":
+        return held_out
+    return f"({held_out}) is not true" if evaluation.where else f"not: {held_out}"
 
 
 def _bind_steps(spec: ExperimentSpec, schema: pa.Schema, context: BindContext) -> list[_Bound]:

@@ -76,10 +76,3 @@ def build_pushdown(
         texts=tuple(text for _, text in pushed),
         kept_back=tuple(kept_back),
     )
-
-
-def negation(text: str, columns: frozenset[str]) -> str:
-    """An expression that is true wherever `text` is not true, null included, and can be pushed."""
-    parts = [f"not ({text})"]
-    parts += ['"{}" is null'.format(name.replace('"', '""')) for name in sorted(columns)]
-    return " or ".join(parts)

@@ -1,6 +1,6 @@
-"""The expressions of a spec, checked for syntax alone: what can be said without the table.
+"""What can be said of a spec's expressions and types without the table: syntax and names.
 
-`lastmile validate` asks here; names and types are checked when the plan is built.
+`lastmile validate` asks here; columns and their types are checked when the plan is built.
 """
 
 from __future__ import annotations
@@ -11,17 +11,28 @@ from pipeline_runtime import expressions
 from pipeline_runtime.config import ExperimentSpec
 from pipeline_runtime.config.steps import DeriveStep, Step, WeightStep
 from pipeline_runtime.errors import ExpressionError, Problem
+from pipeline_runtime.steps.type_names import TypeNameError, parse_type
 
 
 def check_syntax(spec: ExperimentSpec) -> list[Problem]:
-    """A problem for every expression that does not parse, under its field's path."""
-    problems = []
+    """A problem for every expression or type that no table could make right, at its field."""
+    problems = list(_wrong_types(spec))
     for path, text in _expressions(spec):
         try:
-            expressions.parse(text)
+            expressions.check_calls(expressions.parse(text))
         except ExpressionError as error:
             problems.append(Problem(path=path, message=str(error)))
     return problems
+
+
+def _wrong_types(spec: ExperimentSpec) -> Iterator[Problem]:
+    for index, step in enumerate(spec.pipeline):
+        for column, name in (step.cast.columns if step.cast else {}).items():
+            try:
+                parse_type(name)
+            except TypeNameError as error:
+                path = f"spec.pipeline[{index}].cast.columns.{column}"
+                yield Problem(path=path, message=str(error))
 
 
 def _expressions(spec: ExperimentSpec) -> Iterator[tuple[str, str]]:

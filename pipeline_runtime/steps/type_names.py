@@ -130,7 +130,8 @@ class _Parser:
         known = [*_SIMPLE, *_NESTED, *_PARAMETRIC]
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else "use a name such as int64 or list<int64>"
-        return f"{self._text!r}: must be an Arrow type, got {name!r}; {hint}"
+        whole = "" if name == self._text else f"{self._text!r}: "
+        return f"{whole}must be an Arrow type, got {name!r}; {hint}"
 
     def _parametric(self, name: str) -> pa.DataType:
         if name in ("decimal128", "decimal256"):

@@ -46,6 +46,34 @@ def test_what_the_methods_write_is_a_valid_manifest(tmp_path: Path) -> None:
     assert [step.kind for step in loaded.spec.pipeline] == [next(iter(s)) for s in EVERY_STEP.steps]
 
 
+def test_side_tables_take_what_a_manifest_takes() -> None:
+    s3 = {"endpoint": "http://127.0.0.1:9", "anonymous": True}
+    pipeline = (
+        Pipeline.read_parquet(
+            ["a/", "b/"], request_key="request", request_columns="user", s3={"region": "eu-1"}
+        )
+        .join("items/", left_on="item", right_on=["id"], s3=s3, max_bytes=1000)
+        .anti_join(["spam/", "bots/"], "user", where="bad")
+        .derive({"a-b": "x"}, y="x * 2")
+        .cast({"a-b": "int8"})
+        .fill_null({"a-b": 0}, y=1)
+    )
+    spec = pipeline.experiment("all", batch_size=64).spec
+    join, anti_join = spec.pipeline[0].join, spec.pipeline[1].anti_join
+    assert join is not None
+    assert anti_join is not None
+    assert (join.left_keys, join.right_keys, join.max_bytes) == (("item",), ("id",), 1000)
+    assert join.parquet is not None
+    assert join.parquet.s3 is not None
+    assert join.parquet.s3.anonymous
+    assert anti_join.parquet is not None
+    assert anti_join.parquet.locations == ("spam/", "bots/")
+    assert spec.dataset.request_columns == ("user",)
+    assert spec.dataset.parquet is not None
+    assert spec.dataset.parquet.s3 is not None
+    assert pipeline.steps[2]["derive"]["columns"] == {"a-b": "x", "y": "x * 2"}
+
+
 def test_a_method_leaves_the_pipeline_it_was_called_on_as_it_was() -> None:
     base = Pipeline.read_parquet("t/")
     longer = base.filter("x > 1")

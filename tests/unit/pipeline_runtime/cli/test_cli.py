@@ -82,8 +82,45 @@ def test_validate_finds_an_expression_that_does_not_parse(
     assert call(monkeypatch, "validate", "-f", "syntax.yaml") == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("error: syntax.yaml: spec.pipeline[0].filter.where: ")
+    assert captured.err.startswith("error: syntax.yaml:8:14: spec.pipeline[0].filter.where: ")
     assert "\n    x > (1\n" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        pytest.param("lowr(x) = 'a'", "no function is named 'lowr'; did you mean", id="function"),
+        pytest.param("abs(x, 2) > 1", "abs takes 1 argument, got 2: ", id="number of arguments"),
+        pytest.param("cast(x as in64) > 1", "a cast names one of ", id="type of a cast"),
+    ],
+)
+def test_validate_finds_what_no_table_could_make_right(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, where: str, message: str
+) -> None:
+    (folder / "names.yaml").write_text(MANIFEST.format(name="names", where=where))
+    assert call(monkeypatch, "validate", "-f", "names.yaml") == 2
+    found = f"error: names.yaml:8:14: spec.pipeline[0].filter.where: {message}"
+    assert capsys.readouterr().err.startswith(found)
+
+
+def test_validate_finds_a_type_that_arrow_has_not(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    cast = MANIFEST.replace('filter: {{where: "{where}"}}', "cast: {{columns: {{x: {where}}}}}")
+    (folder / "cast.yaml").write_text(cast.format(name="cast", where="int65"))
+    assert call(monkeypatch, "validate", "-f", "cast.yaml") == 2
+    assert capsys.readouterr().err.startswith(
+        "error: cast.yaml:8:22: spec.pipeline[0].cast.columns.x: must be an Arrow type, "
+        "got 'int65'; did you mean 'int64'?"
+    )
+
+
+def test_what_an_override_broke_stands_under_set(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    change = "pipeline[0].filter.where=y > 1"
+    assert call(monkeypatch, "explain", "-f", "good.yaml", "--set", change) == 2
+    assert "--set: spec.pipeline[0].filter.where: no column" in capsys.readouterr().err
 
 
 def test_validate_without_a_file_is_a_usage_error(
@@ -108,7 +145,8 @@ def test_explain_shows_where_an_expression_is_wrong(
 ) -> None:
     assert call(monkeypatch, "explain", "-f", "typo.yaml") == 2
     assert capsys.readouterr().err == (
-        "error:\nspec.pipeline[0].filter.where: no column is named 'y'; there are x\n"
+        "error:\ntypo.yaml:8:14: spec.pipeline[0].filter.where: no column is named 'y'; "
+        "there are x\n"
         "    y > 1\n    ^\n"
     )
 

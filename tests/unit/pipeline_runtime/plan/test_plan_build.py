@@ -8,7 +8,9 @@ import pytest
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config import load_manifests
+from pipeline_runtime.config.base import MAX_EXPRESSION_CHARS
 from pipeline_runtime.errors import ManifestError, SourceError
+from pipeline_runtime.pipeline import iter_tables
 from pipeline_runtime.plan import Plan, build_plan, explain, plan_document
 
 
@@ -154,6 +156,28 @@ def test_training_and_evaluation_share_no_row_and_lose_none(root: str) -> None:
     assert plan.training.scan.pruning.files_read == 1
     assert plan.evaluation.scan.pruning.files_read == 1
     assert plan.training.scan.units[0].file != plan.evaluation.scan.units[0].file
+
+
+def test_a_split_may_be_as_long_as_any_expression(root: str) -> None:
+    where = "user < 25"
+    where += " " * (MAX_EXPRESSION_CHARS - len(where) - 1) + " "
+    plan = build_plan(base().experiment("s", evaluation={"where": where}, columns=["user"]), root)
+    assert plan.evaluation is not None
+    assert plan.evaluation.scan.pruning.rows_read == 50
+    assert plan.training.scan.pruning.rows_read == 150
+
+
+def test_rows_whose_split_is_null_are_trained_on_and_a_filter_of_like_text_drops_them(
+    root: str,
+) -> None:
+    where = "country = 'de'"
+    experiment = base().filter(f"not ({where})").experiment("s", evaluation={"where": where})
+    filtered = pa.concat_tables(iter_tables(build_plan(experiment, root).training))
+    assert set(filtered.column("country").to_pylist()) == {"fr"}
+    experiment = base().experiment("s", evaluation={"where": where}, columns=["country"])
+    tables = list(iter_tables(build_plan(experiment, root).training))
+    assert sum(table.column("country").null_count for table in tables) == 66
+    assert sum(table.num_rows for table in tables) == 132
 
 
 BROKEN: dict[str, tuple[Pipeline, str]] = {

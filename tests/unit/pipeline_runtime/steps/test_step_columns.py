@@ -107,7 +107,7 @@ BROKEN = [
     pytest.param(
         CastStep(columns={"a": "itn32", "b": "list<int64>", "q": "int8"}),
         [
-            "cast.columns.a: 'itn32': must be an Arrow type, got 'itn32'; did you mean 'int32'?",
+            "cast.columns.a: must be an Arrow type, got 'itn32'; did you mean 'int32'?",
             "cast.columns.b: must be a type that string can become, got 'list<int64>'; derive the "
             "column instead",
             "cast.columns.q: must be a column of the step's input, got 'q'; there are: a, b, c",

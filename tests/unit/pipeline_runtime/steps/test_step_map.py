@@ -259,7 +259,7 @@ BROKEN = [
     pytest.param(
         "user_functions:only_y",
         {"output_columns": {"y": "it64"}},
-        "map.outputColumns.y: 'it64': must be an Arrow type, got 'it64'; did you mean 'int64'?",
+        "map.outputColumns.y: must be an Arrow type, got 'it64'; did you mean 'int64'?",
         id="an unknown type",
     ),
     pytest.param(

@@ -71,8 +71,8 @@ def test_a_type_is_parsed_from_what_people_write(name: str, expected: pa.DataTyp
 
 
 WRONG = [
-    ("", "'': must be an Arrow type, got ''; use a name such as int64 or list<int64>"),
-    ("in64", "'in64': must be an Arrow type, got 'in64'; did you mean 'int64'?"),
+    ("", "must be an Arrow type, got ''; use a name such as int64 or list<int64>"),
+    ("in64", "must be an Arrow type, got 'in64'; did you mean 'int64'?"),
     ("list<itn64>", "'list<itn64>': must be an Arrow type, got 'itn64'; did you mean 'int64'?"),
     ("list<int64", "'list<int64': must have '>', got its end"),
     ("list", "'list': must have '<', got its end"),
