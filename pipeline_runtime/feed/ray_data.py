@@ -213,8 +213,7 @@ class RayDataFeed:
             yield from unpack(block)
 
     def _transfer_seconds(self) -> float:
-        """Ray's own count of the time this thread was blocked on fetching a block that was "
-        "ready."""
+        """Ray's own count of the time this thread was blocked on fetching a ready block."""
         stats = getattr(self._iterator, "_iter_stats", None)
         timer = getattr(stats, "iter_blocked_data_transfer_s", None)
         return float(timer.get()) if timer is not None else 0.0

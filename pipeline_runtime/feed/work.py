@@ -96,8 +96,7 @@ def _read_unit(stream: StreamPlan, unit: Unit, max_rows: int) -> Iterator[tuple[
     if first_row != unit.num_rows:
         raise SourceError(
             f"{file}: row group {unit.row_group} has {first_row} rows, but had {unit.num_rows} "
-            "when the "
-            "run was planned; the file was rewritten: run again"
+            "when the run was planned; the file was rewritten: run again"
         )
 
 

@@ -57,8 +57,7 @@ def check_size(description: str, num_bytes: int, max_bytes: int) -> None:
     if num_bytes > max_bytes:
         raise SourceError(
             f"side table {description}: must fit in maxBytes ({max_bytes:,} bytes), got "
-            f"{num_bytes:,} "
-            "bytes; raise maxBytes, name fewer columns, or narrow it with where"
+            f"{num_bytes:,} bytes; raise maxBytes, name fewer columns, or narrow it with where"
         )
 
 

@@ -60,8 +60,7 @@ class RawTable(Protocol):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Paths of its files relative to the table: part of the identity of a foreign file's "
-        "row."""
+        """Paths of its files relative to the table: part of a foreign row's identity."""
         ...
 
     def scan(self, predicates: Sequence[Any]) -> Scan:

@@ -73,9 +73,8 @@ def open_location(uri: str, storage_root: str = "", s3: S3Options | None = None)
     except (pa.ArrowInvalid, OSError, ValueError, ImportError) as error:
         scheme = urlsplit(whole).scheme
         raise SourceError(
-            f"{whole}: cannot open a filesystem for {scheme!r}: {error}; use a scheme that "
-            "pyarrow or "
-            "an installed fsspec package serves"
+            f"{whole}: cannot open a filesystem for {scheme!r}: {error}; use a scheme that pyarrow "
+            "or an installed fsspec package serves"
         ) from error
     return Location(uri=whole, filesystem=filesystem, path=path)
 

@@ -140,9 +140,8 @@ def _explain_read_failure(path: str, unit: Unit, error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return f"{path}: the file is gone since the run was planned; restore it or run again"
     return (
-        f"{path}: cannot read row group {unit.row_group} ({unit.num_rows} rows): {error}; "
-        "the file is corrupt or was rewritten while it was read: replace it, or leave it out of "
-        "the uri"
+        f"{path}: cannot read row group {unit.row_group} ({unit.num_rows} rows): {error}; the file "
+        "is corrupt or was rewritten while it was read: replace it, or leave it out of the uri"
     )
 
 
@@ -168,6 +167,7 @@ def open_parquet(source: ParquetSource, storage_root: str) -> ParquetTable:
     naming the file.
     """
     locations = [open_location(uri, storage_root, source.s3) for uri in source.locations]
+    _check_one_filesystem(locations)
     found = [_look_for_files(location) for location in locations]
     base = locations[0]
     # A file that two uris name is one file; its partitions are those below the first of them.
@@ -192,6 +192,16 @@ def open_parquet(source: ParquetSource, storage_root: str) -> ParquetTable:
         partition_values=partitions,
         fragments=tuple(fragments),
     )
+
+
+def _check_one_filesystem(locations: Sequence[Location]) -> None:
+    first = locations[0]
+    for location in locations[1:]:
+        if location.filesystem != first.filesystem:
+            raise SourceError(
+                f"{location.uri}: must be on the file system of the other uris ({first.uri}), is "
+                "on another; copy the files to one place"
+            )
 
 
 def _look_for_files(location: Location) -> tuple[list[str], str]:
@@ -311,8 +321,7 @@ def _read_footers(fragments: Sequence[Any]) -> None:
         except (OSError, pa.ArrowException) as error:
             raise SourceError(
                 f"{fragment.path}: cannot read the Parquet footer: {error}; replace the file, or "
-                "leave "
-                "it out of the uri"
+                "leave it out of the uri"
             ) from error
 
     with ThreadPoolExecutor(min(FOOTER_THREADS, max(1, len(fragments)))) as pool:
@@ -333,8 +342,7 @@ def _common_schema(
         if set(values) != set(partition_schema.names if partition_schema else ()):
             raise SourceError(
                 f"{fragment.path}: partition folders differ: got {sorted(values)}, other files "
-                "have "
-                f"{sorted(partition_schema.names)}; keep one layout below the uri"
+                f"have {sorted(partition_schema.names)}; keep one layout below the uri"
             )
     stored = [
         field for field in schema if not (partition_schema and field.name in partition_schema.names)
@@ -356,8 +364,7 @@ def _check_same_schema(fragment: Any, schema: pa.Schema, first: str) -> None:
         if _plain(got) != _plain(field.type):
             raise SourceError(
                 f"{fragment.path}: mixed schemas: column {field.name!r} is {got}, but "
-                f"{field.type} in "
-                f"{first}; rewrite the file with one type"
+                f"{field.type} in {first}; rewrite the file with one type"
             )
 
 
@@ -371,4 +378,6 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pa.types.is_large_list(kind) or pa.types.is_list(kind):
         return pa.list_(pa.field("item", _plain(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _plain(field.type)) for field in kind])
     return kind

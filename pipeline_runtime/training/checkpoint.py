@@ -115,8 +115,7 @@ class CheckpointStore:
             self._discard(place)
             raise CheckpointError(
                 f"{place.uri}: cannot write a checkpoint of {len(data):,} bytes: {error}; free "
-                "space or "
-                "change spec.artifacts.uri (earlier checkpoints are kept)"
+                "space or change spec.artifacts.uri (earlier checkpoints are kept)"
             ) from error
         self._remove_old(keep_also=place.path)
         return place.uri
@@ -169,8 +168,7 @@ class CheckpointStore:
         if got != header.sha256:
             raise CheckpointError(
                 f"{header.uri}: the state's SHA-256 must be {header.sha256}, got {got}; the file "
-                "is "
-                "damaged: remove this folder to resume from the checkpoint before it"
+                "is damaged: remove this folder to resume from the checkpoint before it"
             )
         # The state was written by this program and its hash holds, so unpickling it is safe enough.
         state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)

@@ -129,8 +129,7 @@ class BatchStream:
                 missing = sorted(self._waiting[epoch])[:5]
                 raise FeedError(
                     f"the feed ended in epoch {epoch} before groups {missing} arrived; run again "
-                    "with "
-                    "--resume"
+                    "with --resume"
                 )
             self._note_arrival(piece.header)
             if piece.header.epoch == epoch:
@@ -153,9 +152,8 @@ class BatchStream:
         if (expected.epoch, expected.index) != (header.epoch, header.group):
             raise FeedError(
                 f"preserveOrder: expected group {expected.index} of epoch {expected.epoch}, got "
-                "group "
-                f"{header.group} of epoch {header.epoch}; this is a defect of the feed, please "
-                "report it"
+                f"group {header.group} of epoch {header.epoch}; this is a defect of the feed, "
+                "please report it"
             )
 
     def _fill(self, arriving: Iterator[Piece]) -> None:

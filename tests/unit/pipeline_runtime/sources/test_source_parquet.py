@@ -101,6 +101,19 @@ def test_encodings_that_do_not_change_values_are_no_other_schema(tmp_path: Path)
     assert rows.column("n").to_pylist() == [1, 2, 3, 4]
 
 
+def test_a_struct_of_the_same_values_is_no_other_schema(tmp_path: Path) -> None:
+    for name, text in (("a", pa.string()), ("b", pa.large_string())):
+        kind = pa.struct([pa.field("s", text)])
+        put(tmp_path / f"t/{name}.parquet", x=pa.array([{"s": name}], type=kind))
+    table = read_all(open_(tmp_path, "t/"))
+    assert table.column("x").to_pylist() == [{"s": "a"}, {"s": "b"}]
+
+
+def test_uris_on_two_file_systems_are_refused(lake: Path) -> None:
+    with pytest.raises(SourceError, match=r"^memory://x: must be on the file system of the other"):
+        open_(lake, "t/", "memory://x")
+
+
 def test_a_table_travels_without_its_footers(lake: Path) -> None:
     table = open_(lake, "t/")
     unit = table.scan(()).units[0]
