@@ -19,6 +19,7 @@ from pipeline_runtime.report.view import STAGES, rank_metric
 # More pictures than this hide the ones that matter; the file has them all.
 MAX_CHARTS = 16
 
+_MIN_POINTS = 2
 _EVALUATION_PREFIX = "eval_"
 _OVER_TIME = {
     "samples_per_second": "Samples trained, a second",
@@ -85,8 +86,8 @@ def _build_chart(slug: str, history: pa.Table, name: str, evaluation: str) -> Ch
     series = select_series(history, name) if name else None
     points = select_series(history, evaluation) if evaluation else None
     drawn = [part for part in (series, points) if part is not None]
-    if not any(len(part.values_N) for part in drawn):
-        return None
+    if max(len(part.values_N) for part in drawn) < _MIN_POINTS:
+        return None  # one number is no curve; it stands in the table
     title = name or f"{evaluation.removeprefix(_EVALUATION_PREFIX)} (evaluation)"
     svg = draw_curve(
         CurvePlot(name=slug, label=_describe(title, drawn, "step"), series=series, points=points)

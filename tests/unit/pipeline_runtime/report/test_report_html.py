@@ -196,13 +196,24 @@ def test_odd_values_can_be_drawn(values: list[float], tmp_path: Path) -> None:
     assert lost == len(values) or page.count("were not finite") == (2 if lost else 0)
 
 
+def test_one_number_is_in_the_table_and_is_no_curve(tmp_path: Path) -> None:
+    write_summary(tmp_path, build_sample_summary())
+    with HistoryWriter(tmp_path / "metrics.parquet") as writer:
+        writer.append(1, 0, 1, {"loss": 0.5, "lonely": 0.25})
+        writer.append(2, 0, 2, {"loss": 0.4, "eval_loss": 0.45})
+    page = build_report(tmp_path).read_text(encoding="utf-8")
+    assert page.count("<figure>") == 1  # the loss, with its one evaluation as a point
+    assert "lonely" in page
+
+
 def test_a_page_has_a_bounded_number_of_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(charts, "MAX_CHARTS", 2)
     write_summary(tmp_path, build_sample_summary())
     with HistoryWriter(tmp_path / "metrics.parquet") as writer:
-        writer.append(1, 0, 1, {f"metric_{index}": index for index in range(5)})
+        for step in (1, 2):
+            writer.append(step, 0, step, {f"metric_{index}": index for index in range(5)})
     page = build_report(tmp_path).read_text(encoding="utf-8")
     assert page.count("<figure>") == 2
     assert "3 more metrics are in" in page
