@@ -46,6 +46,8 @@ from pipeline_runtime.config.experiment import (
 from pipeline_runtime.config.manifest import LoadedManifest, load_manifests, parse_manifests
 from pipeline_runtime.config.overrides import apply_overrides
 from pipeline_runtime.config.parsing import parse_experiment, parse_stored
+from pipeline_runtime.config.pod_template import RAY_CONTAINER
+from pipeline_runtime.config.quantities import parse_quantity
 from pipeline_runtime.config.run_hash import diff_configs, hash_config, run_config, run_hash
 from pipeline_runtime.config.steps import PipelineOptions, Step
 from pipeline_runtime.config.training import (
@@ -61,6 +63,7 @@ __all__ = [
     "API_VERSION",
     "GROUP",
     "KIND",
+    "RAY_CONTAINER",
     "VERSION",
     "Artifacts",
     "Autoscaling",
@@ -106,6 +109,7 @@ __all__ = [
     "load_manifests",
     "parse_experiment",
     "parse_manifests",
+    "parse_quantity",
     "parse_stored",
     "read_documents",
     "run_config",

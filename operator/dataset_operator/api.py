@@ -1,0 +1,38 @@
+"""Names that others see: labels, roles, ports, the field manager. One constant each.
+
+The group, version and kind are `pipeline_runtime.config`'s, since the manifest is read there too.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pipeline_runtime.config import GROUP
+
+FIELD_MANAGER = "lastmile-operator"
+
+# A pod's role in its cluster. Ray's worker groups carry the names of the last two.
+Role = Literal["head", "trainers", "data-workers"]
+HEAD: Role = "head"
+TRAINERS: Role = "trainers"
+DATA_WORKERS: Role = "data-workers"
+
+EXPERIMENT_LABEL = f"{GROUP}/experiment"
+ROLE_LABEL = f"{GROUP}/role"
+RENDERER_ANNOTATION = f"{GROUP}/renderer-version"
+# Set by KubeRay on every pod of a cluster.
+RAY_CLUSTER_LABEL = "ray.io/cluster"
+# The one Ray node label that also sets the budget of a Ray Data execution (platform facts, Ray).
+RAY_SUBCLUSTER_LABEL = "ray-subcluster"
+DATA_SUBCLUSTER = "data"
+
+RAY_API_VERSION = "ray.io/v1"
+# The key under which KubeRay looks for a cluster's token.
+TOKEN_KEY = "auth_token"
+CONFIG_KEY = "experiment.json"
+
+GCS_PORT = 6379
+RAY_METRICS_PORT = 8080
+DASHBOARD_PORT = 8265
+RUNTIME_METRICS_PORT = 9464
+CLIENT_PORT = 10001

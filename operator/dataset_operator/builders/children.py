@@ -1,0 +1,110 @@
+"""The children beside the RayCluster: run config, token, network policy, disruption budgets."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from dataset_operator.api import (
+    CONFIG_KEY,
+    DASHBOARD_PORT,
+    DATA_WORKERS,
+    HEAD,
+    RAY_CLUSTER_LABEL,
+    RAY_METRICS_PORT,
+    ROLE_LABEL,
+    RUNTIME_METRICS_PORT,
+    TOKEN_KEY,
+    TRAINERS,
+    Role,
+)
+from dataset_operator.builders.documents import Document, build_metadata
+from dataset_operator.names import Owner
+from dataset_operator.settings import NetworkSettings
+from pipeline_runtime.config import ExperimentSpec
+
+_DNS_PORTS = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
+
+
+def build_config_map(owner: Owner, run_hash: str, config: Mapping[str, Any]) -> Document:
+    """The copy of a run's config for people and tools; the driver gets its own with the job."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": build_metadata(owner, owner.config_map(run_hash)),
+        "immutable": True,
+        "data": {CONFIG_KEY: json.dumps(config, indent=2, sort_keys=True)},
+    }
+
+
+def build_token_secret(owner: Owner, token: str) -> Document:
+    """Ray's token; created once and never applied over."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": build_metadata(owner, owner.token_secret),
+        "immutable": True,
+        "type": "Opaque",
+        "data": {TOKEN_KEY: base64.b64encode(token.encode()).decode()},
+    }
+
+
+def build_network_policy(owner: Owner, network: NetworkSettings) -> Document:
+    """Pods of one cluster reach each other; the operator and Prometheus reach their ports."""
+    own_pods = {"podSelector": {"matchLabels": {RAY_CLUSTER_LABEL: owner.ray_cluster}}}
+    operator = _build_peer(network.operator_namespace, network.operator_labels)
+    ingress: list[Document] = [
+        {"from": [own_pods]},
+        {"from": [operator], "ports": _build_ports(DASHBOARD_PORT, RUNTIME_METRICS_PORT)},
+    ]
+    if network.prometheus_namespace:
+        scraper = _build_peer(network.prometheus_namespace, network.prometheus_labels)
+        ports = _build_ports(RAY_METRICS_PORT, RUNTIME_METRICS_PORT)
+        ingress.append({"from": [scraper], "ports": ports})
+    spec: Document = {**own_pods, "policyTypes": ["Ingress"], "ingress": ingress}
+    if network.egress is not None:
+        spec["policyTypes"].append("Egress")
+        spec["egress"] = [{"to": [own_pods]}, {"ports": _DNS_PORTS}, *network.egress]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": build_metadata(owner, owner.network_policy),
+        "spec": spec,
+    }
+
+
+def _build_peer(namespace: str, labels: Mapping[str, str]) -> Document:
+    return {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        "podSelector": {"matchLabels": dict(labels)},
+    }
+
+
+def _build_ports(*numbers: int) -> list[Document]:
+    return [{"port": number, "protocol": "TCP"} for number in numbers]
+
+
+def build_disruption_budgets(owner: Owner, spec: ExperimentSpec) -> list[Document]:
+    """Evictions wait where one pod less ends an attempt; of minReplicas workers one may go.
+
+    Integers of `minAvailable` alone work for pods of a controller without a scale subresource, such
+    as RayCluster (Kubernetes docs, «Specifying a Disruption Budget»).
+    """
+    least: dict[Role, int] = {
+        HEAD: 1,
+        TRAINERS: spec.trainers.replicas,
+        DATA_WORKERS: spec.data_workers.min_replicas - 1,
+    }
+    return [_build_disruption_budget(owner, role, number) for role, number in least.items()]
+
+
+def _build_disruption_budget(owner: Owner, role: Role, least: int) -> Document:
+    labels = {RAY_CLUSTER_LABEL: owner.ray_cluster, ROLE_LABEL: role}
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": build_metadata(owner, owner.disruption_budget(role)),
+        "spec": {"minAvailable": least, "selector": {"matchLabels": labels}},
+    }

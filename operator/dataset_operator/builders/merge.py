@@ -1,0 +1,77 @@
+"""Merges a user's pod template into ours, the way Kubernetes' strategic merge patch does.
+
+Maps merge key by key; lists that the API declares as keyed merge item by item; other lists and
+scalars are replaced; null removes. `$patch: delete` removes a keyed item, `$patch: replace` takes a
+map or keyed item as it is. Source of the keys: the `patchMergeKey` tags of k8s.io/api/core/v1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Document = dict[str, Any]
+
+# Field of a pod's template → the key by which its items are told apart.
+_MERGE_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "ephemeralContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "imagePullSecrets": "name",
+    "resourceClaims": "name",
+    "ports": "containerPort",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "hostAliases": "ip",
+    "topologySpreadConstraints": "topologyKey",
+}
+_DIRECTIVE = "$patch"
+
+
+def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
+    """`base` with `patch` worked in; neither is changed."""
+    if patch.get(_DIRECTIVE) == "replace":
+        return {key: value for key, value in patch.items() if key != _DIRECTIVE}
+    merged = dict(base)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        elif key != _DIRECTIVE:
+            merged[key] = _merge_value(key, merged.get(key), value)
+    return merged
+
+
+def _merge_value(key: str, base: Any, patch: Any) -> Any:
+    if isinstance(patch, Mapping):
+        return merge(base if isinstance(base, Mapping) else {}, patch)
+    merge_key = _MERGE_KEYS.get(key)
+    if merge_key and isinstance(patch, list) and _is_keyed(patch, merge_key):
+        return _merge_items(merge_key, base if isinstance(base, list) else [], patch)
+    return patch
+
+
+def _is_keyed(items: Sequence[Any], key: str) -> bool:
+    return all(isinstance(item, Mapping) and key in item for item in items)
+
+
+def _merge_items(key: str, base: Sequence[Any], patch: Sequence[Document]) -> list[Any]:
+    """Items of `base` in their order, changed or gone, then the new ones in theirs.
+
+    An item that is no map stays, for the API server to refuse.
+    """
+    merged: list[Any] = list(base)
+    for item in patch:
+        found = [index for index, old in enumerate(merged) if _has(old, key, item[key])]
+        if item.get(_DIRECTIVE) == "delete":
+            merged = [old for index, old in enumerate(merged) if index not in found]
+        elif found:
+            merged[found[0]] = merge(merged[found[0]], item)
+        else:
+            merged.append(merge({}, item))
+    return merged
+
+
+def _has(item: Any, key: str, value: Any) -> bool:
+    return isinstance(item, Mapping) and item.get(key) == value

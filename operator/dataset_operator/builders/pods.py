@@ -1,0 +1,169 @@
+"""Pod templates of a cluster's three roles: our defaults, the user's template, what is locked.
+
+Each layer wins over the one before (`merge`). What a template may not say at all is refused before,
+in `pipeline_runtime.config`. Without a template, every pod passes the `restricted` security level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dataset_operator.api import (
+    CLIENT_PORT,
+    DASHBOARD_PORT,
+    DATA_WORKERS,
+    GCS_PORT,
+    HEAD,
+    RAY_METRICS_PORT,
+    RUNTIME_METRICS_PORT,
+    TRAINERS,
+    Role,
+)
+from dataset_operator.builders.documents import Document
+from dataset_operator.builders.merge import merge
+from dataset_operator.names import Owner
+from dataset_operator.settings import OperatorSettings
+from pipeline_runtime.config import (
+    RAY_CONTAINER,
+    ExperimentSpec,
+    Head,
+    Resources,
+    Trainers,
+    parse_quantity,
+)
+from pipeline_runtime.config import DataWorkers as Workers
+
+_SHM = "shared-memory"
+_HEAD_PORTS = {"gcs": GCS_PORT, "dashboard": DASHBOARD_PORT, "client": CLIENT_PORT}
+_ALL_PORTS = {"metrics": RAY_METRICS_PORT, "lastmile": RUNTIME_METRICS_PORT}
+# Ends Ray's processes in order, so that its head learns at once that the node goes.
+_STOP_COMMAND = ["ray", "stop", "--grace-period", "30"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterInput:
+    """What a cluster is rendered from."""
+
+    owner: Owner
+    spec: ExperimentSpec
+    settings: OperatorSettings
+
+
+def build_pod_template(cluster: ClusterInput, role: Role) -> Document:
+    """The template of one role's pods; container 0 runs Ray."""
+    group = group_of(cluster.spec, role)
+    mine = merge(_build_defaults(cluster, role), group.template)
+    return merge(mine, _build_locked(cluster, role))
+
+
+def group_of(spec: ExperimentSpec, role: Role) -> Head | Trainers | Workers:
+    """The spec's part on a role."""
+    groups: dict[Role, Head | Trainers | Workers] = {
+        HEAD: spec.head,
+        TRAINERS: spec.trainers,
+        DATA_WORKERS: spec.data_workers,
+    }
+    return groups[role]
+
+
+def _build_defaults(cluster: ClusterInput, role: Role) -> Document:
+    spec, settings = cluster.spec, cluster.settings
+    resources = resolve_resources(
+        _default_resources(settings, role), group_of(spec, role).resources
+    )
+    pod: Document = {
+        "containers": [_build_ray_container(cluster, resources)],
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": settings.run_as_user,
+            "runAsGroup": settings.run_as_user,
+            "fsGroup": settings.run_as_user,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationGracePeriodSeconds": settings.termination_grace_seconds,
+        "volumes": [_build_shared_memory(resources, settings.shared_memory_percent)],
+    }
+    optional: Document = {
+        "serviceAccountName": settings.service_account,
+        "imagePullSecrets": [ref.to_document() for ref in spec.image_pull_secrets],
+        "tolerations": list(settings.tolerations),
+    }
+    return {"spec": pod | {key: value for key, value in optional.items() if value}}
+
+
+def _default_resources(settings: OperatorSettings, role: Role) -> Resources:
+    resources = settings.resources
+    return {HEAD: resources.head, TRAINERS: resources.trainers}.get(role, resources.data_workers)
+
+
+def _build_ray_container(cluster: ClusterInput, resources: Document) -> Document:
+    spec, settings = cluster.spec, cluster.settings
+    secrets = [spec.storage.secret_ref.name] if spec.storage.secret_ref else []
+    if not secrets and settings.storage_secret:
+        secrets = [settings.storage_secret]
+    env_from = [{"secretRef": {"name": name}} for name in secrets]
+    return {
+        "name": RAY_CONTAINER,
+        "image": spec.image or settings.runtime_image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "env": [variable.to_document() for variable in spec.env],
+        "envFrom": [*env_from, *(source.to_document() for source in spec.env_from)],
+        "lifecycle": {"preStop": {"exec": {"command": _STOP_COMMAND}}},
+        "resources": resources,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": _SHM, "mountPath": "/dev/shm"}],
+    }
+
+
+def resolve_resources(defaults: Resources, wanted: Resources) -> Document:
+    """Requests and limits of a pod; a resource that the spec names at all is the spec's alone."""
+    named = {*wanted.requests, *wanted.limits}
+    resolved = {}
+    for field in ("requests", "limits"):
+        kept = {k: v for k, v in getattr(defaults, field).items() if k not in named}
+        resolved[field] = kept | dict(getattr(wanted, field))
+    return resolved
+
+
+def _build_shared_memory(resources: Mapping[str, Any], percent: int) -> Document:
+    """/dev/shm for Ray's object store, which takes 30 % of a node's memory; 64 MiB is the default.
+
+    Its pages count as the pod's memory, hence the limit; none where the pod has none.
+    """
+    volume: Document = {"name": _SHM, "emptyDir": {"medium": "Memory"}}
+    memory = resources["limits"].get("memory") or resources["requests"].get("memory")
+    num_bytes = parse_quantity(memory) if memory else None
+    if num_bytes:
+        volume["emptyDir"]["sizeLimit"] = str(int(num_bytes * percent / 100))
+    return volume
+
+
+def _build_locked(cluster: ClusterInput, role: Role) -> Document:
+    """What no template changes: labels, ports, our environment, GPUs, no API token."""
+    container: Document = {
+        "name": RAY_CONTAINER,
+        "ports": _build_ports(role),
+        "env": [
+            {"name": "LASTMILE_ROLE", "value": role},
+            {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"},
+        ],
+    }
+    gpus, resource = cluster.spec.trainers.gpus_per_replica, cluster.settings.gpu_resource
+    if role == TRAINERS and gpus and resource:
+        counted = {resource: str(gpus)}
+        container["resources"] = {"requests": counted, "limits": counted}
+    return {
+        "metadata": {"labels": cluster.owner.labels(role)},
+        "spec": {"automountServiceAccountToken": False, "containers": [container]},
+    }
+
+
+def _build_ports(role: Role) -> list[Document]:
+    ports = (_HEAD_PORTS if role == HEAD else {}) | _ALL_PORTS
+    return [{"name": name, "containerPort": number} for name, number in ports.items()]

@@ -1,0 +1,80 @@
+"""The RayCluster of an experiment: a head without work, trainers, and data workers that scale."""
+
+from __future__ import annotations
+
+from dataset_operator.api import (
+    DATA_SUBCLUSTER,
+    DATA_WORKERS,
+    HEAD,
+    RAY_API_VERSION,
+    RAY_METRICS_PORT,
+    RAY_SUBCLUSTER_LABEL,
+    RENDERER_ANNOTATION,
+    TRAINERS,
+    Role,
+)
+from dataset_operator.builders.documents import Document, build_metadata
+from dataset_operator.builders.pods import ClusterInput, build_pod_template
+
+# Rises when what is rendered changes; a running cluster keeps the version that rendered it.
+RENDERER_VERSION = 1
+
+
+def build_ray_cluster(cluster: ClusterInput, num_data_workers: int) -> Document:
+    """The whole RayCluster; of a running one only the number of data workers may differ."""
+    owner, settings = cluster.owner, cluster.settings
+    metadata = build_metadata(owner, owner.ray_cluster)
+    metadata["annotations"] = {RENDERER_ANNOTATION: str(RENDERER_VERSION)}
+    return {
+        "apiVersion": RAY_API_VERSION,
+        "kind": "RayCluster",
+        "metadata": metadata,
+        "spec": {
+            "rayVersion": settings.ray_version,
+            "enableInTreeAutoscaling": False,
+            "authOptions": {"mode": "token", "secretName": owner.token_secret},
+            "headGroupSpec": {
+                "serviceType": "ClusterIP",
+                "rayStartParams": _start_params("0") | {"dashboard-host": "0.0.0.0"},
+                "template": build_pod_template(cluster, HEAD),
+            },
+            "workerGroupSpecs": [
+                _build_trainers(cluster),
+                _build_data_workers(cluster, num_data_workers),
+            ],
+        },
+    }
+
+
+def _start_params(num_cpus: str | None) -> dict[str, str]:
+    params = {"metrics-export-port": str(RAY_METRICS_PORT)}
+    return params if num_cpus is None else params | {"num-cpus": num_cpus}
+
+
+def _build_trainers(cluster: ClusterInput) -> Document:
+    """Pods whose logical CPUs are the ranks' own, so that no data work lands on a GPU host."""
+    trainers = cluster.spec.trainers
+    ranks = max(1, trainers.gpus_per_replica)
+    bounds = (trainers.replicas, trainers.replicas, trainers.replicas)
+    return _build_group(cluster, TRAINERS, bounds, _start_params(str(ranks)))
+
+
+def _build_data_workers(cluster: ClusterInput, replicas: int) -> Document:
+    workers = cluster.spec.data_workers
+    bounds = (workers.min_replicas, replicas, workers.max_replicas)
+    group = _build_group(cluster, DATA_WORKERS, bounds, _start_params(None))
+    return group | {"labels": {RAY_SUBCLUSTER_LABEL: DATA_SUBCLUSTER}}
+
+
+def _build_group(
+    cluster: ClusterInput, role: Role, bounds: tuple[int, int, int], params: dict[str, str]
+) -> Document:
+    lowest, wanted, highest = bounds
+    return {
+        "groupName": role,
+        "minReplicas": lowest,
+        "replicas": min(max(wanted, lowest), highest),
+        "maxReplicas": highest,
+        "rayStartParams": params,
+        "template": build_pod_template(cluster, role),
+    }

@@ -1,0 +1,62 @@
+"""Names and labels of everything that belongs to an experiment, each derived in one place.
+
+An experiment's name has at most 40 characters (by CEL), so every name here fits its bound without
+being cut. The owner's uid is in them: an experiment that is deleted and applied again does not meet
+the children of the first, which may still be going.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dataset_operator.api import EXPERIMENT_LABEL, ROLE_LABEL, Role
+
+# KubeRay's bound; it derives Services and pods from it (ray-operator, MaxRayClusterNameLength).
+MAX_RAY_CLUSTER_NAME_CHARS = 53
+_UID_CHARS = 5  # as many as Kubernetes' own suffixes: 1 in a million for two of one name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The experiment that children belong to."""
+
+    name: str
+    namespace: str
+    uid: str
+
+    @property
+    def ray_cluster(self) -> str:
+        """The RayCluster, and the stem of its pods and Services."""
+        return f"{self.name}-{self.uid.replace('-', '')[:_UID_CHARS]}"
+
+    @property
+    def token_secret(self) -> str:
+        """The Secret with Ray's token."""
+        return f"{self.ray_cluster}-token"
+
+    @property
+    def network_policy(self) -> str:
+        """The NetworkPolicy of the cluster's pods."""
+        return self.ray_cluster
+
+    def disruption_budget(self, role: Role) -> str:
+        """The PodDisruptionBudget of one role's pods."""
+        return f"{self.ray_cluster}-{role}"
+
+    def config_map(self, run_hash: str) -> str:
+        """The immutable copy of one run's config."""
+        return f"{self.ray_cluster}-{run_hash}"
+
+    def submission_id(self, attempt: int) -> str:
+        """Ray's id of an attempt: the same again for a repeated submission of it."""
+        return f"{self.name}-{self.uid}-{attempt}"
+
+    def labels(self, role: Role | None = None) -> dict[str, str]:
+        """Labels of a child; of a pod, with its role."""
+        labels = {
+            "app.kubernetes.io/name": "lastmile",
+            "app.kubernetes.io/instance": self.name,
+            "app.kubernetes.io/managed-by": "lastmile-operator",
+            EXPERIMENT_LABEL: self.name,
+        }
+        return labels if role is None else labels | {ROLE_LABEL: role}

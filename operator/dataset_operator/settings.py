@@ -1,0 +1,76 @@
+"""What a platform engineer sets once for all experiments: the operator's own configuration.
+
+Parsed at the edge (a YAML file, values of a chart); everything after it takes the values as they
+are. Fields that an experiment may set too are its defaults.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from pipeline_runtime.config import Resources, SpecModel
+
+# The Ray that the runtime image is tested with; token authentication needs 2.52 or newer.
+RAY_VERSION = "2.60.0"
+# Long enough for a checkpoint to be written after SIGTERM; Kubernetes' own default is 30.
+DEFAULT_GRACE_SECONDS = 120
+
+
+def _small_head() -> Resources:
+    return Resources(requests={"cpu": "1", "memory": "4Gi"}, limits={"memory": "4Gi"})
+
+
+def _trainer() -> Resources:
+    return Resources(requests={"cpu": "4", "memory": "16Gi"}, limits={"memory": "16Gi"})
+
+
+def _data_worker() -> Resources:
+    return Resources(requests={"cpu": "4", "memory": "8Gi"}, limits={"cpu": "4", "memory": "8Gi"})
+
+
+class RoleResources(SpecModel):
+    """What pods get where an experiment says nothing."""
+
+    head: Resources = Field(default_factory=_small_head)
+    trainers: Resources = Field(default_factory=_trainer)
+    data_workers: Resources = Field(default_factory=_data_worker)
+
+
+class NetworkSettings(SpecModel):
+    """Who may talk to an experiment's pods beside themselves."""
+
+    operator_namespace: str = "lastmile-system"
+    operator_labels: dict[str, str] = Field(
+        default_factory=lambda: {"app.kubernetes.io/name": "lastmile-operator"}
+    )
+    prometheus_namespace: str | None = None  # None: no scraping from outside
+    prometheus_labels: dict[str, str] = Field(default_factory=dict)
+    # Rules of NetworkPolicy beside the cluster's own pods and DNS; None: egress is open.
+    egress: tuple[dict[str, Any], ...] | None = None
+
+
+class OperatorSettings(SpecModel):
+    """The operator's configuration."""
+
+    runtime_image: str
+    image_pull_policy: str = "IfNotPresent"
+    ray_version: str = RAY_VERSION
+    storage_root: str | None = None
+    storage_secret: str | None = None
+    gpu_resource: str | None = "nvidia.com/gpu"  # None: trainers get no device of a plugin
+    service_account: str | None = None
+    resources: RoleResources = Field(default_factory=RoleResources)
+    network: NetworkSettings = Field(default_factory=NetworkSettings)
+    run_as_user: Annotated[int, Field(ge=1)] = 1000  # of the runtime image
+    termination_grace_seconds: Annotated[int, Field(ge=0)] = DEFAULT_GRACE_SECONDS
+    shared_memory_percent: Annotated[int, Field(ge=1, le=95)] = 40  # of a pod's memory limit
+    tolerations: tuple[dict[str, Any], ...] = ()
+
+
+def parse_settings(document: Mapping[str, Any]) -> OperatorSettings:
+    """Settings from a configuration file's values. Raises pydantic's ValidationError."""
+    return OperatorSettings.model_validate_json(json.dumps(document))

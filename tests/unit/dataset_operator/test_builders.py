@@ -1,0 +1,226 @@
+"""Children of an experiment: what the user may change, what is locked, what keeps them safe."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataset_operator.api import DATA_WORKERS, HEAD, TRAINERS, Role
+from dataset_operator.builders.children import (
+    build_config_map,
+    build_disruption_budgets,
+    build_network_policy,
+    build_token_secret,
+)
+from dataset_operator.builders.pods import ClusterInput, build_pod_template
+from dataset_operator.builders.raycluster import build_ray_cluster
+from dataset_operator.names import MAX_RAY_CLUSTER_NAME_CHARS, Owner
+from dataset_operator.settings import NetworkSettings, parse_settings
+from pipeline_runtime.config import API_VERSION, KIND, parse_experiment
+
+OWNER = Owner(name="clicks", namespace="team", uid="0f3c6c1e-1111-2222-3333-444455556666")
+ROLES: tuple[Role, ...] = (HEAD, TRAINERS, DATA_WORKERS)
+
+
+def cluster(settings: dict[str, Any] | None = None, **spec: Any) -> ClusterInput:
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": OWNER.name},
+        "spec": {"dataset": {"parquet": {"uri": "t/"}}, **spec},
+    }
+    return ClusterInput(
+        owner=OWNER,
+        spec=parse_experiment(document).spec,
+        settings=parse_settings({"runtimeImage": "runtime:1", **(settings or {})}),
+    )
+
+
+def ray_container(pod: dict[str, Any]) -> dict[str, Any]:
+    container: dict[str, Any] = pod["spec"]["containers"][0]
+    assert container["name"] == "ray"
+    return container
+
+
+def values(container: dict[str, Any]) -> dict[str, Any]:
+    return {variable["name"]: variable.get("value") for variable in container["env"]}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_pod_passes_the_restricted_security_level(role: Role) -> None:
+    pod = build_pod_template(cluster(), role)
+    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert pod["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["spec"]["automountServiceAccountToken"] is False
+    for container in pod["spec"]["containers"]:
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_locked_wins_over_the_template_and_the_template_over_defaults() -> None:
+    template = {
+        "metadata": {"labels": {"team": "ads", "app.kubernetes.io/instance": "other"}},
+        "spec": {
+            "nodeSelector": {"pool": "spot"},
+            "terminationGracePeriodSeconds": 5,
+            "automountServiceAccountToken": False,
+            "containers": [
+                {"name": "ray", "imagePullPolicy": "Always", "env": [{"name": "A", "value": "1"}]},
+                {"name": "sidecar", "image": "s"},
+            ],
+        },
+    }
+    pod = build_pod_template(cluster(dataWorkers={"template": template}), DATA_WORKERS)
+    assert pod["metadata"]["labels"]["team"] == "ads"
+    assert pod["metadata"]["labels"]["app.kubernetes.io/instance"] == "clicks"
+    assert pod["spec"]["nodeSelector"] == {"pool": "spot"}
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 5
+    assert [container["name"] for container in pod["spec"]["containers"]] == ["ray", "sidecar"]
+    ray = ray_container(pod)
+    assert ray["imagePullPolicy"] == "Always"
+    assert values(ray) == {
+        "A": "1",
+        "LASTMILE_ROLE": "data-workers",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+
+
+def test_the_spec_gives_image_environment_and_secrets() -> None:
+    given = cluster(
+        {"storageSecret": "default-keys"},
+        image="mine:2",
+        env=[{"name": "LEVEL", "value": "debug"}],
+        envFrom=[{"configMapRef": {"name": "common"}}],
+        imagePullSecrets=[{"name": "registry"}],
+        storage={"secretRef": {"name": "bucket-keys"}},
+    )
+    pod = build_pod_template(given, HEAD)
+    ray = ray_container(pod)
+    assert ray["image"] == "mine:2"
+    assert values(ray)["LEVEL"] == "debug"
+    assert ray["envFrom"] == [
+        {"secretRef": {"name": "bucket-keys"}},
+        {"configMapRef": {"name": "common"}},
+    ]
+    assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_the_operators_storage_secret_is_the_default() -> None:
+    pod = build_pod_template(cluster({"storageSecret": "default-keys"}), TRAINERS)
+    assert ray_container(pod)["envFrom"] == [{"secretRef": {"name": "default-keys"}}]
+
+
+GPUS: dict[str, tuple[dict[str, Any], int, str | None]] = {
+    "nvidia by default": ({}, 2, "nvidia.com/gpu"),
+    "another vendor": ({"gpuResource": "amd.com/gpu"}, 2, "amd.com/gpu"),
+    "a MIG profile": ({"gpuResource": "nvidia.com/mig-1g.5gb"}, 1, "nvidia.com/mig-1g.5gb"),
+    "no device plugin": ({"gpuResource": None}, 1, None),
+    "training on CPUs": ({}, 0, None),
+}
+
+
+@pytest.mark.parametrize(("settings", "number", "resource"), GPUS.values(), ids=GPUS)
+def test_only_trainers_hold_gpus(
+    settings: dict[str, Any], number: int, resource: str | None
+) -> None:
+    given = cluster(settings, trainers={"gpusPerReplica": number})
+    limits = {role: ray_container(build_pod_template(given, role))["resources"] for role in ROLES}
+    counted = {name for name in limits[TRAINERS]["limits"] if "/" in name}
+    assert counted == ({resource} if resource else set())
+    if resource:
+        assert limits[TRAINERS]["limits"][resource] == str(number)
+        assert limits[TRAINERS]["requests"][resource] == str(number)
+    assert not any("/" in name for role in (HEAD, DATA_WORKERS) for name in limits[role]["limits"])
+
+
+def test_a_resource_that_the_spec_names_is_the_specs_alone() -> None:
+    pod = build_pod_template(
+        cluster(dataWorkers={"resources": {"requests": {"memory": "64Gi"}}}), DATA_WORKERS
+    )
+    assert ray_container(pod)["resources"] == {
+        "requests": {"cpu": "4", "memory": "64Gi"},
+        "limits": {"cpu": "4"},
+    }
+    assert pod["spec"]["volumes"][0]["emptyDir"]["sizeLimit"] == str(64 * 2**30 * 40 // 100)
+
+
+def test_the_cluster_has_a_head_without_work_and_trainers_without_data_work() -> None:
+    given = cluster(trainers={"replicas": 2, "gpusPerReplica": 4})
+    document = build_ray_cluster(given, num_data_workers=7)
+    assert document["metadata"]["name"] == "clicks-0f3c6"
+    assert document["spec"]["authOptions"] == {
+        "mode": "token",
+        "secretName": "clicks-0f3c6-token",
+    }
+    assert document["spec"]["enableInTreeAutoscaling"] is False
+    assert document["spec"]["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    trainers, workers = document["spec"]["workerGroupSpecs"]
+    assert (trainers["minReplicas"], trainers["replicas"], trainers["maxReplicas"]) == (2, 2, 2)
+    assert trainers["rayStartParams"]["num-cpus"] == "4"
+    assert (workers["minReplicas"], workers["replicas"], workers["maxReplicas"]) == (1, 7, 50)
+    assert workers["labels"] == {"ray-subcluster": "data"}
+    assert "num-cpus" not in workers["rayStartParams"]
+
+
+@pytest.mark.parametrize(("wanted", "replicas"), [(0, 2), (2, 2), (5, 5), (6, 5)])
+def test_data_workers_stay_within_their_bounds(wanted: int, replicas: int) -> None:
+    given = cluster(dataWorkers={"minReplicas": 2, "maxReplicas": 5})
+    document = build_ray_cluster(given, num_data_workers=wanted)
+    assert document["spec"]["workerGroupSpecs"][1]["replicas"] == replicas
+
+
+def test_only_the_number_of_data_workers_changes_a_running_cluster() -> None:
+    few, many = (build_ray_cluster(cluster(), number) for number in (1, 9))
+    few["spec"]["workerGroupSpecs"][1]["replicas"] = 9
+    assert few == many
+
+
+def test_a_policy_lets_in_the_cluster_the_operator_and_prometheus() -> None:
+    network = NetworkSettings(prometheus_namespace="monitoring", prometheus_labels={"app": "p"})
+    policy = build_network_policy(OWNER, network)["spec"]
+    ports = [[port["port"] for port in rule.get("ports", ())] for rule in policy["ingress"]]
+    assert ports == [[], [8265, 9464], [8080, 9464]]
+    assert policy["policyTypes"] == ["Ingress"]
+    own = policy["ingress"][0]["from"]
+    assert own == [{"podSelector": {"matchLabels": {"ray.io/cluster": "clicks-0f3c6"}}}]
+
+
+def test_egress_is_closed_only_if_a_setting_closes_it() -> None:
+    closed = build_network_policy(OWNER, NetworkSettings(egress=()))["spec"]
+    assert closed["policyTypes"] == ["Ingress", "Egress"]
+    own_pods, dns = closed["egress"]
+    assert own_pods["to"] == [{"podSelector": {"matchLabels": {"ray.io/cluster": "clicks-0f3c6"}}}]
+    assert {port["port"] for port in dns["ports"]} == {53}
+
+
+def test_evictions_spare_what_an_attempt_cannot_lose() -> None:
+    spec = cluster(trainers={"replicas": 3}, dataWorkers={"minReplicas": 4}).spec
+    budgets = build_disruption_budgets(OWNER, spec)
+    assert [budget["spec"]["minAvailable"] for budget in budgets] == [1, 3, 3]
+    assert len({budget["metadata"]["name"] for budget in budgets}) == 3
+
+
+def test_config_and_token_can_be_read_back() -> None:
+    config = build_config_map(OWNER, "abc", {"kind": "DatasetExperiment"})
+    assert json.loads(config["data"]["experiment.json"]) == {"kind": "DatasetExperiment"}
+    assert config["metadata"]["name"] == "clicks-0f3c6-abc"
+    secret = build_token_secret(OWNER, "t0ken")
+    assert base64.b64decode(secret["data"]["auth_token"]) == b"t0ken"
+    assert config["immutable"] is True
+    assert secret["immutable"] is True
+
+
+@given(
+    name=st.from_regex(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True),
+    uid=st.uuids(),
+    attempt=st.integers(1, 2**31 - 1),
+)
+def test_names_fit_their_bounds(name: str, uid: Any, attempt: int) -> None:
+    owner = Owner(name=name, namespace="n", uid=str(uid))
+    assert len(owner.ray_cluster) <= MAX_RAY_CLUSTER_NAME_CHARS
+    service = f"{owner.ray_cluster}-head-svc"
+    assert len(service) <= 63
+    assert owner.submission_id(attempt) != owner.submission_id(attempt + 1)
