@@ -11,7 +11,9 @@ from pipeline_runtime.cli.options import JsonOption, make_console
 
 
 def report(
-    directory: Annotated[Path, typer.Argument(help="The run's output folder.")],
+    directory: Annotated[
+        Path, typer.Argument(help="The run's output folder.", exists=True, file_okay=False)
+    ],
     as_json: JsonOption = False,
 ) -> None:
     """Print a run's summary and write its report.html again."""

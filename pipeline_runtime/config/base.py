@@ -38,6 +38,8 @@ MAX_EXPRESSION_CHARS = 16_384
 
 # 2**31 - 1: Kubernetes' int32, which every counter and number of seconds in a spec fits.
 MAX_INT32 = 2_147_483_647
+# 2**63 - 1: what the API server, being written in Go, holds as an integer.
+MAX_INT64 = 9_223_372_036_854_775_807
 
 
 def rule_error(message: str) -> PydanticCustomError:
@@ -87,7 +89,7 @@ def check_one_of(names: Sequence[str], given: Sequence[str]) -> str | None:
     return f"must have exactly one of {', '.join(names)}, got {got}; {advice}"
 
 
-def _check_uri(value: str) -> str:
+def check_uri(value: str) -> str:
     """Refuse a URI that carries a credential: those come from the environment or a Secret."""
     if credential := find_uri_credential(value):
         raise rule_error(
@@ -111,20 +113,20 @@ def check_options(field: str, value: JsonValue) -> Iterator[tuple[str, str]]:
         )
 
 
-def _check_expression(value: str) -> str:
+def check_expression(value: str) -> str:
     if not value.strip():
         raise rule_error("must be an expression, got an empty string; leave the field out instead")
     return value
 
 
-def _check_unique(value: tuple[str, ...]) -> tuple[str, ...]:
+def check_unique(value: tuple[str, ...]) -> tuple[str, ...]:
     repeated = [item for item, count in Counter(value).items() if count > 1]
     if repeated:
         raise rule_error(f"must not repeat an item, got {repeated[0]!r} twice; remove one")
     return value
 
 
-def _check_column(value: str) -> str:
+def check_column(value: str) -> str:
     # _lastmile_row_id is the identity that tables written by Lastmile carry.
     if value.startswith("_lastmile_") and value != "_lastmile_row_id":
         raise rule_error(
@@ -135,19 +137,22 @@ def _check_column(value: str) -> str:
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STRING_CHARS)]
 Expression = Annotated[
-    str, StringConstraints(max_length=MAX_EXPRESSION_CHARS), AfterValidator(_check_expression)
+    str, StringConstraints(max_length=MAX_EXPRESSION_CHARS), AfterValidator(check_expression)
 ]
 Uri = Annotated[
-    str, StringConstraints(min_length=1, max_length=MAX_STRING_CHARS), AfterValidator(_check_uri)
+    str, StringConstraints(min_length=1, max_length=MAX_STRING_CHARS), AfterValidator(check_uri)
 ]
 Column = Annotated[
-    str, StringConstraints(min_length=1, max_length=256), AfterValidator(_check_column)
+    str, StringConstraints(min_length=1, max_length=256), AfterValidator(check_column)
 ]
 Columns = Annotated[
-    tuple[Column, ...], Field(min_length=1, max_length=MAX_COLUMNS), AfterValidator(_check_unique)
+    tuple[Column, ...], Field(min_length=1, max_length=MAX_COLUMNS), AfterValidator(check_unique)
 ]
 # "package.module:function", as entry points are written (packaging.python.org, entry points).
-IMPORT_PATH_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
+# Patterns are read by pydantic (Rust) and, in the CRD, by the API server (RE2), which agree on
+# everything but \w, \s and \S: those are Unicode here and ASCII there, so that none may be written.
+_NAME = r"[A-Za-z_][\p{L}\p{M}\p{N}\p{Pc}]*"
+IMPORT_PATH_PATTERN = rf"^{_NAME}(\.{_NAME})*:{_NAME}(\.{_NAME})*$"
 ImportPath = Annotated[str, StringConstraints(max_length=512, pattern=IMPORT_PATH_PATTERN)]
 Percent = Annotated[int, Field(ge=0, le=100)]
 PositiveInt = Annotated[int, Field(ge=1, le=MAX_INT32)]

@@ -35,7 +35,7 @@ MAX_POLICY_PERIOD_SECONDS = 1800
 OBJECT_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 ENV_NAME_PATTERN = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 DATA_KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
-IMAGE_PATTERN = r"^\S+$"
+IMAGE_PATTERN = r"^[^\p{Z}\t-\r\x{85}]+$"  # no white space
 
 ObjectName = Annotated[
     str, StringConstraints(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)
@@ -50,7 +50,9 @@ class Resources(SpecModel):
     """What one pod asks for and may use, GPUs apart (those are `gpusPerReplica`)."""
 
     requests: Quantities = Field(default_factory=dict)
+    """What a pod is guaranteed, by resource name."""
     limits: Quantities = Field(default_factory=dict)
+    """What a pod may use, by resource name; at least the request."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         for field in ("requests", "limits"):
@@ -74,6 +76,8 @@ class PodGroup(SpecModel):
 
     resources: Resources = Field(default_factory=Resources)
     template: dict[str, JsonValue] = Field(default_factory=dict)
+    """A pod template (`metadata`, `spec`) merged by name into ours; the container that runs Ray is
+    called `ray`."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from check_template("template", self.template)
@@ -87,14 +91,18 @@ class Trainers(PodGroup):
     """The pods that train; world size is `replicas` times max(1, `gpusPerReplica`)."""
 
     replicas: Annotated[int, Field(ge=1, le=MAX_TRAINERS)] = 1
+    """Pods that train."""
     gpus_per_replica: Annotated[int, Field(ge=0, le=MAX_GPUS_PER_POD)] = 1
+    """GPUs of each pod; 0 trains on CPUs."""
 
 
 class DataWorkers(PodGroup):
     """The CPU pods that do the last-mile work; their number is the autoscaler's."""
 
     min_replicas: Annotated[int, Field(ge=1, le=MAX_DATA_WORKERS)] = 1
+    """Never fewer pods than this."""
     max_replicas: Annotated[int, Field(ge=1, le=MAX_DATA_WORKERS)] = 50
+    """Never more pods than this; at least `minReplicas`."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from super().rules()
@@ -109,8 +117,11 @@ class ScalingPolicy(SpecModel):
     """How much the number of workers may change within a period, as the HPA words it."""
 
     type: Literal["Percent", "Workers"]
+    """Unit of `value`: a percentage of the workers, or workers."""
     value: PositiveInt
+    """The number of workers changes by at most so much within the period."""
     period_seconds: Annotated[int, Field(ge=1, le=MAX_POLICY_PERIOD_SECONDS)]
+    """Length of the period."""
 
 
 class ScalingRules(SpecModel):
@@ -119,8 +130,11 @@ class ScalingRules(SpecModel):
     stabilization_window_seconds: (
         Annotated[int, Field(ge=0, le=MAX_STABILIZATION_SECONDS)] | None
     ) = None
+    """The most careful recommendation of so long counts; the autoscaler's default if absent."""
     policies: Annotated[tuple[ScalingPolicy, ...], Field(max_length=16)] = ()
+    """Limits of the rate; none holds back if empty."""
     select_policy: Literal["Max", "Min", "Disabled"] = "Max"
+    """Which policy counts; `Disabled` stops this direction."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         seen: dict[tuple[str, int], int] = {}
@@ -138,50 +152,65 @@ class Autoscaling(SpecModel):
     """When data workers are added and taken away."""
 
     target_gpu_utilization_percent: Annotated[int, Field(ge=1, le=100)] = 95
+    """The objective: how busy the GPUs are kept."""
     scale_up: ScalingRules = Field(default_factory=ScalingRules)
+    """Rules for adding workers."""
     scale_down: ScalingRules = Field(default_factory=ScalingRules)
+    """Rules for removing workers."""
 
 
 class ObjectReference(SpecModel):
     """An object of the experiment's namespace, by name."""
 
     name: ObjectName
+    """Name of the object, in the experiment's namespace."""
 
 
 class OptionalReference(ObjectReference):
     """An object of the namespace that may be absent if `optional` says so."""
 
     optional: bool | None = None
+    """True if it may be absent."""
 
 
 class KeyReference(OptionalReference):
     """One key of a Secret or ConfigMap."""
 
     key: DataKey
+    """Key within the object's data."""
 
 
 class FieldReference(SpecModel):
     """A field of the pod, such as metadata.name."""
 
     field_path: Text
+    """Such as `metadata.name`."""
     api_version: Text | None = None
+    """Version of the path's schema."""
 
 
 class ResourceFieldReference(SpecModel):
     """A container's own request or limit, such as limits.cpu."""
 
     resource: Text
+    """Such as `limits.cpu`."""
     container_name: Text | None = None
+    """The pod's own container if absent."""
     divisor: Quantity | None = None
+    """Unit of the value, as a quantity."""
 
 
 class EnvSource(SpecModel):
     """Where the value of a variable comes from: exactly one of these."""
 
     secret_key_ref: KeyReference | None = None
+    """A key of a Secret."""
     config_map_key_ref: KeyReference | None = None
+    """A key of a ConfigMap."""
     field_ref: FieldReference | None = None
+    """A field of the pod."""
     resource_field_ref: ResourceFieldReference | None = None
+    """A request or limit of a container."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         names = ("secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef")
@@ -194,8 +223,11 @@ class EnvVar(SpecModel):
     """One environment variable; a secret comes from a Secret, never from `value`."""
 
     name: EnvName
+    """Name of the variable; Ray's and Lastmile's own are refused."""
     value: Annotated[str, StringConstraints(max_length=32_768)] | None = None
+    """Its value, quoted if a number or boolean; a secret comes from a Secret."""
     value_from: EnvSource | None = None
+    """Where its value comes from."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         if self.value is not None and self.value_from is not None:
@@ -218,8 +250,11 @@ class EnvFromSource(SpecModel):
     """All keys of a Secret or ConfigMap as variables."""
 
     prefix: Annotated[str, StringConstraints(max_length=256)] | None = None
+    """Put before each key to make the variable's name."""
     secret_ref: OptionalReference | None = None
+    """A Secret: `name`, `optional`."""
     config_map_ref: OptionalReference | None = None
+    """A ConfigMap: `name`, `optional`."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         choices = {"secretRef": self.secret_ref, "configMapRef": self.config_map_ref}
@@ -232,7 +267,9 @@ class Code(SpecModel):
     """The user's own modules: a folder or zip, and packages to install beside it."""
 
     working_dir: Uri | None = None
+    """A folder or zip with the user's modules; `lastmile submit` fills it in."""
     pip: Annotated[tuple[Text, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
+    """Packages installed beside it; no credentials in their URLs."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         for index, requirement in enumerate(self.pip):
@@ -248,7 +285,10 @@ class Storage(SpecModel):
     """Where URIs without a scheme start, and the Secret with the keys to it."""
 
     root: Uri | None = None
+    """Where URIs without a scheme start; the operator's setting or `--storage-root` if absent;
+    cannot be changed."""
     secret_ref: ObjectReference | None = None
+    """The Secret with the keys to it: `name`."""
 
 
 Env = Annotated[tuple[EnvVar, ...], Field(max_length=MAX_LIST_ITEMS)]

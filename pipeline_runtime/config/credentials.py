@@ -15,19 +15,19 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import JsonValue
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_SECRET_WORDS = {"secret", "secrets", "password", "passwords", "passwd", "pwd", "passphrase"}
-_SECRET_WORDS |= {"credential", "credentials"}
+SECRET_WORDS = {"secret", "secrets", "password", "passwords", "passwd", "pwd", "passphrase"}
+SECRET_WORDS |= {"credential", "credentials"}
 # `key` and `token` alone are everyday words; after one of these they are secrets.
-_KEY_OWNERS = {"access", "account", "api", "private", "secret", "shared", "storage"}
-_TOKEN_OWNERS = {"access", "api", "auth", "bearer", "github", "gitlab", "hf", "hub", "identity"}
-_TOKEN_OWNERS |= {"oauth", "refresh", "sas", "security", "session"}
+KEY_OWNERS = {"access", "account", "api", "private", "secret", "shared", "storage"}
+TOKEN_OWNERS = {"access", "api", "auth", "bearer", "github", "gitlab", "hf", "hub", "identity"}
+TOKEN_OWNERS |= {"oauth", "refresh", "sas", "security", "session"}
 # The name of a thing that holds the secret is a reference, which is what we ask for.
-_REFERENCE_ENDINGS = {"arn", "column", "columns", "dir", "file", "name", "path", "ref"}
-_QUERY_KEY = re.compile(
+REFERENCE_ENDINGS = {"arn", "column", "columns", "dir", "file", "name", "path", "ref"}
+QUERY_KEY = re.compile(
     r"secret|passw|token|credential|access[_-]?key|api[_-]?key|account[_-]?key|^sig$|signature",
     re.I,
 )
-_VALUE = re.compile(
+KEY_VALUE = re.compile(
     r"\b(AKIA|ASIA)[0-9A-Z]{16}\b"  # AWS access key ids
     r"|-----BEGIN [A-Z ]*PRIVATE KEY"
     r"|\b(ghp|gho|ghs|github_pat|glpat|hf)[_-]\w{20,}"  # GitHub, GitLab, Hugging Face
@@ -36,18 +36,18 @@ _VALUE = re.compile(
 )
 _USER_IN_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/@\s'\"]*)@")
 # In these the part before '@' is a container, not a user (Azure's Hadoop drivers).
-_CONTAINER_SCHEMES = frozenset({"abfs", "abfss", "wasb", "wasbs"})
+CONTAINER_SCHEMES = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 
 
 def is_secret_name(name: str) -> bool:
     """Whether a field, option or variable of this name holds a secret itself."""
     words = [word.lower() for word in _WORD.findall(name)]
-    if not words or words[-1] in _REFERENCE_ENDINGS:
+    if not words or words[-1] in REFERENCE_ENDINGS:
         return False
-    if _SECRET_WORDS.intersection(words) or words == ["token"]:
+    if SECRET_WORDS.intersection(words) or words == ["token"]:
         return True
     return any(
-        (second == "key" and first in _KEY_OWNERS) or (second == "token" and first in _TOKEN_OWNERS)
+        (second == "key" and first in KEY_OWNERS) or (second == "token" and first in TOKEN_OWNERS)
         for first, second in pairwise(words)
     )
 
@@ -60,17 +60,17 @@ def is_secret_env(name: str) -> bool:
 
 def is_secret_value(value: str) -> bool:
     """Whether a text is a well-known kind of key, whatever the name beside it."""
-    return _VALUE.search(value) is not None
+    return KEY_VALUE.search(value) is not None
 
 
 def find_uri_credential(text: str) -> str | None:
     """What credential a text with a URI in it carries, in words that do not show it."""
     for match in _USER_IN_URI.finditer(text):
-        plain = match["scheme"].lower() in _CONTAINER_SCHEMES and ":" not in match["user"]
+        plain = match["scheme"].lower() in CONTAINER_SCHEMES and ":" not in match["user"]
         if match["user"] and not plain and match["user"] != "git":  # git@ is how one says ssh
             return f"a user or password before '@' in {match['scheme']}://…@"
     for key, _ in parse_qsl(_query_of(text)):
-        if _QUERY_KEY.search(key) and " " not in key:
+        if QUERY_KEY.search(key) and " " not in key:
             return f"the query parameter {key!r}"
     return "what looks like a key" if is_secret_value(text) else None
 
@@ -102,8 +102,8 @@ def hide_credentials(text: str) -> str:
     """The text with users, passwords and keys cut out, for messages."""
     text = _USER_IN_URI.sub(lambda match: f"{match['scheme']}://…@", text)
     text = re.sub(r"([?&;][^=&\s]*)=([^&\s]*)", _hide_query_value, text)
-    return _VALUE.sub("…", text)
+    return KEY_VALUE.sub("…", text)
 
 
 def _hide_query_value(match: re.Match[str]) -> str:
-    return f"{match[1]}=…" if _QUERY_KEY.search(match[1][1:]) else match[0]
+    return f"{match[1]}=…" if QUERY_KEY.search(match[1][1:]) else match[0]

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from pipeline_runtime.config.base import (
+    MAX_INT64,
     Column,
     Columns,
     Expression,
@@ -17,16 +18,20 @@ from pipeline_runtime.config.base import (
     check_one_of,
 )
 
-ICEBERG_TABLE_PATTERN = r"^[^.\s]+(\.[^.\s]+)+$"  # namespace.table, namespaces may nest
+_PART = r"[^.\p{Z}\t-\r\x{85}]+"  # no dot, no white space
+ICEBERG_TABLE_PATTERN = rf"^{_PART}(\.{_PART})+$"  # namespace.table, namespaces may nest
 Uris = Annotated[tuple[Uri, ...], Field(min_length=1, max_length=10_000)]
 
 
 class S3Options(SpecModel):
     """How to reach an S3-compatible store. Keys come from the environment, never from here."""
 
-    endpoint: Uri | None = None  # http(s)://host:port of a store other than AWS
+    endpoint: Uri | None = None
+    """`http(s)://host:port` of a store other than AWS."""
     region: Text | None = None
-    anonymous: bool = False  # public buckets: requests are not signed
+    """The bucket's region."""
+    anonymous: bool = False
+    """Requests are not signed: for public buckets."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
@@ -40,8 +45,11 @@ class ParquetSource(SpecModel):
     """A Parquet table: a file, a directory (hive partitions read as columns), a glob, or a list."""
 
     uri: Uri | None = None
+    """A file, a directory (hive partitions become columns) or a glob."""
     uris: Uris | None = None
-    columns: Columns | None = None  # only these are read; all when absent
+    """Several files, directories or globs, as one table."""
+    columns: Columns | None = None
+    """Only these are read; all if absent."""
     s3: S3Options | None = None
 
     def rules(self) -> Iterator[tuple[str, str]]:
@@ -59,9 +67,13 @@ class IcebergCatalog(SpecModel):
     """An Iceberg catalog as pyiceberg names it; credentials come from the environment."""
 
     name: Text = "default"
+    """The catalog's name."""
     type: Literal["rest", "sql", "hive", "glue", "dynamodb"] = "rest"
+    """The kind of catalog."""
     uri: Uri | None = None
+    """The catalog's address; credentials come from the environment."""
     warehouse: Uri | None = None
+    """The warehouse's location."""
 
 
 class IcebergSource(SpecModel):
@@ -69,8 +81,11 @@ class IcebergSource(SpecModel):
 
     catalog: IcebergCatalog
     table: Annotated[str, Field(pattern=ICEBERG_TABLE_PATTERN, max_length=512)]
-    snapshot_id: Annotated[int, Field(ge=1)] | None = None
+    """The table, as `namespace.table`."""
+    snapshot_id: Annotated[int, Field(ge=1, le=MAX_INT64)] | None = None
+    """The snapshot that is read; the newest if absent."""
     columns: Columns | None = None
+    """Only these are read; all if absent."""
 
 
 class SourceChoice(SpecModel):
@@ -88,10 +103,14 @@ class SourceChoice(SpecModel):
 class Dataset(SourceChoice):
     """The raw table and what is known about its rows."""
 
-    where: Expression | None = None  # rows for which this is true are read; pushed to the files
-    row_key: Columns | None = None  # identity of a row, for sampling and checksums
-    request_key: Column | None = None  # rows with an equal value share request_columns
+    where: Expression | None = None
+    """Rows for which this is true are read; pushed down to partitions and row groups."""
+    row_key: Columns | None = None
+    """Columns that identify a row, for sampling and checksums."""
+    request_key: Column | None = None
+    """Rows with an equal value share `requestColumns`."""
     request_columns: Columns | None = None
+    """Columns that are equal within a request; needs `requestKey`."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from super().rules()

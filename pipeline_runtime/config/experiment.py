@@ -13,7 +13,14 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, StringConstraints
 
-from pipeline_runtime.config.base import Count, Percent, PositiveInt, SpecModel, rule_error
+from pipeline_runtime.config.base import (
+    MAX_INT64,
+    Count,
+    Percent,
+    PositiveInt,
+    SpecModel,
+    rule_error,
+)
 from pipeline_runtime.config.cluster import (
     Autoscaling,
     Code,
@@ -51,6 +58,7 @@ Name = Annotated[
 Namespace = Annotated[
     str, StringConstraints(min_length=1, max_length=63, pattern=NAMESPACE_PATTERN)
 ]
+Count64 = Annotated[int, Field(ge=0, le=MAX_INT64)]
 LabelName = Annotated[str, StringConstraints(min_length=1, max_length=317)]
 DecimalString = Annotated[str, StringConstraints(max_length=32, pattern=DECIMAL_PATTERN)]
 StatusText = Annotated[str, StringConstraints(max_length=1024)]
@@ -98,15 +106,23 @@ class ExperimentSpec(SpecModel):
     """What a person asks for: the data side, which a laptop runs too, and the cluster side."""
 
     suspend: bool = False
+    """True releases the cluster; the run goes on from its checkpoint when it is false again."""
     update_policy: Literal["AfterRun", "Restart"] = "AfterRun"
+    """An edit of a running experiment waits for its end (`AfterRun`) or stops it and starts anew
+    (`Restart`)."""
     image: ImageName | None = None
+    """Runtime image; the operator's setting if absent."""
     image_pull_secrets: PullSecrets = ()
+    """Secrets with the registry's credentials, by name."""
     code: Code = Field(default_factory=Code)
     env: Env = ()
+    """Environment variables of all pods."""
     env_from: EnvFrom = ()
+    """All keys of Secrets or ConfigMaps as variables."""
     storage: Storage = Field(default_factory=Storage)
     dataset: Dataset
     pipeline: Annotated[tuple[Step, ...], Field(max_length=MAX_STEPS)] = ()
+    """Steps in order, at most 256, each a mapping with one key."""
     pipeline_options: PipelineOptions = Field(default_factory=PipelineOptions)
     training: Training = Field(default_factory=Training)
     trainers: Trainers = Field(default_factory=Trainers)
@@ -115,9 +131,13 @@ class ExperimentSpec(SpecModel):
     autoscaling: Autoscaling = Field(default_factory=Autoscaling)
     artifacts: Artifacts = Field(default_factory=Artifacts)
     backoff_limit: Count = 2
+    """Failures before the experiment is `Failed`."""
     active_deadline_seconds: PositiveInt | None = None
+    """The whole experiment may take so long, waiting included."""
     pre_running_deadline_seconds: PositiveInt | None = None
+    """It may wait so long before training starts; less than `activeDeadlineSeconds`."""
     ttl_seconds_after_finished: Count | None = None
+    """A finished experiment is deleted after so long."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from self._check_env_names()
@@ -157,60 +177,92 @@ class Condition(StatusModel):
     """One condition, as metav1.Condition."""
 
     type: Annotated[str, StringConstraints(min_length=1, max_length=316)]
+    """Name of the condition."""
     status: Literal["True", "False", "Unknown"]
-    observed_generation: Annotated[int, Field(ge=0)] | None = None
+    """Whether it holds; `Unknown` where that cannot be told."""
+    observed_generation: Count64 | None = None
+    """The spec that it is about."""
     last_transition_time: Annotated[str, StringConstraints(max_length=64)]
+    """When `status` changed."""
     reason: Annotated[str, StringConstraints(max_length=1024)]
+    """Why, as one CamelCase word."""
     message: Annotated[str, StringConstraints(max_length=32_768)] = ""
+    """Why, as a sentence with the numbers."""
 
 
 class WorkerStatus(StatusModel):
     """How many data workers there are, are ready, and are wanted."""
 
     current_replicas: Count = 0
+    """Pods that there are."""
     ready_replicas: Count = 0
+    """Pods that work."""
     desired_replicas: Count = 0
+    """Pods that are wanted."""
 
 
 class MetricStatus(StatusModel):
     """One of the trainer's own metrics, such as the loss."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    """Name of the metric, such as `loss`."""
     value: DecimalString
+    """Its value, as a decimal string."""
 
 
 class TrainerStatus(StatusModel):
     """How the training goes."""
 
     progress_percentage: Percent | None = None
-    estimated_remaining_seconds: Annotated[int, Field(ge=0)] | None = None
+    """Share of the whole training that is done."""
+    estimated_remaining_seconds: Count64 | None = None
+    """Seconds till the end, estimated."""
     samples_per_second: DecimalString | None = None
+    """Rows taken by all trainers in a second."""
     gpu_utilization_percent: Percent | None = None
+    """How busy the GPUs are, their mean."""
     production_wait_percent: Percent | None = None
+    """Share of time the trainers waited for data."""
     metrics: Annotated[tuple[MetricStatus, ...], Field(max_length=MAX_STATUS_METRICS)] = ()
+    """The trainer's own metrics, at most 16."""
 
 
 class UsageStatus(StatusModel):
     """What was used so far, over all attempts."""
 
-    gpu_seconds: Annotated[int, Field(ge=0)] = 0
-    gpu_idle_seconds: Annotated[int, Field(ge=0)] = 0
-    data_worker_seconds: Annotated[int, Field(ge=0)] = 0
+    gpu_seconds: Count64 = 0
+    """GPUs times seconds."""
+    gpu_idle_seconds: Count64 = 0
+    """GPU seconds spent waiting for data."""
+    data_worker_seconds: Count64 = 0
+    """Workers times seconds."""
 
 
 class ExperimentStatus(StatusModel):
     """What the operator saw and did. `phase` is for printing; the conditions are the state."""
 
-    observed_generation: Annotated[int, Field(ge=0)] | None = None
+    observed_generation: Count64 | None = None
+    """The spec that this is about."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32)] = ()
+    """`Accepted`, `ClusterReady`, `Training`, `ScalingActive`, `ScalingLimited`, `Suspended`,
+    `Complete`, `Failed`."""
     phase: StatusText | None = None
+    """For printing; never read."""
     ray_cluster_name: StatusText | None = None
+    """The RayCluster that runs it."""
     run: Count | None = None
+    """Rises with every change of what is trained."""
     run_hash: StatusText | None = None
+    """Identity of what is trained."""
     attempt: Count | None = None
+    """Rises with every submission."""
     failures: Count | None = None
+    """Failed attempts; counts against `backoffLimit`."""
+    gpus: Count | None = None
+    """GPUs that the trainers have, all together."""
     data_workers: WorkerStatus | None = None
     last_scale_time: Annotated[str, StringConstraints(max_length=64)] | None = None
+    """When the wanted number last changed."""
     trainer: TrainerStatus | None = None
     usage: UsageStatus | None = None
 

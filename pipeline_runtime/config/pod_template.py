@@ -25,25 +25,25 @@ RESERVED_PORTS = {
     9464: "Lastmile's metrics",
     10001: "Ray's client server",
 }
-_HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
+HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
 _CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
 _OWN_LABELS = ("ray.io/", "experiments.lastmile.dev/", "lastmile.dev/")
 _OWN_LABEL_NAMES = frozenset({"ray-subcluster"})
-_OWN_ENV_PREFIXES = ("LASTMILE_", "RAY_", "KUBERAY_", "FQ_RAY_")
-_TUNING_ENV_PREFIXES = ("RAY_DATA_", "RAY_TRAIN_")
-_GPU_VENDORS = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/")
+OWN_ENV_PREFIXES = ("LASTMILE_", "RAY_", "KUBERAY_", "FQ_RAY_")
+TUNING_ENV_PREFIXES = ("RAY_DATA_", "RAY_TRAIN_")
+GPU_VENDORS = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/")
 
 Broken = Iterator[tuple[str, str]]
 
 
 def is_gpu_resource(name: str) -> bool:
     """Whether a resource name counts accelerators (`nvidia.com/gpu`, a MIG profile, …)."""
-    return name.startswith(_GPU_VENDORS)
+    return name.startswith(GPU_VENDORS)
 
 
 def check_env_name(name: str) -> str | None:
     """The broken rule if a variable is Ray's or Lastmile's own, None if a user may set it."""
-    if not name.startswith(_OWN_ENV_PREFIXES) or name.startswith(_TUNING_ENV_PREFIXES):
+    if not name.startswith(OWN_ENV_PREFIXES) or name.startswith(TUNING_ENV_PREFIXES):
         return None
     return f"must not be one of Ray's or Lastmile's own variables, got {name!r}; remove it"
 
@@ -74,7 +74,7 @@ def _check_metadata(path: str, metadata: dict[str, JsonValue]) -> Broken:
 
 
 def _check_pod(path: str, pod: dict[str, JsonValue]) -> Broken:
-    for field in _HOST_NAMESPACES:
+    for field in HOST_NAMESPACES:
         if pod.get(field):
             yield f"{path}.{field}", "must not be true, since pods do not share the host; remove it"
     if pod.get("automountServiceAccountToken"):

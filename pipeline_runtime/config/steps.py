@@ -13,6 +13,7 @@ from pydantic import Field, JsonValue, StringConstraints
 
 from pipeline_runtime.config.base import (
     MAX_COLUMNS,
+    MAX_INT64,
     Column,
     Columns,
     Expression,
@@ -36,22 +37,30 @@ class FilterStep(SpecModel):
     """Keep the rows for which `where` is true (false and null are dropped)."""
 
     where: Expression
+    """A boolean expression."""
 
 
 class DeriveStep(SpecModel):
     """Add or replace columns, each from an expression over the step's input columns."""
 
     columns: Annotated[dict[Column, Expression], Field(min_length=1, max_length=MAX_COLUMNS)]
+    """Name to expression over the step's input columns."""
 
 
 class SideTableStep(SourceChoice):
     """What joins share: a small table, the keys, and the memory that it may take."""
 
-    on: Columns | None = None  # the key's name on both sides
+    on: Columns | None = None
+    """The key, equally named on both sides. **Write it `"on"`**: kubectl reads the bare word as
+    true."""
     left_on: Columns | None = None
+    """The key in the rows, with `rightOn`."""
     right_on: Columns | None = None
-    where: Expression | None = None  # rows of the side table that count
+    """The key in the side table, as many columns as `leftOn`."""
+    where: Expression | None = None
+    """Rows of the side table that count."""
     max_bytes: Annotated[int, Field(ge=1, le=1 << 40)] = DEFAULT_SIDE_TABLE_BYTES
+    """The side table may take so much memory on each worker."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from super().rules()
@@ -81,37 +90,49 @@ class JoinStep(SideTableStep):
     """Add columns of the side table to the rows whose key is in it (a null key never matches)."""
 
     how: Literal["inner", "left"] = "left"
-    columns: Columns | None = None  # of the side table; all but the keys when absent
+    """`left` keeps rows without a match."""
+    columns: Columns | None = None
+    """Columns of the side table; all but the key if absent."""
 
 
 class DownsampleStep(SpecModel):
     """Keep a share of the rows (of those that `where` selects), by a hash of seed and identity."""
 
     keep_percent: KeepPercent
+    """Percentage of the rows that is kept."""
     where: Expression | None = None
+    """Only these rows are thinned."""
     seed: Seed = 0
-    weight_column: Column | None = None  # multiplied by 100 / keepPercent where thinned
+    """The same seed keeps the same rows."""
+    weight_column: Column | None = None
+    """Multiplied by 100 / keepPercent where rows were thinned; made as 1.0 if absent."""
 
 
 class SampleStep(SpecModel):
     """Keep a share of the rows (`by` absent), or of the values of a key with all their rows."""
 
     keep_percent: KeepPercent
+    """Percentage of the rows, or of the key's values, that is kept."""
     by: Columns | None = None
+    """The key whose rows stay together."""
     seed: Seed = 0
+    """The same seed keeps the same rows."""
 
 
 class WeightStep(SpecModel):
     """Multiply a weight column, created as 1.0 if absent, by an expression (null counts as 0)."""
 
     column: Column
+    """The weight column; made as 1.0 if absent."""
     by: Expression
+    """A number expression."""
 
 
 class RenameStep(SpecModel):
     """Rename columns: old name to new name, all at once."""
 
     columns: Annotated[dict[Column, Column], Field(min_length=1, max_length=MAX_COLUMNS)]
+    """Old name to new name; no two new names may be equal."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         new = list(self.columns.values())
@@ -123,71 +144,95 @@ class SelectStep(SpecModel):
     """Keep these columns, in this order."""
 
     columns: Columns
+    """The columns that stay, in this order."""
 
 
 class DropStep(SpecModel):
     """Drop these columns."""
 
     columns: Columns
+    """The columns that go."""
 
 
 class CastStep(SpecModel):
     """Convert columns to a type, named as Arrow names it (int64, float32, list<int64>, …)."""
 
     columns: Annotated[dict[Column, TypeName], Field(min_length=1, max_length=MAX_COLUMNS)]
+    """Name to type, as Arrow names it (`int64`, `float32`, `list<int64>`)."""
 
 
 class FillNullStep(SpecModel):
     """Replace nulls of columns by a constant."""
 
     columns: Annotated[dict[Column, Scalar], Field(min_length=1, max_length=MAX_COLUMNS)]
+    """Name to constant."""
 
 
 class PadSequenceStep(SpecModel):
     """Make every list of the columns exactly `length` long: cut the end, fill up with `value`."""
 
     columns: Columns
+    """List columns."""
     length: Annotated[int, Field(ge=1, le=1_000_000)]
+    """So long every list becomes: its end is cut, or filled up."""
     value: int | float = 0
+    """What lists are filled up with."""
 
 
 class TruncateStep(SpecModel):
     """Cut lists of the columns to at most `length` items, from their head or their tail."""
 
     columns: Columns
+    """List columns."""
     length: Annotated[int, Field(ge=0, le=1_000_000)]
+    """At most so many items stay."""
     keep: Literal["head", "tail"] = "head"
+    """Which end stays."""
 
 
 class HashBucketStep(SpecModel):
     """Replace ids (integers, strings, lists of them) by a hash in [0, buckets); null stays null."""
 
     columns: Columns
+    """Integer or string columns, or lists of them."""
     buckets: PositiveInt
+    """Number of buckets; ids become 0 to one less."""
     seed: Seed = 0
+    """Another seed gives another hash."""
 
 
 class MapResources(SpecModel):
     """What one call of a `map` function needs of a data worker, in Ray's logical resources."""
 
     cpu: Annotated[int, Field(ge=0, le=1024)] | None = None
+    """Cores that one call needs."""
     gpu: Annotated[int, Field(ge=0, le=64)] | None = None
-    memory_bytes: Annotated[int, Field(ge=1)] | None = None
+    """GPUs that one call needs."""
+    memory_bytes: Annotated[int, Field(ge=1, le=MAX_INT64)] | None = None
+    """Memory that one call needs."""
 
 
 class MapStep(SpecModel):
     """Call the user's function on each table; a step with resources runs as tasks of its own."""
 
     function: ImportPath
-    options: dict[str, JsonValue] = Field(default_factory=dict)  # keyword arguments of the function
+    """`package.module:function`."""
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    """Keyword arguments, checked against its signature; no credentials."""
     format: Literal["arrow", "numpy", "torch"] = "arrow"
-    input_columns: Columns | None = None  # what the function reads; all when absent
+    """What the function takes and gives."""
+    input_columns: Columns | None = None
+    """Columns that the function reads; all if absent."""
     # Types of the columns that the function adds or changes; without them the function is asked
     # once, on an empty table, before anything runs.
-    output_columns: dict[Column, TypeName] | None = None
+    output_columns: Annotated[dict[Column, TypeName], Field(max_length=MAX_COLUMNS)] | None = None
+    """Name to type of what the function adds or changes; found by one call on an empty table if
+    absent."""
     changes_rows: bool = False
+    """True if the function may drop or add rows."""
     resources: MapResources | None = None
     concurrency: PositiveInt | None = None
+    """Calls at once, at most."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from check_options("options", self.options)
@@ -244,10 +289,17 @@ class PipelineOptions(SpecModel):
     """Switches of the planner and the feed; rows are the same whichever way they stand."""
 
     feed: Literal["auto", "rayData"] = "auto"
-    preserve_order: bool = False  # global batch order is fixed by the seed; a resume repeats it
-    pushdown: bool = True  # predicates prune partitions and row groups
-    projection: bool = True  # only columns that something uses are read
-    fusion: bool = True  # adjacent steps run in the task that reads
-    broadcast: bool = True  # side tables are read once and shared, not read by every worker
+    """The engine under the training feed."""
+    preserve_order: bool = False
+    """The order of batches is fixed by the seed, and a resumed run repeats it exactly."""
+    pushdown: bool = True
+    """Predicates prune partitions and row groups."""
+    projection: bool = True
+    """Only columns that something uses are read."""
+    fusion: bool = True
+    """Adjacent steps run in the task that reads."""
+    broadcast: bool = True
+    """Side tables are read once and shared."""
     # Rows that one piece of work reads and hands on, at most; from the files' row width if absent.
     rows_per_block: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+    """Rows of one piece of work, at most; from the files' row width if absent."""

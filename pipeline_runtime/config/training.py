@@ -31,16 +31,22 @@ class Shuffle(SpecModel):
     """How rows are mixed: row groups in a new order each epoch, rows within windows of them."""
 
     unit: Literal["none", "row", "request"] = "row"
+    """What moves: single rows, or whole requests (needs `dataset.requestKey`)."""
     window_rows: Annotated[int, Field(ge=1, le=100_000_000)] = DEFAULT_SHUFFLE_ROWS
+    """Rows that are mixed with each other."""
 
 
 class Evaluation(SpecModel):
     """Rows kept out of training and used to judge the model, by a predicate or a hash."""
 
     where: Expression | None = None
+    """Rows for which this is true judge the model."""
     holdout_percent: Annotated[int, Field(ge=1, le=MAX_HOLDOUT_PERCENT)] | None = None
-    by: Columns | None = None  # a key whose rows stay together; the row's identity when absent
+    """Percentage of the rows that judges the model, chosen by hash."""
+    by: Columns | None = None
+    """A key whose rows stay together; the row's identity if absent."""
     seed: Seed = 0
+    """Seed of that hash."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         choices = {"where": self.where, "holdoutPercent": self.holdout_percent}
@@ -54,28 +60,42 @@ class Evaluation(SpecModel):
 class CheckpointPolicy(SpecModel):
     """When a checkpoint falls due, and how many whole ones are kept."""
 
-    every_steps: PositiveInt | None = None  # optimiser steps
+    every_steps: PositiveInt | None = None
+    """Optimiser steps from one checkpoint to the next."""
     every_seconds: PositiveInt = 300
+    """Seconds from one checkpoint to the next."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 2
+    """Whole checkpoints that are kept."""
 
 
 class Training(SpecModel):
     """The training job."""
 
     entrypoint: ImportPath = "pipeline_runtime.training.ranking:train_loop"
-    batch_size: Annotated[int, Field(ge=1, le=10_000_000)] = 4096  # rows a step of one trainer
+    """`package.module:function` of the training loop."""
+    batch_size: Annotated[int, Field(ge=1, le=10_000_000)] = 4096
+    """Rows of one step of one trainer."""
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 1
-    max_steps: PositiveInt | None = None  # stop after so many optimiser steps
-    columns: Columns | None = None  # what batches carry; all that the pipeline leaves when absent
-    label_column: Column | None = None  # a null label is an error, not a zero
+    """Passes over the table."""
+    max_steps: PositiveInt | None = None
+    """Stop after so many optimiser steps."""
+    columns: Columns | None = None
+    """What batches carry; all that the pipeline leaves if absent."""
+    label_column: Column | None = None
+    """The label; a null is an error, not a zero."""
     weight_column: Column | None = None
+    """Weights of the rows in the loss."""
     shuffle: Shuffle = Field(default_factory=Shuffle)
     last_batch: Literal["pad", "drop"] = "pad"
+    """The remainder is filled up with rows of weight zero, or dropped."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Number type of the forward and backward pass."""
     seed: Seed = 0
+    """Seed of everything random in training."""
     evaluation: Evaluation | None = None
     checkpoint: CheckpointPolicy = Field(default_factory=CheckpointPolicy)
-    config: dict[str, JsonValue] = Field(default_factory=dict)  # the entrypoint's own
+    config: dict[str, JsonValue] = Field(default_factory=dict)
+    """The entrypoint's own settings; no credentials."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from check_options("config", self.config)
@@ -85,3 +105,4 @@ class Artifacts(SpecModel):
     """Where checkpoints, metrics history and the report go, a folder an experiment below it."""
 
     uri: Uri = "experiments/"
+    """Checkpoints, metrics and reports go into a folder an experiment below it."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import ray
 import ray.data
-from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from pipeline_runtime.feed.ray_data import OneTrainerDataConfig, RayDataOptions, build_dataset
@@ -28,6 +28,8 @@ from pipeline_runtime.training.worker import WorkerPlan, dataset_name, train_wor
 WATCH_SECONDS = 0.5
 # After Ctrl-C the trainers have this long for a step and a checkpoint.
 STOP_SECONDS = 60.0
+# Where Ray keeps what its processes wrote, on the machine where they ran.
+_RAY_LOGS = "Ray's logs below /tmp/ray/session_latest/logs"
 _LOG = logging.getLogger(__name__)
 
 
@@ -112,8 +114,22 @@ def _judge(fit: _Fit, state: MonitorState, *, aborted: bool) -> Outcome:
 
 
 def _explain_ray_failure(error: BaseException | None) -> str:
-    """Ray failed where none of our own code could say why (a process died, say)."""
-    return f"Ray ended the run: {error}; its logs are below /tmp/ray/session_latest/logs"
+    """Ray failed where none of our own code could say why: a trainer's process died, say."""
+    if isinstance(error, WorkerGroupError):
+        rank, failure = min(error.worker_failures.items())
+        if _is_death(failure):
+            return (
+                f"trainer rank {rank}: its process died; it was killed (for want of memory, say) "
+                f"or crashed in native code: see {_RAY_LOGS}; --resume goes on from the last "
+                "checkpoint"
+            )
+    return f"Ray ended the run: {error}; see {_RAY_LOGS}"
+
+
+def _is_death(failure: BaseException | None) -> bool:
+    """Whether a trainer's failure is the death of its process, which Ray wraps when it polls it."""
+    failure = getattr(failure, "health_check_failure", failure)
+    return isinstance(failure, ray.exceptions.RayActorError)
 
 
 def _build_trainer(run: PreparedRun, options: RunOptions, monitor: Any) -> TorchTrainer:

@@ -137,15 +137,16 @@ class TrainContext:
 
     # --- the model ------------------------------------------------------------------------------
 
-    def prepare(self, model: nn.Module) -> nn.Module:
-        """Move a model to the device, and wrap it in DistributedDataParallel if there are ranks."""
+    def prepare(self, model: nn.Module, **options: Any) -> nn.Module:
+        """Move a model to the device, and wrap it in DistributedDataParallel if there are ranks.
+
+        `options` are DistributedDataParallel's own, such as find_unused_parameters.
+        """
         model = model.to(self.device)
         if self.world_size == 1:
             return model
         ids = [self.device.index or 0] if self.device.type == "cuda" else None
-        return nn.parallel.DistributedDataParallel(
-            model, device_ids=ids, find_unused_parameters=True
-        )
+        return nn.parallel.DistributedDataParallel(model, device_ids=ids, **options)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Mixed precision as `spec.training.precision` says; nothing for float32."""

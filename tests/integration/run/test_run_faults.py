@@ -43,6 +43,14 @@ def loop(ctx):
         for batch in ctx.batches():
             pass
 """
+KILLS_ITSELF = """
+import os, signal
+
+def loop(ctx):
+    for epoch in ctx.epochs():
+        for batch in ctx.batches():
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
 # The first checkpoint fits on the small disk, the ones after it do not.
 FILLS_THE_DISK = """
 import torch
@@ -166,6 +174,14 @@ def label_with_nulls() -> dict[str, Any]:
             3,
             ["clicks/part-3.parquet: the file is gone since the run was planned"],
             id="a file deleted while it runs",
+        ),
+        pytest.param(
+            {},
+            {"recorder_loop": KILLS_ITSELF},
+            None,
+            1,
+            ["trainer rank 0: its process died; it was killed", "--resume goes on from"],
+            id="a trainer that is killed",
         ),
         pytest.param(
             label_with_nulls(),

@@ -1,0 +1,72 @@
+"""What the README tells a new user to do, done in its order."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from run_support import Lastmile
+
+from pipeline_runtime.report import load_summary
+
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ENTRYPOINT = "from pipeline_runtime.training.ranking import train_loop as train_loop\n"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def commands(block: str) -> list[list[str]]:
+    return [shlex.split(line[2:], comments=True) for line in block.splitlines()]
+
+
+MAKE, LASTMILE = map(commands, blocks("console"))
+
+
+def test_make_has_the_targets() -> None:
+    assert [command[:1] for command in MAKE] == [["make"], ["make"]]
+    for command in MAKE:
+        subprocess.run([*command, "--dry-run"], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a user stands who has the sample data, a manifest and an entrypoint."""
+    folder = tmp_path_factory.mktemp("readme")
+    [manifest] = blocks("yaml")
+    (folder / "my-experiment.yaml").write_text(manifest)
+    (folder / "my_team").mkdir()
+    (folder / "my_team" / "ranking.py").write_text(ENTRYPOINT)
+    return folder
+
+
+def test_the_commands_run_the_manifest(folder: Path) -> None:
+    lastmile = Lastmile(folder)
+    try:
+        sample = lastmile.run("sample-data", "--rows", "50000", "--output", "build/data")
+        assert sample.code == 0, sample
+        for command in LASTMILE:
+            assert command[0] == "lastmile"
+            ended = lastmile.run(*command[1:])
+            assert ended.code == 0, (command, ended)
+    finally:
+        lastmile.close()
+    summary = load_summary(folder / "build" / "my-experiment")
+    manifest = yaml.safe_load((folder / "build" / "my-experiment" / "manifest.yaml").read_text())
+    assert manifest["spec"]["pipeline"][2]["downsample"]["keepPercent"] == 10
+    assert summary.training.samples > 0
+    assert summary.steps[0].rows_out < 50_000  # `where` pruned
+
+
+def test_the_python_makes_rows(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [code] = blocks("python")
+    monkeypatch.chdir(folder)
+    variables: dict[str, object] = {}
+    exec(code.replace("pipeline.head(5)", "rows = pipeline.head(5)"), variables)
+    assert getattr(variables["rows"], "num_rows", None) == 5
