@@ -36,3 +36,36 @@ RAY_METRICS_PORT = 8080
 DASHBOARD_PORT = 8265
 RUNTIME_METRICS_PORT = 9464
 CLIENT_PORT = 10001
+
+FINALIZER = f"{GROUP}/driver"
+
+# Conditions are the state (architecture, «The API»); every reason is one of these words.
+ACCEPTED = "Accepted"
+CLUSTER_READY = "ClusterReady"
+TRAINING = "Training"
+SUSPENDED = "Suspended"
+COMPLETE = "Complete"
+FAILED = "Failed"
+
+VALID_SPEC = "ValidSpec"
+INVALID_SPEC = "InvalidSpec"
+CHANGE_PENDING = "ChangePending"
+CLUSTER_CREATING = "ClusterCreating"
+WAITING_FOR_PODS = "WaitingForPods"
+PODS_READY = "PodsReady"
+CLUSTER_LOST = "ClusterLost"
+RELEASED = "Released"
+SUBMITTED = "Submitted"
+RUNNING = "Running"
+RETRYING = "Retrying"
+STOPPING = "Stopping"
+SUSPENDED_BY_SPEC = "SuspendedBySpec"
+RESUMED = "Resumed"
+SUCCEEDED = "Succeeded"
+JOB_FAILED = "JobFailed"
+OUT_OF_MEMORY = "OutOfMemory"
+BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
+DEADLINE_EXCEEDED = "DeadlineExceeded"
+PRE_RUNNING_DEADLINE_EXCEEDED = "PreRunningDeadlineExceeded"
+CHECKPOINT_REFUSED = "CheckpointRefused"
+NEW_RUN = "NewRun"

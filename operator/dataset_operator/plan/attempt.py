@@ -1,0 +1,127 @@
+"""Rules about attempts: submit the driver, judge how its job stands, try again after a failure."""
+
+from __future__ import annotations
+
+from dataset_operator.api import (
+    BACKOFF_LIMIT_EXCEEDED,
+    CHECKPOINT_REFUSED,
+    INVALID_SPEC,
+    JOB_FAILED,
+    OUT_OF_MEMORY,
+    RETRYING,
+    RUNNING,
+    SUBMITTED,
+    SUCCEEDED,
+    TRAINING,
+)
+from dataset_operator.observed import Job, parse_time
+from dataset_operator.plan.decision import Submit
+from dataset_operator.plan.draft import Draft
+from dataset_operator.plan.ending import POLL_SECONDS, complete_run, fail_run
+
+# Exit codes of `lastmile run` that no further attempt would change: the spec, the checkpoint.
+_FINAL_EXIT_CODES = {2: INVALID_SPEC, 4: CHECKPOINT_REFUSED}
+# Back-off of a Kubernetes Job: 10 s, 20 s, 40 s, … at most six minutes (Kubernetes docs, Jobs).
+FIRST_BACKOFF_SECONDS = 10.0
+MAX_BACKOFF_SECONDS = 360.0
+_MAX_MESSAGE_CHARS = 2048
+
+
+def judge_job(draft: Draft) -> bool:
+    """Take what Ray says of the attempt into the conditions."""
+    submission, job = draft.submission, draft.observed.job
+    if submission is None:
+        return False
+    draft.look_again(POLL_SECONDS)
+    if job is None:
+        return False  # not reached, or to be submitted again
+    if job.status == "SUCCEEDED":
+        run = draft.status["run"]
+        return complete_run(
+            draft, SUCCEEDED, f"run {run} is complete after attempt {draft.attempt}"
+        )
+    if not job.is_active:
+        return _judge_failure(draft, job)
+    if job.status == "RUNNING":
+        draft.status.setdefault("trainingStartTime", draft.stamp())
+        draft.condition(TRAINING, True, RUNNING, f"attempt {draft.attempt} trains")
+    return False
+
+
+def _judge_failure(draft: Draft, job: Job) -> bool:
+    said = job.message[:_MAX_MESSAGE_CHARS] or f"the job ended {job.status}"
+    final = _FINAL_EXIT_CODES.get(job.exit_code or 0)
+    if final is not None:
+        return fail_run(draft, final, said)
+    return fail_attempt(draft, OUT_OF_MEMORY if job.out_of_memory else JOB_FAILED, said)
+
+
+def fail_attempt(draft: Draft, reason: str, message: str) -> bool:
+    """One failure more: try again after a pause, or, beyond backoffLimit, give up."""
+    failures, limit = draft.failures + 1, draft.wanted.backoff_limit
+    draft.status |= {"failures": failures, "lastFailureTime": draft.stamp()}
+    draft.forget("submission")
+    draft.has_finalizer = False
+    if failures > limit:
+        attempts = "1 attempt" if failures == 1 else f"{failures} attempts"
+        why = f"{attempts} failed, backoffLimit is {limit}; the last ({reason}): {message}"
+        return fail_run(draft, BACKOFF_LIMIT_EXCEEDED, why)
+    pause = backoff_seconds(failures)
+    draft.clear(TRAINING)  # so that every failure is told
+    why = f"attempt {draft.attempt} failed ({reason}), the next follows in {pause:.0f} s: {message}"
+    draft.condition(TRAINING, False, RETRYING, why)
+    draft.warn()
+    draft.look_again(0.0)
+    return True
+
+
+def backoff_seconds(failures: int) -> float:
+    """The pause after so many failures."""
+    return min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures - 1, 30))
+
+
+def submit(draft: Draft) -> bool:
+    """Submit the next attempt; the same again if Ray does not know the one that was recorded.
+
+    Attempt and head are in status before Ray hears of them, so a pass that is cut off between the
+    two is followed by one that submits the same id.
+    """
+    observed, head = draft.observed, draft.observed.head
+    assert head is not None  # wait_for_pods
+    if not observed.ray_reachable:
+        draft.look_again(POLL_SECONDS)
+        return True
+    is_known = draft.submission is not None and observed.job is not None
+    if is_known or (draft.submission is None and not _is_time(draft)):
+        return True
+    submission = draft.submission or _begin_attempt(draft, head.uid)
+    draft.has_finalizer = True
+    draft.job = Submit(
+        submission_id=submission["id"],
+        experiment=draft.running.to_document(),
+        resume=draft.attempt > int(draft.status["firstAttempt"]),
+    )
+    draft.condition(TRAINING, False, SUBMITTED, f"attempt {draft.attempt} was submitted")
+    draft.look_again(POLL_SECONDS)
+    return True
+
+
+def _is_time(draft: Draft) -> bool:
+    failed = draft.status.get("lastFailureTime")
+    if failed is None or draft.reason(TRAINING) != RETRYING:
+        return True
+    left = draft.until(parse_time(failed), backoff_seconds(draft.failures))
+    if left > 0:
+        draft.look_again(left)
+    return left <= 0
+
+
+def _begin_attempt(draft: Draft, head_uid: str) -> dict[str, str]:
+    attempt = draft.attempt + 1
+    submission = {
+        "id": draft.owner.submission_id(attempt),
+        "headPodUid": head_uid,
+        "time": draft.stamp(),
+    }
+    draft.status |= {"attempt": attempt, "submission": submission}
+    return submission

@@ -1,0 +1,57 @@
+"""What a pass wants done, as values; the executor does it in the order of the fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submit:
+    """Submit the driver; that Ray already knows the id counts as done."""
+
+    submission_id: str
+    experiment: Document  # what the driver runs
+    resume: bool  # from the last checkpoint of its run, if there is one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Ask the driver to write a checkpoint and end."""
+
+    submission_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened, for `kubectl describe`; told once, with the status that says it."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """One pass.
+
+    Attributes:
+        status: the whole status as it should be; written only if it differs.
+        has_finalizer: whether the finaliser should be there.
+        create: children that are created once and never applied over.
+        apply: children that are applied server-side.
+        delete: children by (kind, name).
+        again_seconds: when to look again without an event; None: not at all.
+    """
+
+    status: Document
+    has_finalizer: bool
+    create: tuple[Document, ...] = ()
+    apply: tuple[Document, ...] = ()
+    job: Submit | Stop | None = None
+    delete: tuple[tuple[str, str], ...] = ()
+    delete_self: bool = False
+    events: tuple[Event, ...] = ()
+    again_seconds: float | None = None

@@ -1,0 +1,161 @@
+"""The draft of one pass: what was observed, and what the rules have decided so far.
+
+The one mutable object of planning; it lives for one call of `plan`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from dataset_operator.names import Owner
+from dataset_operator.observed import Document, Observed, format_time, parse_time
+from dataset_operator.plan.decision import Decision, Event, Stop, Submit
+from dataset_operator.settings import OperatorSettings
+from dataset_operator.status import derive_phase, find_condition, is_true, set_condition
+from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, parse_stored
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """What one pass knows and wants."""
+
+    observed: Observed
+    settings: OperatorSettings
+    now: datetime
+    token: str
+    status: Document = field(init=False)
+    has_finalizer: bool = field(init=False)
+    experiment: DatasetExperiment | None = None  # what runs: set by `ending.refuse_invalid`
+    spec: ExperimentSpec | None = None  # what is wanted now, if it is valid
+    create: list[Document] = field(default_factory=list)
+    apply: list[Document] = field(default_factory=list)
+    delete: list[tuple[str, str]] = field(default_factory=list)
+    delete_self: bool = False
+    job: Submit | Stop | None = None
+    events: list[Event] = field(default_factory=list)
+    again: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.status = dict(self.observed.status)
+        self.has_finalizer = self.submission is not None
+
+    # --- what is known --------------------------------------------------------------------------
+
+    @property
+    def owner(self) -> Owner:
+        """The experiment as an owner."""
+        return self.observed.owner
+
+    @property
+    def running(self) -> DatasetExperiment:
+        """The experiment that runs; rules after `refuse_invalid` have one."""
+        assert self.experiment is not None
+        return self.experiment
+
+    @property
+    def wanted(self) -> ExperimentSpec:
+        """Where the spec says what may change while it runs: deadlines, limits, time to live."""
+        return self.spec or self.running.spec
+
+    @property
+    def submission(self) -> Document | None:
+        """The attempt that was submitted and has not been judged yet: {id, headPodUid, time}."""
+        submission: Document | None = self.status.get("submission")
+        return submission
+
+    @property
+    def attempt(self) -> int:
+        """Attempts so far."""
+        return int(self.status.get("attempt", 0))
+
+    @property
+    def failures(self) -> int:
+        """Failures of this run so far."""
+        return int(self.status.get("failures", 0))
+
+    def is_true(self, kind: str) -> bool:
+        """Whether a condition is true."""
+        return is_true(self.status, kind)
+
+    def since(self, kind: str) -> datetime | None:
+        """When a condition became as it is."""
+        condition = find_condition(self.status, kind)
+        return parse_time(condition["lastTransitionTime"]) if condition else None
+
+    def reason(self, kind: str) -> str | None:
+        """The reason of a condition."""
+        condition = find_condition(self.status, kind)
+        return condition["reason"] if condition else None
+
+    # --- what is wanted -------------------------------------------------------------------------
+
+    def condition(self, kind: str, status: bool, reason: str, message: str) -> None:
+        """Set a condition; a transition or another reason is told as an event too."""
+        before = find_condition(self.status, kind)
+        words: Literal["True", "False"] = "True" if status else "False"
+        self.status = set_condition(
+            self.status,
+            {"type": kind, "status": words, "reason": reason, "message": message},
+            generation=self.observed.generation,
+            now=self.now,
+        )
+        if before is None or (before["status"], before["reason"]) != (words, reason):
+            self.events.append(Event(type="Normal", reason=reason, message=message))
+
+    def warn(self) -> None:
+        """The last event is a warning."""
+        if self.events:
+            last = self.events[-1]
+            self.events[-1] = Event(type="Warning", reason=last.reason, message=last.message)
+
+    def clear(self, *kinds: str) -> None:
+        """Take conditions away, as of a run that is over."""
+        kept = [c for c in self.status.get("conditions", ()) if c["type"] not in kinds]
+        self.status["conditions"] = kept
+
+    def forget(self, *fields: str) -> None:
+        """Take fields out of the status."""
+        for name in fields:
+            self.status.pop(name, None)
+
+    def look_again(self, seconds: float) -> None:
+        """Have another pass after so long, even without an event."""
+        self.again.append(max(0.0, seconds))
+
+    def until(self, start: datetime, seconds: float) -> float:
+        """Seconds from now until a moment after `start`; not positive once it has come."""
+        return (start + timedelta(seconds=seconds) - self.now).total_seconds()
+
+    def stamp(self) -> str:
+        """Now, as Kubernetes writes it."""
+        return format_time(self.now)
+
+    def release_cluster(self) -> None:
+        """Delete the RayCluster, and with it every pod."""
+        if self.observed.ray_cluster is not None:
+            self.delete.append(("RayCluster", self.owner.ray_cluster))
+        self.forget("rayClusterName")
+
+    def decide(self) -> Decision:
+        """The decision that the rules came to."""
+        self.status["observedGeneration"] = self.observed.generation
+        self.status["phase"] = derive_phase(self.status)
+        return Decision(
+            status=self.status,
+            has_finalizer=self.has_finalizer,
+            create=tuple(self.create),
+            apply=tuple(self.apply),
+            job=self.job,
+            delete=tuple(self.delete),
+            delete_self=self.delete_self,
+            events=tuple(self.events),
+            again_seconds=min(self.again, default=None),
+        )
+
+
+def parse(document: Any) -> DatasetExperiment:
+    """An experiment as the API server stores it. Raises ManifestError."""
+    experiment, _ = parse_stored(document)
+    return experiment

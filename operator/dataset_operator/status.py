@@ -1,0 +1,74 @@
+"""The status that a pass leaves: conditions by the Kubernetes API conventions, phase for printing.
+
+`lastTransitionTime` moves only with a condition's status, so a pass that changes nothing gives the
+same bytes and is not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from dataset_operator.api import (
+    ACCEPTED,
+    CLUSTER_READY,
+    COMPLETE,
+    FAILED,
+    SUSPENDED,
+    TRAINING,
+)
+from dataset_operator.observed import format_time
+
+ConditionStatus = Literal["True", "False", "Unknown"]
+Condition = dict[str, Any]
+
+# The first condition that is as it says gives the phase.
+_PHASES: tuple[tuple[str, ConditionStatus, str], ...] = (
+    (FAILED, "True", "Failed"),
+    (COMPLETE, "True", "Complete"),
+    (SUSPENDED, "True", "Suspended"),
+    (TRAINING, "True", "Training"),
+    (CLUSTER_READY, "True", "Starting"),
+    (CLUSTER_READY, "False", "Pending"),
+    (ACCEPTED, "False", "Invalid"),
+)
+_ORDER = (ACCEPTED, CLUSTER_READY, TRAINING, SUSPENDED, COMPLETE, FAILED)
+
+
+def find_condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    """The condition of that type, if there is one."""
+    conditions: Sequence[Mapping[str, Any]] = status.get("conditions") or ()
+    return next((condition for condition in conditions if condition["type"] == kind), None)
+
+
+def is_true(status: Mapping[str, Any], kind: str) -> bool:
+    """Whether a condition is there and true."""
+    condition = find_condition(status, kind)
+    return condition is not None and condition["status"] == "True"
+
+
+def set_condition(
+    status: Mapping[str, Any], condition: Condition, *, generation: int, now: datetime
+) -> dict[str, Any]:
+    """The status with a condition of {type, status, reason, message} set, in a fixed order."""
+    before = find_condition(status, condition["type"])
+    same = before is not None and before["status"] == condition["status"]
+    since = before["lastTransitionTime"] if same and before else format_time(now)
+    new = {**condition, "observedGeneration": generation, "lastTransitionTime": since}
+    others = [c for c in status.get("conditions") or () if c["type"] != condition["type"]]
+    return {**status, "conditions": sorted([*others, new], key=_place)}
+
+
+def _place(condition: Mapping[str, Any]) -> int:
+    kind = condition["type"]
+    return _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
+
+
+def derive_phase(status: Mapping[str, Any]) -> str:
+    """One word for printing; nothing reads it back."""
+    for kind, wanted, phase in _PHASES:
+        condition = find_condition(status, kind)
+        if condition is not None and condition["status"] == wanted:
+            return phase
+    return "Pending"

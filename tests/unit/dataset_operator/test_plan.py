@@ -1,0 +1,378 @@
+"""What an experiment comes to, whatever befalls it: stories, and rules that hold in all of them."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from world import SETTINGS, World, build_document, running
+
+from dataset_operator.api import DATA_WORKERS, HEAD, TRAINERS
+from dataset_operator.plan import plan
+from dataset_operator.plan.attempt import backoff_seconds
+from dataset_operator.plan.decision import Stop
+
+COMPLETE, FAILED, TRAINING = "Complete", "Failed", "Training"
+
+
+def test_from_apply_to_a_driver_that_trains() -> None:
+    world = World(build_document())
+    first = world.step()
+    kinds = [child["kind"] for child in (*first.create, *first.apply)]
+    assert kinds[0] == "Secret"
+    assert sorted(kinds[1:]) == sorted(
+        ["ConfigMap", "NetworkPolicy", *["PodDisruptionBudget"] * 3, "RayCluster"]
+    )
+    assert world.condition("ClusterReady") == ("False", "ClusterCreating")
+    world.settle()
+    assert world.condition("ClusterReady") == ("True", "PodsReady")
+    assert world.condition(TRAINING) == ("True", "Running")
+    assert (world.status["run"], world.status["attempt"], world.status["failures"]) == (1, 1, 0)
+    assert world.status["phase"] == "Training"
+    assert world.finalizer
+    [submit] = world.submitted
+    assert submit.submission_id == f"clicks-{world.document['metadata']['uid']}-1"
+    assert not submit.resume
+
+
+def test_nothing_is_submitted_before_the_pods_are_ready() -> None:
+    world = World(build_document(), unready={TRAINERS})
+    world.settle()
+    assert world.submitted == []
+    found = [c for c in world.status["conditions"] if c["type"] == "ClusterReady"]
+    assert found[0]["message"] == "0 of 1 trainers ready: no GPU is free"
+    assert not world.finalizer
+
+
+def test_success_completes_and_gives_the_cluster_back() -> None:
+    world = running()
+    world.end_job("SUCCEEDED")
+    world.settle()
+    assert world.condition(COMPLETE) == ("True", "Succeeded")
+    assert world.ray_cluster is None
+    assert not world.finalizer
+    assert world.status["phase"] == "Complete"
+    assert world.step().again_seconds is None  # a finished experiment wakes nobody
+
+
+def test_a_failure_is_tried_again_after_a_pause_and_resumes() -> None:
+    world = running(backoffLimit=1)
+    world.end_job("FAILED", message="boom", exit_code=1)
+    world.settle()
+    assert world.condition(TRAINING) == ("False", "Retrying")
+    assert len(world.submitted) == 1
+    world.step(seconds=backoff_seconds(1))
+    world.settle()
+    assert world.condition(TRAINING) == ("True", "Running")
+    assert [submit.resume for submit in world.submitted] == [False, True]
+    assert (world.status["attempt"], world.status["failures"]) == (2, 1)
+    world.end_job("FAILED", message="boom", exit_code=1)
+    world.settle()
+    assert world.condition(FAILED) == ("True", "BackoffLimitExceeded")
+    assert world.ray_cluster is None
+    assert world.events[-1] == "Warning BackoffLimitExceeded"
+
+
+# what befalls a running experiment, the condition and its reason that follow at once
+FATES: dict[str, tuple[Callable[[World], Any], str, str]] = {
+    "the user's code fails": (
+        lambda world: world.end_job("FAILED", exit_code=1),
+        TRAINING,
+        "Retrying",
+    ),
+    "a bad manifest is not tried again": (
+        lambda world: world.end_job("FAILED", exit_code=2),
+        FAILED,
+        "InvalidSpec",
+    ),
+    "a refused checkpoint is not tried again": (
+        lambda world: world.end_job("FAILED", exit_code=4),
+        FAILED,
+        "CheckpointRefused",
+    ),
+    "somebody else stops the job": (lambda world: world.end_job("STOPPED"), TRAINING, "Retrying"),
+    "the head is replaced": (World.lose_head, TRAINING, "Retrying"),
+    "the cluster is deleted by hand": (World.lose_cluster, TRAINING, "Retrying"),
+    "the token is deleted": (
+        lambda world: setattr(world, "has_token", False),
+        TRAINING,
+        "Retrying",
+    ),
+    "a trainer is lost": (
+        lambda world: world.unready.add(TRAINERS),
+        "ClusterReady",
+        "WaitingForPods",
+    ),
+    "all data workers are lost": (
+        lambda world: world.unready.add(DATA_WORKERS),
+        "ClusterReady",
+        "WaitingForPods",
+    ),
+    "suspend": (lambda world: world.edit(suspend=True), "Suspended", "SuspendedBySpec"),
+    "a bad edit": (lambda world: world.edit(backoffLimit=-1), "Accepted", "InvalidSpec"),
+    "an edit of the run": (
+        lambda world: world.edit(training={"batchSize": 7}),
+        "Accepted",
+        "ChangePending",
+    ),
+}
+
+
+@pytest.mark.parametrize(("befall", "kind", "reason"), FATES.values(), ids=FATES)
+def test_what_befalls_a_run_is_said(befall: Callable[[World], Any], kind: str, reason: str) -> None:
+    world = running()
+    befall(world)
+    world.settle()
+    found = world.condition(kind)
+    assert found is not None
+    assert found[1] == reason
+
+
+@pytest.mark.parametrize(
+    "befall",
+    [World.lose_head, World.lose_cluster, lambda world: setattr(world, "has_token", False)],
+)
+def test_a_lost_cluster_is_made_again_and_the_run_resumes(befall: Callable[[World], Any]) -> None:
+    world = running()
+    befall(world)
+    world.settle()
+    world.step(seconds=backoff_seconds(1))
+    world.settle()
+    assert world.condition(TRAINING) == ("True", "Running")
+    assert world.has_token
+    assert (world.status["attempt"], world.status["failures"]) == (2, 1)
+    assert world.submitted[-1].resume
+
+
+def test_an_out_of_memory_driver_is_told_from_others() -> None:
+    world = running()
+    world.end_job("FAILED", out_of_memory=True)
+    world.settle()
+    found = [c for c in world.status["conditions"] if c["type"] == TRAINING]
+    assert "(OutOfMemory)" in found[0]["message"]
+
+
+def test_suspend_releases_the_cluster_and_resume_goes_on_without_a_failure() -> None:
+    world = running()
+    world.edit(suspend=True)
+    stop = world.step()
+    assert isinstance(stop.job, Stop)
+    world.settle()
+    assert world.ray_cluster is None
+    assert not world.finalizer
+    world.edit(suspend=False)
+    world.settle()
+    assert world.condition("Suspended") == ("False", "Resumed")
+    assert world.condition(TRAINING) == ("True", "Running")
+    assert (world.status["run"], world.status["attempt"], world.status["failures"]) == (1, 2, 0)
+    assert world.submitted[-1].resume
+
+
+def test_a_run_that_ended_while_it_was_suspended_is_complete() -> None:
+    world = running()
+    world.end_job("SUCCEEDED")
+    world.edit(suspend=True)
+    world.settle()
+    assert world.condition(COMPLETE) == ("True", "Succeeded")
+
+
+def test_an_experiment_may_be_born_suspended() -> None:
+    world = World(build_document(suspend=True))
+    world.settle()
+    assert world.condition("Suspended") == ("True", "SuspendedBySpec")
+    assert world.ray_cluster is None
+    assert not world.has_token
+
+
+def test_a_changed_run_waits_for_the_end_of_the_one_before() -> None:
+    world = running()
+    world.edit(training={"batchSize": 7})
+    world.settle()
+    assert world.condition(TRAINING) == ("True", "Running")
+    world.end_job("SUCCEEDED")
+    world.settle()
+    assert world.status["run"] == 2
+    assert world.condition("Accepted") == ("True", "ValidSpec")
+    assert world.condition(TRAINING) == ("True", "Running")
+    assert not world.submitted[-1].resume
+    assert world.submitted[-1].experiment["spec"]["training"]["batchSize"] == 7
+
+
+def test_a_changed_run_restarts_at_once_if_it_is_told_to() -> None:
+    world = running()
+    world.edit(training={"batchSize": 7}, updatePolicy="Restart")
+    assert isinstance(world.step().job, Stop)
+    world.settle()
+    assert (world.status["run"], world.status["failures"]) == (2, 0)
+    assert len(world.configs) == 2  # a copy of each run's config
+    assert world.submitted[-1].experiment["spec"]["training"]["batchSize"] == 7
+
+
+def test_a_failure_while_a_change_waits_is_retried_as_it_was_accepted() -> None:
+    world = running()
+    world.edit(training={"batchSize": 7})
+    world.end_job("FAILED", exit_code=1)
+    world.settle()
+    world.step(seconds=backoff_seconds(1))
+    world.settle()
+    assert world.status["run"] == 1
+    assert "training" not in world.submitted[-1].experiment["spec"]
+
+
+def test_a_bad_edit_touches_nothing_and_its_correction_is_taken() -> None:
+    world = running()
+    before = copy.deepcopy(world.ray_cluster)
+    world.edit(backoffLimit=-1)
+    world.settle()
+    assert world.condition(TRAINING) == ("True", "Running")
+    assert world.ray_cluster == before
+    world.edit(backoffLimit=3)
+    world.settle()
+    assert world.condition("Accepted") == ("True", "ValidSpec")
+    assert len(world.submitted) == 1
+
+
+def test_an_invalid_spec_from_the_start_makes_nothing() -> None:
+    world = World(build_document(backoffLimit=-1))
+    world.settle()
+    assert world.condition("Accepted") == ("False", "InvalidSpec")
+    assert world.ray_cluster is None
+    found = world.status["conditions"][0]
+    assert found["message"].startswith("nothing was changed: spec.backoffLimit: ")
+    assert world.status["phase"] == "Invalid"
+
+
+def test_deadlines_end_a_run() -> None:
+    world = running(activeDeadlineSeconds=100)
+    world.step(seconds=99)
+    assert world.condition(FAILED) is None
+    world.step(seconds=1)  # the boundary
+    world.settle()
+    assert world.condition(FAILED) == ("True", "DeadlineExceeded")
+    assert world.ray_cluster is None
+
+
+def test_a_cluster_that_never_comes_up_is_given_up() -> None:
+    world = World(build_document(preRunningDeadlineSeconds=60), unready={TRAINERS})
+    world.settle()
+    assert world.step().again_seconds == pytest.approx(30)
+    world.step(seconds=60)
+    world.settle()
+    assert world.condition(FAILED) == ("True", "PreRunningDeadlineExceeded")
+    found = [c for c in world.status["conditions"] if c["type"] == FAILED]
+    assert "no GPU is free" in found[0]["message"]
+
+
+def test_time_to_live_deletes_a_finished_experiment() -> None:
+    world = running(ttlSecondsAfterFinished=50)
+    world.end_job("SUCCEEDED")
+    world.settle()
+    assert world.step(seconds=49).again_seconds == pytest.approx(1)
+    assert not world.gone
+    world.step(seconds=1)
+    assert world.gone
+
+
+def test_deletion_stops_the_driver_and_lets_go() -> None:
+    world = running()
+    world.delete()
+    assert isinstance(world.step().job, Stop)
+    assert not world.gone
+    world.step(seconds=2)
+    assert world.gone
+
+
+def test_deletion_lets_go_in_time_though_ray_does_not_answer() -> None:
+    world = running()
+    world.reachable = False
+    world.delete()
+    world.step(seconds=59)
+    assert not world.gone
+    world.step(seconds=1)
+    assert world.gone
+
+
+def test_a_pass_cut_off_before_the_job_was_posted_posts_the_same_one() -> None:
+    world = running()
+    world.jobs = {}  # status was written, Ray heard nothing
+    world.settle()
+    assert len(world.submitted) == 2
+    assert world.submitted[0].submission_id == world.submitted[1].submission_id
+    assert world.status["attempt"] == 1
+
+
+def test_a_running_cluster_is_left_as_it_was_rendered() -> None:
+    world = running()
+    world.edit(head={"resources": {"requests": {"cpu": "2"}}})
+    applied = [child["kind"] for child in world.step().apply]
+    assert "RayCluster" not in applied
+
+
+ACTIONS: dict[str, Callable[[World], Any]] = {
+    "succeed": lambda w: w.status.get("submission") and w.end_job("SUCCEEDED"),
+    "fail": lambda w: w.status.get("submission") and w.end_job("FAILED", exit_code=1),
+    "suspend": lambda w: w.edit(suspend=True),
+    "resume": lambda w: w.edit(suspend=False),
+    "edit": lambda w: w.edit(training={"batchSize": w.document["metadata"]["generation"]}),
+    "restart": lambda w: w.edit(updatePolicy="Restart"),
+    "bad edit": lambda w: w.edit(backoffLimit=-1),
+    "good edit": lambda w: w.edit(backoffLimit=2),
+    "lose head": lambda w: w.ray_cluster and w.lose_head(),
+    "lose cluster": World.lose_cluster,
+    "lose token": lambda w: setattr(w, "has_token", False),
+    "unready": lambda w: w.unready.add(HEAD),
+    "ready": lambda w: w.unready.clear(),
+    "cut off": lambda w: setattr(w, "reachable", False),
+    "back": lambda w: setattr(w, "reachable", True),
+    "wait": lambda w: w.step(seconds=400),
+    "pass": World.step,
+}
+
+
+def is_at_rest(world: World) -> bool:
+    """Whether nothing but an edit can change anything."""
+    return (
+        any(world.condition(kind) is not None for kind in (COMPLETE, FAILED))
+        or world.condition("Accepted") == ("False", "InvalidSpec")
+        or world.condition("Suspended") == ("True", "SuspendedBySpec")
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(story=st.lists(st.sampled_from(sorted(ACTIONS)), max_size=14))
+def test_in_every_story(story: list[str]) -> None:
+    world = World(build_document())
+    for action in story:
+        ACTIONS[action](world)
+        decision = world.step()
+        # A pass that sees what it left decides nothing new to say or write but what waits for time.
+        again = plan(world.observe(), SETTINGS, world.now, "fresh-token")
+        acted = decision.delete or decision.job or decision.create or decision.apply
+        if not acted and decision.again_seconds != 0:
+            assert again.status == decision.status
+            assert again.events == ()
+        # It wakes by itself where no event might come.
+        assert decision.again_seconds is not None or is_at_rest(world)
+        assert world.status["failures"] <= 3 if "failures" in world.status else True
+        assert len(world.status["conditions"]) == len(
+            {condition["type"] for condition in world.status["conditions"]}
+        )
+    ids = [submit.submission_id for submit in world.submitted]
+    assert ids == sorted(ids, key=lambda name: int(name.rpartition("-")[2]))
+
+    # Whatever it was, once all is well it trains or has ended.
+    world.unready.clear()
+    world.reachable = True
+    world.edit(suspend=False, backoffLimit=2)
+    for _ in range(4):
+        world.settle()
+        world.step(seconds=400)
+    assert world.condition(TRAINING) == ("True", "Running") or is_at_rest(world)
+
+    # Deleted at whatever moment, it lets go within a minute.
+    world.delete()
+    world.step()
+    world.step(seconds=60)
+    assert world.gone

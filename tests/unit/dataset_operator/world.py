@@ -1,0 +1,168 @@
+"""A world for plans: it holds an experiment and its children, and carries decisions out at once.
+
+No I/O and no clock: time moves when a test says so. Pods are ready as soon as there is a cluster,
+Ray answers as soon as the head is ready, and a job runs once it was submitted, unless a test says
+otherwise.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from dataset_operator.api import DATA_WORKERS, HEAD, TRAINERS
+from dataset_operator.names import Owner
+from dataset_operator.observed import Job, Observed, Pod, format_time
+from dataset_operator.plan import plan
+from dataset_operator.plan.decision import Decision, Stop, Submit
+from dataset_operator.settings import parse_settings
+from dataset_operator.status import find_condition
+from pipeline_runtime.config import API_VERSION, KIND
+
+SETTINGS = parse_settings({"runtimeImage": "runtime:1"})
+UID = "0f3c6c1e-1111-2222-3333-444455556666"
+
+
+def build_document(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": "clicks", "namespace": "team", "uid": UID, "generation": 1},
+        "spec": {"dataset": {"parquet": {"uri": "t/"}}, "trainers": {"replicas": 1}, **spec},
+    }
+
+
+@dataclass(slots=True)
+class World:
+    document: dict[str, Any]
+    now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+    ray_cluster: dict[str, Any] | None = None
+    has_token: bool = False
+    configs: dict[str, Any] = field(default_factory=dict)
+    head_uid: str = "head-1"
+    unready: set[str] = field(default_factory=set)  # roles
+    reachable: bool = True
+    jobs: dict[str, Job] = field(default_factory=dict)
+    finalizer: bool = False
+    gone: bool = False
+    submitted: list[Submit] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+
+    def observe(self) -> Observed:
+        submission = self.status.get("submission")
+        ready = self.ray_cluster is not None and HEAD not in self.unready and self.reachable
+        job = self.jobs.get(submission["id"]) if submission and ready else None
+        config = self.owner.config_map(self.status.get("runHash", ""))
+        return Observed(
+            document=copy.deepcopy(self.document),
+            accepted=self.configs.get(config),
+            missing_children=frozenset() if config in self.configs else frozenset({config}),
+            ray_cluster=copy.deepcopy(self.ray_cluster),
+            has_token=self.has_token,
+            pods=tuple(self._pods()),
+            ray_reachable=ready,
+            job=job,
+        )
+
+    def _pods(self) -> list[Pod]:
+        if self.ray_cluster is None:
+            return []
+        return [
+            Pod(
+                name=f"{role}-0",
+                uid=self.head_uid if role == HEAD else role,
+                role=role,
+                ready=role not in self.unready,
+                waiting="no GPU is free" if role in self.unready else "",
+            )
+            for role in (HEAD, TRAINERS, DATA_WORKERS)
+        ]
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(name="clicks", namespace="team", uid=UID)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self.document.get("status", {})
+        return status
+
+    def condition(self, kind: str) -> tuple[str, str] | None:
+        found = find_condition(self.status, kind)
+        return (found["status"], found["reason"]) if found else None
+
+    def step(self, seconds: float = 0) -> Decision:
+        """One pass, carried out."""
+        self.now += timedelta(seconds=seconds)
+        decision = plan(self.observe(), SETTINGS, self.now, "fresh-token")
+        self._carry_out(decision)
+        return decision
+
+    def settle(self, passes: int = 12) -> None:
+        """Pass after pass until one changes nothing."""
+        for _ in range(passes):
+            before = copy.deepcopy((self.document, self.ray_cluster, self.jobs, self.finalizer))
+            self.step()
+            if before == (self.document, self.ray_cluster, self.jobs, self.finalizer):
+                return
+        raise AssertionError(f"it does not settle: {self.status}")
+
+    def _carry_out(self, decision: Decision) -> None:
+        self.document["status"] = decision.status
+        self.finalizer = decision.has_finalizer
+        self.events += [f"{event.type} {event.reason}" for event in decision.events]
+        for child in (*decision.create, *decision.apply):
+            self._make(child)
+        if isinstance(decision.job, Submit):
+            self.submitted.append(decision.job)
+            self.jobs.setdefault(decision.job.submission_id, Job(status="RUNNING"))
+        elif isinstance(decision.job, Stop):
+            self.end_job("STOPPED", decision.job.submission_id)
+        if decision.delete:
+            self.ray_cluster, self.jobs = None, {}
+            self.head_uid += "+"
+        self.gone = decision.delete_self
+        if "deletionTimestamp" in self.document["metadata"]:
+            self.gone = not self.finalizer
+
+    def _make(self, child: dict[str, Any]) -> None:
+        match child["kind"]:
+            case "Secret":
+                self.has_token = True
+            case "RayCluster":
+                self.ray_cluster = child
+            case "ConfigMap":
+                config = json.loads(child["data"]["experiment.json"])
+                self.configs[child["metadata"]["name"]] = config
+
+    # --- what may happen ------------------------------------------------------------------------
+
+    def end_job(self, status: Any, submission_id: str = "", **more: Any) -> None:
+        name = submission_id or self.status["submission"]["id"]
+        if name in self.jobs:
+            self.jobs[name] = replace(self.jobs[name], status=status, **more)
+
+    def edit(self, **spec: Any) -> None:
+        self.document["spec"] |= spec
+        self.document["metadata"]["generation"] += 1
+
+    def delete(self) -> None:
+        self.document["metadata"]["deletionTimestamp"] = format_time(self.now)
+
+    def lose_head(self) -> None:
+        self.head_uid += "'"
+        self.jobs = {}
+
+    def lose_cluster(self) -> None:
+        self.ray_cluster, self.jobs = None, {}
+        self.head_uid += "+"
+
+
+def running(**spec: Any) -> World:
+    """A world whose first attempt trains."""
+    world = World(build_document(**spec))
+    world.settle()
+    return world
