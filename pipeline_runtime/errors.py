@@ -100,7 +100,14 @@ class TrainingError(LastmileError):
 
 
 class AlreadyComplete(LastmileError):
-    """The run that was to be resumed has nothing left to do; its report stands."""
+    """The run that was to be resumed has nothing left to do; its report stands.
+
+    `summary` is its summary.json.
+    """
+
+    def __init__(self, message: str, *, summary: str) -> None:
+        super().__init__(message)
+        self.summary = summary
 
 
 class Interrupted(LastmileError):

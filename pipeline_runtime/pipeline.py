@@ -23,6 +23,7 @@ import pyarrow as pa
 import yaml
 
 from pipeline_runtime.config import API_VERSION, KIND, DatasetExperiment, parse_experiment
+from pipeline_runtime.errors import StepError
 from pipeline_runtime.feed.work import read_group, run_stage
 from pipeline_runtime.plan import (
     Plan,
@@ -302,4 +303,12 @@ def _camel_case(fields: Mapping[str, Any]) -> Document:
 
 
 def _import_path(function: Callable[..., Any]) -> str:
-    return f"{function.__module__}:{function.__qualname__}"
+    """`module:name`. Raises StepError for a function that workers could not import."""
+    module = getattr(function, "__module__", None)
+    name = getattr(function, "__qualname__", "<")
+    if module in (None, "__main__") or "<" in name:  # <lambda>, <locals>
+        raise StepError(
+            f"map: must be a function of an importable module, got {function!r}; give it a name in "
+            "a file beside the manifest, and its arguments as options"
+        )
+    return f"{module}:{name}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -15,7 +14,12 @@ from typing import Any
 from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.dataloading.figure import draw
 from benchmarks.dataloading.hosts import both_hosts
-from benchmarks.dataloading.machine import describe_machine, describe_versions, load_average
+from benchmarks.dataloading.machine import (
+    describe_commit,
+    describe_machine,
+    describe_versions,
+    load_average,
+)
 from benchmarks.dataloading.report import build_markdown
 from benchmarks.dataloading.results import Document, build_results
 from benchmarks.dataloading.schedule import ABLATIONS, Settings, Table, run_schedule
@@ -91,7 +95,7 @@ def _run(settings: Settings, command: str) -> Document:
         ray_seconds = hosts["ray"].start_seconds
     environment: dict[str, Any] = {
         "command": command,
-        "commit": _commit(),
+        "commit": describe_commit(),
         "finishedAt": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"),
         "minutes": round((time.monotonic() - started) / 60, 1),
         "machine": describe_machine(),
@@ -100,15 +104,6 @@ def _run(settings: Settings, command: str) -> Document:
         "rayStartSeconds": round(ray_seconds, 2),
     }
     return build_results(measured, environment)
-
-
-def _commit() -> str:
-    """The commit that was measured, and whether files differed from it."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
 
 
 def write_results(results: Document, folder: Path) -> str:

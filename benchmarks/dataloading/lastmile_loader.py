@@ -13,12 +13,8 @@ from benchmarks.dataloading.workloads import BATCH_SIZE, Workload, build_experim
 from pipeline_runtime.batches import Batch, to_batch
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.ray_data import (
-    OneTrainerDataConfig,
-    RayDataFeed,
-    RayDataOptions,
-    build_dataset,
-)
+from pipeline_runtime.feed.data_config import OneTrainerDataConfig
+from pipeline_runtime.feed.ray_data import RayDataFeed, RayDataOptions, build_dataset
 from pipeline_runtime.plan import Plan, build_plan, plan_groups, rows_per_piece
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.training.position import Position

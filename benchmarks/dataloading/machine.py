@@ -1,9 +1,10 @@
-"""What the benchmark ran on, without a name of it, and the processor time that processes used."""
+"""What a benchmark ran on, without a name of it, and what its processes used of it."""
 
 from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from collections import defaultdict
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +34,15 @@ def describe_versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: version(name) for name in _LIBRARIES}
 
 
+def describe_commit() -> str:
+    """The commit that was measured, and whether files differed from it."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
 def load_average() -> float:
     """Processes that want a core, averaged over the last minute."""
     return round(os.getloadavg()[0], 2)
@@ -49,20 +59,41 @@ def _processor() -> str:
 
 def tree_cpu_seconds() -> float | None:
     """Processor seconds of this process and all below it, ended ones too; None but on Linux."""
+    ticks = {
+        pid: sum(int(field) for field in fields[_TIME_FIELDS])
+        for pid, fields in _tree_stats(os.getpid()).items()
+    }
+    return sum(ticks.values()) / os.sysconf("SC_CLK_TCK") if ticks else None
+
+
+def tree_pss_bytes(root: int) -> int:
+    """Memory of a process and all below it; a page that n of them share counts 1/n for each."""
+    return sum(_pss_bytes(pid) for pid in _tree_stats(root))
+
+
+def _pss_bytes(pid: int) -> int:
+    try:
+        lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0  # it ended meanwhile
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+def _tree_stats(root: int) -> dict[int, list[str]]:
+    """Fields of /proc/PID/stat after the name, of a process and all below it; none off Linux."""
     children: defaultdict[int, list[int]] = defaultdict(list)
-    ticks: dict[int, int] = {}
+    stats: dict[int, list[str]] = {}
     for folder in _PROC.glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it ended meanwhile
         children[int(fields[_PARENT_FIELD])].append(int(folder.name))
-        ticks[int(folder.name)] = sum(int(field) for field in fields[_TIME_FIELDS])
-    if not ticks:
-        return None
-    return _sum_tree(os.getpid(), children, ticks) / os.sysconf("SC_CLK_TCK")
-
-
-def _sum_tree(root: int, children: dict[int, list[int]], ticks: dict[int, int]) -> int:
-    below = sum(_sum_tree(child, children, ticks) for child in children.get(root, ()))
-    return ticks.get(root, 0) + below
+        stats[int(folder.name)] = fields
+    found, waiting = {}, [root]
+    while waiting:
+        pid = waiting.pop()
+        waiting += children.get(pid, [])
+        if pid in stats:
+            found[pid] = stats[pid]
+    return found

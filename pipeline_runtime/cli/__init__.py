@@ -12,7 +12,7 @@ import sys
 import typer
 
 from pipeline_runtime.cli import explain, report, run, sample_data, validate
-from pipeline_runtime.cli.failures import EXIT_CODES_HELP, exiting
+from pipeline_runtime.cli.failures import EXIT_CODES_HELP, EXIT_INTERRUPTED, exiting
 
 app = typer.Typer(
     name="lastmile",
@@ -50,5 +50,8 @@ for _point in importlib.metadata.entry_points(group="lastmile.commands"):
 
 def main() -> None:
     """The console script."""
-    with exiting():
-        app(prog_name=sys.argv[0].rsplit("/", 1)[-1])
+    try:
+        with exiting():
+            app(prog_name=sys.argv[0].rsplit("/", 1)[-1])
+    except KeyboardInterrupt:  # before or after a run, which takes Ctrl-C itself
+        sys.exit(EXIT_INTERRUPTED)

@@ -24,10 +24,11 @@ def explain(
 ) -> None:
     """Show what is read, which predicates are pushed to the files, what is fused, what runs where.
 
-    Opens the tables (footers only), so wrong columns and types are found too.
+    Opens the tables (footers only), so wrong columns and types are found too, and what the training
+    would refuse, if the manifest has one.
     """
     from pipeline_runtime import plan as planning
-    from pipeline_runtime.run.prepare import add_code_paths
+    from pipeline_runtime.run.prepare import add_code_paths, check_training
 
     manifests = load_manifests(files, overrides=overrides or [])
     plans = []
@@ -35,7 +36,10 @@ def explain(
         add_code_paths(code_paths(manifest.file))
         root = manifest.experiment.spec.storage.root or storage_root
         with placing(manifest):
-            plans.append((manifest, planning.build_plan(manifest.experiment, root)))
+            plan = planning.build_plan(manifest.experiment, root)
+            if "training" in manifest.experiment.spec.model_fields_set:
+                check_training(manifest.experiment, plan)
+        plans.append((manifest, plan))
     if as_json:
         documents = [planning.plan_document(plan) for _, plan in plans]
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2))

@@ -27,7 +27,6 @@ _CODES: dict[type[errors.LastmileError], int] = {
     errors.SourceError: EXIT_SOURCE,
     errors.CheckpointError: EXIT_CHECKPOINT,
     errors.Interrupted: EXIT_INTERRUPTED,
-    errors.AlreadyComplete: EXIT_OK,
 }
 
 
@@ -44,9 +43,6 @@ def exiting() -> Iterator[None]:
     """Print a LastmileError plainly, without a traceback of ours, and exit with its code."""
     try:
         yield
-    except errors.AlreadyComplete as done:
-        print(done)
-        sys.exit(EXIT_OK)
     except errors.LastmileError as error:
         print(f"error: {error}" if "\n" not in str(error) else f"error:\n{error}", file=sys.stderr)
         sys.exit(exit_code_of(type(error).__name__))

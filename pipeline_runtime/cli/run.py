@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from pipeline_runtime.cli.failures import EXIT_INTERRUPTED, exit_code_of, placing
+from pipeline_runtime.cli.failures import EXIT_INTERRUPTED, EXIT_OK, exit_code_of, placing
 from pipeline_runtime.cli.options import (
     DEFAULT_STORAGE_ROOT,
     JsonOption,
@@ -20,6 +20,7 @@ from pipeline_runtime.cli.options import (
     make_console,
 )
 from pipeline_runtime.config import LoadedManifest, load_manifests
+from pipeline_runtime.errors import AlreadyComplete
 
 
 def run(
@@ -105,9 +106,15 @@ def _run(manifest: LoadedManifest, text: str, options: object, *, as_json: bool)
             on_state=progress.state,
             on_stop=lambda count: progress.note(_STOPPING if count == 1 else "stopping at once"),
         )
-        # Ray prints what befell a worker to standard output, which is for the result alone.
-        with placing(manifest), contextlib.redirect_stdout(sys.stderr):
-            finished = run_experiment(manifest.experiment, text, options, watcher)
+        try:
+            # Ray prints what befell a worker to standard output, which is for the result alone.
+            with placing(manifest), contextlib.redirect_stdout(sys.stderr):
+                finished = run_experiment(manifest.experiment, text, options, watcher)
+        except AlreadyComplete as done:
+            print(done, file=sys.stderr if as_json else sys.stdout)
+            if as_json:
+                print(done.summary)
+            return EXIT_OK
     if as_json:
         print(finished.summary.model_dump_json(by_alias=True, indent=2))
     else:

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import ray
 import ray.data
-from ray.train import DataConfig
 
 from pipeline_runtime.config.steps import MapResources
 from pipeline_runtime.errors import LastmileError
@@ -32,6 +31,9 @@ from pipeline_runtime.steps.base import SideTable
 MAX_TASKS = 1024
 # Any block that holds a row is over this size and leaves at once: a block is one piece.
 _ONE_PIECE_BLOCKS_BYTES = 1
+# A task whose process dies is tried again: nodes come and go. Ray would do so for ever, also where
+# the rows themselves kill it, as a function that crashes does.
+MAX_TASK_RETRIES = 10
 # Pieces that the trainer's process fetches ahead: two hide the fetch, more only hold memory.
 _PREFETCH_PIECES = 2
 
@@ -117,6 +119,7 @@ def _map(
         batch_format="pyarrow",
         zero_copy_batch=True,
         concurrency=stage.concurrency,
+        max_retries=MAX_TASK_RETRIES,
         **_task_resources(stage.resources),
     )
 
@@ -165,25 +168,6 @@ def _broadcast(transform: Any) -> Any:
     if not isinstance(side, SideTable) or isinstance(side.load, _ObjectLoader):
         return transform
     return replace(transform, side_table=replace(side, load=_ObjectLoader(ray.put(side.load()))))
-
-
-class OneTrainerDataConfig(DataConfig):
-    """Gives every rank the dataset that was made for it, streamed from an executor of its own."""
-
-    def __init__(self) -> None:
-        super().__init__(datasets_to_split=[])
-
-    def configure(
-        self,
-        datasets: dict[str, ray.data.Dataset],
-        world_size: int,
-        worker_handles: Any = None,
-        worker_node_ids: Any = None,
-        **kwargs: Any,
-    ) -> list[dict[str, ray.data.DataIterator]]:
-        """See DataConfig; with one split nothing is cut to equal lengths, so no row is lost."""
-        shards = {name: ds.streaming_split(1, equal=False)[0] for name, ds in datasets.items()}
-        return [shards for _ in range(world_size)]
 
 
 class RayDataFeed:

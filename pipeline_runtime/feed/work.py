@@ -155,7 +155,7 @@ def _run_steps(
         started = time.perf_counter()
         try:
             rows.run(step)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a function that exits would end the worker
             raise _explain_failure(step, piece.header, places, error) from error
         if step is stage.steps[-1]:
             rows.copied()  # a copy put off by the steps before it is the last one's to pay
@@ -184,7 +184,7 @@ def _shuffle(stream: StreamPlan, header: Header, table: pa.Table) -> pa.Table:
 
 
 def _explain_failure(
-    step: PlannedStep, header: Header, places: Sequence[Place], error: Exception
+    step: PlannedStep, header: Header, places: Sequence[Place], error: BaseException
 ) -> StepError:
     where = "; ".join(str(place) for place in places[:_MAX_PLACES])
     if len(places) > _MAX_PLACES:

@@ -18,7 +18,8 @@ import ray.data
 from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from pipeline_runtime.feed.ray_data import OneTrainerDataConfig, RayDataOptions, build_dataset
+from pipeline_runtime.feed.data_config import OneTrainerDataConfig
+from pipeline_runtime.feed.ray_data import RayDataOptions, build_dataset
 from pipeline_runtime.monitor import MonitorState, failure_reporter, start_monitor
 from pipeline_runtime.plan import Group, StreamPlan
 from pipeline_runtime.run.prepare import PreparedRun, RunOptions

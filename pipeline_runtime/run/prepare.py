@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from pipeline_runtime.batches import check_tensor_schema
-from pipeline_runtime.config import DatasetExperiment, run_config, run_hash
+from pipeline_runtime.config import DatasetExperiment, Training, run_config, run_hash
 from pipeline_runtime.errors import (
     AlreadyComplete,
     CheckpointError,
@@ -28,11 +28,13 @@ from pipeline_runtime.errors import (
     TrainingError,
 )
 from pipeline_runtime.plan import Group, Plan, StreamPlan, build_plan, plan_groups, rows_per_piece
+from pipeline_runtime.report.summary import SUMMARY_FILE
 from pipeline_runtime.sources import Location, open_location
 from pipeline_runtime.training.checkpoint import CheckpointHeader, CheckpointStore, find_resumable
 from pipeline_runtime.training.context import RunIdentity
 from pipeline_runtime.training.entrypoint import load_entrypoint
 from pipeline_runtime.training.position import Position, redistribute
+from pipeline_runtime.training.ranking_config import choose_features, parse_config
 
 # Sorts by time, and a second is fine enough: a run takes longer to start.
 _RUN_NAME_FORMAT = "%Y%m%dT%H%M%SZ"
@@ -91,8 +93,8 @@ def prepare_run(
     """
     add_code_paths(options.code_paths)
     plan = build_plan(experiment, storage_root(experiment, options))
-    _check_batches(plan, experiment.spec.training.weight_column)
     training = experiment.spec.training
+    check_training(experiment, plan)
     _check_entrypoint(training.entrypoint)
     _check_rows(plan)
     identity = RunIdentity(
@@ -107,6 +109,8 @@ def prepare_run(
     found = _find_checkpoint(root, identity, training.checkpoint.keep) if options.resume else None
     store = found[0] if found else _new_store(root, identity, now, training.checkpoint.keep)
     header = found[1] if found else None
+    if header is not None:
+        _check_not_complete(store, header)
     _check_same_data(header, identity)
     if header is not None:
         identity = replace(identity, attempt=header.attempt + 1)
@@ -115,10 +119,6 @@ def prepare_run(
         plan.training.scan.units, training.shuffle, plan.training.max_rows_per_block
     )
     groups = [_rank_groups(plan, experiment, positions, piece_rows, r) for r in range(world_size)]
-    if header is not None and not any(groups):
-        raise AlreadyComplete(
-            f"{header.uri}: the run is complete, nothing is left to resume; its report stands"
-        )
     return PreparedRun(
         experiment=experiment,
         plan=plan,
@@ -126,14 +126,10 @@ def prepare_run(
         groups=tuple(groups),
         evaluation_groups=_evaluation_groups(plan.evaluation, piece_rows, world_size),
         piece_rows=piece_rows,
-        positions=tuple(_skip_finished_epoch(positions, groups)),
+        positions=tuple(positions),
         resume=header,
         identity=identity,
-        run_location=Location(
-            uri=store.location.uri.rsplit("/", 1)[0],
-            filesystem=store.location.filesystem,
-            path=store.location.path.rsplit("/", 1)[0],
-        ),
+        run_location=_run_location(store),
         store=store,
         warnings=_resume_warnings(options, header),
     )
@@ -155,11 +151,47 @@ def add_code_paths(paths: Sequence[str]) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([*extra, *(path for path in known if path)])
 
 
+def _run_location(store: CheckpointStore) -> Location:
+    return Location(
+        uri=store.location.uri.rsplit("/", 1)[0],
+        filesystem=store.location.filesystem,
+        path=store.location.path.rsplit("/", 1)[0],
+    )
+
+
+def _check_not_complete(store: CheckpointStore, header: CheckpointHeader) -> None:
+    """A run is complete once its report says so: after its last step there is still work to do."""
+    path = _run_location(store).join(SUMMARY_FILE).path
+    try:
+        with store.location.filesystem.open_input_stream(path) as stream:
+            text = stream.read().decode()
+        outcome = json.loads(text)["run"]["outcome"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # it never came to a report
+    if outcome == "Complete":
+        raise AlreadyComplete(
+            f"{header.uri}: the run is complete, nothing is left to resume; its report stands",
+            summary=text,
+        )
+
+
 def _check_entrypoint(path: str) -> None:
+    field = "spec.training.entrypoint"
     try:
         load_entrypoint(path)
     except TrainingError as error:
-        raise ManifestError([Problem(path="", message=str(error))]) from error
+        message = str(error).removeprefix(f"{field}: ")
+        raise ManifestError([Problem(path=field, message=message)]) from error
+
+
+def check_training(experiment: DatasetExperiment, plan: Plan) -> None:
+    """What training will ask of the plan's batches. Raises ManifestError if they cannot give it."""
+    training = experiment.spec.training
+    _check_batches(plan, training.weight_column)
+    if training.entrypoint == Training().entrypoint:
+        features = parse_config(training.config)
+        schema, label = plan.training.output_schema, training.label_column
+        choose_features(features, schema, label=label, weight=training.weight_column)
 
 
 def _check_batches(plan: Plan, weight_column: str | None) -> None:
@@ -207,9 +239,13 @@ def _find_checkpoint(
 
 
 def _data_digest(stream: StreamPlan) -> str:
-    """Equal for equal row groups, which a position counts: with others it would mean other rows."""
+    """Equal for equal row groups, which a position counts: with others it would mean other rows.
+
+    Footers hold sizes and statistics of every column, so a file with other values has another.
+    """
     units = [(unit.file, unit.row_group, unit.num_rows) for unit in stream.scan.units]
-    text = json.dumps([list(stream.table.files), units])
+    footers = stream.table.footer_digests(sorted({file for file, _, _ in units}))
+    text = json.dumps([list(stream.table.files), units, footers])
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
 
 
@@ -259,18 +295,6 @@ def _rank_groups(
         mine = groups[rank :: len(positions)]
         left += [g for g in mine if epoch != position.epoch or g.index not in position.done]
     return tuple(left)
-
-
-def _skip_finished_epoch(
-    positions: list[Position], groups: Sequence[Sequence[Group]]
-) -> list[Position]:
-    """A checkpoint at an epoch's very end resumes with the next epoch."""
-    epoch = positions[0].epoch
-    began = any(position.batches for position in positions)
-    if began and not any(group.epoch == epoch for rank in groups for group in rank):
-        for position in positions:
-            position.start_epoch(epoch + 1)
-    return positions
 
 
 def _evaluation_groups(

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment
+from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.metrics import MetricsServer, RunCollector
 from pipeline_runtime.monitor import MonitorState
 from pipeline_runtime.plan import plan_document
@@ -72,7 +73,14 @@ def run_experiment(
     if warning:
         outcome.state.warnings.insert(0, warning)
     summary = build_summary(run, options, outcome, started, datetime.now(UTC))
-    _write_output(run, manifest, options.output, summary)
+    try:
+        _write_output(run, manifest, options.output, summary)
+    except OSError as error:
+        raise LastmileError(
+            f"{options.output}: the run ended {outcome.kind}, its report cannot be written: "
+            f"{error}; make room and run again with --resume, which goes on from "
+            f"{summary.checkpoints.last or 'the start'}"
+        ) from error
     problem = _keep_report(options.output, run.run_location)
     if problem:
         summary = summary.model_copy(update={"warnings": (*summary.warnings, problem)})
@@ -91,20 +99,52 @@ def _execute(run: PreparedRun, options: RunOptions, watcher: Watcher) -> Outcome
         with (
             _signals(watcher) as stop,
             connected(options.address, run.world_size, verbose=options.verbose),
-            report.HistoryWriter(
-                options.output / "metrics.parquet", keep_until_step=until
-            ) as history,
         ):
+            recorder = _Recorder(
+                report.HistoryWriter(options.output / "metrics.parquet", keep_until_step=until)
+            )
 
             def watch(state: MonitorState) -> None:
                 collector.update(state.ranks)
                 for point in state.history:
-                    history.append(point.seconds, point.epoch, point.step, rates.convert(point))
+                    recorder.append(point.seconds, point.epoch, point.step, rates.convert(point))
                 watcher.on_state(state)
 
-            return execute(run, options, stop, watch)
+            try:
+                outcome = execute(run, options, stop, watch)
+            finally:
+                problems = recorder.close()
+            outcome.state.warnings.extend(problems)
+            return outcome
     finally:
         server.close()
+
+
+class _Recorder:
+    """Writes the history; a disk that is full costs the rest of it, not the training."""
+
+    def __init__(self, history: report.HistoryWriter) -> None:
+        self._history = history
+        self._problem: OSError | None = None
+
+    def append(self, seconds: float, epoch: int, step: int, metrics: dict[str, float]) -> None:
+        """Add a point, unless writing has failed before."""
+        if self._problem is None:
+            self._try(lambda: self._history.append(seconds, epoch, step, metrics))
+
+    def close(self) -> list[str]:
+        """Make the file whole if it can be; warnings."""
+        if self._problem is None:
+            self._try(self._history.close)
+        if self._problem is None:
+            return []
+        return [f"the metrics history ends early: {self._problem}; free space for --output"]
+
+    def _try(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except OSError as error:
+            self._problem = error
 
 
 @contextmanager

@@ -63,6 +63,10 @@ class RawTable(Protocol):
         """Paths of its files relative to the table: part of a foreign row's identity."""
         ...
 
+    def footer_digests(self, files: Sequence[int]) -> list[str]:
+        """What tells the content of these files from any other, without reading their data."""
+        ...
+
     def scan(self, predicates: Sequence[Any]) -> Scan:
         """The units that may hold a row for which all predicates (dataset expressions) are true."""
         ...

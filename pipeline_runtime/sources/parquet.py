@@ -9,6 +9,7 @@ by `read_row_group`, the fastest flat reader there is in Python (see benchmarks/
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -61,6 +62,10 @@ class ParquetTable:
         ]
         return Scan(units=tuple(units), pruning=self._pruning(units))
 
+    def footer_digests(self, files: Sequence[int]) -> list[str]:
+        """See RawTable; on the planner's side only. A footer has every column's statistics."""
+        return [_digest_footer(self.fragments[file].metadata) for file in files]
+
     def column_bytes(self, units: Sequence[Unit], columns: Collection[str]) -> int:
         """See RawTable; by the footers, so on the planner's side only."""
         return sum(
@@ -108,6 +113,12 @@ class ParquetTable:
         if not columns:
             return table.select([])
         return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _digest_footer(metadata: pq.FileMetaData) -> str:
+    sink = pa.BufferOutputStream()
+    metadata.write_metadata_file(sink)
+    return hashlib.sha256(sink.getvalue()).hexdigest()
 
 
 def _chunks(row_group: Any) -> Iterator[Any]:
@@ -333,7 +344,7 @@ def _common_schema(
 ) -> pa.Schema:
     """The schema of the first file, which every other must match by name and type."""
     first = fragments[0]
-    schema = first.physical_schema.remove_metadata()
+    schema = _with_types_of_others(first.physical_schema.remove_metadata(), fragments[1:])
     repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if repeated:
         raise SourceError(f"{first.path}: two columns are called {repeated[0]!r}; rename one")
@@ -350,6 +361,17 @@ def _common_schema(
     return pa.schema(stored + list(partition_schema or []))
 
 
+def _with_types_of_others(schema: pa.Schema, others: Sequence[Any]) -> pa.Schema:
+    """A column of nulls alone, as of a file without rows, has the type that it has elsewhere."""
+    for index, field in enumerate(schema):
+        if pa.types.is_null(field.type):
+            known = (other.physical_schema for other in others)
+            types = (s.field(field.name).type for s in known if field.name in s.names)
+            found = next((kind for kind in types if not pa.types.is_null(kind)), field.type)
+            schema = schema.set(index, field.with_type(found))
+    return schema
+
+
 def _check_same_schema(fragment: Any, schema: pa.Schema, first: str) -> None:
     other = fragment.physical_schema
     missing = sorted(set(schema.names) - set(other.names))
@@ -361,7 +383,7 @@ def _check_same_schema(fragment: Any, schema: pa.Schema, first: str) -> None:
         )
     for field in schema:
         got = other.field(field.name).type
-        if _plain(got) != _plain(field.type):
+        if not pa.types.is_null(got) and _plain(got) != _plain(field.type):
             raise SourceError(
                 f"{fragment.path}: mixed schemas: column {field.name!r} is {got}, but "
                 f"{field.type} in {first}; rewrite the file with one type"

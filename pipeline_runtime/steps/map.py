@@ -113,6 +113,9 @@ class Map(BoundStep):
         return name in self.given or (self.changes_rows and is_internal(name))
 
     def _check(self, rows: pa.Table, table: pa.Table) -> None:
+        names = rows.schema.names
+        if repeated := next((name for name in names if names.count(name) > 1), None):
+            raise StepError(f"must return every column once, got {repeated!r} twice; rename one")
         for field in self.returned:
             _check_column(rows, field)
         for name in rows.schema.names:

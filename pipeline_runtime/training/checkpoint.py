@@ -1,9 +1,9 @@
 """Checkpoints on the artifacts store: written so that one is either whole or not there.
 
-A checkpoint is a folder `step-…` with the state and, written last and renamed into place,
-`checkpoint.json`, which names the run's hash, the position, and the size and SHA-256 of the state.
-A folder without it, or whose state does not match it, is torn and passed over. Older ones are
-removed only after a newer one is whole.
+A checkpoint is a folder `step-…`, a new one each time, with the state and, written last and renamed
+into place, `checkpoint.json`, which names the run's hash, the position, and the size and SHA-256 of
+the state. A folder without it, or whose state does not match it, is torn and passed over. Older
+ones are removed only after a newer one is whole.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ class CheckpointStore:
     keep: int = 2
 
     def save(self, state: dict[str, Any], header: dict[str, Any]) -> str:
-        """Write a checkpoint and remove old ones; returns its URI.
+        """Write a checkpoint; returns its URI.
 
         `header` holds the fields of CheckpointHeader but uri, num_bytes and sha256. Raises
         CheckpointError if the store refuses (disk full, say); what was there before is still there.
@@ -105,7 +106,7 @@ class CheckpointStore:
         buffer = io.BytesIO()
         torch.save(state, buffer)
         data = buffer.getvalue()
-        place = self.location.join(f"step-{header['step']:010d}")
+        place = self._new_place(f"step-{header['step']:010d}")
         full = CheckpointHeader(
             uri=place.uri, num_bytes=len(data), sha256=hashlib.sha256(data).hexdigest(), **header
         )
@@ -117,8 +118,15 @@ class CheckpointStore:
                 f"{place.uri}: cannot write a checkpoint of {len(data):,} bytes: {error}; free "
                 "space or change spec.artifacts.uri (earlier checkpoints are kept)"
             ) from error
-        self._remove_old(keep_also=place.path)
         return place.uri
+
+    def _new_place(self, name: str) -> Location:
+        """A folder that is not there: an epoch's last step may be saved twice, or after a kill."""
+        places = itertools.chain([name], (f"{name}-{index:02d}" for index in itertools.count(2)))
+        for place in map(self.location.join, places):
+            if self.location.filesystem.get_file_info(place.path).type == pafs.FileType.NotFound:
+                return place
+        raise AssertionError("unreachable: there are always more names")
 
     def _write(self, place: Location, data: bytes, header: CheckpointHeader) -> None:
         filesystem = place.filesystem
@@ -174,13 +182,22 @@ class CheckpointStore:
         state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
         return state
 
-    def _remove_old(self, keep_also: str) -> None:
-        kept = [header.uri.rsplit("/", 1)[1] for header in self.headers()[: self.keep]]
-        kept.append(keep_also.rsplit("/", 1)[1])
+    def remove_old(self, newest: str) -> None:
+        """Remove all but the newest whole checkpoints, `newest` (a URI) always among them.
+
+        Raises CheckpointError if the store refuses; what it names may stay.
+        """
         selector = pafs.FileSelector(self.location.path, allow_not_found=True)
-        for info in self.location.filesystem.get_file_info(selector):
-            if info.base_name.startswith("step-") and info.base_name not in kept:
-                self.location.filesystem.delete_dir(info.path)
+        try:
+            kept = [header.uri.rsplit("/", 1)[1] for header in self.headers()[: self.keep]]
+            kept.append(newest.rsplit("/", 1)[1])
+            for info in self.location.filesystem.get_file_info(selector):
+                if info.base_name.startswith("step-") and info.base_name not in kept:
+                    self.location.filesystem.delete_dir(info.path)
+        except (OSError, pa.ArrowException) as error:
+            raise CheckpointError(
+                f"{self.location.uri}: cannot remove an old checkpoint: {error}; remove it by hand"
+            ) from error
 
 
 def _write_file(filesystem: Any, path: str, data: bytes) -> None:

@@ -163,9 +163,14 @@ class TrainContext:
     # --- rows -----------------------------------------------------------------------------------
 
     def epochs(self) -> Iterator[int]:
-        """The epochs that are left, the resumed one first."""
+        """The epochs that are left, the resumed one first.
+
+        That one is given even if all its batches were trained on before: what follows them, an
+        evaluation say, may not have been done.
+        """
+        resumed = self.epoch if self.checkpoint is not None else None
         for epoch in range(self.epoch, self.num_epochs):
-            if self._is_over():
+            if self._is_over() and epoch != resumed:
                 return
             # The position moves here, so that a checkpoint between two epochs is of the later one.
             self._wiring.training.position.start_epoch(epoch)
@@ -182,6 +187,8 @@ class TrainContext:
         TrainingError if the epoch has no rows, Interrupted if the run was asked to stop and the
         entrypoint saves no checkpoints.
         """
+        if self._is_over():
+            return
         for table in self._wiring.training.epoch_tables(self.epoch):
             batch = self._make_batch(table, self.waited)
             if self.records.first_batch_seconds is None:
@@ -368,9 +375,13 @@ class TrainContext:
         except CheckpointError as error:
             self.records.checkpoint_failures += 1
             self._wiring.warn(f"training goes on without this checkpoint: {error}")
-        else:
-            self.records.checkpoints += 1
-            self.records.last_checkpoint = uri
+            return
+        self.records.checkpoints += 1
+        self.records.last_checkpoint = uri
+        try:
+            self._wiring.store.remove_old(uri)
+        except CheckpointError as error:
+            self._wiring.warn(str(error))
 
     def _gather(self, value: Any) -> list[Any]:
         if self.world_size == 1:

@@ -18,12 +18,19 @@ from run_support import (
     clicks_spec,
 )
 
+from pipeline_runtime.report import load_summary
+
 STEPS = """
-import os, pathlib, signal
+import os, pathlib, signal, sys
 
 def raises(table, bad):
     if bad in table.column("id").to_pylist():
         raise ValueError(f"I cannot bear {bad}")
+    return table
+
+def exits(table, bad):
+    if bad in table.column("id").to_pylist():
+        sys.exit(3)
     return table
 
 def dies_once(table, marker):
@@ -60,6 +67,20 @@ def loop(ctx):
         for batch in ctx.batches():
             state = torch.zeros(10 if ctx.step < 8 else 1_000_000)
             ctx.report({}, {"state": state} if ctx.checkpoint_due() else None)
+"""
+FILLS_THE_OUTPUT = """
+import contextlib, pathlib
+
+def loop(ctx):
+    filler = pathlib.Path(ctx.config["filler"])
+    for epoch in ctx.epochs():
+        for batch in ctx.batches():
+            ctx.report({"loss": 1.0}, {"step": ctx.step} if ctx.checkpoint_due() else None)
+        ctx.report({"loss": 0.5}, {"step": ctx.step})
+    if ctx.checkpoint is None:
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1024))
 """
 
 
@@ -206,6 +227,14 @@ def label_with_nulls() -> dict[str, Any]:
             id="a map function that raises",
         ),
         pytest.param(
+            {"pipeline": [{"map": {**RAISES, "function": "user_steps:exits"}}]},
+            {"user_steps": STEPS},
+            None,
+            1,
+            ["SystemExit: 3\nspec.pipeline[0] (map user_steps:exits", "failed on part-"],
+            id="a map function that exits",
+        ),
+        pytest.param(
             {"pipeline": [{"map": {**RAISES, "concurrency": 1}}], "rows": 200},
             {"user_steps": STEPS},
             None,
@@ -301,7 +330,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode != 0:
         pytest.skip(f"no small file system here: {mounted.stderr.strip()}")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    # Lazily: processes of the cluster that outlives the test may still stand in it.
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_a_full_disk_costs_checkpoints_and_nothing_else(
@@ -325,3 +355,24 @@ def test_a_full_disk_costs_checkpoints_and_nothing_else(
     warning = "training goes on without this checkpoint: "
     assert warning in ended.stderr
     assert any(warning in text and "No space left" in text for text in run.summary.warnings)
+
+
+def test_a_full_disk_for_the_report_leaves_the_training_whole(
+    small_disk: Path, clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
+) -> None:
+    run = project()
+    filler = small_disk / "filler"
+    run.write(clicks_spec(run, config={"filler": str(filler)}), {run.module: FILLS_THE_OUTPUT})
+    output = ("--output", str(small_disk / "output"))
+
+    ended = on_cluster.run(*run.args("--address", "auto", *output))
+
+    assert ended.code == 1, ended
+    assert "the run ended Complete, its report cannot be written: " in ended.stderr
+    assert f"with --resume, which goes on from {run.checkpoints[-1]}" in ended.stderr
+    filler.unlink()
+    ended = on_cluster.run(*run.args("--address", "auto", "--resume", *output))
+    assert ended.code == 0, ended
+    summary = load_summary(small_disk / "output")
+    assert summary.run.outcome == "Complete"
+    assert summary.checksum.model_dump() == checksum_of(clicks.kept)

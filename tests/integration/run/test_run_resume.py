@@ -1,5 +1,6 @@
 """A run that was killed, stopped or failed goes on where it was, and its rows are the same."""
 
+import json
 import os
 import signal
 import time
@@ -36,6 +37,21 @@ def loop(ctx):
         for batch in ctx.batches():
             pathlib.Path(ctx.config["folder"], "stepped").touch()
             time.sleep(ctx.config["stepSeconds"])
+"""
+
+
+SLOW_END = """
+import pathlib, time
+
+def loop(ctx):
+    folder = pathlib.Path(ctx.config["folder"])
+    for epoch in ctx.epochs():
+        for batch in ctx.batches():
+            ctx.report({}, {"step": ctx.step})
+        if not (folder / "cured").exists():
+            (folder / "ended").touch()
+            time.sleep(600)
+        ctx.report({"eval_rows": 1.0})
 """
 
 
@@ -125,6 +141,32 @@ def test_a_killed_run_out_of_order_trains_the_rows_that_are_left_on_more_ranks(
 
 def first_step(run: Project) -> int:
     return run.attempts()[-1].first_step
+
+
+def test_a_run_killed_after_its_last_batch_does_what_followed_it(
+    clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
+) -> None:
+    run = project()
+    run.write(clicks_spec(run), {run.module: SLOW_END})
+    driver = run.start()
+    try:
+        wait_for((run.folder / "ended").exists, RUN_SECONDS, "end of the last batch")
+    finally:
+        driver.kill()
+        driver.communicate()
+    (run.folder / "cured").touch()
+
+    ended = on_cluster.run(*run.args("--resume", "--address", "auto"))
+    assert ended.code == 0, ended
+    assert run.summary.run.outcome == "Complete"
+    [evaluation] = run.summary.training.evaluations
+    assert evaluation.metrics == {"eval_rows": 1.0}
+    assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)
+
+    ended = on_cluster.run(*run.args("--resume", "--address", "auto", "--json"))
+    assert ended.code == 0, ended
+    assert "the run is complete, nothing is left to resume" in ended.stderr
+    assert json.loads(ended.stdout)["run"]["outcome"] == "Complete"
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(

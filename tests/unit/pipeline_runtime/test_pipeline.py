@@ -1,5 +1,7 @@
 """The fluent API: every method writes what a manifest would say, and pipelines are values."""
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,7 +11,7 @@ import yaml
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config import Step, load_manifests
-from pipeline_runtime.errors import ManifestError
+from pipeline_runtime.errors import ManifestError, StepError
 
 EVERY_STEP = (
     Pipeline.read_parquet("t/", row_key="id")
@@ -72,6 +74,14 @@ def test_side_tables_take_what_a_manifest_takes() -> None:
     assert spec.dataset.parquet is not None
     assert spec.dataset.parquet.s3 is not None
     assert pipeline.steps[2]["derive"]["columns"] == {"a-b": "x", "y": "x * 2"}
+
+
+@pytest.mark.parametrize("function", [lambda table: table, functools.partial(yaml.safe_load)])
+def test_a_function_that_workers_could_not_import_is_refused(
+    function: Callable[..., object],
+) -> None:
+    with pytest.raises(StepError, match="must be a function of an importable module"):
+        Pipeline.read_parquet("t/").map(function)
 
 
 def test_a_method_leaves_the_pipeline_it_was_called_on_as_it_was() -> None:

@@ -151,6 +151,51 @@ def test_explain_shows_where_an_expression_is_wrong(
     )
 
 
+@pytest.mark.parametrize("command", ["explain", "run"])
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        pytest.param(
+            "    columns: [x]\n    config: {learningrate: 1}",
+            "bad.yaml:15:14: spec.training.config.learningrate: unknown field",
+            id="a misspelt option of the built-in model",
+        ),
+        pytest.param(
+            "    columns: [s]",
+            "bad.yaml:14:5: spec.training.columns: column 's': ",
+            id="a column that no tensor holds",
+        ),
+    ],
+)
+def test_what_training_would_refuse_is_refused_before_anything_runs(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    command: str,
+    training: str,
+    message: str,
+) -> None:
+    table = pa.table({"x": [1, 2], "y": [0, 1], "s": [{"a": 1}, {"a": 2}]})
+    pq.write_table(table, folder / "build/t/a.parquet")
+    text = MANIFEST.format(name="bad", where="x > 0")
+    text += "  training:\n    labelColumn: y\n    batchSize: 2\n    seed: 1\n    epochs: 1\n"
+    (folder / "bad.yaml").write_text(text + training + "\n")
+    assert call(monkeypatch, command, "-f", "bad.yaml") == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_missing_entrypoint_is_shown_where_it_stands(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    text = MANIFEST.format(name="gone", where="x > 0") + "  training: {entrypoint: nowhere:loop}\n"
+    (folder / "gone.yaml").write_text(text)
+    assert call(monkeypatch, "run", "-f", "gone.yaml") == 2
+    assert (
+        "gone.yaml:9:14: spec.training.entrypoint: no module named 'nowhere'"
+        in capsys.readouterr().err
+    )
+
+
 def test_a_missing_table_has_its_own_exit_code(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

@@ -109,6 +109,23 @@ def test_a_struct_of_the_same_values_is_no_other_schema(tmp_path: Path) -> None:
     assert table.column("x").to_pylist() == [{"s": "a"}, {"s": "b"}]
 
 
+def test_a_file_whose_column_is_all_null_has_the_types_of_the_others(tmp_path: Path) -> None:
+    put(tmp_path / "t/a.parquet", x=pa.array([None], pa.null()), y=[1])
+    put(tmp_path / "t/b.parquet", x=["b"], y=[2])
+    put(tmp_path / "t/c.parquet", x=pa.array([], pa.null()), y=pa.array([], pa.int64()))
+    table = open_(tmp_path, "t/")
+    assert table.schema.field("x").type == pa.string()
+    assert read_all(table).column("x").to_pylist() == [None, "b"]
+
+
+def test_a_footer_tells_a_rewritten_file_from_the_one_before(tmp_path: Path) -> None:
+    put(tmp_path / "t/a.parquet", x=[1, 2, 3])
+    before = open_(tmp_path, "t/").footer_digests([0])
+    assert open_(tmp_path, "t/").footer_digests([0]) == before
+    put(tmp_path / "t/a.parquet", x=[1, 2, 4])
+    assert open_(tmp_path, "t/").footer_digests([0]) != before
+
+
 def test_uris_on_two_file_systems_are_refused(lake: Path) -> None:
     with pytest.raises(SourceError, match=r"^memory://x: must be on the file system of the other"):
         open_(lake, "t/", "memory://x")

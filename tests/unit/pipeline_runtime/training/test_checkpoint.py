@@ -1,7 +1,9 @@
 """Checkpoints: whole or not there, refused when of another run, kept when a newer one fails."""
 
 import json
-import shutil
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,20 @@ def save(store: CheckpointStore, step: int, run_hash: str = HASH, **config: Any)
         "world_size": 1,
         "positions": ({"epoch": 0},),
     }
-    return store.save({"user": {"weight": torch.full((3,), float(step))}}, header)
+    uri = store.save({"user": {"weight": torch.full((3,), float(step))}}, header)
+    store.remove_old(uri)
+    return uri
+
+
+@contextmanager
+def no_room(num_bytes: int = 100) -> Iterator[None]:
+    """No file of this process may become longer than this."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
@@ -127,8 +142,28 @@ def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
 def test_a_store_that_refuses_keeps_what_was_there(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     save(store, 1)
-    shutil.rmtree(tmp_path / "step-0000000002", ignore_errors=True)
-    (tmp_path / "step-0000000002").write_text("a file where the folder should be")
-    with pytest.raises(CheckpointError, match=r"cannot write a checkpoint of [\d,]+ bytes"):
+    with no_room(), pytest.raises(CheckpointError, match=r"cannot write a checkpoint of [\d,]+ b"):
         save(store, 2)
     assert [header.step for header in store.headers()] == [1]
+
+
+def test_a_second_checkpoint_of_a_step_is_another_folder(tmp_path: Path) -> None:
+    """An epoch's last step may be saved when it falls due, and again with the evaluation."""
+    store = make_store(tmp_path)
+    first = save(store, 16)
+    with no_room(), pytest.raises(CheckpointError):
+        save(store, 16)
+    assert [header.uri for header in store.headers()] == [first]
+    (tmp_path / "step-0000000016-02").mkdir()  # torn by a kill
+    third = save(store, 16)
+    assert third.endswith("step-0000000016-03")
+    assert [header.uri for header in store.headers()] == [third, first]
+    assert not (tmp_path / "step-0000000016-02").exists()
+
+
+def test_an_old_one_that_cannot_be_removed_costs_nothing_but_a_message(tmp_path: Path) -> None:
+    store = make_store(tmp_path, keep=1)
+    (tmp_path / "step-0000000001").write_text("no folder, so it cannot be removed as one")
+    with pytest.raises(CheckpointError, match=r"cannot remove an old checkpoint: .* by hand"):
+        save(store, 2)
+    assert [header.step for header in store.headers()] == [2]
