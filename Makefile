@@ -7,14 +7,15 @@ BIN := .venv/bin
 ROWS ?= 1000000
 ARGS ?=
 
-.PHONY: help setup lock test-tools run sample-data bench test test-unit lint lint-types format clean
+.PHONY: help setup lock test-tools run sample-data bench test test-unit lint lint-types format crd clean
+.PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig
 
 ##@ Start here
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } \
 	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
-	  /^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	  /^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: setup sample-data ## Make the sample data, train on it and write build/quickstart/report.html
 	$(BIN)/lastmile run -f deploy/samples/quickstart.yaml --output build/quickstart
@@ -27,11 +28,25 @@ test: setup test-tools ## Run every test; those that need a GPU are skipped with
 setup: ## Install what the locks pin into .venv (TORCH_INDEX_URL: where to take torch from)
 	@tools/setup.sh
 
-test-tools: setup ## Get what the integration tests talk to: an S3 server and a browser
+test-tools: setup ## Get what the integration tests talk to: an S3 server, a browser, a Kubernetes
 	@$(BIN)/python tools/build_tools.py
 
 lock: setup ## Renew the locks after a change of pyproject.toml (ARGS=--upgrade: newest versions)
 	$(BIN)/python tools/lock.py $(ARGS)
+
+##@ A Kubernetes on this machine, without root or containers
+
+cluster-up: setup ## Start it in build/cluster (the first time ever builds it, for ten minutes)
+	@$(BIN)/python -m tools.cluster up
+
+cluster-down: setup ## Remove it, and what killed test runs left behind
+	@$(BIN)/python -m tools.cluster down
+
+cluster-status: ## List its processes and nodes
+	@$(BIN)/python -m tools.cluster status
+
+cluster-kubeconfig: ## Print the path of its kubeconfig
+	@$(BIN)/python -m tools.cluster kubeconfig
 
 ##@ Work
 
@@ -51,6 +66,9 @@ lint-types: setup ## Check the types alone
 format: setup ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+crd: setup ## Write crds/datasetexperiments.yaml from the models of the manifest
+	$(BIN)/python -m tools.crd
 
 sample-data: setup ## Make the sample data in build/data (ROWS=1000000)
 	$(BIN)/lastmile sample-data --rows $(ROWS) --output build/data

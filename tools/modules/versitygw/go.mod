@@ -1,4 +1,4 @@
-// Builds the S3 server that the tests talk to; see ../build_tools.py.
+// Builds the S3 server that the tests talk to; see ../../build_tools.py.
 module lastmile/tools/versitygw
 
 go 1.25.0

@@ -1,0 +1,61 @@
+"""A Kubernetes for the tests: one control plane for the session, a namespace for each test.
+
+KUBECONFIG with USE_EXISTING_CLUSTER=true puts the tests on a cluster that is there already.
+"""
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tools.cluster.binaries import Binaries, find_control_plane
+from tools.cluster.box import Box
+from tools.cluster.control_plane import ControlPlane
+from tools.cluster.existing import find_existing
+from tools.cluster.startup import Settings
+from tools.go_tools import ToolError
+
+CRDS = Path(__file__).parents[3] / "crds"  # Lastmile's own
+
+
+@pytest.fixture(scope="session")
+def parts() -> Binaries:
+    """Return the programs of a control plane; without them skip, or in CI fail."""
+    try:
+        return find_control_plane()
+    except ToolError as error:
+        message = f"no Kubernetes to test against: {error} (it says why it cannot, if so)"
+    if os.environ.get("CI"):
+        pytest.fail(message, pytrace=False)
+    pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def box(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+    """Start a control plane that all tests share, or use the cluster that the user names."""
+    existing = find_existing()
+    if existing is not None:
+        yield existing
+        return
+    parts = request.getfixturevalue("parts")
+    settings = Settings(crds=tuple(sorted(CRDS.glob("*.yaml"))))
+    started = ControlPlane.start(tmp_path_factory.mktemp("box"), settings=settings, parts=parts)
+    try:
+        yield started
+    finally:
+        started.stop(keep_logs=True)
+
+
+@pytest.fixture
+def namespace(box: Box) -> Iterator[str]:
+    """Make a namespace that goes away, with all that is in it, after the test."""
+    box.check()  # or every later test would fail by its time limit, without a cause
+    name = f"test-{secrets.token_hex(4)}"
+    box.kubectl("create", "namespace", name)
+    # Pods are refused until the controller manager has made it.
+    account = ("serviceaccount/default", f"--namespace={name}")
+    box.kubectl("wait", "--for=create", "--timeout=60s", *account)
+    yield name
+    box.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")

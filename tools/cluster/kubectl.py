@@ -1,0 +1,53 @@
+"""Runs kubectl against one cluster, away from the user's own settings and caches."""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.cluster.errors import KubectlError
+
+TIMEOUT_SECONDS = 120.0  # longer than any --timeout that is given to it here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kubectl:
+    """A kubectl and the cluster that it talks to.
+
+    Attributes:
+        program: its path.
+        kubeconfig: of the cluster.
+        cache: a folder for what it learns about the cluster.
+    """
+
+    program: Path
+    kubeconfig: Path
+    cache: Path
+
+    def __call__(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run kubectl and return what it printed.
+
+        Args:
+            arguments: such as `"get", "pods", "-o", "name"`.
+            stdin: what it reads where an argument is `-`.
+
+        Raises:
+            KubectlError: it ended with a code other than 0.
+        """
+        own = {"KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(self.cache), "KUBERC": "off"}
+        try:
+            done = subprocess.run(
+                [str(self.program), *arguments],
+                input=stdin or "",
+                env={**os.environ, **own},
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            said = f"it took longer than {TIMEOUT_SECONDS:.0f} s"
+            raise KubectlError(arguments, said) from None
+        if done.returncode != 0:
+            raise KubectlError(arguments, done.stderr)
+        return done.stdout

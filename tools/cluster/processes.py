@@ -1,0 +1,167 @@
+"""Starts the processes of a box and finds them again, also after a kill -9 of who started them.
+
+A process belongs to a box if its environment says so: BOX_VARIABLE holds the box's random id. It is
+looked at through a pidfd, so that no process that got a reused id is ever killed. `registry.py`
+decides which boxes are left over.
+"""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.cluster.components import Component
+from tools.cluster.errors import BoxError
+
+BOX_VARIABLE = "LASTMILE_BOX"
+COMPONENT_VARIABLE = "LASTMILE_BOX_COMPONENT"
+EXEC_BOUND = Path(__file__).with_name("exec_bound.py")
+LISTENING = "0A"  # TCP_LISTEN, as /proc/net/tcp writes it
+KILL_TIMEOUT_SECONDS = 30.0  # a killed process is gone at once, unless the disk is stuck
+
+# What this process has started, by box, for as long as it may have to be reaped.
+_children: dict[str, list[subprocess.Popen[bytes]]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A process of a box that runs now."""
+
+    pid: int
+    component: str
+
+
+def spawn(
+    component: Component, box_id: str, folder: Path, *, detached: bool
+) -> subprocess.Popen[bytes]:
+    """Start a component in a session of its own, its output in its log.
+
+    Args:
+        component: what to run.
+        box_id: of the box that it belongs to.
+        folder: its working directory and home.
+        detached: whether it outlives this process.
+    """
+    env = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(folder),
+        BOX_VARIABLE: box_id,
+        COMPONENT_VARIABLE: component.name,
+    }
+    # The kernel watches the thread that forks, not the process: from any other than the main
+    # thread, which ends last, the registry alone cleans up.
+    bound = not detached and threading.current_thread() is threading.main_thread()
+    wrapper = [sys.executable, "-I", "-S", str(EXEC_BOUND), str(os.getpid())] if bound else []
+    component.log.parent.mkdir(parents=True, exist_ok=True)
+    with component.log.open("ab") as log:
+        process = subprocess.Popen(
+            [*wrapper, *component.command],
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    _children.setdefault(box_id, []).append(process)
+    return process
+
+
+def find_processes(box_id: str) -> list[Found]:
+    """Return the processes of a box that run now."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            component = _component_of(int(entry.name), box_id)
+            if component is not None:
+                found.append(Found(pid=int(entry.name), component=component))
+    return found
+
+
+def is_listening(box_id: str, port: int) -> bool:
+    """Tell whether it is a process of the box that listens on the loopback port.
+
+    An answer alone proves nothing: a port that was lost is answered on by who took it, and that may
+    be the same component of another box.
+    """
+    sockets = {f"socket:[{inode}]" for inode in _listeners(port)}
+    return any(sockets & _open_files(process.pid) for process in find_processes(box_id))
+
+
+def kill_processes(box_id: str) -> int:
+    """Kill every process of a box and wait until they are gone; return how many there were.
+
+    With SIGKILL: a box's data is thrown away with it.
+    """
+    num_killed = 0
+    deadline = time.monotonic() + KILL_TIMEOUT_SECONDS
+    # Again, until none is found: one may have been started while the list was made.
+    while found := find_processes(box_id):
+        for process in found:
+            num_killed += _kill(process.pid, box_id, deadline)
+        if time.monotonic() > deadline:
+            raise BoxError(f"processes {[p.pid for p in found]} do not end after SIGKILL")
+    for child in _children.pop(box_id, []):
+        child.wait(KILL_TIMEOUT_SECONDS)
+    return num_killed
+
+
+def _kill(pid: int, box_id: str, deadline: float) -> bool:
+    with _pidfd(pid) as descriptor:
+        # Only now does `pid` stand for the process behind the descriptor, whatever is reused.
+        if descriptor is None or _component_of(pid, box_id) is None:
+            return False
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        gone = select.poll()
+        gone.register(descriptor, select.POLLIN)
+        gone.poll(max(0.0, deadline - time.monotonic()) * 1000)
+    return True
+
+
+@contextmanager
+def _pidfd(pid: int) -> Iterator[int | None]:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _listeners(port: int) -> list[str]:
+    """Return the inodes of the sockets that listen on the port; the kernel's proc(5), net/tcp."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [row[9] for row in rows if row[1].endswith(f":{port:04X}") and row[3] == LISTENING]
+
+
+def _open_files(pid: int) -> set[str]:
+    opened = set()
+    with suppress(OSError):  # it has ended
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # it was closed
+                opened.add(os.readlink(entry))
+    return opened
+
+
+def _component_of(pid: int, box_id: str) -> str | None:
+    """Return the component's name if the process belongs to the box; a zombie no longer does."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # gone, or another user's
+        return None
+    if f"{BOX_VARIABLE}={box_id}".encode() not in environment:
+        return None
+    prefix = f"{COMPONENT_VARIABLE}=".encode()
+    names = (entry.removeprefix(prefix) for entry in environment if entry.startswith(prefix))
+    return next(names, b"?").decode()

