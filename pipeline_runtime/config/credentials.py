@@ -34,7 +34,10 @@ KEY_VALUE = re.compile(
     r"|\bxox[abprs]-\w{10,}"  # Slack
     r"|\beyJ[\w-]{10,}\.[\w-]{10,}\."  # JSON web tokens
 )
-_USER_IN_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/@\s'\"]*)@")
+# Only tried where a run of a scheme's characters begins: from within, a long text takes seconds.
+_USER_IN_URI = re.compile(
+    r"(?<![A-Za-z0-9+.-])[0-9+.-]*(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/@\s'\"]*)@"
+)
 # In these the part before '@' is a container, not a user (Azure's Hadoop drivers).
 CONTAINER_SCHEMES = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 

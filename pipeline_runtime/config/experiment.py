@@ -62,6 +62,7 @@ Count64 = Annotated[int, Field(ge=0, le=MAX_INT64)]
 LabelName = Annotated[str, StringConstraints(min_length=1, max_length=317)]
 DecimalString = Annotated[str, StringConstraints(max_length=32, pattern=DECIMAL_PATTERN)]
 StatusText = Annotated[str, StringConstraints(max_length=1024)]
+TimeText = Annotated[str, StringConstraints(max_length=64)]
 _LABEL_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 
@@ -238,6 +239,17 @@ class UsageStatus(StatusModel):
     """Workers times seconds."""
 
 
+class SubmissionStatus(StatusModel):
+    """The attempt that was submitted and has not ended, written down before Ray hears of it."""
+
+    id: StatusText
+    """Ray's submission id."""
+    head_pod_uid: StatusText
+    """The head that it was submitted to: under another one the cluster was lost."""
+    time: TimeText
+    """When it was submitted."""
+
+
 class ExperimentStatus(StatusModel):
     """What the operator saw and did. `phase` is for printing; the conditions are the state."""
 
@@ -257,7 +269,18 @@ class ExperimentStatus(StatusModel):
     attempt: Count | None = None
     """Rises with every submission."""
     failures: Count | None = None
-    """Failed attempts; counts against `backoffLimit`."""
+    """Failed attempts of this run; counts against `backoffLimit`."""
+    first_attempt: Count | None = None
+    """The run's first attempt; later ones resume from a checkpoint."""
+    submission: SubmissionStatus | None = None
+    start_time: TimeText | None = None
+    """When the run began, or was last resumed; `activeDeadlineSeconds` counts from then."""
+    training_start_time: TimeText | None = None
+    """When a driver of this run first ran."""
+    last_failure_time: TimeText | None = None
+    """When an attempt last failed; the next waits for the back-off."""
+    completion_time: TimeText | None = None
+    """When the run ended; `ttlSecondsAfterFinished` counts from then."""
     gpus: Count | None = None
     """GPUs that the trainers have, all together."""
     data_workers: WorkerStatus | None = None

@@ -93,12 +93,15 @@ URIS = {
     "data/day=*/part-?.parquet": False,
     "data/user@home/part.parquet": False,
     "http://[bad": False,  # whoever opens it says what is wrong
+    "3s3://key@bucket/": True,
+    "x" * 200_000: False,  # in no time: a scheme is sought once, not from every character
     "git+ssh://git@host/repo": False,
     "AKIA" + "A" * 16: True,
 }
 
 
-@pytest.mark.parametrize(("uri", "carries"), URIS.items(), ids=URIS)
+@pytest.mark.parametrize(("uri", "carries"), URIS.items(), ids=[uri[:60] for uri in URIS])
+@pytest.mark.timeout(5)
 def test_a_uri_carries_credentials(uri: str, carries: bool) -> None:
     assert (find_uri_credential(uri) is not None) == carries
 
@@ -126,6 +129,9 @@ QUANTITIES: list[tuple[str | int, Decimal | None]] = [
     ("-1", None),
     ("1 Gi", None),
     ("1GB", None),
+    ("8Gi\n", None),  # the API server's patterns end where the text does
+    (10**18 - 1, Decimal(10**18 - 1)),
+    (10**18, None),  # 19 digits
     ("", None),
     ("1e999999999", None),  # no number that takes a minute to compare
 ]
@@ -145,6 +151,11 @@ ACCEPTED: dict[str, dict[str, Any]] = {
         "trainers": {"template": {"spec": {"containers": [{"name": "log", "command": ["tail"]}]}}}
     },
     "tuning of Ray Data": {"env": [{"name": "RAY_DATA_DISABLE_PROGRESS_BARS", "value": "1"}]},
+    "a module, a table and an image of other scripts": {
+        "pipeline": [{"map": {"function": "_x1.größe:f"}}],
+        "dataset": {"iceberg": {"catalog": {}, "table": "größe.t-1"}},
+        "image": "registry:5000/a/b@sha256:0",
+    },
     "a path to credentials": {
         "env": [{"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": "/var/run/key.json"}]
     },

@@ -1,0 +1,490 @@
+"""A real API server judges a DatasetExperiment as the models do, but for what is listed here.
+
+Documents are drawn from the models and given to both, most of them changed for the worse; the API
+server gets them as dry runs with fieldValidation=Strict, as kubectl asks for.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kubernetes import client, config
+
+from pipeline_runtime.config import (
+    GROUP,
+    VERSION,
+    ExperimentStatus,
+    load_manifests,
+    parse_experiment,
+)
+from pipeline_runtime.config.documents import format_path
+from pipeline_runtime.config.parsing import judge
+from tools.cluster.box import Box
+from tools.cluster.errors import KubectlError
+from tools.crd import CRD_FILE, PLURAL
+
+ROOT = Path(__file__).parents[3]
+CORPUS = ROOT / "tests" / "corpus" / "broken"
+Document = dict[str, Any]
+
+
+def _load_specs() -> Any:
+    """The generator beside this file; test folders are no packages."""
+    found = importlib.util.spec_from_file_location(
+        "crd_specs", Path(__file__).with_name("crd_specs.py")
+    )
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules["crd_specs"] = module
+    found.loader.exec_module(module)
+    return module
+
+
+specs = _load_specs()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What one side refuses and the other cannot see.
+
+    Attributes:
+        reason: why the other side cannot see it.
+        problem: a pattern of what the one side says.
+        example: of a spec, to show that the entry is still needed.
+    """
+
+    reason: str
+    problem: str
+    example: Document
+
+
+DATASET = {"dataset": {"parquet": {"uri": "x/"}}}
+
+ONLY_MODELS_SEE = {
+    "credentials in free-form options": Difference(
+        reason="`options` and `config` have no schema, and CEL sees nothing that has none",
+        problem=r"^spec\.(pipeline\[\d+\]\.map\.options|training\.config)\b.* must not carry",
+        example=DATASET | {"training": {"config": {"apiKey": "x"}}},
+    ),
+    "most of a pod template": Difference(
+        reason="a template is Kubernetes' own, of any version: the operator judges it by a dry run",
+        problem=r"^spec\.(head|trainers|dataWorkers)\.template\b",
+        example=DATASET
+        | {"head": {"template": {"spec": {"volumes": [{"hostPath": {"path": "/"}}]}}}},
+    ),
+    "two columns renamed to one": Difference(
+        reason="comparing every new name with every other is over the CEL budget",
+        problem=r"\.rename\.columns: must not give two columns one name",
+        example=DATASET | {"pipeline": [{"rename": {"columns": {"a": "c", "b": "c"}}}]},
+    ),
+    "the columns that fillNull names": Difference(
+        reason="a boolean, number or text has no type in a schema, so CEL does not see the mapping",
+        problem=r"\.fillNull\.columns: key ",
+        example=DATASET | {"pipeline": [{"fillNull": {"columns": {"": 1}}}]},
+    ),
+    "null": Difference(
+        reason="the API server takes nulls out before it looks: a field is absent, or its default",
+        problem=r"got nothing \(null\)",
+        example=DATASET | {"suspend": None},
+    ),
+    "a whole number with a decimal point": Difference(
+        reason="JSON knows one kind of number, and the API server takes 7.0 for an integer",
+        problem=r"must be an integer( or a string)?, got -?\d+\.0 \(a number\)",
+        example=DATASET | {"training": {"epochs": 7.0}},
+    ),
+    "a request over its limit, of rarer resources": Difference(
+        reason="quantities are dear in CEL, so only cpu, memory and ephemeral-storage are compared",
+        problem=r"resources\.requests\.(?!cpu|memory|ephemeral-storage).* must be ≤ limits",
+        example=DATASET
+        | {
+            "head": {
+                "resources": {"requests": {"example.com/x": 2}, "limits": {"example.com/x": 1}}
+            }
+        },
+    ),
+    "a request over its limit by less than a billionth": Difference(
+        reason="Kubernetes rounds quantities up to billionths",
+        problem=r"must be ≤ limits\.\S+ \(.*n\), got .*n",
+        example=DATASET
+        | {"head": {"resources": {"requests": {"cpu": "0.6n"}, "limits": {"cpu": "0.5n"}}}},
+    ),
+    "a secret's name in mixed case": Difference(
+        reason="where a word of `dbPassword` begins takes a look-ahead to tell, and RE2 has none",
+        problem=r"^spec\.env\[\d+\]\.value: must not hold a secret, got a value for "
+        r"(?=\S*[a-z])(?=\S*[A-Z])",
+        example=DATASET | {"env": [{"name": "dbPassword", "value": "x"}]},
+    ),
+    "a percent-encoded key in a query": Difference(
+        reason="a pattern does not decode",
+        problem=r"must not carry credentials, got the query parameter",
+        example=DATASET | {"artifacts": {"uri": "https://h/p?%74oken=1"}},
+    ),
+}
+ONLY_SERVER_SEES = {
+    "a wrong type inside a pod template": Difference(
+        reason="the models leave Kubernetes' own fields to the operator's dry run",
+        problem=r"spec\.(head|trainers|dataWorkers)\.template\.(metadata|spec)\b",
+        example=DATASET | {"head": {"template": {"spec": "none"}}},
+    ),
+}
+
+# Of the corpus: what the API server takes, and why. (What a step finds wrong with the columns of a
+# table only who reads the table can tell: those files end in -planned.)
+ADMITTED = {
+    "06-yaml-duplicate-key": "kubectl makes JSON of it first, and keeps the last of two equal keys",
+    "11-yaml-key-not-a-text": "kubectl makes JSON of it first, whose keys are texts",
+    "16-another-kind-only": "it is a ConfigMap",
+    "29-nothing-given": "null",
+    "45-credentials-in-options": "credentials in free-form options",
+    "53-template-ray-container": "most of a pod template",
+    **{
+        path.stem: "the columns of a table"
+        for path in CORPUS.glob("*-planned.yaml")
+        if path.stem != "69-all-fields-at-once-planned"  # has a bare y, which kubectl reads as true
+    },
+}
+
+
+class Api:
+    """The API server's experiments in one namespace."""
+
+    def __init__(self, box: Box, namespace: str) -> None:
+        self._objects = client.CustomObjectsApi(config.new_client_from_config(str(box.kubeconfig)))
+        self._place = {
+            "group": GROUP,
+            "version": VERSION,
+            "namespace": namespace,
+            "plural": PLURAL,
+        }
+
+    def create(self, document: Document, *, strict: bool = True, dry_run: bool = True) -> Document:
+        """Create an experiment, or say what would come of it."""
+        options = {"dry_run": "All"} if dry_run else {}
+        mode = "Strict" if strict else "Ignore"
+        return self._objects.create_namespaced_custom_object(
+            **self._place, body=document, field_validation=mode, **options
+        )
+
+    def refusal(self, document: Document) -> str:
+        """What the API server says against a document, empty if it takes it."""
+        try:
+            self.create(document)
+        except client.ApiException as error:
+            if error.status not in (400, 422):
+                raise
+            return str(json.loads(error.body)["message"])
+        return ""
+
+    def patch(self, name: str, body: Document) -> str:
+        """Change an experiment; returns what the API server says against it."""
+        return self._patch(self._objects.patch_namespaced_custom_object, name, body)
+
+    def set_status(self, name: str, status: Document) -> str:
+        """Replace the status of an experiment; returns what the API server says against it."""
+        call = self._objects.patch_namespaced_custom_object_status
+        return self._patch(call, name, [{"op": "add", "path": "/status", "value": status}])
+
+    def _patch(self, call: Callable[..., Any], name: str, body: Any) -> str:
+        kind = "json-patch" if isinstance(body, list) else "merge-patch"
+        strict = {"field_validation": "Strict", "_content_type": f"application/{kind}+json"}
+        try:
+            call(**self._place, name=name, body=body, **strict)
+        except client.ApiException as error:
+            return str(json.loads(error.body)["message"])
+        return ""
+
+    def get(self, name: str) -> Document:
+        """An experiment as it is stored."""
+        return self._objects.get_namespaced_custom_object(**self._place, name=name)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is an experiment of this name."""
+        listed = self._objects.list_namespaced_custom_object(**self._place)
+        return name in {item["metadata"]["name"] for item in listed["items"]}
+
+
+@pytest.fixture(scope="module")
+def crd(box: Box) -> Box:
+    """The cluster, with the committed CRD in it."""
+    box.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD_FILE))
+    box.kubectl("wait", "--for=condition=Established", "--timeout=60s", f"crd/{PLURAL}.{GROUP}")
+    return box
+
+
+@pytest.fixture(scope="module")
+def shared_api(crd: Box) -> Api:
+    """Experiments of the namespace `default`, for dry runs only."""
+    return Api(crd, "default")
+
+
+@pytest.fixture
+def api(crd: Box, namespace: str) -> Api:
+    """Experiments of a namespace of the test's own."""
+    return Api(crd, namespace)
+
+
+def experiment(name: str = "first", **spec: Any) -> Document:
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "DatasetExperiment",
+        "metadata": {"name": name},
+        "spec": copy.deepcopy(DATASET | spec),
+    }
+
+
+def problems(document: Document) -> list[str]:
+    """What the models say against a document."""
+    return [f"{format_path(path)}: {message}" for path, message in judge(document).found]
+
+
+def is_listed(said: list[str], differences: dict[str, Difference]) -> bool:
+    patterns = [re.compile(difference.problem, re.DOTALL) for difference in differences.values()]
+    return all(any(pattern.search(problem) for pattern in patterns) for problem in said)
+
+
+def check_equal(api: Api, document: Document) -> str:
+    """Fail unless both sides judge alike; returns what the models say."""
+    ours, theirs = problems(document), api.refusal(document)
+    if bool(ours) != bool(theirs):
+        listed = is_listed(ours, ONLY_MODELS_SEE) if ours else is_listed([theirs], ONLY_SERVER_SEES)
+        assert listed, f"models: {ours or 'good'}\nAPI server: {theirs or 'good'}"
+    return "\n".join(ours)
+
+
+def profile(num_examples: int) -> settings:
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+    return settings(
+        max_examples=num_examples,
+        deadline=None,
+        suppress_health_check=slow,
+        derandomize=True,
+        database=None,
+    )
+
+
+@profile(200)
+@given(document=specs.documents())
+def test_what_the_models_take_the_api_server_takes_with_the_same_defaults(
+    shared_api: Api, document: Document
+) -> None:
+    assert problems(document) == []
+    stored = shared_api.create(document)
+    assert (
+        parse_experiment(stored).spec.model_dump() == parse_experiment(document).spec.model_dump()
+    )
+
+
+@profile(800)
+@given(document=specs.documents(), data=st.data())
+def test_a_document_with_one_change_is_judged_alike(
+    shared_api: Api, document: Document, data: st.DataObject
+) -> None:
+    changed = copy.deepcopy(document)
+    specs.mutate(data, changed)
+    check_equal(shared_api, changed)
+
+
+@pytest.mark.parametrize("name", ONLY_MODELS_SEE)
+def test_the_api_server_still_does_not_see(shared_api: Api, name: str) -> None:
+    difference = ONLY_MODELS_SEE[name]
+    said = problems(experiment(**difference.example))
+    assert len(said) == 1
+    assert re.search(difference.problem, said[0])
+    assert shared_api.refusal(experiment(**difference.example)) == ""
+
+
+@pytest.mark.parametrize("name", ONLY_SERVER_SEES)
+def test_the_models_still_do_not_see(shared_api: Api, name: str) -> None:
+    difference = ONLY_SERVER_SEES[name]
+    assert problems(experiment(**difference.example)) == []
+    assert re.search(difference.problem, shared_api.refusal(experiment(**difference.example)))
+
+
+REFUSED: dict[str, tuple[Document, str]] = {
+    "fewer workers at most than at least": (
+        {"dataWorkers": {"minReplicas": 4, "maxReplicas": 2}},
+        r"spec\.dataWorkers\.maxReplicas: .*must be ≥ minReplicas",
+    ),
+    "more workers at least than the default at most": (
+        {"dataWorkers": {"minReplicas": 51}},
+        r"spec\.dataWorkers\.maxReplicas: .*must be ≥ minReplicas",
+    ),
+    "two sources": (
+        {"dataset": {"parquet": {"uri": "x/"}, "iceberg": {"catalog": {}, "table": "a.b"}}},
+        r"spec\.dataset: .*must have exactly one of parquet, iceberg",
+    ),
+    "a step of two kinds": (
+        {"pipeline": [{"filter": {"where": "a"}, "drop": {"columns": ["a"]}}]},
+        r"spec\.pipeline\[0\]: .*must have exactly one of filter, derive",
+    ),
+    "a misspelt field": (
+        {"training": {"batchsize": 1}},
+        r'unknown field "spec\.training\.batchsize"',
+    ),
+    "a password in a URI": (
+        {"storage": {"root": "s3://key:word@bucket/"}},
+        r"spec\.storage\.root",
+    ),
+    "a host namespace": (
+        {"head": {"template": {"spec": {"hostNetwork": True}}}},
+        r"spec\.head\.template\.spec\.hostNetwork: Unsupported value",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "message"), REFUSED.values(), ids=REFUSED)
+def test_the_api_server_names_the_field_and_the_rule(
+    shared_api: Api, spec: Document, message: str
+) -> None:
+    assert re.search(message, shared_api.refusal(experiment(**spec)))
+
+
+def test_a_name_of_41_characters_is_refused(shared_api: Api) -> None:
+    assert shared_api.refusal(experiment("x" * 40)) == ""
+    assert "at most 40 characters" in shared_api.refusal(experiment("x" * 41))
+    assert "DNS-1035" in shared_api.refusal(experiment("1st"))
+
+
+ROOTS: dict[str, tuple[Document, Document]] = {
+    "changed": ({"storage": {"root": "s3://a/"}}, {"storage": {"root": "s3://b/"}}),
+    "added": ({}, {"storage": {"root": "s3://b/"}}),
+    "added to a Secret": (
+        {"storage": {"secretRef": {"name": "a"}}},
+        {"storage": {"root": "s3://b/"}},
+    ),
+    "removed": ({"storage": {"root": "s3://a/"}}, {"storage": {"root": None}}),
+    "removed with its parent": ({"storage": {"root": "s3://a/"}}, {"storage": None}),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), ROOTS.values(), ids=ROOTS)
+def test_the_storage_root_cannot_be(api: Api, before: Document, after: Document) -> None:
+    api.create(experiment(**before), dry_run=False)
+    assert "storage.root must not change" in api.patch("first", {"spec": after})
+    assert api.patch("first", {"spec": {"suspend": True}}) == ""
+
+
+def test_what_is_beside_the_storage_root_may_change(api: Api) -> None:
+    api.create(experiment(storage={"root": "s3://a/"}), dry_run=False)
+    assert api.patch("first", {"spec": {"storage": {"secretRef": {"name": "keys"}}}}) == ""
+
+
+def test_a_lax_client_s_typos_are_pruned(shared_api: Api) -> None:
+    stored = shared_api.create(experiment(training={"batchsize": 1}), strict=False)
+    assert stored["spec"]["training"].get("batchsize") is None
+    assert stored["spec"]["training"]["batchSize"] == 4096
+
+
+def test_the_status_is_written_apart_and_read_by_the_models(api: Api) -> None:
+    status = {
+        "phase": "Training",
+        "gpus": 8,
+        "dataWorkers": {"currentReplicas": 3, "desiredReplicas": 5},
+        "trainer": {"progressPercentage": 12, "samplesPerSecond": "1.5e3"},
+        "conditions": [
+            {
+                "type": "Accepted",
+                "status": "True",
+                "reason": "Valid",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
+        ],
+    }
+    api.create({**experiment(), "status": status}, dry_run=False)
+    assert "status" not in api.get("first")
+    assert api.set_status("first", status) == ""
+    read = parse_experiment(api.get("first")).status
+    assert read is not None
+    assert read.trainer is not None
+    assert (read.gpus, read.trainer.samples_per_second) == (8, "1.5e3")
+    wrong = {"trainer": {"progressPercentage": 101}}
+    assert "less than or equal to 100" in api.set_status("first", wrong)
+
+
+@profile(60)
+@given(status=specs.models(ExperimentStatus))
+def test_a_status_that_the_models_take_is_stored_as_it_is(api: Api, status: Document) -> None:
+    if not api.exists("first"):
+        api.create(experiment(), dry_run=False)
+    assert api.set_status("first", status) == ""
+    assert api.get("first").get("status", {}) == status
+
+
+def test_kubectl_lists_and_explains(crd: Box, api: Api, namespace: str) -> None:
+    api.create(experiment(), dry_run=False)
+    trainer = {"progressPercentage": 12, "gpuUtilizationPercent": 97, "productionWaitPercent": 2}
+    status = {
+        "phase": "Training",
+        "gpus": 8,
+        "dataWorkers": {"currentReplicas": 3, "desiredReplicas": 5},
+        "trainer": trainer,
+    }
+    assert api.set_status("first", status) == ""
+    for words in ("dsexp", "lastmile"):
+        head, row = crd.kubectl("get", words, "-n", namespace).splitlines()
+        assert head.split() == [
+            *("NAME", "PHASE", "GPUS", "WORKERS", "DESIRED", "GPU%", "WAIT%", "PROGRESS", "AGE")
+        ]
+        assert row.split()[:-1] == ["first", "Training", "8", "3", "5", "97", "2", "12"]
+    explained = crd.kubectl("explain", "dsexp.spec.dataWorkers.maxReplicas")
+    assert "at least `minReplicas`" in explained
+
+
+def test_two_appliers_share_the_environment_but_not_the_pipeline(
+    crd: Box, api: Api, namespace: str
+) -> None:
+    def apply(manager: str, **spec: Any) -> None:
+        document = json.dumps(experiment(**spec))
+        words = ("apply", "--server-side", f"--field-manager={manager}", "-n", namespace, "-f", "-")
+        crd.kubectl(*words, stdin=document)
+
+    steps = [{"select": {"columns": ["b", "a"]}}]
+    apply("person", env=[{"name": "A", "value": "1"}], pipeline=steps)
+    apply("platform", env=[{"name": "B", "value": "2"}])
+    assert [item["name"] for item in api.get("first")["spec"]["env"]] == ["A", "B"]
+    apply("person", env=[{"name": "A", "value": "1"}], pipeline=[{"select": {"columns": ["a"]}}])
+    assert api.get("first")["spec"]["pipeline"] == [{"select": {"columns": ["a"]}}]
+    with pytest.raises(KubectlError, match="conflict"):
+        apply("platform", pipeline=steps)
+
+
+SAMPLES = sorted((ROOT / "deploy" / "samples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_a_sample_is_taken(shared_api: Api, path: Path) -> None:
+    for loaded in load_manifests(path):
+        document = copy.deepcopy(loaded.document)
+        document["metadata"].pop("namespace", None)
+        assert shared_api.refusal(document) == ""
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_broken_manifest_is_refused_where_the_schema_can_see_it(crd: Box, path: Path) -> None:
+    words = ("create", "--dry-run=server", "--validate=strict", "-o", "name", "-f", str(path))
+    try:
+        crd.kubectl(*words)
+    except KubectlError:
+        assert path.stem not in ADMITTED
+    else:
+        assert path.stem in ADMITTED
+
+
+def test_the_crd_is_committed_as_the_api_server_stores_it(crd: Box) -> None:
+    stored = json.loads(crd.kubectl("get", f"crd/{PLURAL}.{GROUP}", "-o", "json"))
+    (version,) = stored["spec"]["versions"]
+    (committed,) = yaml.safe_load(CRD_FILE.read_text(encoding="utf-8"))["spec"]["versions"]
+    assert version["schema"] == committed["schema"]
