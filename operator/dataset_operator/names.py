@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dataset_operator.api import EXPERIMENT_LABEL, ROLE_LABEL, Role
+from dataset_operator.api import (
+    DATA_WORKERS,
+    EXPERIMENT_LABEL,
+    HEAD,
+    ROLE_LABEL,
+    TRAINERS,
+    Role,
+)
 
 # KubeRay's bound; it derives Services and pods from it (ray-operator, MaxRayClusterNameLength).
 MAX_RAY_CLUSTER_NAME_CHARS = 53
@@ -42,6 +49,15 @@ class Owner:
     def disruption_budget(self, role: Role) -> str:
         """The PodDisruptionBudget of one role's pods."""
         return f"{self.ray_cluster}-{role}"
+
+    @property
+    def guards(self) -> tuple[tuple[str, str], ...]:
+        """Kind and name of the children that guard the cluster's pods."""
+        budgets = (HEAD, TRAINERS, DATA_WORKERS)
+        return (
+            ("NetworkPolicy", self.network_policy),
+            *(("PodDisruptionBudget", self.disruption_budget(role)) for role in budgets),
+        )
 
     def config_map(self, run_hash: str) -> str:
         """The immutable copy of one run's config."""

@@ -1,0 +1,32 @@
+"""The exceptions of `dataset_operator`; what each means for the pass that meets it.
+
+    OperatorError
+    ├── KubeUnavailable     the API server did not answer, or not now: the pass is tried again
+    ├── KubeConflict        something changed since it was observed: observe again
+    ├── KubeRefused         the API server refuses it (quota, policy, schema): said to the user
+    └── RayUnreachable      the head's Jobs API did not answer: the pass goes on without it
+
+`handlers` maps them to Kopf's.
+"""
+
+from __future__ import annotations
+
+
+class OperatorError(Exception):
+    """Base of everything that the operator raises on purpose."""
+
+
+class KubeUnavailable(OperatorError):
+    """The API server did not answer in time, is overloaded, or failed."""
+
+
+class KubeConflict(OperatorError):
+    """A write carried a resourceVersion that is not the newest, or another owns the field."""
+
+
+class KubeRefused(OperatorError):
+    """A request that the API server refuses for good; the message is the server's."""
+
+
+class RayUnreachable(OperatorError):
+    """No answer from a cluster's Jobs API."""

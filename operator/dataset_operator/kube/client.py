@@ -1,0 +1,171 @@
+"""A client for plain documents, over the official one's transport and credentials.
+
+Every call is one request with a deadline. What is already so counts as done: creating what is
+there, deleting what is gone. Other failures become the exceptions of `errors`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import aiohttp
+from kubernetes.aio.client import ApiClient, ApiException
+
+from dataset_operator.api import FIELD_MANAGER, RAY_API_VERSION
+from dataset_operator.errors import KubeConflict, KubeRefused, KubeUnavailable
+from dataset_operator.observed import Document
+from pipeline_runtime.config import API_VERSION, KIND
+
+# Longer than an overloaded API server needs, shorter than a pass may hang (platform facts, Kopf).
+REQUEST_SECONDS = 30.0
+_APPLY = "application/apply-patch+yaml"
+_MERGE = "application/merge-patch+json"
+# kind → (apiVersion, plural)
+_KINDS: dict[str, tuple[str, str]] = {
+    "ConfigMap": ("v1", "configmaps"),
+    "Event": ("v1", "events"),
+    "Pod": ("v1", "pods"),
+    "Secret": ("v1", "secrets"),
+    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
+    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
+    "RayCluster": (RAY_API_VERSION, "rayclusters"),
+    KIND: (API_VERSION, "datasetexperiments"),
+}
+Query = Iterable[tuple[str, str]]
+
+
+class Kube(Protocol):
+    """What the operator asks of an API server."""
+
+    async def get(self, kind: str, namespace: str, name: str) -> Document | None:
+        """One object, None if there is none."""
+
+    async def list_objects(self, kind: str, namespace: str, selector: str) -> list[Document]:
+        """Objects with these labels (`key=value,…`)."""
+
+    async def create(self, document: Document) -> None:
+        """Make an object, unless it is there."""
+
+    async def apply(self, document: Document) -> None:
+        """Server-side apply as the operator's field manager."""
+
+    async def delete(self, kind: str, namespace: str, name: str) -> None:
+        """Delete an object and, in the background, what it owns."""
+
+    async def write_status(self, document: Mapping[str, Any], status: Document) -> None:
+        """Replace the status of the object as observed. Raises KubeConflict if it changed."""
+
+    async def write_finalizers(self, document: Mapping[str, Any], names: list[str]) -> None:
+        """Replace the finalisers of the object as it was observed."""
+
+
+class KubeClient:
+    """`Kube` over HTTP."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    async def get(self, kind: str, namespace: str, name: str) -> Document | None:
+        """See Kube."""
+        status, document = await self._request("GET", _path(kind, namespace, name))
+        return None if status == 404 else document
+
+    async def list_objects(self, kind: str, namespace: str, selector: str) -> list[Document]:
+        """See Kube."""
+        query = [("labelSelector", selector)]
+        _, document = await self._request("GET", _path(kind, namespace), query=query)
+        items: list[Document] = document.get("items", [])
+        return items
+
+    async def create(self, document: Document) -> None:
+        """See Kube."""
+        path = _path(document["kind"], document["metadata"]["namespace"])
+        query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")]
+        await self._request("POST", path, document, query=query, done=(409,))
+
+    async def apply(self, document: Document) -> None:
+        """See Kube."""
+        query = [
+            ("fieldManager", FIELD_MANAGER),
+            ("fieldValidation", "Strict"),
+            ("force", "true"),
+        ]
+        await self._request("PATCH", _path_of(document), document, query=query, content=_APPLY)
+
+    async def delete(self, kind: str, namespace: str, name: str) -> None:
+        """See Kube."""
+        body = {"propagationPolicy": "Background"}
+        await self._request("DELETE", _path(kind, namespace, name), body, done=(404, 409))
+
+    async def write_status(self, document: Mapping[str, Any], status: Document) -> None:
+        """See Kube."""
+        path = f"{_path_of(document)}/status"
+        whole = {**document, "status": status}
+        await self._request("PUT", path, whole, query=[("fieldManager", FIELD_MANAGER)])
+
+    async def write_finalizers(self, document: Mapping[str, Any], names: list[str]) -> None:
+        """See Kube."""
+        version = document["metadata"]["resourceVersion"]
+        patch = {"metadata": {"finalizers": names, "resourceVersion": version}}
+        await self._request("PATCH", _path_of(document), patch, content=_MERGE, done=(404,))
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Query = (),
+        content: str = "application/json",
+        done: tuple[int, ...] = (),
+    ) -> tuple[int, Document]:
+        try:
+            serialized = await self._client.param_serialize(
+                method,
+                path,
+                query_params=list(query),
+                header_params={"Accept": "application/json", "Content-Type": content},
+                body=dict(body) if body is not None else None,
+                auth_settings=["BearerToken"],
+            )
+            response = await self._client.call_api(*serialized, _request_timeout=REQUEST_SECONDS)
+            status = response.status
+            text: bytes = await response.read()  # type: ignore[no-untyped-call]
+        except ApiException as error:
+            status, text = error.status or 0, (error.body or "").encode()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise KubeUnavailable(f"{method} {path}: {error or type(error).__name__}") from error
+        document = _parse(text)
+        if status < 300 or status in done or (method == "GET" and status == 404):
+            return status, document
+        raise _failure(status, document.get("message") or f"{method} {path}: HTTP {status}")
+
+
+def _failure(status: int, message: str) -> Exception:
+    if status in (404, 409):  # a write to what is gone, or was changed: look again
+        return KubeConflict(message)
+    if status in (0, 408, 429) or status >= 500:
+        return KubeUnavailable(message)
+    return KubeRefused(message)
+
+
+def _parse(text: bytes) -> Document:
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _path(kind: str, namespace: str, name: str = "") -> str:
+    version, plural = _KINDS[kind]
+    group = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    path = f"{group}/namespaces/{namespace}/{plural}"
+    return f"{path}/{name}" if name else path
+
+
+def _path_of(document: Mapping[str, Any]) -> str:
+    metadata = document["metadata"]
+    return _path(document["kind"], metadata["namespace"], metadata["name"])

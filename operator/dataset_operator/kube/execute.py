@@ -1,0 +1,76 @@
+"""Carries a decision out: the finaliser and the status first, then what they announce.
+
+What is cut off in between is found by the next pass: the status says which attempt was meant, and
+every other write can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dataset_operator.api import FINALIZER
+from dataset_operator.errors import RayUnreachable
+from dataset_operator.kube.client import Kube
+from dataset_operator.observed import Document, Observed
+from dataset_operator.plan.decision import Decision, Stop, Submit
+from dataset_operator.ray.jobs import RayJobs
+from pipeline_runtime.config import KIND
+
+
+async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision: Decision) -> None:
+    """Carry it out.
+
+    Raises:
+        KubeConflict: the experiment changed since it was observed; nothing else was done.
+        KubeUnavailable, KubeRefused: a write failed; those before it stand.
+    """
+    document = observed.document
+    if decision.has_finalizer:  # before a driver can be running
+        document = await _hold(kube, document, holds=True)
+    if dict(observed.status) != decision.status and not decision.delete_self:
+        await kube.write_status(document, decision.status)
+    for child in decision.create:
+        await kube.create(child)
+    for child in decision.apply:
+        await kube.apply(child)
+    await _tell_ray(jobs, decision.job)
+    for kind, name in decision.delete:
+        await kube.delete(kind, observed.owner.namespace, name)
+    if not decision.has_finalizer:
+        await _release(kube, observed)
+    if decision.delete_self:
+        await kube.delete(KIND, observed.owner.namespace, observed.owner.name)
+
+
+async def _hold(kube: Kube, document: Mapping[str, Any], *, holds: bool) -> Mapping[str, Any]:
+    """The experiment with our finaliser."""
+    metadata = document["metadata"]
+    names = list(metadata.get("finalizers") or ())
+    if FINALIZER in names or "deletionTimestamp" in metadata:
+        return document
+    await kube.write_finalizers(document, [*names, FINALIZER])
+    fresh: Document | None = await kube.get(KIND, metadata["namespace"], metadata["name"])
+    return fresh or document
+
+
+async def _release(kube: Kube, observed: Observed) -> None:
+    """Take our finaliser away; read again, since the status was written meanwhile."""
+    if FINALIZER not in (observed.document["metadata"].get("finalizers") or ()):
+        return
+    fresh = await kube.get(KIND, observed.owner.namespace, observed.owner.name)
+    if fresh is not None:
+        names = fresh["metadata"].get("finalizers") or []
+        await kube.write_finalizers(fresh, [name for name in names if name != FINALIZER])
+
+
+async def _tell_ray(jobs: RayJobs | None, job: Submit | Stop | None) -> None:
+    if job is None or jobs is None:
+        return
+    try:
+        if isinstance(job, Submit):
+            await jobs.submit(job)
+        else:
+            await jobs.stop(job.submission_id)
+    except RayUnreachable:
+        return  # the next pass sees that Ray does not know it, or that it goes on
