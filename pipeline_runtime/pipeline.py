@@ -175,9 +175,11 @@ class Pipeline:
         return self._with("hashBucket", columns=list(columns), buckets=buckets, seed=seed)
 
     def map(self, function: str | Callable[..., Any], **options: Any) -> Pipeline:
-        """Call a function of an importable module on every table; options as in the manifest."""
+        """Call a function of an importable module on every table; options as in the manifest,
+        snake_case too: `input_columns`, `output_columns`, `changes_rows`.
+        """
         name = function if isinstance(function, str) else _import_path(function)
-        return self._with("map", function=name, **options)
+        return self._with("map", function=name, **_camel_case(options))
 
     def with_options(self, **options: Any) -> Pipeline:
         """Set switches of the planner: `with_options(fusion=False)`; snake_case or camelCase."""

@@ -141,6 +141,10 @@ class _Binder:
         return message
 
     def _bind_field(self, node: Field) -> Plan:
+        if isinstance(node.base, Column) and node.base.name not in self._columns:
+            whole = f"{node.base.name}.{node.name}"
+            if whole in self._columns:
+                self._fail(f'a name with a point is written "{whole}", in double quotes', node.span)
         base = self.bind(node.base)
         if not pa.types.is_struct(base.type):
             hint = 'a name with a point is written "a.b"'

@@ -338,7 +338,7 @@ class TrainContext:
         if now - self.records.last_point < HISTORY_SECONDS:
             return
         self.records.last_point = now
-        counts = self._wiring.training.position.counts
+        counts = self._wiring.training.counts
         totals = {f"seconds_{name}": value for name, value in asdict(self.waited).items()}
         self._record(
             {
@@ -403,7 +403,7 @@ class TrainContext:
             batch_bytes=records.batch_bytes,
             checksum=stream.position.checksum.to_json(),
             waited=asdict(self.waited),
-            counts=stream.position.counts,
+            counts=stream.counts,
             evaluation_counts=self.evaluation_counts,
             queue_length=stream.queue_length,
             seconds_to_first_batch=records.first_batch_seconds,

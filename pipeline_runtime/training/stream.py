@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.pieces import Header, Piece, StepCount
+from pipeline_runtime.feed.pieces import Header, Piece, StepCount, add_counts
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 from pipeline_runtime.training.position import Position
@@ -88,12 +88,21 @@ class BatchStream:
     _held: dict[int, list[Piece]] = field(init=False, default_factory=dict)
     _buffer: deque[_Buffered] = field(init=False, default_factory=deque)
     _buffered_rows: int = field(init=False, default=0)
+    _partial: tuple[StepCount, ...] = field(init=False, default=())
     _next: int = field(init=False, default=0)  # under preserveOrder: the group that is arriving
 
     def __post_init__(self) -> None:
         self._waiting = {}
         for group in self.groups:
             self._waiting.setdefault(group.epoch, set()).add(group.index)
+
+    @property
+    def counts(self) -> tuple[StepCount, ...]:
+        """Rows and bytes of every step so far, of the piece that is being cut up too.
+
+        A position counts that one when it is used up, since a resumed run makes it again.
+        """
+        return add_counts(self.position.counts, self._partial)
 
     @property
     def queue_length(self) -> int:
@@ -185,10 +194,13 @@ class BatchStream:
         return table
 
     def _take(self, head: _Buffered, rows: int) -> None:
-        self.position.consume(head.piece.header, rows)
+        header = head.piece.header
         head.offset += rows
+        is_used_up = head.offset == header.num_rows
+        self._partial = () if is_used_up else header.counts
+        self.position.consume(header, rows)
         self._buffered_rows -= rows
-        if head.offset == head.piece.header.num_rows:
+        if is_used_up:
             self._buffer.popleft()
 
     def _drop_rest(self, arriving: Iterator[Piece]) -> None:

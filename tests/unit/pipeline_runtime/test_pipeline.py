@@ -30,7 +30,7 @@ EVERY_STEP = (
     .pad_sequence("items", length=8, value=-1)
     .truncate("items", length=4, keep="tail")
     .hash_bucket("user", buckets=100, seed=5)
-    .map("my_module:my_function", options={"k": 1}, format="numpy")
+    .map("my_module:my_function", options={"k": 1}, format="numpy", input_columns=["b"])
 )
 
 

@@ -30,6 +30,7 @@ SCHEMA = pa.schema(
         "clicks": pa.list_(pa.int32()),
         "vector": pa.list_(pa.float32(), 2),
         "user": pa.struct({"age": pa.int16(), "label": pa.dictionary(pa.int8(), pa.string())}),
+        "a.b": pa.int8(),
         "none": pa.null(),
         "raw": pa.binary(),
     }
@@ -168,6 +169,7 @@ def test_type(text: str, dtype: pa.DataType) -> None:
         pytest.param("list_length(text)", "must be a list, got string", "text", id="not a list"),
         pytest.param("list_contains(clicks, 'a')", "comparable with items", "'a'", id="items"),
         pytest.param("user.name", "the struct has no field 'name'", "user.name", id="no field"),
+        pytest.param("a.b > 1", 'is written "a.b", in double', "a.b", id="a name with a point"),
         pytest.param("i8.x", "needs a struct, got int8", "i8.x", id="no struct"),
         pytest.param("cast(i8 as int)", "write int32 or int64", "int", id="unclear type"),
         pytest.param("cast(i8 as money)", "a cast names one of", "money", id="unknown type"),

@@ -203,3 +203,12 @@ def test_batches_do_not_copy_rows_of_one_piece() -> None:
         table.column("x").chunk(0).buffers()[1].address for table in stream.epoch_tables(0) if table
     ]
     assert all(left == right for left, right in pairwise(addresses))
+
+
+def test_a_piece_counts_from_its_first_row_on_and_in_the_position_when_it_is_used_up() -> None:
+    stream = make_stream(make_pieces([[5], [3]]), make_groups([[5], [3]]), 4)
+    seen = []
+    for _ in stream.epoch_tables(0):
+        [count] = stream.counts
+        seen.append((count.rows, sum(counted.rows for counted in stream.position.counts)))
+    assert seen == [(5, 0), (8, 8)]
