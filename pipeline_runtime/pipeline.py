@@ -24,7 +24,7 @@ import yaml
 
 from pipeline_runtime.config import API_VERSION, KIND, DatasetExperiment, parse_experiment
 from pipeline_runtime.errors import StepError
-from pipeline_runtime.feed.work import read_group, run_stage
+from pipeline_runtime.feed.work import places_of, read_group, run_stage
 from pipeline_runtime.plan import (
     Plan,
     StreamPlan,
@@ -267,8 +267,9 @@ def iter_tables(stream: StreamPlan) -> Iterator[pa.Table]:
     )
     for group in groups:
         for piece in read_group(stream, group, piece_rows):
+            places = places_of(group, piece.header, stream.table.files, piece_rows)
             for index in range(1, len(stream.stages)):
-                piece = run_stage(stream, index, piece)
+                piece = run_stage(stream, index, piece, places)
             yield piece.table.select(stream.output_schema.names)
 
 

@@ -65,7 +65,7 @@ def open_location(uri: str, storage_root: str = "", s3: S3Options | None = None)
     """
     whole = resolve_uri(uri, storage_root)
     if not has_scheme(whole):
-        path = str(Path(whole).expanduser().absolute())
+        path = str(Path(os.path.expanduser(whole)).absolute())  # Path would make "~" of "./~"
         path += "/" if whole.endswith("/") and path != "/" else ""
         return Location(uri=whole, filesystem=pafs.LocalFileSystem(), path=path)
     try:

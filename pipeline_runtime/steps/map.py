@@ -202,6 +202,8 @@ def _check_function(checks: Checks, config: MapStep) -> UserFunction | None:
 def _ask(config: MapStep, function: UserFunction, given: pa.Schema) -> pa.Schema:
     """What the function returns for no rows."""
     batch_format = FORMATS[config.format]
+    if config.changes_rows:  # which the function is to hand on
+        given = given.append(pa.field(ROW_HASH_COLUMN, pa.uint64()))
     types = {field.name: field.type for field in given}
     try:
         result = function(batch_format.to_batch(given.empty_table()), **config.options)

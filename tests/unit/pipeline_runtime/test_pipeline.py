@@ -100,6 +100,14 @@ def test_a_mistake_is_reported_as_in_a_manifest() -> None:
         Pipeline.read_parquet("t/").with_options(fusoin=False).experiment("x")
 
 
+def test_an_error_of_a_later_stage_names_the_file_too(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    pq.write_table(pa.table({"x": [1, 300]}), tmp_path / "t/a.parquet")
+    pipeline = Pipeline.read_parquet("t/").filter("x > 0").cast(x="int8")
+    with pytest.raises(StepError, match=r"\(cast .*failed on a\.parquet, row group 0, rows 0–1"):
+        pipeline.with_options(fusion=False).to_table(str(tmp_path))
+
+
 def test_head_reads_no_more_than_it_needs_and_a_function_may_be_given_itself(
     tmp_path: Path,
 ) -> None:

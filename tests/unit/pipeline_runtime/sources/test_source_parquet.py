@@ -10,7 +10,7 @@ import pytest
 
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.errors import SourceError
-from pipeline_runtime.sources import ParquetTable, open_parquet, resolve_uri
+from pipeline_runtime.sources import ParquetTable, open_location, open_parquet, resolve_uri
 
 
 def put(path: Path, **columns: Any) -> Path:
@@ -259,3 +259,10 @@ def test_a_uri_without_a_scheme_is_relative_to_the_storage_root(
     uri: str, root: str, expected: str
 ) -> None:
     assert resolve_uri(uri, root) == expected
+
+
+def test_only_a_root_begins_at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.chdir(tmp_path)
+    assert open_location("t", "~/lake").path == "/home/me/lake/t"
+    assert open_location("~/t", ".").path == str(tmp_path / "~" / "t")

@@ -59,6 +59,10 @@ def raises(table: pa.Table) -> pa.Table:
     return table
 
 
+def rebuilt(table: pa.Table) -> pa.Table:
+    return pa.table({"x": table["x"], ROW_HASH_COLUMN: table[ROW_HASH_COLUMN]})
+
+
 def first_row_twice(table: pa.Table) -> pa.Table:
     return pa.concat_tables([table.slice(0, 1), table])
 
@@ -166,6 +170,12 @@ def test_a_function_that_may_change_rows_carries_their_identity() -> None:
     assert out["x"].to_pylist() == [1, 1, 2, 3]
     assert out[ROW_HASH_COLUMN].to_pylist() == [7, 7, 8, 9]
     assert bound.changes_rows
+
+
+def test_a_function_is_asked_with_the_identity_that_it_is_to_hand_on() -> None:
+    bound = bind("rebuilt", changes_rows=True)
+    assert bound.output_schema.names == ["x"]
+    assert bound(TABLE)[ROW_HASH_COLUMN].to_pylist() == [7, 8, 9]
 
 
 def test_numpy_batches_come_and_go() -> None:
