@@ -1,5 +1,7 @@
 """The operator: DatasetExperiments become Ray clusters that train.
 
-A pass is observe → plan → execute. What stands here so far is pure: `builders` say which children
-an experiment has. Modules import downwards only: builders → settings, names → api.
+    serve → handlers → passes → reconcile: kube.observe → plan → kube.execute
+
+An event only wakes a pass; a pass looks, decides (`plan`, pure: with `builders` for what children
+there are) and acts. Modules import downwards only, in the order that pyproject.toml gives.
 """

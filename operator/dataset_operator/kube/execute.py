@@ -7,15 +7,19 @@ every other write can be repeated.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
-from dataset_operator.api import FINALIZER
+from dataset_operator.api import FIELD_MANAGER, FINALIZER
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.kube.client import Kube
-from dataset_operator.observed import Document, Observed
-from dataset_operator.plan.decision import Decision, Stop, Submit
+from dataset_operator.observed import Document, Observed, format_time
+from dataset_operator.plan.decision import Decision, Event, Stop, Submit
 from dataset_operator.ray.jobs import RayJobs
-from pipeline_runtime.config import KIND
+from pipeline_runtime.config import API_VERSION, KIND
+
+# The API server's bound of an event's message.
+_MAX_EVENT_CHARS = 1024
 
 
 async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision: Decision) -> None:
@@ -30,6 +34,8 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
         document = await _hold(kube, document, holds=True)
     if dict(observed.status) != decision.status and not decision.delete_self:
         await kube.write_status(document, decision.status)
+    for event in decision.events:
+        await kube.create(_build_event(observed, event))
     for child in decision.create:
         await kube.create(child)
     for child in decision.apply:
@@ -41,6 +47,33 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
         await _release(kube, observed)
     if decision.delete_self:
         await kube.delete(KIND, observed.owner.namespace, observed.owner.name)
+
+
+def _build_event(observed: Observed, event: Event) -> Document:
+    """A core/v1 event about the experiment, as `kubectl describe` shows it."""
+    metadata, now = observed.document["metadata"], format_time(datetime.now(UTC))
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "generateName": f"{metadata['name']}.",
+            "namespace": metadata["namespace"],
+        },
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message[:_MAX_EVENT_CHARS],
+        "source": {"component": FIELD_MANAGER},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
 
 
 async def _hold(kube: Kube, document: Mapping[str, Any], *, holds: bool) -> Mapping[str, Any]:

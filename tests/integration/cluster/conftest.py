@@ -5,10 +5,14 @@ KUBECONFIG with USE_EXISTING_CLUSTER=true puts the tests on a cluster that is th
 
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# Tests are no package: this makes `reconcile_stage` importable for the modules beside it.
+sys.path.insert(0, str(Path(__file__).parent))
 
 from tools.cluster.binaries import Binaries, find_control_plane
 from tools.cluster.box import Box

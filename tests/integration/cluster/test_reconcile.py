@@ -3,126 +3,22 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import aiohttp
 import pytest
-from kubernetes.aio import config
-from kubernetes.aio.client import ApiClient, Configuration
+from reconcile_stage import NAME, Stage, stage_of
 
-from dataset_operator.errors import KubeConflict
-from dataset_operator.kube.client import KubeClient
-from dataset_operator.names import Owner
-from dataset_operator.ray.jobs import EXPERIMENT_ENV, HttpRayJobs
-from dataset_operator.reconcile import Reconciler
-from dataset_operator.settings import parse_settings
-from dataset_operator.status import find_condition
-from dataset_operator.testing import StandInRay
-from pipeline_runtime.config import API_VERSION, KIND
+from dataset_operator.ray.jobs import EXPERIMENT_ENV
+from pipeline_runtime.config import KIND
 from tools.cluster.box import Box
-
-CRD = Path(__file__).parents[3] / "crds" / "datasetexperiments.yaml"
-NAME = "clicks"
-POLL_SECONDS = 0.2
-DEADLINE_SECONDS = 120.0  # each step is there within seconds on an idle machine
-SMALL = {"requests": {"cpu": "100m", "memory": "100Mi"}, "limits": {"memory": "100Mi"}}
-SETTINGS = parse_settings(
-    {
-        "runtimeImage": "example.com/lastmile:none",
-        "resources": {"head": SMALL, "trainers": SMALL, "dataWorkers": SMALL},
-    }
-)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def installed(box: Box) -> None:
-    """Our API on a cluster that has KubeRay."""
-    box.kubectl("apply", "--server-side", "-f", str(CRD))
-    box.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRD))
+    """Only on a cluster that has KubeRay; the box has our API too."""
     if "rayclusters.ray.io" not in box.kubectl("api-resources", "--cached=false", "-o", "name"):
         pytest.skip("the existing cluster has no KubeRay")
-
-
-@dataclass(slots=True)
-class Stage:
-    """An experiment in a namespace of its own, a reconciler, and the Ray that it finds."""
-
-    box: Box
-    namespace: str
-    reconciler: Reconciler
-    ray: StandInRay
-
-    def apply(self, **spec: Any) -> None:
-        document = {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "metadata": {"name": NAME, "namespace": self.namespace},
-            "spec": {"dataset": {"parquet": {"uri": "t/"}}, **spec},
-        }
-        strict = ("--server-side", "--force-conflicts", "--validate=strict", "-f", "-")
-        self.box.kubectl("apply", *strict, stdin=json.dumps(document))
-
-    async def experiment(self) -> dict[str, Any] | None:
-        return await self.reconciler.kube.get(KIND, self.namespace, NAME)
-
-    async def status(self) -> dict[str, Any]:
-        document = await self.experiment()
-        return (document or {}).get("status", {})
-
-    async def step(self) -> float | None:
-        """One pass; a stale look is followed by another, as the operator would."""
-        try:
-            return await self.reconciler.reconcile(self.namespace, NAME)
-        except KubeConflict:
-            return 0.0
-
-    async def until(self, kind: str, status: str, reason: str) -> dict[str, Any]:
-        """Pass after pass, until a condition is so."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while True:
-                await self.step()
-                found = find_condition(await self.status(), kind)
-                if found and (found["status"], found["reason"]) == (status, reason):
-                    return dict(found)
-                await asyncio.sleep(POLL_SECONDS)
-
-    async def until_gone(self, kind: str, name: str) -> None:
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while await self.reconciler.kube.get(kind, self.namespace, name):
-                await self.step()
-                await asyncio.sleep(POLL_SECONDS)
-
-    async def owner(self) -> Owner:
-        document = await self.experiment()
-        assert document is not None
-        uid = document["metadata"]["uid"]
-        return Owner(name=NAME, namespace=self.namespace, uid=uid)
-
-    def only_job(self) -> dict[str, Any]:
-        [job] = self.ray.jobs.values()
-        return job
-
-
-@asynccontextmanager
-async def stage_of(box: Box, namespace: str) -> AsyncIterator[Stage]:
-    configuration = Configuration()
-    await config.load_kube_config(str(box.kubeconfig), client_configuration=configuration)
-    async with (
-        ApiClient(configuration) as client,
-        aiohttp.ClientSession() as session,
-        StandInRay(token="") as ray,
-    ):
-
-        def connect(owner: Owner, token: str) -> HttpRayJobs:
-            ray.token = ray.token or token
-            return HttpRayJobs(session=session, url=ray.url, token=token)
-
-        reconciler = Reconciler(kube=KubeClient(client), connect=connect, settings=SETTINGS)
-        yield Stage(box=box, namespace=namespace, reconciler=reconciler, ray=ray)
 
 
 def play(box: Box, namespace: str, story: Callable[[Stage], Any]) -> None:

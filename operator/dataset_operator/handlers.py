@@ -1,0 +1,69 @@
+"""What Kopf watches, and that everything it sees only wakes a pass.
+
+Handlers of raw events alone: Kopf keeps no progress, no finaliser and no copy of the spec on the
+objects, and decides nothing. Settings are those that production taught (platform facts, Kopf).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import kopf
+
+from dataset_operator.api import EXPERIMENT_LABEL, FIELD_MANAGER, RAY_API_VERSION
+from dataset_operator.passes import Passes
+from pipeline_runtime.config import GROUP, VERSION
+
+# Children whose changes matter: what was edited or deleted by hand, pods that come and go.
+_CHILDREN = (
+    ("v1", "pods"),
+    ("v1", "configmaps"),
+    ("networking.k8s.io/v1", "networkpolicies"),
+    ("policy/v1", "poddisruptionbudgets"),
+    (RAY_API_VERSION, "rayclusters"),
+)
+_OURS: dict[str, Any] = {EXPERIMENT_LABEL: kopf.PRESENT}
+
+
+def build_registry(passes: Passes) -> kopf.OperatorRegistry:
+    """Handlers that wake an experiment for its own events and its children's."""
+    registry = kopf.OperatorRegistry()
+
+    async def wake(namespace: str | None, name: str | None, **_: object) -> None:
+        if namespace and name:
+            passes.wake(namespace, name)
+
+    async def wake_owner(namespace: str | None, labels: Mapping[str, str], **_: object) -> None:
+        if namespace:
+            passes.wake(namespace, labels[EXPERIMENT_LABEL])
+
+    kopf.on.login(registry=registry)(_log_in)
+    kopf.on.event(GROUP, VERSION, "datasetexperiments", registry=registry)(wake)
+    for version, plural in _CHILDREN:
+        kopf.on.event(version, plural, labels=_OURS, registry=registry)(wake_owner)
+    return registry
+
+
+def _log_in(**kwargs: Any) -> kopf.ConnectionInfo | None:
+    """As a pod by its service account, else by KUBECONFIG."""
+    return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+
+
+def build_kopf_settings() -> kopf.OperatorSettings:
+    """Kopf's settings."""
+    settings = kopf.OperatorSettings()
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 360
+    settings.watching.connect_timeout = 10
+    settings.watching.inactivity_timeout = 70
+    settings.watching.chunk_size = 500
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 10
+    settings.posting.enabled = False  # events are the executor's, after the status they tell of
+    settings.persistence.finalizer = f"{GROUP}/kopf"  # no handler asks for one
+    settings.posting.reporting_component = FIELD_MANAGER
+    settings.execution.default_backoff = 15
+    # Kopf would end the whole process by SIGKILL; who owns the process decides on that.
+    settings.process.ultimate_exiting_timeout = None
+    return settings
