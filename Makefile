@@ -7,7 +7,7 @@ BIN := .venv/bin
 ROWS ?= 1000000
 ARGS ?=
 
-.PHONY: help setup lock test-tools run sample-data bench test test-unit lint lint-types format crd clean
+.PHONY: bench-table-size help setup lock test-tools run sample-data bench test test-unit lint lint-types format crd clean
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig
 
 ##@ Start here
@@ -75,6 +75,9 @@ sample-data: setup ## Make the sample data in build/data (ROWS=1000000)
 
 bench: setup ## Measure what the README claims about loading data (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.dataloading $(ARGS)
+
+bench-table-size: setup ## Measure whether a larger table starts later or needs more memory
+	$(BIN)/python -m benchmarks.table_size $(ARGS)
 
 clean: ## Delete what was made here, .venv excepted
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -58,7 +58,7 @@ def main() -> int:
     tables = {factor: make_table(options.data, options.rows, factor) for factor in options.factors}
     for _ in range(options.repeats):
         for factor, table in tables.items():
-            runs[factor].append(measure(table, factor))
+            runs[factor].append(measure(table, factor, options.steps))
     document = {
         "version": 1,
         "benchmark": NAME,
@@ -67,7 +67,7 @@ def main() -> int:
         "minutes": round((time.monotonic() - started) / 60, 1),
         "machine": describe_machine(),
         "versions": describe_versions(),
-        "settings": {"rows": options.rows, "repeats": options.repeats, "steps": STEPS},
+        "settings": {"rows": options.rows, "repeats": options.repeats, "steps": options.steps},
         "tables": [_summarise(options.rows, factor, runs[factor], runs) for factor in runs],
     }
     options.output.mkdir(parents=True, exist_ok=True)
@@ -81,6 +81,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=DEFAULT_ROWS, help="of the smallest table")
     parser.add_argument("--factors", type=int, nargs="+", default=FACTORS)
     parser.add_argument("--repeats", type=int, default=DEFAULT_REPEATS)
+    parser.add_argument("--steps", type=int, default=STEPS, help="of each run")
     parser.add_argument("--data", type=Path, default=Path("build"), help="folder of the tables")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     return parser.parse_args()
@@ -101,13 +102,13 @@ def make_table(data: Path, rows: int, factor: int) -> Path:
     return root
 
 
-def measure(root: Path, factor: int) -> Measured:
+def measure(root: Path, factor: int, steps: int) -> Measured:
     """Run once. Raises CalledProcessError, its output shown, if the run fails."""
     with tempfile.TemporaryDirectory() as folder:
         lastmile = Path(sys.executable).with_name("lastmile")
         command = [str(lastmile), "run", "-f", str(MANIFEST), "--metrics-port", "0"]
         command += ["--storage-root", str(root), "--output", folder]
-        command += ["--set", f"artifacts.uri={folder}", "--set", f"training.maxSteps={STEPS}"]
+        command += ["--set", f"artifacts.uri={folder}", "--set", f"training.maxSteps={steps}"]
         command += ["--set", f"training.epochs={max(1, 8 // factor)}"]
         log = Path(folder, "log")
         with log.open("w") as stream:
