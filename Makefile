@@ -5,10 +5,11 @@ SHELL := bash
 
 BIN := .venv/bin
 ROWS ?= 1000000
+NODE := simulated
 ARGS ?=
 
 .PHONY: bench-table-size help setup lock test-tools run sample-data bench test test-unit lint lint-types format crd clean
-.PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig
+.PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
 
@@ -20,24 +21,24 @@ help: ## Show this list
 run: setup sample-data ## Make the sample data, train on it and write build/quickstart/report.html
 	$(BIN)/lastmile run -f deploy/samples/quickstart.yaml --output build/quickstart
 
-test: setup test-tools ## Run every test; those that need a GPU are skipped without one (ARGS="-k word")
-	$(BIN)/python -m pytest $(ARGS)
+test: setup test-tools ## Run every test, two at a time; without a GPU those that need one are skipped (ARGS="-k word")
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 ##@ Set-up
 
 setup: ## Install what the locks pin into .venv (TORCH_INDEX_URL: where to take torch from)
 	@tools/setup.sh
 
-test-tools: setup ## Get what the integration tests talk to: an S3 server, a browser, a Kubernetes
+test-tools: setup ## Get what the integration tests talk to: an S3 server, a browser, a Kubernetes, images
 	@$(BIN)/python tools/build_tools.py
 
 lock: setup ## Renew the locks after a change of pyproject.toml (ARGS=--upgrade: newest versions)
 	$(BIN)/python tools/lock.py $(ARGS)
 
-##@ A Kubernetes on this machine, without root or containers
+##@ A Kubernetes on this machine
 
-cluster-up: setup ## Start it in build/cluster (the first time ever builds it, for ten minutes)
-	@$(BIN)/python -m tools.cluster up
+cluster-up: setup ## Start one in build/cluster; its pods are played (NODE=full: real, needs root)
+	@$(BIN)/python -m tools.cluster up --node $(NODE)
 
 cluster-down: setup ## Remove it, and what killed test runs left behind
 	@$(BIN)/python -m tools.cluster down
@@ -47,6 +48,11 @@ cluster-status: ## List its processes and nodes
 
 cluster-kubeconfig: ## Print the path of its kubeconfig
 	@$(BIN)/python -m tools.cluster kubeconfig
+
+##@ Container images
+
+images: setup ## Build both in ~/.cache/lastmile/images; needs root (ARGS="operator --archives FOLDER": one, to a file)
+	@$(BIN)/python -m tools.images $(ARGS)
 
 ##@ Work
 

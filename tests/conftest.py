@@ -1,4 +1,8 @@
-"""Skips the tests that need a GPU where there is none; no test fails because a machine is busy."""
+"""Skips what needs a GPU where there is none, and says which tests may run side by side.
+
+`make test` runs two processes of them (pytest-xdist): they wait for others most of their time. What
+shares something of the machine is one group, whose tests run one after another.
+"""
 
 import subprocess
 from pathlib import Path
@@ -9,7 +13,21 @@ from hypothesis import settings
 settings.register_profile("lastmile", deadline=None)
 settings.load_profile("lastmile")
 
-GPU_TESTS = Path(__file__).parent / "gpu"
+TESTS = Path(__file__).parent
+GPU_TESTS = TESTS / "gpu"
+# Tests of a folder or file → what of the machine they share.
+GROUPS = {
+    "contract": "ray",  # Ray notes the cluster of this machine in one file
+    "gpu": "ray",
+    "integration/run": "ray",
+    "integration/test_benchmark_dataloading.py": "ray",
+    "integration/test_benchmark_table_size.py": "ray",
+    "integration/test_notebook_sample.py": "ray",
+    "e2e": "node",  # containerd's images are one node's at a time
+    "integration/images": "node",
+    "integration/node": "node",
+    "integration/cluster": "cluster",  # one control plane for all of them
+}
 
 
 def has_gpu() -> bool:
@@ -21,9 +39,18 @@ def has_gpu() -> bool:
     return listed.returncode == 0 and b"GPU " in listed.stdout
 
 
+def find_group(path: Path) -> str:
+    """What the tests of a file are run one after another with; the file's own, if nothing else."""
+    for place in (path, *path.parents):
+        if group := GROUPS.get(place.as_posix()):
+            return group
+    return path.as_posix()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark everything in tests/gpu as `gpu`; skip what is so marked on a machine without one."""
     for item in items:
+        item.add_marker(pytest.mark.xdist_group(find_group(item.path.relative_to(TESTS))))
         if item.path.is_relative_to(GPU_TESTS):
             item.add_marker(pytest.mark.gpu)
     marked = [item for item in items if item.get_closest_marker("gpu")]

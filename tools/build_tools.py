@@ -1,8 +1,8 @@
 """Gets the programs that the integration tests talk to; called by `make test-tools`.
 
-versitygw, an S3 server over a folder, and the control plane of the cluster in a box are compiled
-from pinned Go modules by `go_tools.py`. Chromium comes from PATH or, for root on Debian, from
-apt-get. Standard library only.
+versitygw, an S3 server over a folder, and the cluster in a box are compiled from pinned Go modules
+by `go_tools.py`; what runs real pods, and the images in them, only for root, who alone can use it.
+Chromium comes from PATH or, for root on Debian, from apt-get. Standard library only.
 
 The tests run `build_tools.py --print-path NAME` to find each.
 """
@@ -13,10 +13,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tools.cluster import binaries
-from tools.go_tools import Module, Program, ToolError, build, cache_root, exclusive, path_of, say
+from tools import debian
+from tools.cluster import binaries, node_binaries
+from tools.go_tools import Module, Program, ToolError, build, path_of, say
+from tools.images import NAMES, build_image, missing_for_images
 
 VERSITYGW = Program(
     name="versitygw",
@@ -60,17 +63,25 @@ def install_browser() -> None:
     except ToolError:
         if os.geteuid() != 0 or shutil.which("apt-get") is None:
             raise
-        _apt_get_chromium()
+        debian.install([debian.program("chromium", "chromium")])
 
 
-def _apt_get_chromium() -> None:
-    say("installing chromium")
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    with exclusive(cache_root()):
-        subprocess.run(["apt-get", "update", "-qq"], check=True, env=env)
-        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"]
-        subprocess.run(install, check=True, env=env)
-    find_browser()
+def build_cluster() -> None:
+    """See to the cluster in a box, with what runs real pods if this is root."""
+    if os.geteuid() == 0:
+        node_binaries.build_full_node()
+        return
+    binaries.build_control_plane()
+    say("no full node, which runs real pods: it needs root")
+
+
+def build_images() -> None:
+    """Build the container images that the tests run, if this is root."""
+    if reason := missing_for_images():
+        say(f"no container images: {reason}")
+        return
+    for name in NAMES:
+        build_image(name)
 
 
 FINDERS: dict[str, Callable[[], Path]] = {
@@ -81,12 +92,22 @@ FINDERS: dict[str, Callable[[], Path]] = {
 
 
 def get_tools() -> None:
-    """Get every tool; one that cannot be had is told, and fails the tests that need it."""
-    for get in (build_versitygw, install_browser, binaries.build_control_plane):
-        try:
-            get()
-        except (ToolError, subprocess.CalledProcessError, OSError) as error:
-            print(f"test-tools: {error}", file=sys.stderr)
+    """Get every tool; one that cannot be had is told, and fails the tests that need it.
+
+    Images come from networks and disks, the rest mostly from the compiler: side by side.
+    """
+    with ThreadPoolExecutor() as beside:
+        images = beside.submit(_get, build_images)
+        for get in (build_versitygw, install_browser, build_cluster):
+            _get(get)
+        images.result()
+
+
+def _get(get: Callable[[], None]) -> None:
+    try:
+        get()
+    except (ToolError, subprocess.CalledProcessError, OSError) as error:
+        print(f"test-tools: {error}", file=sys.stderr)
 
 
 def main() -> None:

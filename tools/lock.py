@@ -1,10 +1,14 @@
-"""Write requirements.lock and requirements-torch.lock from pyproject.toml; called by `make lock`.
+"""Write the requirements*.lock files from pyproject.toml; called by `make lock`.
 
-Two files, because the two are installed from different places: requirements.lock carries a hash
-for every file and comes from the usual index, requirements-torch.lock pins torch and what torch
-alone pulls in, without hashes, since a CPU-only build of the same version has other files. The
-GPU libraries that torch brings along are in neither: torch pins them itself to the last digit,
-and a CPU-only build has none. Run before `make setup`; needs uv and the package index.
+Two make up .venv, because they are installed from different places: requirements.lock carries a
+hash for every file and comes from the usual index, requirements-torch.lock pins torch and what
+torch alone pulls in, without hashes, since a CPU-only build of the same version has other files.
+The GPU libraries that torch brings along are in neither: torch pins them itself to the last digit,
+and a CPU-only build has none.
+
+The others are the parts of requirements.lock that the Dockerfiles in images/ install: the runtime's
+(beside torch), the operator's, which needs neither torch nor ray, and what builds the wheel. Run
+before `make setup`; needs uv and the package index.
 """
 
 import argparse
@@ -18,6 +22,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 TORCH_LOCK = ROOT / "requirements-torch.lock"
+RUNTIME_LOCK = ROOT / "requirements-runtime.lock"
+OPERATOR_LOCK = ROOT / "requirements-operator.lock"
+BUILD_LOCK = ROOT / "requirements-build.lock"
 OLDEST_PYTHON = "3.11"  # [project] requires-python
 GPU_LIBRARIES = re.compile(r"(nvidia|cuda)-|triton$")
 PIN = re.compile(r"^(?P<name>[a-z0-9._-]+)==[^ \\]+", re.MULTILINE)
@@ -31,11 +38,24 @@ def requirement_name(requirement: str) -> str:
     return match[0].lower()
 
 
-def read_requirements() -> list[str]:
-    """Return the distribution's requirements, those of every extra included."""
+def read_requirements(*extras: str) -> list[str]:
+    """Return the distribution's requirements with those extras; all of them if none is named."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras: dict[str, list[str]] = project["optional-dependencies"]
-    return sorted({*project["dependencies"], *(r for extra in extras.values() for r in extra)})
+    optional: dict[str, list[str]] = project["optional-dependencies"]
+    chosen = (optional[extra] for extra in extras or optional)
+    return sorted({*project["dependencies"], *(r for extra in chosen for r in extra)})
+
+
+def read_build_requirements() -> list[str]:
+    """Return what builds the distribution's wheel."""
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    requires: list[str] = pyproject["build-system"]["requires"]
+    return sorted(requires)
+
+
+def without_torch(requirements: list[str]) -> list[str]:
+    """Return the requirements that come from the usual index."""
+    return [r for r in requirements if requirement_name(r) != "torch"]
 
 
 def compile_lock(requirements: list[str], known_pins: str, *, hashes: bool, upgrade: bool) -> str:
@@ -86,10 +106,16 @@ def main() -> None:
     requirements = read_requirements()
     known = "".join(path.read_text() for path in (LOCK, TORCH_LOCK) if path.exists())
     everything = compile_lock(requirements, known, hashes=False, upgrade=upgrade)
-    without_torch = [r for r in requirements if requirement_name(r) != "torch"]
-    plain = compile_lock(without_torch, everything, hashes=True, upgrade=False)
+    plain = compile_lock(without_torch(requirements), everything, hashes=True, upgrade=False)
     LOCK.write_text(plain)
     TORCH_LOCK.write_text(torch_only(everything, plain))
+    parts = {
+        RUNTIME_LOCK: without_torch(read_requirements("runtime")),
+        OPERATOR_LOCK: read_requirements("operator"),
+        BUILD_LOCK: read_build_requirements(),
+    }
+    for path, wanted in parts.items():
+        path.write_text(compile_lock(wanted, plain, hashes=True, upgrade=False))
     print(f"pinned {len(pinned_names(plain))} packages with hashes, and without:")
     print(TORCH_LOCK.read_text(), end="")
 

@@ -1,1 +1,1 @@
-"""A Kubernetes of upstream's own programs on this machine, for tests: see `control_plane.py`."""
+"""A Kubernetes of upstream's own programs on this machine: `control_plane.py`, `full_node.py`."""

@@ -8,6 +8,7 @@ import http.client
 import json
 import ssl
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -22,7 +23,7 @@ TIMEOUT_SECONDS = 60.0  # of one request; a busy machine takes seconds over a la
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server on a loopback port.
+    """A server of a box.
 
     Attributes:
         host: its address.
@@ -62,6 +63,16 @@ class Server:
             time.sleep(RETRY_SECONDS)
             status, said = self._send("POST", path, body, content_type)
         return _parse("POST", path, status, said)
+
+    def patch(self, path: str, changes: Mapping[str, object]) -> None:
+        """Change fields of an object, or of a part of it that has a path of its own.
+
+        Raises:
+            RequestError: the server refuses it.
+        """
+        body = json.dumps(changes).encode()
+        status, said = self._send("PATCH", path, body, "application/merge-patch+json")
+        _parse("PATCH", path, status, said)
 
     def _send(
         self, method: str, path: str, body: bytes | None, content_type: str

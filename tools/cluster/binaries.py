@@ -60,7 +60,7 @@ CONTROL_PLANE_FILES = (KUBERAY_CRDS, KWOK_CRDS, KWOK_STAGES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binaries:
-    """Where everything a control plane is made of lies.
+    """Where everything a box is made of lies.
 
     Attributes:
         programs: each program's path by its name.

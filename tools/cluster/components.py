@@ -18,8 +18,21 @@ NODE_LEASE_SECONDS = 40  # kubelet's default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a box's processes run.
+
+    Attributes:
+        address: that they listen on, reachable from here.
+        enter: the command that starts a program there; empty if that is here.
+    """
+
+    address: str = HOST
+    enter: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """The loopback ports of one box."""
+    """The ports of one box."""
 
     etcd: int
     etcd_peer: int
@@ -83,12 +96,14 @@ class Component:
         command: the program and its arguments.
         log: the file that takes what it writes.
         probe: None if what it does shows that it is ready.
+        keeps: descriptors of this process that it keeps open too.
     """
 
     name: str
     command: tuple[str, ...]
     log: Path
     probe: Probe | None
+    keeps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,19 +113,20 @@ class Builder:
     layout: Layout
     ports: Ports
     binaries: Binaries
+    place: Place = Place()
 
     def _build(self, program: Program, probe: Probe | None, *arguments: str) -> Component:
         return Component(
             name=program.name,
-            command=(str(self.binaries[program]), *arguments),
+            command=(*self.place.enter, str(self.binaries[program]), *arguments),
             log=self.layout.logs / f"{program.name}.log",
             probe=probe,
         )
 
     def etcd(self) -> Component:
         """The store; its data needs to survive nothing."""
-        client = f"https://{HOST}:{self.ports.etcd}"
-        peer = f"http://{HOST}:{self.ports.etcd_peer}"
+        client = f"https://{self.place.address}:{self.ports.etcd}"
+        peer = f"http://{self.place.address}:{self.ports.etcd_peer}"
         return self._build(
             binaries.ETCD,
             Probe(port=self.ports.etcd, path="/readyz", is_tls=True),
@@ -132,24 +148,23 @@ class Builder:
         )
 
     def apiserver(self) -> Component:
-        pki = self.layout.pki
+        pki, address = self.layout.pki, self.place.address
         return self._build(
             binaries.KUBE_APISERVER,
             Probe(port=self.ports.apiserver, path="/readyz", is_tls=True),
-            f"--etcd-servers=https://{HOST}:{self.ports.etcd}",
+            f"--etcd-servers=https://{address}:{self.ports.etcd}",
             f"--etcd-cafile={pki / 'ca.crt'}",
             f"--etcd-certfile={pki / 'client.crt'}",
             f"--etcd-keyfile={pki / 'client.key'}",
-            f"--bind-address={HOST}",
-            f"--advertise-address={HOST}",  # else it wants a route to the outside
-            "--endpoint-reconciler-type=none",  # refuses loopback addresses; no pod dials it here
+            f"--bind-address={address}",
+            f"--advertise-address={address}",  # else it wants a route to the outside
             f"--secure-port={self.ports.apiserver}",
             f"--service-cluster-ip-range={SERVICE_ADDRESSES}",
-            "--authorization-mode=RBAC",
             "--allow-privileged",
+            *self._nodes(),
             f"--client-ca-file={pki / 'ca.crt'}",
             *self._serving(),
-            f"--service-account-issuer=https://{HOST}:{self.ports.apiserver}",
+            f"--service-account-issuer=https://{address}:{self.ports.apiserver}",
             f"--service-account-key-file={pki / 'service-accounts.pub'}",
             f"--service-account-signing-key-file={pki / 'service-accounts.key'}",
         )
@@ -184,7 +199,7 @@ class Builder:
             f"--kubeconfig={kubeconfig}",
             "--enable-leader-election=false",
             "--metrics-addr=0",  # off
-            f"--health-probe-bind-address={HOST}:{self.ports.kuberay}",
+            f"--health-probe-bind-address={self.place.address}:{self.ports.kuberay}",
             "--qps=500",
             "--burst=1000",
         )
@@ -200,6 +215,13 @@ class Builder:
             f"--node-lease-duration-seconds={NODE_LEASE_SECONDS}",
         )
 
+    def _nodes(self) -> tuple[str, ...]:
+        """How the API server and what runs on nodes deal with each other; here nothing does."""
+        return (
+            "--authorization-mode=RBAC",
+            "--endpoint-reconciler-type=none",  # refuses loopback addresses; no pod dials it here
+        )
+
     def _serving(self) -> tuple[str, str]:
         pki = self.layout.pki
         return (
@@ -210,7 +232,7 @@ class Builder:
     def _controller(self, port: int) -> tuple[str, ...]:
         """What upstream's two controllers have in common."""
         return (
-            f"--bind-address={HOST}",
+            f"--bind-address={self.place.address}",
             f"--secure-port={port}",
             *self._serving(),
             "--authentication-skip-lookup",

@@ -19,7 +19,7 @@ def main() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != int(parent):  # it ended before the request was made
         raise SystemExit("exec_bound: the parent is gone")
-    os.execv(command[0], command)
+    os.execvp(command[0], command)
 
 
 if __name__ == "__main__":

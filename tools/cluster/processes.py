@@ -1,8 +1,9 @@
 """Starts the processes of a box and finds them again, also after a kill -9 of who started them.
 
-A process belongs to a box if its environment says so: BOX_VARIABLE holds the box's random id. It is
-looked at through a pidfd, so that no process that got a reused id is ever killed. `registry.py`
-decides which boxes are left over.
+A process belongs to a box if its environment says so: BOX_VARIABLE holds the box's random id. Those
+in a pod's containers have an environment of their own, but are in a control group that holds the
+id. A process is looked at through a pidfd, so that none that got a reused id is ever killed.
+`registry.py` decides which boxes are left over.
 """
 
 import os
@@ -23,6 +24,9 @@ from tools.cluster.errors import BoxError
 BOX_VARIABLE = "LASTMILE_BOX"
 COMPONENT_VARIABLE = "LASTMILE_BOX_COMPONENT"
 EXEC_BOUND = Path(__file__).with_name("exec_bound.py")
+CHILD = "'s child"  # after the name of the component that started it, such as containerd's shims
+IN_POD = "pod"  # what stands for the component of a process in a container
+ZOMBIE = "Z"  # a process that has ended, as proc(5) writes it in stat
 LISTENING = "0A"  # TCP_LISTEN, as /proc/net/tcp writes it
 KILL_TIMEOUT_SECONDS = 30.0  # a killed process is gone at once, unless the disk is stuck
 
@@ -69,6 +73,7 @@ def spawn(
             stdout=log,
             stderr=log,
             start_new_session=True,
+            pass_fds=component.keeps,
         )
     _children.setdefault(box_id, []).append(process)
     return process
@@ -86,13 +91,13 @@ def find_processes(box_id: str) -> list[Found]:
 
 
 def is_listening(box_id: str, port: int) -> bool:
-    """Tell whether it is a process of the box that listens on the loopback port.
+    """Tell whether it is a process of the box that listens on the port.
 
     An answer alone proves nothing: a port that was lost is answered on by who took it, and that may
     be the same component of another box.
     """
-    sockets = {f"socket:[{inode}]" for inode in _listeners(port)}
-    return any(sockets & _open_files(process.pid) for process in find_processes(box_id))
+    processes = find_processes(box_id)
+    return any(_listeners(found.pid, port) & _open_files(found.pid) for found in processes)
 
 
 def kill_processes(box_id: str) -> int:
@@ -139,10 +144,13 @@ def _pidfd(pid: int) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _listeners(port: int) -> list[str]:
-    """Return the inodes of the sockets that listen on the port; the kernel's proc(5), net/tcp."""
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return [row[9] for row in rows if row[1].endswith(f":{port:04X}") and row[3] == LISTENING]
+def _listeners(pid: int, port: int) -> set[str]:
+    """Return the sockets that listen on the port in the process's network; proc(5), net/tcp."""
+    rows: list[list[str]] = []
+    with suppress(OSError):  # it has ended
+        rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    listening = (row for row in rows if row[1].endswith(f":{port:04X}") and row[3] == LISTENING)
+    return {f"socket:[{row[9]}]" for row in listening}
 
 
 def _open_files(pid: int) -> set[str]:
@@ -158,10 +166,27 @@ def _component_of(pid: int, box_id: str) -> str | None:
     """Return the component's name if the process belongs to the box; a zombie no longer does."""
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        is_child = os.getsid(pid) != pid  # a component has a session of its own, see `spawn`
     except OSError:  # gone, or another user's
         return None
     if f"{BOX_VARIABLE}={box_id}".encode() not in environment:
-        return None
+        return IN_POD if _is_in_pod(pid, box_id) else None
     prefix = f"{COMPONENT_VARIABLE}=".encode()
     names = (entry.removeprefix(prefix) for entry in environment if entry.startswith(prefix))
-    return next(names, b"?").decode()
+    return next(names, b"?").decode() + CHILD * is_child
+
+
+def _is_in_pod(pid: int, box_id: str) -> bool:
+    """Tell whether the process runs in a container of the box; only root's boxes have some."""
+    try:
+        groups = Path(f"/proc/{pid}/cgroup").read_text()
+        # The name before it may hold anything, spaces and parentheses too.
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return f"/{group_name(box_id)}/" in groups and state != ZOMBIE
+
+
+def group_name(box_id: str) -> str:
+    """Return the name of the control group, in each hierarchy, that a box's pods are in."""
+    return f"lastmile-{box_id}"

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
+from tools.cluster import remains
 from tools.cluster.errors import BoxError
 from tools.cluster.processes import kill_processes
 from tools.go_tools import cache_root, say
@@ -109,13 +110,14 @@ def detach(record: Record) -> Record:
 
 
 def remove(record: Record, *, keep: tuple[str, ...] = ()) -> int:
-    """Kill what runs of a box, delete its folder and forget it; return how many were killed.
+    """Kill what runs of a box, remove what it left, forget it; return how many were killed.
 
     Args:
         record: of the box.
         keep: what to leave in its folder, which then stays too, marked as a former box's.
     """
     num_killed = kill_processes(record.id)
+    remains.clear(record.id, Path(record.folder))
     _empty_folder(record, keep)
     record.path.unlink(missing_ok=True)
     record.lock_path.unlink(missing_ok=True)

@@ -1,37 +1,22 @@
 """Brings one control plane up in an empty folder: keys, processes in order, CRDs, nodes.
 
-`control_plane.py` calls it, again with other ports where one was taken in the meantime.
+`control_plane.py` calls it, again with other ports where one was taken in the meantime. The full
+node's `node_startup.py` brings up the same control plane, but for the nodes.
 """
 
-import http.client
-import json
-import ssl
-import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
-from tools.cluster import binaries, certificates
-from tools.cluster.api import Server
+from tools.cluster import binaries
 from tools.cluster.binaries import Binaries
-from tools.cluster.certificates import ADMIN, Authority, Identity
-from tools.cluster.components import HOST, SERVICE_ADDRESS, Builder, Component, Layout, Ports, Probe
-from tools.cluster.errors import (
-    BoxError,
-    ComponentError,
-    PortTakenError,
-    RequestError,
-    read_log,
-)
+from tools.cluster.certificates import Identity
+from tools.cluster.components import Builder, Layout, Place, Ports
+from tools.cluster.contents import Contents
+from tools.cluster.keys import write_keys
 from tools.cluster.kubectl import Kubectl
-from tools.cluster.processes import is_listening, spawn
+from tools.cluster.running import Running
 
-READY_TIMEOUT_SECONDS = 120.0  # 3 s on an idle machine; a busy one takes its time
-POLL_SECONDS = 0.05
-YAML = "application/yaml"
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 KWOK_STAGES = "/apis/kwok.x-k8s.io/v1alpha1/stages"
 # Of kwok's stages: nodes are Ready at once and stay so, pods run at once and go when deleted.
 STAGES = ("node/fast", "node/heartbeat-with-lease", "pod/fast")
@@ -42,14 +27,12 @@ PLENTY = {
     "pods": "1000",
     "nvidia.com/gpu": "64",
 }
-T = TypeVar("T")
-PORT_TAKEN = "address already in use"  # what Go says, whatever the component
-IDENTITIES = {
+CONTROL_PLANE_IDENTITIES = {
     binaries.KUBE_CONTROLLER_MANAGER.name: Identity(user="system:kube-controller-manager"),
     binaries.KUBE_SCHEDULER.name: Identity(user="system:kube-scheduler"),
     binaries.KUBERAY.name: Identity(user="kuberay", groups=("system:masters",)),
-    binaries.KWOK.name: Identity(user="kwok", groups=("system:masters",)),
 }
+KWOK_IDENTITY = Identity(user="kwok", groups=("system:masters",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,191 +79,58 @@ class Startup:
             PortTakenError: a component lost its port; another attempt may well succeed.
             ComponentError: a component does not become ready.
         """
-        builder = Builder(layout=self.layout, ports=ports, binaries=self.binaries)
-        self._write_keys(f"https://{HOST}:{ports.apiserver}")
-        running = Running(self, build_tls(self.layout))
-        contents = Contents(self, running.server(ports.apiserver))
-        running.start(builder.etcd())
+        place, parts, settings = Place(), self.binaries, self.settings
+        builder = Builder(layout=self.layout, ports=ports, binaries=parts, place=place)
+        identities = {**CONTROL_PLANE_IDENTITIES, binaries.KWOK.name: KWOK_IDENTITY}
+        write_keys(self.layout, place.address, ports.apiserver, identities)
+        running = Running(self.box_id, self.layout, place.address, detached=self.is_detached)
+        contents = Contents(running.server(ports.apiserver))
+        crds = (parts.kuberay_crds, parts.kwok_crds, *settings.crds)
+        start_control_plane(builder, running, contents, crds)
+        running.during(lambda: contents.create_all(KWOK_STAGES, _find_stages(parts)))
+        running.start(builder.kwok())
+        nodes = [build_node(index, settings) for index in range(settings.num_nodes)]
+        running.during(lambda: contents.create_nodes(nodes))
         running.wait()
-        running.start(builder.apiserver())
-        running.wait()
-        running.start(builder.scheduler())
-        running.during(contents.create_crds)
-        running.wait_for("the CRDs to be served", contents.are_crds_served)
-        # Not before: its garbage collector looks for new kinds only every 30 seconds.
-        running.start(builder.controller_manager())
-        running.during(contents.create_stages)
-        running.start(builder.kuberay(), builder.kwok())
-        running.during(contents.create_nodes)
-        running.wait()
-        running.wait_for("kwok's nodes to be Ready", contents.are_nodes_ready)
+        running.wait_for(
+            "kwok's nodes to be Ready", lambda: contents.count_ready_nodes() == settings.num_nodes
+        )
         # Pods are refused in a namespace until the controller manager has made its account.
         running.wait_for("the first service account", contents.has_service_account)
 
-    def _write_keys(self, server: str) -> None:
-        authority = Authority()
-        admin = authority.issue_client(ADMIN)
-        serving = authority.issue_server((HOST, SERVICE_ADDRESS))
-        private, public = certificates.build_service_account_keys()
-        contents = {
-            "ca.crt": authority.certificate,
-            "server.crt": serving.certificate,
-            "server.key": serving.key,
-            "client.crt": admin.certificate,
-            "client.key": admin.key,
-            "service-accounts.key": private,
-            "service-accounts.pub": public,
-        }
-        clients = {self.layout.kubeconfig: admin}
-        for name, identity in IDENTITIES.items():
-            clients[self.layout.kubeconfig_of(name)] = authority.issue_client(identity)
-        for name, content in contents.items():
-            certificates.write_secret(self.layout.pki / name, content)
-        for path, client in clients.items():
-            kubeconfig = certificates.build_kubeconfig(server, authority.certificate, client)
-            certificates.write_secret(path, kubeconfig.encode())
+
+def start_control_plane(
+    builder: Builder, running: Running, contents: Contents, crds: Sequence[Path]
+) -> None:
+    """Start what every box has; the last of it may not be ready yet.
+
+    Args:
+        builder: of its components.
+        running: what runs.
+        contents: of the API server.
+        crds: files, or folders of them.
+    """
+    running.start(builder.etcd())
+    running.wait()
+    running.start(builder.apiserver())
+    running.wait()
+    running.start(builder.scheduler())
+    running.during(lambda: contents.create_crds(crds))
+    running.wait_for("the CRDs to be served", contents.are_crds_served)
+    # Not before: its garbage collector looks for new kinds only every 30 seconds.
+    running.start(builder.controller_manager(), builder.kuberay())
 
 
-class Contents:
-    """What a box's API server is given before anyone uses it."""
-
-    def __init__(self, startup: Startup, server: Server) -> None:
-        self._parts = startup.binaries
-        self._settings = startup.settings
-        self._server = server
-        self._served: list[tuple[str, str]] = []  # path of the API, plural name of the kind
-
-    def create_crds(self) -> None:
-        """Create KubeRay's and kwok's CRDs, and what the settings name."""
-        folders = (self._parts.kuberay_crds, self._parts.kwok_crds)
-        files = [path for folder in folders for path in sorted(folder.glob("*.yaml"))]
-        for path in (*files, *self._settings.crds):
-            spec = self._server.create(CRDS, path.read_bytes(), YAML)["spec"]
-            versions = [version["name"] for version in spec["versions"] if version["served"]]
-            apis = (f"/apis/{spec['group']}/{version}" for version in versions)
-            self._served += [(api, spec["names"]["plural"]) for api in apis]
-
-    def are_crds_served(self) -> bool:
-        """Tell whether each kind is both discovered and served, which are two things."""
-        for api, plural in self._served:
-            found = (self._server.get(api) or {}).get("resources", [])
-            if plural not in {resource["name"] for resource in found}:
-                return False
-            if self._server.get(f"{api}/{plural}") is None:
-                return False
-        return True
-
-    def create_stages(self) -> None:
-        """Create what kwok does to nodes and pods."""
-        for folder in (self._parts.kwok_stages / name for name in STAGES):
-            for path in sorted(folder.glob("*.yaml")):
-                if path.name != "kustomization.yaml":
-                    self._server.create(KWOK_STAGES, path.read_bytes(), YAML)
-
-    def create_nodes(self) -> None:
-        """Create the nodes that kwok plays."""
-        for index in range(self._settings.num_nodes):
-            node = build_node(index, self._settings)
-            self._server.create("/api/v1/nodes", json.dumps(node).encode())
-
-    def are_nodes_ready(self) -> bool:
-        """Tell whether every node has the condition Ready."""
-        listed = self._server.get("/api/v1/nodes") or {}
-        ready = [
-            condition
-            for node in listed.get("items", [])
-            for condition in node.get("status", {}).get("conditions", [])
-            if (condition["type"], condition["status"]) == ("Ready", "True")
-        ]
-        return len(ready) == self._settings.num_nodes
-
-    def has_service_account(self) -> bool:
-        """Tell whether the controller manager has come to the default namespace."""
-        return self._server.get("/api/v1/namespaces/default/serviceaccounts/default") is not None
+def _find_stages(parts: Binaries) -> list[Path]:
+    """Return the files that say what kwok does to nodes and pods."""
+    found = (path for name in STAGES for path in sorted((parts.kwok_stages / name).glob("*.yaml")))
+    return [path for path in found if path.name != "kustomization.yaml"]
 
 
-class Running:
-    """The processes of one attempt, watched while they become ready."""
-
-    def __init__(self, startup: Startup, tls: ssl.SSLContext) -> None:
-        self._startup = startup
-        self._tls = tls
-        self._processes: dict[str, tuple[Component, subprocess.Popen[bytes]]] = {}
-        self._waiting: list[Component] = []
-
-    def server(self, port: int, *, is_tls: bool = True) -> Server:
-        """Return the box's server on a port."""
-        return Server(host=HOST, port=port, tls=self._tls if is_tls else None)
-
-    def start(self, *components: Component) -> None:
-        """Start components; `wait` waits for them."""
-        startup = self._startup
-        for component in components:
-            process = spawn(
-                component,
-                startup.box_id,
-                startup.layout.folder,
-                detached=startup.is_detached,
-            )
-            self._processes[component.name] = (component, process)
-            self._waiting.append(component)
-
-    def wait(self) -> None:
-        """Return once all that was started is ready."""
-        deadline = time.monotonic() + READY_TIMEOUT_SECONDS
-        while self._waiting:
-            self.check()
-            self._waiting = [c for c in self._waiting if c.probe and not self._is_ready(c.probe)]
-            if self._waiting and time.monotonic() > deadline:
-                late = self._waiting[0]
-                what = f"was not ready after {READY_TIMEOUT_SECONDS:.0f} s"
-                raise ComponentError(late.name, what, late.log)
-            time.sleep(POLL_SECONDS if self._waiting else 0)
-        self.check()
-
-    def wait_for(self, what: str, is_true: Callable[[], bool]) -> None:
-        """Return once something is true that the components bring about."""
-        deadline = time.monotonic() + READY_TIMEOUT_SECONDS
-        while not self.during(is_true):
-            self.check()
-            if time.monotonic() > deadline:
-                logs = self._startup.layout.logs
-                raise BoxError(f"waited {READY_TIMEOUT_SECONDS:.0f} s for {what}; see {logs}")
-            time.sleep(POLL_SECONDS)
-
-    def during(self, work: Callable[[], T]) -> T:
-        """Do work that needs the processes; tell of the one that ended if it fails."""
-        try:
-            return work()
-        except (RequestError, OSError, http.client.HTTPException):
-            self.check()
-            raise
-
-    def check(self) -> None:
-        """Raise if a process has ended."""
-        for component, process in self._processes.values():
-            code = process.poll()
-            if code is not None:
-                is_port_taken = PORT_TAKEN in read_log(component.log)
-                error = PortTakenError if is_port_taken else ComponentError
-                raise error(component.name, f"ended with code {code}", component.log)
-
-    def _is_ready(self, probe: Probe) -> bool:
-        is_ours = is_listening(self._startup.box_id, probe.port)
-        return is_ours and self.server(probe.port, is_tls=probe.is_tls).is_ready(probe.path)
-
-
-def build_tls(layout: Layout) -> ssl.SSLContext:
-    """Return what this process trusts and shows to a box's servers."""
-    tls = ssl.create_default_context(cafile=layout.pki / "ca.crt")
-    tls.load_cert_chain(layout.pki / "client.crt", layout.pki / "client.key")
-    return tls
-
-
-def build_kubectl(layout: Layout, parts: Binaries) -> Kubectl:
+def build_kubectl(layout: Layout, program: Path) -> Kubectl:
     """Return the kubectl of the box in `layout`."""
     cache = layout.folder / "kubectl-cache"
-    return Kubectl(program=parts[binaries.KUBECTL], kubeconfig=layout.kubeconfig, cache=cache)
+    return Kubectl(program=program, kubeconfig=layout.kubeconfig, cache=cache)
 
 
 def build_node(index: int, settings: Settings) -> dict[str, object]:

@@ -1,0 +1,23 @@
+"""What a Debian package brings is looked for first, and asked for where it cannot be installed."""
+
+import os
+
+import pytest
+
+from tools import debian
+from tools.go_tools import ToolError
+
+SHELL = debian.program("sh", "dash")
+MISSING = debian.program("no-such-program", "no-such-package")
+
+
+def test_what_is_there_is_not_missing_whatever_brought_it() -> None:
+    assert debian.find_missing([SHELL, MISSING]) == ["no-such-package"]
+
+
+def test_a_user_other_than_root_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    debian.install([SHELL])
+    with pytest.raises(ToolError, match="no-such-package missing: install by `apt-get install"):
+        debian.install([SHELL, MISSING])
