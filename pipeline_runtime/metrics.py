@@ -1,22 +1,46 @@
-"""The `lastmile_*` metrics of a run, for Prometheus; the autoscaler will live on them.
+"""The `lastmile_*` metrics of a run, for Prometheus and for the status of an experiment.
 
 Fed from the trainers' snapshots, so they are the same whatever engine feeds the trainer. Counters
-are monotonic within an attempt. Labels are few: a rank, a stage, a step.
+are monotonic within an attempt. Labels are few: a rank, a stage, a step, a metric's name.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.monitor import RankSnapshot
 
-# The port of the runtime's exporter on every pod (its container port is named `lastmile`).
-DEFAULT_METRICS_PORT = 9464
 _BLOCKED_STAGES = ("production", "transfer", "batching", "collate")
+# Names of the training's own metrics: more of them, or longer ones, are left to the history.
+MAX_TRAINING_METRICS = 16
+MAX_METRIC_NAME_CHARS = 64
+# Set in every pod of an experiment's cluster.
+_ROLE_VARIABLE = "LASTMILE_ROLE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How far a run is and how fast it goes; None: cannot be told yet.
+
+    Attributes:
+        progress_ratio: share of the whole run's rows that were read, 0 to 1.
+        production_wait_ratio: share of the trainers' time spent waiting for data workers, 0 to 1.
+        metrics: the training's own latest, by name.
+    """
+
+    progress_ratio: float
+    rows_per_second: float | None = None
+    remaining_seconds: float | None = None
+    samples_per_second: float | None = None
+    production_wait_ratio: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class RunCollector:
@@ -25,17 +49,20 @@ class RunCollector:
     def __init__(self, step_names: Iterable[tuple[int, str]]) -> None:
         self._steps = [f"{index}-{kind}" for index, kind in step_names]
         self._snapshots: Mapping[int, RankSnapshot] = {}
+        self._pace: Pace | None = None
         self._lock = threading.Lock()
 
-    def update(self, snapshots: Mapping[int, RankSnapshot]) -> None:
-        """Take newer snapshots, by rank."""
+    def update(self, snapshots: Mapping[int, RankSnapshot], pace: Pace | None) -> None:
+        """Take newer snapshots, by rank, and the pace of the whole run."""
         with self._lock:
-            self._snapshots = dict(snapshots)
+            self._snapshots, self._pace = dict(snapshots), pace
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client.registry.Collector."""
         with self._lock:
-            snapshots = list(self._snapshots.values())
+            snapshots, pace = list(self._snapshots.values()), self._pace
+        if pace is not None:
+            yield from _pace_gauges(pace)
         yield from self._trainer_seconds(snapshots)
         yield from self._progress(snapshots)
         yield from self._steps_flow(snapshots)
@@ -75,20 +102,20 @@ class RunCollector:
             "lastmile_checkpoints": ("Checkpoints written.", "checkpoints"),
             "lastmile_checkpoint_failures": ("Checkpoints that failed.", "checkpoint_failures"),
         }
-        for name, (text, field) in counters.items():
+        for name, (text, attribute) in counters.items():
             counter = CounterMetricFamily(name, text, labels=["rank"])
             for snapshot in snapshots:
-                counter.add_metric([str(snapshot.rank)], getattr(snapshot, field))
+                counter.add_metric([str(snapshot.rank)], getattr(snapshot, attribute))
             yield counter
         gauges = {
             "lastmile_queue_length": ("Pieces that wait to be cut into batches.", "queue_length"),
             "lastmile_step_seconds": ("Seconds of the last step.", "last_step_seconds"),
             "lastmile_epoch": ("Epoch that is being trained, from 0.", "epoch"),
         }
-        for name, (text, field) in gauges.items():
+        for name, (text, attribute) in gauges.items():
             gauge = GaugeMetricFamily(name, text, labels=["rank"])
             for snapshot in snapshots:
-                gauge.add_metric([str(snapshot.rank)], getattr(snapshot, field))
+                gauge.add_metric([str(snapshot.rank)], getattr(snapshot, attribute))
             yield gauge
 
     def _steps_flow(self, snapshots: list[RankSnapshot]) -> Iterator[Metric]:
@@ -109,16 +136,56 @@ class RunCollector:
         yield from (rows, size, seconds)
 
 
+def _pace_gauges(pace: Pace) -> Iterator[Metric]:
+    """The run as a whole; what is not known has no sample, which is not the same as 0."""
+    gauges = {
+        "lastmile_progress_ratio": ("Share of the run that is done.", pace.progress_ratio),
+        "lastmile_estimated_remaining_seconds": (
+            "Seconds till the end, at the pace of the last minute.",
+            pace.remaining_seconds,
+        ),
+        "lastmile_samples_per_second": (
+            "Rows that all trainers took a second, in the last minute.",
+            pace.samples_per_second,
+        ),
+        "lastmile_production_wait_ratio": (
+            "Share of the trainers' last minute spent waiting for data workers.",
+            pace.production_wait_ratio,
+        ),
+    }
+    for name, (text, value) in gauges.items():
+        if value is not None:
+            yield GaugeMetricFamily(name, text, value=value)
+    own = GaugeMetricFamily(
+        "lastmile_training_metric", "Latest value of the training's own metric.", labels=["name"]
+    )
+    named = [name for name in sorted(pace.metrics) if len(name) <= MAX_METRIC_NAME_CHARS]
+    for name in named[:MAX_TRAINING_METRICS]:
+        own.add_metric([name], pace.metrics[name])
+    yield own
+
+
 class MetricsServer:
-    """Serves a collector on a port; the port that was asked for, or a free one if it is taken."""
+    """Serves a collector on a port until it is closed.
+
+    In a pod of a cluster on every address and on that port alone, since others look for it there;
+    elsewhere on loopback, and on a free port if it is taken. Raises LastmileError for a taken one.
+    """
 
     def __init__(self, collector: RunCollector, port: int) -> None:
         registry = CollectorRegistry()
         registry.register(collector)
+        is_pod = _ROLE_VARIABLE in os.environ
+        host = "0.0.0.0" if is_pod else "127.0.0.1"
         try:
-            self._server, self._thread = start_http_server(port, registry=registry)
-        except OSError:
-            self._server, self._thread = start_http_server(0, registry=registry)
+            self._server, self._thread = start_http_server(port, host, registry=registry)
+        except OSError as error:
+            if is_pod:
+                raise LastmileError(
+                    f"--metrics-port {port}: must be free in a cluster's pod, where the operator "
+                    f"looks for the metrics: {error}; end what listens there"
+                ) from error
+            self._server, self._thread = start_http_server(0, host, registry=registry)
         self.port: int = self._server.server_port
 
     def close(self) -> None:

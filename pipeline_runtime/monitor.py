@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.pieces import StepCount
@@ -121,8 +122,10 @@ class Monitor:
 
 
 def start_monitor() -> Any:
-    """Start the actor on the driver's node; it takes no CPU that data work could have."""
-    return ray.remote(Monitor).options(num_cpus=0, max_concurrency=1).remote()
+    """Start the actor on the driver's node, which ends with it; it takes no CPU of data work."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    options = {"num_cpus": 0, "max_concurrency": 1, "scheduling_strategy": here}
+    return ray.remote(Monitor).options(**options).remote()
 
 
 def failure_reporter(monitor: Any) -> Callable[[LastmileError], None]:

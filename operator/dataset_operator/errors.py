@@ -4,7 +4,8 @@
     ├── KubeUnavailable     the API server did not answer, or not now: the pass is tried again
     ├── KubeConflict        something changed since it was observed: observe again
     ├── KubeRefused         the API server refuses it (quota, policy, schema): said to the user
-    └── RayUnreachable      the head's Jobs API did not answer: the pass goes on without it
+    ├── RayUnreachable      the head's Jobs API did not answer: the pass goes on without it
+    └── UserError           what a person asked of a command cannot be done; it says what to do
 
 `handlers` maps them to Kopf's.
 """
@@ -25,8 +26,20 @@ class KubeConflict(OperatorError):
 
 
 class KubeRefused(OperatorError):
-    """A request that the API server refuses for good; the message is the server's."""
+    """A request that the API server refuses for good; the message is the server's.
+
+    Attributes:
+        is_invalid: it is refused for what it says, not for who asks or how much there is already.
+    """
+
+    def __init__(self, message: str, *, is_invalid: bool = False) -> None:
+        super().__init__(message)
+        self.is_invalid = is_invalid
 
 
 class RayUnreachable(OperatorError):
     """No answer from a cluster's Jobs API."""
+
+
+class UserError(OperatorError):
+    """A command, an option or a setting that cannot be followed."""

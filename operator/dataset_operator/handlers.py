@@ -6,13 +6,14 @@ objects, and decides nothing. Settings are those that production taught (platfor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import kopf
 
 from dataset_operator.api import EXPERIMENT_LABEL, FIELD_MANAGER, RAY_API_VERSION
 from dataset_operator.passes import Passes
+from dataset_operator.telemetry.watched import Watched
 from pipeline_runtime.config import GROUP, VERSION
 
 # Children whose changes matter: what was edited or deleted by hand, pods that come and go.
@@ -23,31 +24,32 @@ _CHILDREN = (
     ("policy/v1", "poddisruptionbudgets"),
     (RAY_API_VERSION, "rayclusters"),
 )
+# How Kopf's own requests log in; asked again when the API server no longer takes the answer.
+LogIn = Callable[[], Awaitable[kopf.ConnectionInfo]]
 _OURS: dict[str, Any] = {EXPERIMENT_LABEL: kopf.PRESENT}
 
 
-def build_registry(passes: Passes) -> kopf.OperatorRegistry:
+def build_registry(passes: Passes, watched: Watched, log_in: LogIn) -> kopf.OperatorRegistry:
     """Handlers that wake an experiment for its own events and its children's."""
     registry = kopf.OperatorRegistry()
 
-    async def wake(namespace: str | None, name: str | None, **_: object) -> None:
-        if namespace and name:
-            passes.wake(namespace, name)
+    async def wake(event: Mapping[str, Any], **_: object) -> None:
+        watched.see(event["type"], event["object"])
+        metadata = event["object"]["metadata"]
+        passes.wake(metadata["namespace"], metadata["name"])
 
     async def wake_owner(namespace: str | None, labels: Mapping[str, str], **_: object) -> None:
         if namespace:
             passes.wake(namespace, labels[EXPERIMENT_LABEL])
 
-    kopf.on.login(registry=registry)(_log_in)
+    async def log_in_again(**_: object) -> kopf.ConnectionInfo:
+        return await log_in()
+
+    kopf.on.login(registry=registry)(log_in_again)
     kopf.on.event(GROUP, VERSION, "datasetexperiments", registry=registry)(wake)
     for version, plural in _CHILDREN:
         kopf.on.event(version, plural, labels=_OURS, registry=registry)(wake_owner)
     return registry
-
-
-def _log_in(**kwargs: Any) -> kopf.ConnectionInfo | None:
-    """As a pod by its service account, else by KUBECONFIG."""
-    return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
 
 
 def build_kopf_settings() -> kopf.OperatorSettings:

@@ -37,6 +37,11 @@ class Owner:
         return f"{self.name}-{self.uid.replace('-', '')[:_UID_CHARS]}"
 
     @property
+    def head_service(self) -> str:
+        """The head's Service, as KubeRay derives it (GenerateHeadServiceName)."""
+        return f"{self.ray_cluster}-head-svc"
+
+    @property
     def token_secret(self) -> str:
         """The Secret with Ray's token."""
         return f"{self.ray_cluster}-token"
@@ -59,9 +64,9 @@ class Owner:
             *(("PodDisruptionBudget", self.disruption_budget(role)) for role in budgets),
         )
 
-    def config_map(self, run_hash: str) -> str:
-        """The immutable copy of one run's config."""
-        return f"{self.ray_cluster}-{run_hash}"
+    def config_map(self, run: int, run_hash: str) -> str:
+        """The immutable copy of one run's config; runs of one hash may differ in their cluster."""
+        return f"{self.ray_cluster}-{run}-{run_hash}"
 
     def submission_id(self, attempt: int) -> str:
         """Ray's id of an attempt: the same again for a repeated submission of it."""

@@ -20,13 +20,25 @@ TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """One pod of the cluster; `waiting` says in words what it waits for, if it does."""
+    """One pod of the cluster.
+
+    Attributes:
+        waiting: what it waits for, in words, if it does.
+        created: when it was made; None if it is not said.
+        ends: when its time to end is over, if it was deleted.
+        out_of_memory: when one of its containers was last killed for want of memory.
+        lost: why it ended though nobody asked it to (evicted, its node gone), if it did.
+    """
 
     name: str
     uid: str
     role: Role
     ready: bool
     waiting: str = ""
+    created: datetime | None = None
+    ends: datetime | None = None
+    out_of_memory: datetime | None = None
+    lost: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +57,32 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How the training goes, as its driver says; None: not known.
+
+    Attributes:
+        ratio: share of the whole training that is done, 0 to 1.
+        production_wait_ratio: share of their time that trainers waited for data workers, 0 to 1.
+        metrics: the training's own, by name.
+    """
+
+    ratio: float | None = None
+    remaining_seconds: float | None = None
+    samples_per_second: float | None = None
+    production_wait_ratio: float | None = None
+    gpu_utilization_ratio: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """That the API server refuses what is to be made; `is_invalid` if for what it says."""
+
+    message: str
+    is_invalid: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """One look at everything that belongs to an experiment.
 
@@ -54,6 +92,10 @@ class Observed:
             there is no run, or the ConfigMap is gone.
         ray_reachable: whether the head's Jobs API answered.
         job: the job of the attempt in status; None if Ray does not know it, or was not reached.
+        progress: how a running job goes; None if its driver does not say.
+        children: our own beside the RayCluster and its token, by name, as they are.
+        foreign: what bears the name of a child and is not ours, as «Kind name».
+        refusal: what the API server said of what this pass wanted to make.
     """
 
     document: Mapping[str, Any]
@@ -63,7 +105,10 @@ class Observed:
     pods: tuple[Pod, ...] = ()
     ray_reachable: bool = False
     job: Job | None = None
-    missing_children: frozenset[str] = field(default_factory=frozenset)  # names of our own
+    progress: Progress | None = None
+    children: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    foreign: tuple[str, ...] = ()
+    refusal: Refusal | None = None
 
     @property
     def owner(self) -> Owner:

@@ -9,20 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from dataset_operator.errors import KubeConflict, OperatorError
 
 Key = tuple[str, str]  # namespace, name
 Reconcile = Callable[[str, str], Awaitable[float | None]]
+# Told of every pass: done, conflict, failed, defect or cancelled; the error's class if it failed;
+# seconds.
+Report = Callable[[str, str | None, float], None]
 
 # Passes wait for the API server most of their time; more than so many only queue up there.
 MAX_CONCURRENT = 20
 # Of a failed pass: doubled with every failure in a row, as controller-runtime's queues do.
 FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 60.0
+# A pass is a few requests; one that takes longer at the end is cut off, which it can be anywhere.
+CLOSE_SECONDS = 5.0
 _LOG = logging.getLogger(__name__)
+
+
+def _ignore(result: str, reason: str | None, seconds: float) -> None:
+    pass
 
 
 @dataclass(slots=True)
@@ -40,8 +51,11 @@ class Passes:
     """Runs passes; `wake` may be called from anything on the event loop."""
 
     reconcile: Reconcile
+    report: Report = _ignore
     max_concurrent: int = MAX_CONCURRENT
+    close_seconds: float = CLOSE_SECONDS
     count: int = 0  # passes so far
+    is_closing: bool = False
     _entries: dict[Key, _Entry] = field(default_factory=dict)
     _slots: asyncio.Semaphore = field(init=False)
 
@@ -50,19 +64,24 @@ class Passes:
 
     def wake(self, namespace: str, name: str) -> None:
         """See that a pass begins after now."""
+        if self.is_closing:
+            return
         entry = self._entries.setdefault((namespace, name), _Entry())
         entry.is_dirty = True
         if entry.task is None:
             entry.task = asyncio.create_task(self._run((namespace, name), entry))
-            entry.task.add_done_callback(_log_defect)
+            entry.task.add_done_callback(partial(_log_defect, namespace, name))
 
     async def close(self) -> None:
-        """End every timer, and every pass where it stands."""
+        """End every timer; passes come to their end if they do so soon."""
+        self.is_closing = True
         entries, self._entries = list(self._entries.values()), {}
         for entry in entries:
             if entry.timer is not None:
                 entry.timer.cancel()
         tasks = [entry.task for entry in entries if entry.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.close_seconds)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -71,7 +90,7 @@ class Passes:
         """Passes of one experiment until nothing woke it meanwhile; then the timer is set."""
         again: float | None = None
         try:
-            while entry.is_dirty:
+            while entry.is_dirty and not self.is_closing:
                 async with self._slots:
                     if entry.timer is not None:
                         entry.timer.cancel()
@@ -84,18 +103,32 @@ class Passes:
 
     async def _pass(self, key: Key, entry: _Entry) -> float | None:
         self.count += 1
-        namespace, name = key
+        result, reason, started = "defect", None, time.monotonic()
         try:
-            again = await self.reconcile(namespace, name)
+            again = await self.reconcile(*key)
+            result, entry.failures = "done", 0
+            return again
         except KubeConflict:
+            result = "conflict"
             return 0.0  # it changed since it was observed
         except OperatorError as error:
-            entry.failures += 1
-            pause = retry_seconds(entry.failures)
-            _LOG.warning("pass of %s/%s failed, again in %.0f s: %s", namespace, name, pause, error)
-            return pause
-        entry.failures = 0
-        return again
+            result, reason = "failed", type(error).__name__
+            return self._retry(key, entry, error)
+        except asyncio.CancelledError:
+            result = "cancelled"
+            raise
+        except Exception as error:
+            reason = type(error).__name__
+            raise
+        finally:
+            self.report(result, reason, time.monotonic() - started)
+
+    def _retry(self, key: Key, entry: _Entry, error: OperatorError) -> float:
+        entry.failures += 1
+        pause = retry_seconds(entry.failures)
+        about = {"namespace": key[0], "experiment": key[1], "reason": type(error).__name__}
+        _LOG.warning("a pass failed, again in %.0f s: %s", pause, error, extra=about)
+        return pause
 
     def _set_timer(self, key: Key, entry: _Entry, again: float | None) -> None:
         if self._entries.get(key) is not entry:
@@ -106,11 +139,12 @@ class Passes:
         entry.timer = asyncio.get_running_loop().call_later(again, self.wake, *key)
 
 
-def _log_defect(task: asyncio.Task[None]) -> None:
+def _log_defect(namespace: str, name: str, task: asyncio.Task[None]) -> None:
     """A defect of ours ends one experiment's passes until its next event, and is told in full."""
     error = None if task.cancelled() else task.exception()
     if error is not None:
-        _LOG.error("a pass ended by a defect", exc_info=error)
+        about = {"namespace": namespace, "experiment": name, "reason": type(error).__name__}
+        _LOG.error("a pass ended by a defect", exc_info=error, extra=about)
 
 
 def retry_seconds(failures: int) -> float:

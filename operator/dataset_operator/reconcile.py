@@ -9,22 +9,33 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from dataset_operator.api import TOKEN_KEY
+from dataset_operator.builders.raycluster import RENDERED_FROM
+from dataset_operator.errors import KubeRefused
 from dataset_operator.kube.client import Kube
 from dataset_operator.kube.execute import execute
 from dataset_operator.kube.observe import observe
 from dataset_operator.names import Owner
+from dataset_operator.observed import Observed, Refusal
 from dataset_operator.plan import plan
+from dataset_operator.plan.decision import Decision
+from dataset_operator.ray.endpoints import Connect
 from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.settings import OperatorSettings
 from pipeline_runtime.config import KIND
 
 _TOKEN_BYTES = 32
-# The one endpoint resolver: how the Jobs API of an experiment's cluster is reached.
-Connect = Callable[[Owner, str], RayJobs]
+
+
+def _build_refusal(refused: KubeRefused) -> Refusal:
+    """In the words of the experiment's own fields."""
+    message = str(refused)
+    for theirs, ours in RENDERED_FROM.items():
+        message = message.replace(theirs, ours)
+    return Refusal(message=message, is_invalid=refused.is_invalid)
 
 
 def _now() -> datetime:
@@ -54,12 +65,47 @@ class Reconciler:
         jobs = await self._connect(owner)
         observed = await observe(self.kube, jobs, document)
         fresh_token = secrets.token_urlsafe(_TOKEN_BYTES)
-        decision = plan(observed, self.settings, self.now(), fresh_token)
-        await execute(self.kube, jobs, observed, decision)
+        observed, decision = await self._decide(observed, fresh_token)
+        try:
+            await execute(self.kube, jobs, observed, decision)
+        except KubeRefused as refused:
+            await self._say(observed, refused)
+            raise
         return decision.again_seconds
 
+    async def _decide(self, observed: Observed, token: str) -> tuple[Observed, Decision]:
+        """The plan; made again if a dry run tells that the API server refuses what it would make.
+
+        Nothing is given up for a cluster that cannot be made.
+        """
+        decision = plan(observed, self.settings, self.now(), token)
+        if decision.trial is None:
+            return observed, decision
+        try:
+            await self.kube.try_out(decision.trial)
+        except KubeRefused as refused:
+            observed = replace(observed, refusal=_build_refusal(refused))
+            return observed, plan(observed, self.settings, self.now(), token)
+        return observed, decision
+
+    async def _say(self, observed: Observed, refused: KubeRefused) -> None:
+        """Tell what a dry run did not foresee: a quota of another kind, a missing right."""
+        fresh = await self.kube.get(KIND, observed.owner.namespace, observed.owner.name)
+        if fresh is None:
+            return
+        observed = replace(observed, document=fresh, refusal=_build_refusal(refused))
+        said = plan(observed, self.settings, self.now(), "")
+        only_said = Decision(
+            status=said.status, has_finalizer=said.has_finalizer, events=said.events
+        )
+        await execute(self.kube, None, observed, only_said)
+
     async def _connect(self, owner: Owner) -> RayJobs | None:
+        """The cluster's Ray; None without a cluster or its token."""
         secret = await self.kube.get("Secret", owner.namespace, owner.token_secret)
-        if secret is None:
+        cluster = await self.kube.get("RayCluster", owner.namespace, owner.ray_cluster)
+        if secret is None or cluster is None:
             return None
-        return self.connect(owner, base64.b64decode(secret["data"][TOKEN_KEY]).decode())
+        token = base64.b64decode(secret["data"][TOKEN_KEY]).decode()
+        service = cluster.get("status", {}).get("head", {}).get("serviceName")
+        return self.connect(owner, token, service)

@@ -1,4 +1,7 @@
-"""The operator as a process: watches, passes and clients for as long as it lives."""
+"""The operator's work for as long as it lives: watches that wake passes.
+
+`process` puts clients, telemetry and signals around it.
+"""
 
 from __future__ import annotations
 
@@ -8,40 +11,72 @@ from collections.abc import AsyncIterator, Collection
 
 import kopf
 
-from dataset_operator.handlers import build_kopf_settings, build_registry
-from dataset_operator.passes import Passes
+from dataset_operator.handlers import LogIn, build_kopf_settings, build_registry
+from dataset_operator.kube.login import Login, has_kubeconfig
+from dataset_operator.passes import Passes, Reconcile
 from dataset_operator.reconcile import Reconciler
+from dataset_operator.telemetry.logs import bind
+from dataset_operator.telemetry.metrics import OperatorMetrics
+from dataset_operator.telemetry.watched import Watched
 
 
 @contextlib.asynccontextmanager
 async def serving(
-    reconciler: Reconciler, namespaces: Collection[str] = ()
+    reconciler: Reconciler,
+    namespaces: Collection[str] = (),
+    *,
+    log_in: LogIn | None = None,
+    metrics: OperatorMetrics | None = None,
+    stop: asyncio.Event | None = None,
 ) -> AsyncIterator[Passes]:
     """Reconcile the experiments of these namespaces, of all if none is named.
 
-    Kopf finds the API server as kubectl does, by KUBECONFIG or the pod's service account.
+    At the end the watches stop first, so that nothing wakes passes, then the passes.
+
+    Args:
+        log_in: credentials of the watches; None: KUBECONFIG, else the pod's service account.
+        metrics: counts the passes, and what comes through the watch.
+        stop: is set when the watches ended by themselves.
+
+    Raises:
+        Exception: what ended the watches.
     """
-    passes = Passes(reconciler.reconcile)
-    stop, ready = asyncio.Event(), asyncio.Event()
+    log_in = log_in or Login(in_cluster=not has_kubeconfig()).connection
+    metrics = metrics or OperatorMetrics(Watched())
+    passes = Passes(_bind_passes(reconciler, metrics.watched), report=metrics.count_pass)
+    ending, ready = asyncio.Event(), asyncio.Event()
     watching = asyncio.create_task(
         kopf.operator(
-            registry=build_registry(passes),
+            registry=build_registry(passes, metrics.watched, log_in),
             settings=build_kopf_settings(),
             namespaces=namespaces,
             clusterwide=not namespaces,
             standalone=True,  # one active replica is a lease's business, not peering's
-            stop_flag=stop,
+            stop_flag=ending,
             ready_flag=ready,
         )
     )
+    if stop is not None:
+        watching.add_done_callback(lambda _: stop.set())
     started = asyncio.create_task(ready.wait())
     try:
         await asyncio.wait({watching, started}, return_when=asyncio.FIRST_COMPLETED)
         if watching.done():
-            await watching  # raises what ended it
+            await watching
         yield passes
     finally:
         started.cancel()
-        stop.set()
-        await asyncio.gather(watching, return_exceptions=True)
+        ending.set()
+        await asyncio.wait({watching})
         await passes.close()
+    await watching
+
+
+def _bind_passes(reconciler: Reconciler, watched: Watched) -> Reconcile:
+    """Passes whose log records say what they are about."""
+
+    async def reconcile(namespace: str, name: str) -> float | None:
+        bind(namespace=namespace, experiment=name, attempt=watched.attempt(namespace, name))
+        return await reconciler.reconcile(namespace, name)
+
+    return reconcile

@@ -63,12 +63,21 @@ class OperatorSettings(SpecModel):
     storage_secret: str | None = None
     gpu_resource: str | None = "nvidia.com/gpu"  # None: trainers get no device of a plugin
     service_account: str | None = None
+    # Which others a template may name, by the experiment's namespace; "*" stands for every one.
+    service_accounts: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    # What a run's data workers begin with, within the spec's bounds; None: minReplicas.
+    data_worker_replicas: Annotated[int, Field(ge=1)] | None = None
     resources: RoleResources = Field(default_factory=RoleResources)
     network: NetworkSettings = Field(default_factory=NetworkSettings)
     run_as_user: Annotated[int, Field(ge=1)] = 1000  # of the runtime image
     termination_grace_seconds: Annotated[int, Field(ge=0)] = DEFAULT_GRACE_SECONDS
     shared_memory_percent: Annotated[int, Field(ge=1, le=95)] = 40  # of a pod's memory limit
     tolerations: tuple[dict[str, Any], ...] = ()
+
+    def allows_service_account(self, namespace: str, name: str) -> bool:
+        """Whether an experiment's template may name this service account."""
+        listed = {*self.service_accounts.get("*", ()), *self.service_accounts.get(namespace, ())}
+        return name == self.service_account or name in listed
 
 
 def parse_settings(document: Mapping[str, Any]) -> OperatorSettings:

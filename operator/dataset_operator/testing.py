@@ -1,76 +1,183 @@
 """A stand-in for a Ray head, for tests on clusters whose pods run nothing.
 
-A real HTTP server on loopback with what the operator uses of Ray: the Jobs API and its token. A
-contract suite holds it equal to a real `ray start --head`. It can be slow, lose answers, crash and
-forget, which a real one does too rarely to be tested with.
+A real HTTP server on loopback with what the operator uses of Ray: the Jobs API with its packages
+and its token, and the metrics that the driver serves. A contract suite holds it equal to a real
+`ray start --head`. It can be slow, lose answers, crash, forget and lie, which a real one does too
+rarely to be tested with.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+import aiohttp
 from aiohttp import web
 
+from dataset_operator.api import DASHBOARD_PORT, RUNTIME_METRICS_PORT
+from dataset_operator.names import Owner
+from dataset_operator.ray.endpoints import send
+from dataset_operator.ray.jobs import HttpRayJobs
+from dataset_operator.ray.submission import EXPERIMENT_FILE
+from dataset_operator.ray.transport import MAX_ANSWER_BYTES, REQUEST_SECONDS, Answer, Request
+
+# Answers that are still to come when a test ends are not waited for.
+_SHUTDOWN_SECONDS = 0.1
 _ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a job ends whose entrypoint is known to the stand-in."""
+
+    status: str
+    exit_code: int | None = None
+    log: str = ""
+
+    @property
+    def message(self) -> str:
+        """What Ray says of it."""
+        if self.status == "SUCCEEDED":
+            return "Job finished successfully."
+        return (
+            f"Job entrypoint command failed with exit code {self.exit_code}, last available logs "
+            f"(truncated to 20,000 chars):\n{self.log}"
+        )
+
+
+# What a head that is not one, or not well, may answer instead.
+LIES: dict[str, Callable[[], web.Response]] = {
+    "garbage": lambda: web.Response(body=b"\x00\xff{not json"),
+    "a page": lambda: web.Response(text="<html>Welcome</html>", content_type="text/html"),
+    "a list": lambda: web.json_response([1, 2, 3]),
+    "an unknown state": lambda: web.json_response({"status": "EXPLODED", "message": "boo"}),
+    "no state": lambda: web.json_response({"message": None}),
+    "numbers for words": lambda: web.json_response({"status": 7, "driver_exit_code": "one"}),
+    "a deep one": lambda: web.Response(body=b"[" * MAX_ANSWER_BYTES),
+    "half a character": lambda: web.Response(body=b'{"status": "FAILED", "message": "\\ud800"}'),
+    "nothing": lambda: web.Response(),
+    "a huge answer": lambda: web.Response(body=b"x" * (MAX_ANSWER_BYTES + 1)),
+    "an error": lambda: web.Response(status=500, text="Traceback (most recent call last): …"),
+    "another 404": lambda: web.Response(status=404, text="404: Not Found"),
+    "a redirect": lambda: web.Response(status=302, headers={"Location": "/elsewhere"}),
+    "a bad gateway": lambda: web.Response(status=502, text="Bad Gateway"),
+}
 
 
 @dataclass(slots=True)
 class StandInRay:
-    """A head's Jobs API; use it as an async context.
+    """A head; use it as an async context.
 
     Attributes:
-        token: what requests must carry.
+        token: what requests of the Jobs API must carry.
+        host: the address that it listens on.
         delay_seconds: every answer comes so late.
         answers_lost: so many of the next requests are carried out and their answers lost.
+        lie: a key of LIES, given for every answer of the Jobs API and the metrics.
         starts: whether submitted jobs run at once; else they stay PENDING.
+        endings: entrypoints that end at once, and how; every other runs until `end`.
+        metrics: the page of the driver's metrics; "": nothing serves them, as before it trains.
+        packages: what was uploaded, by name.
     """
 
     token: str
+    host: str = "127.0.0.1"
     delay_seconds: float = 0.0
     answers_lost: int = 0
+    lie: str = ""
     starts: bool = True
+    endings: dict[str, Ending] = field(default_factory=dict)
+    metrics: str = ""
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    url: str = ""
+    packages: dict[str, bytes] = field(default_factory=dict)
+    urls: dict[int, str] = field(default_factory=dict)  # by the port that a real head has
     _runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> Self:
-        app = web.Application(middlewares=[self._guard])
+        app = web.Application(middlewares=[self._guard], client_max_size=100 << 20)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_put("/api/packages/gcs/{name}", self._upload)
         app.router.add_post("/api/jobs/", self._submit)
         app.router.add_get("/api/jobs/{id}", self._get)
+        app.router.add_get("/api/jobs/{id}/logs", self._logs)
         app.router.add_post("/api/jobs/{id}/stop", self._stop)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        host, port = self._runner.addresses[0][:2]
-        self.url = f"http://{host}:{port}"
+        for _ in (DASHBOARD_PORT, RUNTIME_METRICS_PORT):
+            await web.TCPSite(self._runner, self.host, 0).start()
+        ports = (DASHBOARD_PORT, RUNTIME_METRICS_PORT)
+        for port, address in zip(ports, self._runner.addresses, strict=True):
+            self.urls[port] = f"http://{address[0]}:{address[1]}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
         assert self._runner is not None
         await self._runner.cleanup()
 
+    @property
+    def url(self) -> str:
+        """Of its dashboard's port."""
+        return self.urls[DASHBOARD_PORT]
+
+    def connect(self, session: aiohttp.ClientSession) -> Callable[..., HttpRayJobs]:
+        """A `Connect` that finds this head for every experiment, and learns its token."""
+
+        def connect(owner: Owner, token: str, service: str | None = None) -> HttpRayJobs:
+            self.token = self.token or token
+            return HttpRayJobs(endpoint=PortsOf(session=session, urls=self.urls), token=token)
+
+        return connect
+
+    # --- what may happen ------------------------------------------------------------------------
+
     def end(self, submission_id: str, status: str, **more: Any) -> None:
         """End a job: SUCCEEDED, FAILED or STOPPED, with message and driver_exit_code."""
         self.jobs[submission_id] |= {"status": status, **more}
 
     def crash(self) -> None:
-        """Forget every job, as a head does that was replaced."""
+        """Forget everything, as a head does that was replaced."""
         self.jobs.clear()
+        self.packages.clear()
+
+    def experiment_of(self, submission_id: str) -> dict[str, Any]:
+        """What the driver of a job would read."""
+        uri = self.jobs[submission_id]["runtime_env"]["working_dir"]
+        content = io.BytesIO(self.packages[uri.removeprefix("gcs://")])
+        with zipfile.ZipFile(content) as package:
+            experiment: dict[str, Any] = json.loads(package.read(EXPERIMENT_FILE))
+        return experiment
+
+    # --- what it serves -------------------------------------------------------------------------
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
         given = {request.headers.get(name) for name in ("Authorization", "X-Ray-Authorization")}
-        if f"Bearer {self.token}" not in given:
-            return web.Response(status=401, text="Unauthorized: Missing or invalid token")
+        if request.path.startswith("/api/") and f"Bearer {self.token}" not in given:
+            return web.Response(status=401, text="Unauthorized: Missing authentication token")
         await asyncio.sleep(self.delay_seconds)
+        if self.lie:
+            return LIES[self.lie]()
         response: web.StreamResponse = await handler(request)
         if self.answers_lost > 0:
             self.answers_lost -= 1
             assert request.transport is not None
             request.transport.abort()
         return response
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        if not self.metrics:
+            assert request.transport is not None
+            request.transport.abort()
+        return web.Response(text=self.metrics)
+
+    async def _upload(self, request: web.Request) -> web.Response:
+        self.packages[request.match_info["name"]] = await request.read()
+        return web.Response()
 
     async def _submit(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -88,20 +195,45 @@ class StandInRay:
             "runtime_env": body.get("runtime_env", {}),
             "driver_exit_code": None,
         }
+        if ending := self.endings.get(body["entrypoint"]):
+            code = 0 if ending.status == "SUCCEEDED" else ending.exit_code
+            self.end(name, ending.status, message=ending.message, driver_exit_code=code)
         return web.json_response({"job_id": name, "submission_id": name})
 
     async def _get(self, request: web.Request) -> web.Response:
         job = self.jobs.get(request.match_info["id"])
+        return _unknown(request) if job is None else web.json_response(job)
+
+    async def _logs(self, request: web.Request) -> web.Response:
+        job = self.jobs.get(request.match_info["id"])
         if job is None:
-            text = f"Job {request.match_info['id']} does not exist"
-            return web.Response(status=404, text=text)
-        return web.json_response(job)
+            return _unknown(request)
+        ending = self.endings.get(job["entrypoint"])
+        return web.json_response({"logs": ending.log if ending else ""})
 
     async def _stop(self, request: web.Request) -> web.Response:
         job = self.jobs.get(request.match_info["id"])
         if job is None:
-            return web.Response(status=404, text="it does not exist")
+            return _unknown(request)
         stopped = job["status"] not in _ENDED
         if stopped:
             job |= {"status": "STOPPED", "message": "Job was intentionally stopped."}
         return web.json_response({"stopped": stopped})
+
+
+def _unknown(request: web.Request) -> web.Response:
+    return web.Response(status=404, text=f"Job {request.match_info['id']} does not exist")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortsOf:
+    """An `Endpoint` to servers on this machine, each by the port that a head has."""
+
+    session: aiohttp.ClientSession
+    urls: dict[int, str]
+    max_seconds: float = REQUEST_SECONDS  # no request waits longer
+
+    async def send(self, request: Request) -> Answer:
+        """See Endpoint."""
+        request = replace(request, seconds=min(request.seconds, self.max_seconds))
+        return await send(self.session, self.urls[request.port], request)

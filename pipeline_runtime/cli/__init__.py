@@ -1,7 +1,9 @@
 """The command line: `lastmile`, and `kubectl lastmile`, which is the same program.
 
 One module a command; `failures` says what each kind of error prints and which code it exits with.
-Commands of other packages join through the entry-point group `lastmile.commands`, each a Typer app.
+Commands of other packages join through the entry-point group `lastmile.commands`: functions that
+are given the app and add what they have. In their context's `obj` they find `fetch_run`, since they
+import nothing from here.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import typer
 
 from pipeline_runtime.cli import explain, report, run, sample_data, validate
 from pipeline_runtime.cli.failures import EXIT_CODES_HELP, EXIT_INTERRUPTED, exiting
+from pipeline_runtime.cli.fetch import fetch_run
 
 app = typer.Typer(
     name="lastmile",
@@ -32,11 +35,12 @@ def _print_version(value: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: bool = typer.Option(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
-    pass
+    context.obj = fetch_run
 
 
 app.command("run")(run.run)
@@ -45,7 +49,7 @@ app.command("explain")(explain.explain)
 app.command("sample-data")(sample_data.sample_data)
 app.command("report")(report.report)
 for _point in importlib.metadata.entry_points(group="lastmile.commands"):
-    app.add_typer(_point.load(), name=_point.name)
+    _point.load()(app)
 
 
 def main() -> None:

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from pipeline_runtime.metrics import Pace
 from pipeline_runtime.monitor import MonitorState
 from pipeline_runtime.run.prepare import PreparedRun
-from pipeline_runtime.run.summarise import time_shares, total_counts
 
 # In a log file or CI a line this often says enough.
 LOG_SECONDS = 10.0
@@ -26,7 +26,6 @@ class RunProgress:
     run: PreparedRun | None = None
     _live: Live | None = None
     _last_line: float = 0.0
-    _first: tuple[float, int] | None = None  # (seconds, rows) of the first reading with rows
     _notes: set[str] = field(default_factory=set)
 
     def __enter__(self) -> RunProgress:
@@ -61,46 +60,38 @@ class RunProgress:
             self._notes.add(text)
             self.console.print(text, soft_wrap=True)
 
-    def state(self, state: MonitorState) -> None:
+    def state(self, state: MonitorState, pace: Pace | None) -> None:
         """Show a reading."""
         for warning in state.warnings:
             self.note(f"warning: {warning}")
         if self.run is None or not state.ranks:
             return
-        line = self._line(self.run, state)
+        line = _describe(self.run, state, pace or Pace(progress_ratio=0.0))
         if self._live is not None:
             self._live.update(Text(line, no_wrap=True, overflow="ellipsis"))
         elif time.monotonic() - self._last_line >= LOG_SECONDS:
             self._last_line = time.monotonic()
             self.console.print(line, soft_wrap=True)
 
-    def _line(self, run: PreparedRun, state: MonitorState) -> str:
-        ranks = list(state.ranks.values())
-        counts = total_counts(ranks)
-        rows = counts[0].rows if counts else 0
-        seconds = max(rank.seconds for rank in ranks)
-        if self._first is None and rows:
-            self._first = (seconds, rows)
-        rate = self._rate(seconds, rows)
-        samples = sum(rank.attempt_samples for rank in ranks) / seconds if seconds else 0.0
-        waited = time_shares(ranks).get("production", 0.0)
-        parts = [
-            f"epoch {ranks[0].epoch + 1}/{run.experiment.spec.training.epochs}",
-            f"step {ranks[0].step:,}",
-            f"{100 * rows / max(1, run.planned_rows):.0f} %",
-            f"{rate:,.0f} rows/s",
-            f"{samples:,.0f} samples/s",
-            f"waited {100 * waited:.0f} %",
-        ]
-        loss = ranks[0].metrics.get("loss")
-        parts += [f"loss {loss:.4f}"] if loss is not None else []
-        parts += [f"ETA {_duration((run.planned_rows - rows) / rate)}"] if rate > 0 else []
-        return " · ".join(parts)
 
-    def _rate(self, seconds: float, rows: int) -> float:
-        if self._first is None or seconds <= self._first[0]:
-            return rows / seconds if seconds else 0.0
-        return (rows - self._first[1]) / (seconds - self._first[0])
+def _describe(run: PreparedRun, state: MonitorState, pace: Pace) -> str:
+    first = state.ranks[min(state.ranks)]
+    parts = [
+        f"epoch {first.epoch + 1}/{run.experiment.spec.training.epochs}",
+        f"step {first.step:,}",
+        f"{100 * pace.progress_ratio:.0f} %",
+    ]
+    if pace.rows_per_second is not None:
+        parts.append(f"{pace.rows_per_second:,.0f} rows/s")
+    if pace.samples_per_second is not None:
+        parts.append(f"{pace.samples_per_second:,.0f} samples/s")
+    if pace.production_wait_ratio is not None:
+        parts.append(f"waited {100 * pace.production_wait_ratio:.0f} %")
+    if "loss" in first.metrics:
+        parts.append(f"loss {first.metrics['loss']:.4f}")
+    if pace.remaining_seconds is not None:
+        parts.append(f"ETA {_duration(pace.remaining_seconds)}")
+    return " · ".join(parts)
 
 
 def _duration(seconds: float) -> str:

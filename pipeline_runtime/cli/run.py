@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
@@ -21,6 +21,11 @@ from pipeline_runtime.cli.options import (
 )
 from pipeline_runtime.config import LoadedManifest, load_manifests
 from pipeline_runtime.errors import AlreadyComplete
+
+if TYPE_CHECKING:  # these import ray and torch, which --help does without
+    from pipeline_runtime.run.logs import LogKeeper
+    from pipeline_runtime.run.prepare import PreparedRun, RunOptions
+    from pipeline_runtime.run.session import Finished
 
 
 def run(
@@ -91,40 +96,52 @@ def _working_dir(manifest: LoadedManifest) -> tuple[str, ...]:
     return (str((base / folder).resolve()),)
 
 
-def _run(manifest: LoadedManifest, text: str, options: object, *, as_json: bool) -> int:
-    from pipeline_runtime.cli.progress import RunProgress
+def _run(manifest: LoadedManifest, text: str, options: RunOptions, *, as_json: bool) -> int:
     from pipeline_runtime.report.terminal import print_summary
-    from pipeline_runtime.run.prepare import RunOptions
-    from pipeline_runtime.run.session import Watcher, run_experiment
+    from pipeline_runtime.run.logs import keeping_log
 
-    assert isinstance(options, RunOptions)
-    console = make_console(stderr=True)
-    with RunProgress(console=console) as progress:
-        watcher = Watcher(
-            on_prepared=progress.prepared,
-            on_metrics_port=lambda port: progress.note(f"metrics: http://127.0.0.1:{port}/metrics"),
-            on_state=progress.state,
-            on_stop=lambda count: progress.note(_STOPPING if count == 1 else "stopping at once"),
-        )
+    with keeping_log() as log:
         try:
-            # Ray prints what befell a worker to standard output, which is for the result alone.
-            with placing(manifest), contextlib.redirect_stdout(sys.stderr):
-                finished = run_experiment(manifest.experiment, text, options, watcher)
+            finished = _carry_out(manifest, text, options, log)
         except AlreadyComplete as done:
             print(done, file=sys.stderr if as_json else sys.stdout)
             if as_json:
                 print(done.summary)
             return EXIT_OK
-    if as_json:
-        print(finished.summary.model_dump_json(by_alias=True, indent=2))
-    else:
-        print_summary(make_console(), finished.summary)
-        print(f"report: {finished.output / 'report.html'}")
-    outcome = finished.outcome
-    if outcome.kind != "Complete" and finished.summary.checkpoints.last:
-        print(f"last checkpoint: {finished.summary.checkpoints.last}", file=sys.stderr)
-        print("resume: the same command with --resume", file=sys.stderr)
+        if as_json:
+            print(finished.summary.model_dump_json(by_alias=True, indent=2))
+        else:
+            print_summary(make_console(), finished.summary)
+            print(f"report: {finished.output / 'report.html'}")
+        outcome = finished.outcome
+        if outcome.kind != "Complete" and finished.summary.checkpoints.last:
+            print(f"last checkpoint: {finished.summary.checkpoints.last}", file=sys.stderr)
+            print("resume: the same command with --resume", file=sys.stderr)
     return EXIT_INTERRUPTED if outcome.kind == "Interrupted" else exit_code_of(outcome.error_kind)
+
+
+def _carry_out(
+    manifest: LoadedManifest, text: str, options: RunOptions, log: LogKeeper
+) -> Finished:
+    """The run itself, shown while it goes on."""
+    from pipeline_runtime.cli.progress import RunProgress
+    from pipeline_runtime.run.session import Watcher, run_experiment
+
+    with RunProgress(console=make_console(stderr=True)) as progress:
+
+        def on_prepared(run: PreparedRun) -> None:
+            progress.prepared(run)
+            log.keep(run.run_location)
+
+        watcher = Watcher(
+            on_prepared=on_prepared,
+            on_metrics_port=lambda port: progress.note(f"metrics: http://127.0.0.1:{port}/metrics"),
+            on_state=progress.state,
+            on_stop=lambda count: progress.note(_STOPPING if count == 1 else "stopping at once"),
+        )
+        # Ray prints what befell a worker to standard output, which is for the result alone.
+        with placing(manifest), contextlib.redirect_stdout(sys.stderr):
+            return run_experiment(manifest.experiment, text, options, watcher)
 
 
 _STOPPING = "stopping after this step, with a checkpoint (Ctrl-C again: at once, without)"

@@ -43,6 +43,7 @@ from pipeline_runtime.config.experiment import (
     UsageStatus,
     WorkerStatus,
 )
+from pipeline_runtime.config.location import locate_artifacts
 from pipeline_runtime.config.manifest import LoadedManifest, load_manifests, parse_manifests
 from pipeline_runtime.config.overrides import apply_overrides
 from pipeline_runtime.config.parsing import parse_experiment, parse_stored
@@ -107,6 +108,7 @@ __all__ = [
     "diff_configs",
     "hash_config",
     "load_manifests",
+    "locate_artifacts",
     "parse_experiment",
     "parse_manifests",
     "parse_quantity",

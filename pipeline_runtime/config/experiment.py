@@ -226,6 +226,8 @@ class TrainerStatus(StatusModel):
     """Share of time the trainers waited for data."""
     metrics: Annotated[tuple[MetricStatus, ...], Field(max_length=MAX_STATUS_METRICS)] = ()
     """The trainer's own metrics, at most 16."""
+    last_update_time: TimeText | None = None
+    """When these last changed."""
 
 
 class UsageStatus(StatusModel):
@@ -260,6 +262,8 @@ class ExperimentStatus(StatusModel):
     `Complete`, `Failed`."""
     phase: StatusText | None = None
     """For printing; never read."""
+    artifacts_uri: StatusText | None = None
+    """Where its runs leave checkpoints, reports and logs, each in a folder of its own."""
     ray_cluster_name: StatusText | None = None
     """The RayCluster that runs it."""
     run: Count | None = None

@@ -40,10 +40,11 @@ _PREFETCH_PIECES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayDataOptions:
-    """How executions run on this cluster."""
+    """How executions run on this cluster; `labels` are those of the nodes that may work on them."""
 
     preserve_order: bool = False
     broadcast: bool = True
+    labels: dict[str, str] | None = None
 
 
 def build_dataset(
@@ -140,6 +141,7 @@ def _configure(context: ray.data.DataContext, options: RayDataOptions) -> None:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_options.preserve_order = options.preserve_order
+    context.execution_options.label_selector = options.labels
 
 
 @dataclass(frozen=True, slots=True)

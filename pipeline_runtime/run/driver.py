@@ -22,6 +22,7 @@ from pipeline_runtime.feed.data_config import OneTrainerDataConfig
 from pipeline_runtime.feed.ray_data import RayDataOptions, build_dataset
 from pipeline_runtime.monitor import MonitorState, failure_reporter, start_monitor
 from pipeline_runtime.plan import Group, StreamPlan
+from pipeline_runtime.run.placement import find_placement
 from pipeline_runtime.run.prepare import PreparedRun, RunOptions
 from pipeline_runtime.training.worker import WorkerPlan, dataset_name, train_worker
 
@@ -31,6 +32,10 @@ WATCH_SECONDS = 0.5
 STOP_SECONDS = 60.0
 # Where Ray keeps what its processes wrote, on the machine where they ran.
 _RAY_LOGS = "Ray's logs below /tmp/ray/session_latest/logs"
+_NO_CUDA = (
+    "Ray counts GPUs on the trainers, torch finds no CUDA there: they train on their CPUs; check "
+    "the image's torch and the nodes' driver"
+)
 _LOG = logging.getLogger(__name__)
 
 
@@ -134,10 +139,10 @@ def _is_death(failure: BaseException | None) -> bool:
 
 
 def _build_trainer(run: PreparedRun, options: RunOptions, monitor: Any) -> TorchTrainer:
-    trainers = run.experiment.spec.trainers
-    gpus = trainers.gpus_per_replica > 0
-    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    use_gpu = gpus and resources.get("GPU", 0) >= run.world_size
+    gpus = run.experiment.spec.trainers.gpus_per_replica > 0
+    place = find_placement(run.world_size, wants_gpus=gpus)
+    if place.takes_gpus and not place.has_cuda:
+        ray.get(monitor.warn.remote(_NO_CUDA))
     plan = WorkerPlan(
         training=run.experiment.spec.training,
         stream=run.plan.training,
@@ -154,26 +159,35 @@ def _build_trainer(run: PreparedRun, options: RunOptions, monitor: Any) -> Torch
         train_worker,
         train_loop_config={"plan": plan},
         scaling_config=ScalingConfig(
-            num_workers=run.world_size, use_gpu=use_gpu, resources_per_worker=_resources(use_gpu)
+            num_workers=run.world_size,
+            use_gpu=place.takes_gpus,
+            resources_per_worker={"CPU": 1, "GPU": 1} if place.takes_gpus else {"CPU": 1},
+            label_selector=place.training,  # type: ignore[call-arg]  # of Ray Train's own class
         ),
-        torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo"),
+        torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if place.has_cuda else "gloo"),
         run_config=RunConfig(
             name=run.run_location.path.rsplit("/", 1)[-1],
-            storage_path=str(options.output.absolute() / "ray"),
             failure_config=FailureConfig(max_failures=0),
+            **_storage(run, options),
         ),
-        datasets=_datasets(run, monitor),
+        datasets=_datasets(run, monitor, place.data),
         dataset_config=OneTrainerDataConfig(),
     )
 
 
-def _resources(use_gpu: bool) -> dict[str, float]:
-    return {"CPU": 1, "GPU": 1} if use_gpu else {"CPU": 1}
+def _storage(run: PreparedRun, options: RunOptions) -> dict[str, Any]:
+    """Where Ray Train keeps its own few files: a place that every rank's node can reach."""
+    if options.address == "local":
+        return {"storage_path": str(options.output.absolute() / "ray")}
+    location = run.run_location.join("ray")
+    return {"storage_path": location.path, "storage_filesystem": location.filesystem}
 
 
-def _datasets(run: PreparedRun, monitor: Any) -> dict[str, Any]:
+def _datasets(run: PreparedRun, monitor: Any, labels: dict[str, str] | None) -> dict[str, Any]:
     def build(stream: StreamPlan, groups: tuple[Group, ...], *, ordered: bool) -> ray.data.Dataset:
-        data_options = RayDataOptions(preserve_order=ordered, broadcast=run.plan.broadcast)
+        data_options = RayDataOptions(
+            preserve_order=ordered, broadcast=run.plan.broadcast, labels=labels
+        )
         return build_dataset(
             stream, groups, run.piece_rows, data_options, failure_reporter(monitor)
         )

@@ -21,12 +21,13 @@ import pyarrow as pa
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.metrics import MetricsServer, RunCollector
+from pipeline_runtime.metrics import MetricsServer, Pace, RunCollector
 from pipeline_runtime.monitor import MonitorState
 from pipeline_runtime.plan import plan_document
 from pipeline_runtime.report.html import build_report
 from pipeline_runtime.run.cluster import connected, world_size_of
 from pipeline_runtime.run.driver import Outcome, StopRequest, execute
+from pipeline_runtime.run.pace import PaceMeter
 from pipeline_runtime.run.prepare import PreparedRun, RunOptions, prepare_run
 from pipeline_runtime.run.summarise import HistoryRates, build_summary
 from pipeline_runtime.sources import Location
@@ -49,7 +50,7 @@ class Watcher:
 
     on_prepared: Callable[[PreparedRun], None] = field(default=lambda run: None)
     on_metrics_port: Callable[[int], None] = field(default=lambda port: None)
-    on_state: Callable[[MonitorState], None] = field(default=lambda state: None)
+    on_state: Callable[[MonitorState, Pace | None], None] = field(default=lambda state, pace: None)
     on_stop: Callable[[int], None] = field(default=lambda count: None)
 
 
@@ -95,20 +96,22 @@ def _execute(run: PreparedRun, options: RunOptions, watcher: Watcher) -> Outcome
     watcher.on_metrics_port(server.port)
     until = run.resume.step if run.resume else None
     rates = HistoryRates({"rows": float(run.resumed_rows)})
+    meter = PaceMeter(run.planned_rows)
     try:
         with (
-            _signals(watcher) as stop,
             connected(options.address, run.world_size, verbose=options.verbose),
+            _signals(watcher) as stop,  # after Ray, which takes SIGTERM for itself (ray#17308)
         ):
             recorder = _Recorder(
                 report.HistoryWriter(options.output / "metrics.parquet", keep_until_step=until)
             )
 
             def watch(state: MonitorState) -> None:
-                collector.update(state.ranks)
+                pace = meter.measure(list(state.ranks.values()))
+                collector.update(state.ranks, pace)
                 for point in state.history:
                     recorder.append(point.seconds, point.epoch, point.step, rates.convert(point))
-                watcher.on_state(state)
+                watcher.on_state(state, pace)
 
             try:
                 outcome = execute(run, options, stop, watch)

@@ -28,12 +28,12 @@ from pipeline_runtime.config import ExperimentSpec
 _DNS_PORTS = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
 
 
-def build_config_map(owner: Owner, run_hash: str, config: Mapping[str, Any]) -> Document:
+def build_config_map(owner: Owner, run: int, run_hash: str, config: Mapping[str, Any]) -> Document:
     """The copy of a run's config for people and tools; the driver gets its own with the job."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": build_metadata(owner, owner.config_map(run_hash)),
+        "metadata": build_metadata(owner, owner.config_map(run, run_hash)),
         "immutable": True,
         "data": {CONFIG_KEY: json.dumps(config, indent=2, sort_keys=True)},
     }

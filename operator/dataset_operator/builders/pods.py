@@ -35,6 +35,12 @@ from pipeline_runtime.config import (
 )
 from pipeline_runtime.config import DataWorkers as Workers
 
+# Where the spec speaks of a role's pods.
+SPEC_FIELDS: Mapping[Role, str] = {
+    HEAD: "head",
+    TRAINERS: "trainers",
+    DATA_WORKERS: "dataWorkers",
+}
 _SHM = "shared-memory"
 _HEAD_PORTS = {"gcs": GCS_PORT, "dashboard": DASHBOARD_PORT, "client": CLIENT_PORT}
 _ALL_PORTS = {"metrics": RAY_METRICS_PORT, "lastmile": RUNTIME_METRICS_PORT}

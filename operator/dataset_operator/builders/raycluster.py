@@ -2,30 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dataset_operator.api import (
     DATA_SUBCLUSTER,
     DATA_WORKERS,
     HEAD,
+    KUEUE_ELASTIC_ANNOTATION,
+    KUEUE_QUEUE_LABEL,
     RAY_API_VERSION,
     RAY_METRICS_PORT,
     RAY_SUBCLUSTER_LABEL,
     RENDERER_ANNOTATION,
     TRAINERS,
+    TRAINING_SUBCLUSTER,
     Role,
 )
 from dataset_operator.builders.documents import Document, build_metadata
+from dataset_operator.builders.frozen import freeze
 from dataset_operator.builders.pods import ClusterInput, build_pod_template
 
 # Rises when what is rendered changes; a running cluster keeps the version that rendered it.
 RENDERER_VERSION = 1
+# Whose words the API server uses of a template → the experiment's.
+RENDERED_FROM = {
+    "spec.headGroupSpec.template": "spec.head.template",
+    "spec.workerGroupSpecs[0].template": "spec.trainers.template",
+    "spec.workerGroupSpecs[1].template": "spec.dataWorkers.template",
+}
 
 
-def build_ray_cluster(cluster: ClusterInput, num_data_workers: int) -> Document:
-    """The whole RayCluster; of a running one only the number of data workers may differ."""
+def build_ray_cluster(
+    cluster: ClusterInput, num_data_workers: int, labels: Mapping[str, str] | None = None
+) -> Document:
+    """The whole RayCluster; of a running one only the number of data workers may differ.
+
+    Args:
+        labels: the experiment's own, of which those for the queue go to its cluster.
+    """
     owner, settings = cluster.owner, cluster.settings
     metadata = build_metadata(owner, owner.ray_cluster)
     metadata["annotations"] = {RENDERER_ANNOTATION: str(RENDERER_VERSION)}
-    return {
+    if labels and KUEUE_QUEUE_LABEL in labels:
+        metadata["labels"][KUEUE_QUEUE_LABEL] = labels[KUEUE_QUEUE_LABEL]
+        metadata["annotations"][KUEUE_ELASTIC_ANNOTATION] = "true"
+    document: Document = {
         "apiVersion": RAY_API_VERSION,
         "kind": "RayCluster",
         "metadata": metadata,
@@ -44,6 +65,7 @@ def build_ray_cluster(cluster: ClusterInput, num_data_workers: int) -> Document:
             ],
         },
     }
+    return freeze(document, cluster.spec)
 
 
 def _start_params(num_cpus: str | None) -> dict[str, str]:
@@ -56,7 +78,8 @@ def _build_trainers(cluster: ClusterInput) -> Document:
     trainers = cluster.spec.trainers
     ranks = max(1, trainers.gpus_per_replica)
     bounds = (trainers.replicas, trainers.replicas, trainers.replicas)
-    return _build_group(cluster, TRAINERS, bounds, _start_params(str(ranks)))
+    group = _build_group(cluster, TRAINERS, bounds, _start_params(str(ranks)))
+    return group | {"labels": {RAY_SUBCLUSTER_LABEL: TRAINING_SUBCLUSTER}}
 
 
 def _build_data_workers(cluster: ClusterInput, replicas: int) -> Document:

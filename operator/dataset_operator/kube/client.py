@@ -7,7 +7,9 @@ there, deleting what is gone. Other failures become the exceptions of `errors`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import aiohttp
@@ -20,8 +22,15 @@ from pipeline_runtime.config import API_VERSION, KIND
 
 # Longer than an overloaded API server needs, shorter than a pass may hang (platform facts, Kopf).
 REQUEST_SECONDS = 30.0
+# So many objects a page keep an answer small, as Kubernetes' own clients do.
+PAGE_SIZE = 500
+_JSON = "application/json"
+_METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
+# How a server-side apply of a field that the schema does not have is refused, with HTTP 500.
+_UNTYPED = "failed to create typed patch object"
 # kind → (apiVersion, plural)
 _KINDS: dict[str, tuple[str, str]] = {
     "ConfigMap": ("v1", "configmaps"),
@@ -34,6 +43,12 @@ _KINDS: dict[str, tuple[str, str]] = {
     KIND: (API_VERSION, "datasetexperiments"),
 }
 Query = Iterable[tuple[str, str]]
+# Told of every request: method, path, HTTP status (0: no answer), seconds.
+Observe = Callable[[str, str, int, float], None]
+
+
+def _ignore(method: str, path: str, status: int, seconds: float) -> None:
+    pass
 
 
 class Kube(Protocol):
@@ -51,6 +66,12 @@ class Kube(Protocol):
     async def apply(self, document: Document) -> None:
         """Server-side apply as the operator's field manager."""
 
+    async def try_out(self, document: Document) -> None:
+        """Apply without storing anything: raises KubeRefused as `apply` would."""
+
+    async def patch(self, kind: str, namespace: str, name: str, patch: Document) -> None:
+        """Merge a patch into an object; with metadata.resourceVersion, only if it is still so."""
+
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object and, in the background, what it owns."""
 
@@ -62,22 +83,57 @@ class Kube(Protocol):
 
 
 class KubeClient:
-    """`Kube` over HTTP."""
+    """`Kube` over HTTP, and what people's commands ask beside it."""
 
-    def __init__(self, client: ApiClient) -> None:
+    def __init__(
+        self, client: ApiClient, *, manager: str = FIELD_MANAGER, observe: Observe = _ignore
+    ) -> None:
         self._client = client
+        self._manager = manager
+        self._observe = observe
 
     async def get(self, kind: str, namespace: str, name: str) -> Document | None:
         """See Kube."""
         status, document = await self._request("GET", _path(kind, namespace, name))
         return None if status == 404 else document
 
-    async def list_objects(self, kind: str, namespace: str, selector: str) -> list[Document]:
-        """See Kube."""
-        query = [("labelSelector", selector)]
+    async def list_objects(
+        self, kind: str, namespace: str, selector: str, *, fields: str = ""
+    ) -> list[Document]:
+        """See Kube; `fields` selects by fields (`key=value,…`), which some kinds have."""
+        given = (("labelSelector", selector), ("fieldSelector", fields))
+        query = [(name, value) for name, value in given if value]
         _, document = await self._request("GET", _path(kind, namespace), query=query)
         items: list[Document] = document.get("items", [])
         return items
+
+    async def list_metadata(self, kind: str, namespace: str) -> AsyncIterator[Document]:
+        """The metadata of objects, a page at a time; of all namespaces if none is named."""
+        query = [("limit", str(PAGE_SIZE))]
+        while True:
+            _, page = await self._request(
+                "GET", _path(kind, namespace), query=query, headers={"Accept": _METADATA}
+            )
+            for item in page.get("items") or ():  # null if there are none
+                yield item["metadata"]
+            more = page.get("metadata", {}).get("continue")
+            if not more:
+                return
+            query = [("limit", str(PAGE_SIZE)), ("continue", more)]
+
+    async def is_served(self, kind: str) -> bool:
+        """Whether the API server knows the kind: its CRD is installed."""
+        version, plural = _KINDS[kind]
+        _, found = await self._request("GET", f"/apis/{version}")
+        return any(resource["name"] == plural for resource in found.get("resources", ()))
+
+    async def ask_service(
+        self, namespace: str, service: str, path: str, headers: Mapping[str, str]
+    ) -> Document | None:
+        """What a Service (`name:port`) answers through the API server's proxy, None if 404."""
+        path = f"/api/v1/namespaces/{namespace}/services/{service}/proxy{path}"
+        status, document = await self._request("GET", path, headers=headers)
+        return None if status == 404 else document
 
     async def create(self, document: Document) -> None:
         """See Kube."""
@@ -85,14 +141,26 @@ class KubeClient:
         query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")]
         await self._request("POST", path, document, query=query, done=(409,))
 
-    async def apply(self, document: Document) -> None:
-        """See Kube."""
+    async def apply(self, document: Document, *, force: bool = True) -> None:
+        """See Kube; without `force`, KubeConflict if another manager owns a field of it."""
         query = [
-            ("fieldManager", FIELD_MANAGER),
+            ("fieldManager", self._manager),
             ("fieldValidation", "Strict"),
-            ("force", "true"),
+            ("force", str(force).lower()),
         ]
         await self._request("PATCH", _path_of(document), document, query=query, content=_APPLY)
+
+    async def try_out(self, document: Document) -> None:
+        """See Kube."""
+        query = [("fieldManager", self._manager), ("fieldValidation", "Strict")]
+        query += [("force", "true"), ("dryRun", "All")]
+        await self._request("PATCH", _path_of(document), document, query=query, content=_APPLY)
+
+    async def patch(self, kind: str, namespace: str, name: str, patch: Document) -> None:
+        """See Kube."""
+        query = [("fieldManager", self._manager), ("fieldValidation", "Strict")]
+        path = _path(kind, namespace, name)
+        await self._request("PATCH", path, patch, query=query, content=_MERGE)
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         """See Kube."""
@@ -118,15 +186,17 @@ class KubeClient:
         body: Mapping[str, Any] | None = None,
         *,
         query: Query = (),
-        content: str = "application/json",
+        content: str = _JSON,
+        headers: Mapping[str, str] = _NO_HEADERS,
         done: tuple[int, ...] = (),
     ) -> tuple[int, Document]:
+        status, started = 0, time.monotonic()
         try:
             serialized = await self._client.param_serialize(
                 method,
                 path,
                 query_params=list(query),
-                header_params={"Accept": "application/json", "Content-Type": content},
+                header_params={"Accept": _JSON, "Content-Type": content, **headers},
                 body=dict(body) if body is not None else None,
                 auth_settings=["BearerToken"],
             )
@@ -136,7 +206,11 @@ class KubeClient:
         except ApiException as error:
             status, text = error.status or 0, (error.body or "").encode()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise KubeUnavailable(f"{method} {path}: {error or type(error).__name__}") from error
+            raise KubeUnavailable(
+                f"{method} {path}: {str(error) or type(error).__name__}"
+            ) from error
+        finally:
+            self._observe(method, path, status, time.monotonic() - started)
         document = _parse(text)
         if status < 300 or status in done or (method == "GET" and status == 404):
             return status, document
@@ -146,9 +220,10 @@ class KubeClient:
 def _failure(status: int, message: str) -> Exception:
     if status in (404, 409):  # a write to what is gone, or was changed: look again
         return KubeConflict(message)
-    if status in (0, 408, 429) or status >= 500:
+    is_invalid = status in (400, 422) or _UNTYPED in message
+    if not is_invalid and (status in (0, 408, 429) or status >= 500):
         return KubeUnavailable(message)
-    return KubeRefused(message)
+    return KubeRefused(message, is_invalid=is_invalid)
 
 
 def _parse(text: bytes) -> Document:
@@ -162,7 +237,7 @@ def _parse(text: bytes) -> Document:
 def _path(kind: str, namespace: str, name: str = "") -> str:
     version, plural = _KINDS[kind]
     group = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    path = f"{group}/namespaces/{namespace}/{plural}"
+    path = f"{group}/namespaces/{namespace}/{plural}" if namespace else f"{group}/{plural}"
     return f"{path}/{name}" if name else path
 
 

@@ -6,6 +6,7 @@ every other write can be repeated.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +19,7 @@ from dataset_operator.plan.decision import Decision, Event, Stop, Submit
 from dataset_operator.ray.jobs import RayJobs
 from pipeline_runtime.config import API_VERSION, KIND
 
+_LOG = logging.getLogger(__name__)
 # The API server's bound of an event's message.
 _MAX_EVENT_CHARS = 1024
 
@@ -40,6 +42,8 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
         await kube.create(child)
     for child in decision.apply:
         await kube.apply(child)
+    for kind, name, patch in decision.patches:
+        await kube.patch(kind, observed.owner.namespace, name, patch)
     await _tell_ray(jobs, decision.job)
     for kind, name in decision.delete:
         await kube.delete(kind, observed.owner.namespace, name)
@@ -105,5 +109,6 @@ async def _tell_ray(jobs: RayJobs | None, job: Submit | Stop | None) -> None:
             await jobs.submit(job)
         else:
             await jobs.stop(job.submission_id)
-    except RayUnreachable:
-        return  # the next pass sees that Ray does not know it, or that it goes on
+    except RayUnreachable as error:
+        # The next pass sees that Ray does not know it, or that it goes on.
+        _LOG.warning("telling Ray of %s failed: %s", job.submission_id, error)

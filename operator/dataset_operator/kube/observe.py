@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from dataset_operator.api import CONFIG_KEY, RAY_CLUSTER_LABEL, ROLE_LABEL
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.kube.client import Kube
 from dataset_operator.names import Owner
-from dataset_operator.observed import Document, Job, Observed, Pod
+from dataset_operator.observed import Document, Job, Observed, Pod, parse_time
 from dataset_operator.ray.jobs import RayJobs
 
 # Pods that wait for these are about to be well; other reasons are worth telling.
@@ -30,35 +31,48 @@ async def observe(kube: Kube, jobs: RayJobs | None, document: Document) -> Obser
     owner = Owner(name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"])
     cluster = await kube.get("RayCluster", owner.namespace, owner.ray_cluster)
     selector = f"{RAY_CLUSTER_LABEL}={owner.ray_cluster}"
-    pods = await kube.list_objects("Pod", owner.namespace, selector) if cluster else []
-    accepted, missing = await _look_beside(kube, owner, status)
+    pods = await kube.list_objects("Pod", owner.namespace, selector)
+    secret = await kube.get("Secret", owner.namespace, owner.token_secret)
+    children = await _look_beside(kube, owner, status)
     reachable, job = await _ask(jobs, status)
+    is_running = job is not None and job.status == "RUNNING"
+    config = children.get(_config_name(owner, status))
+    there = [child for child in (cluster, secret, *children.values()) if child is not None]
+    foreign = tuple(sorted(_say(child) for child in there if not _is_owned(child, owner)))
     return Observed(
         document=document,
-        accepted=accepted,
+        accepted=json.loads(config["data"][CONFIG_KEY]) if config and not foreign else None,
         ray_cluster=cluster,
-        has_token=await kube.get("Secret", owner.namespace, owner.token_secret) is not None,
+        has_token=secret is not None,
         pods=tuple(_parse_pod(pod) for pod in pods if ROLE_LABEL in _labels(pod)),
         ray_reachable=reachable,
         job=job,
-        missing_children=missing,
+        progress=await jobs.progress() if jobs is not None and is_running else None,
+        children={name: child for name, child in children.items() if child is not None},
+        foreign=foreign,
     )
 
 
 async def _look_beside(
     kube: Kube, owner: Owner, status: Mapping[str, Any]
-) -> tuple[Document | None, frozenset[str]]:
-    """The accepted config of the present run, and names of children that are not there."""
-    accepted, missing = None, set()
-    if run_hash := status.get("runHash"):
-        name = owner.config_map(run_hash)
-        config = await kube.get("ConfigMap", owner.namespace, name)
-        accepted = json.loads(config["data"][CONFIG_KEY]) if config else None
-        missing |= set() if config else {name}
-    for kind, name in owner.guards:
-        if await kube.get(kind, owner.namespace, name) is None:
-            missing.add(name)
-    return accepted, frozenset(missing)
+) -> dict[str, Document | None]:
+    """The config of the present run and the cluster's guards, by name; None where there is none."""
+    wanted = [("ConfigMap", _config_name(owner, status)), *owner.guards]
+    return {name: await kube.get(kind, owner.namespace, name) for kind, name in wanted if name}
+
+
+def _config_name(owner: Owner, status: Mapping[str, Any]) -> str:
+    run_hash = status.get("runHash")
+    return owner.config_map(status["run"], run_hash) if run_hash else ""
+
+
+def _is_owned(child: Mapping[str, Any], owner: Owner) -> bool:
+    references = child["metadata"].get("ownerReferences") or ()
+    return any(reference["uid"] == owner.uid for reference in references)
+
+
+def _say(child: Mapping[str, Any]) -> str:
+    return f"{child['kind']} {child['metadata']['name']}"
 
 
 async def _ask(jobs: RayJobs | None, status: Mapping[str, Any]) -> tuple[bool, Job | None]:
@@ -90,7 +104,40 @@ def _parse_pod(pod: Document) -> Pod:
         role=role,
         ready=ready,
         waiting="" if ready else _waits_for(pod, conditions),
+        created=_parse_optional(pod["metadata"].get("creationTimestamp")),
+        ends=_parse_optional(pod["metadata"].get("deletionTimestamp")),
+        out_of_memory=_find_out_of_memory(status),
+        lost=_find_loss(pod, status, conditions),
     )
+
+
+def _parse_optional(text: str | None) -> datetime | None:
+    return parse_time(text) if text else None
+
+
+def _find_out_of_memory(status: Mapping[str, Any]) -> datetime | None:
+    """When a container of the pod was last killed for want of memory, by the kubelet's word."""
+    ended = [
+        terminated
+        for container in status.get("containerStatuses") or ()
+        for state in ("state", "lastState")
+        if (terminated := (container.get(state) or {}).get("terminated"))
+    ]
+    times = [t.get("finishedAt") for t in ended if t.get("reason") == "OOMKilled"]
+    return max((parse_time(time) for time in times if time), default=None)
+
+
+def _find_loss(
+    pod: Mapping[str, Any], status: Mapping[str, Any], conditions: Mapping[str, Mapping[str, str]]
+) -> str:
+    """Why a pod was taken from its cluster: evicted, preempted, its node gone."""
+    disrupted = conditions.get("DisruptionTarget", {})
+    if disrupted.get("status") == "True":
+        return disrupted.get("message") or disrupted.get("reason") or "disrupted"
+    reason = status.get("reason")  # Evicted, NodeLost, Shutdown, Terminated, Preempting …
+    if reason and status.get("phase") == "Failed":
+        return f"{reason}: {status.get('message', '')}".rstrip(": ")
+    return "it was deleted" if "deletionTimestamp" in pod["metadata"] else ""
 
 
 def _waits_for(pod: Document, conditions: Mapping[str, Mapping[str, str]]) -> str:

@@ -24,12 +24,14 @@ from dataset_operator.settings import OperatorSettings
 
 RULES = (
     ending.release_deleted,
+    ending.refuse_collision,
     ending.refuse_invalid,
     ending.keep_finished,
     ending.start_changed_run,
     ending.suspend,
     ending.enforce_deadlines,
     cluster.recover_lost,
+    cluster.replace_changed,
     attempt.judge_job,
     cluster.ensure_children,
     cluster.wait_for_pods,

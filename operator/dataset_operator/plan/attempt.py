@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from dataset_operator.api import (
     BACKOFF_LIMIT_EXCEEDED,
     CHECKPOINT_REFUSED,
     INVALID_SPEC,
     JOB_FAILED,
+    NODE_LOST,
     OUT_OF_MEMORY,
     RETRYING,
     RUNNING,
     SUBMITTED,
     SUCCEEDED,
+    TRAINERS,
     TRAINING,
 )
+from dataset_operator.builders.pods import SPEC_FIELDS
 from dataset_operator.observed import Job, parse_time
 from dataset_operator.plan.decision import Submit
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.ending import POLL_SECONDS, complete_run, fail_run
+from dataset_operator.plan.progress import take_progress
 
 # Exit codes of `lastmile run` that no further attempt would change: the spec, the checkpoint.
 _FINAL_EXIT_CODES = {2: INVALID_SPEC, 4: CHECKPOINT_REFUSED}
@@ -35,6 +41,7 @@ def judge_job(draft: Draft) -> bool:
     draft.look_again(POLL_SECONDS)
     if job is None:
         return False  # not reached, or to be submitted again
+    take_progress(draft, job)
     if job.status == "SUCCEEDED":
         run = draft.status["run"]
         return complete_run(
@@ -53,7 +60,45 @@ def _judge_failure(draft: Draft, job: Job) -> bool:
     final = _FINAL_EXIT_CODES.get(job.exit_code or 0)
     if final is not None:
         return fail_run(draft, final, said)
-    return fail_attempt(draft, OUT_OF_MEMORY if job.out_of_memory else JOB_FAILED, said)
+    for reason, why in (
+        (OUT_OF_MEMORY, _find_out_of_memory(draft, job)),
+        (NODE_LOST, _find_lost(draft)),
+    ):
+        if why is not None:
+            return fail_attempt(draft, reason, f"{why}; {said}" if why else said)
+    return fail_attempt(draft, JOB_FAILED, said)
+
+
+def _find_out_of_memory(draft: Draft, job: Job) -> str | None:
+    """Which container was killed for want of memory since the attempt began; "" if Ray says so."""
+    began = _began(draft)
+    for pod in draft.observed.pods:
+        if pod.out_of_memory is not None and pod.out_of_memory >= began:
+            field = SPEC_FIELDS[pod.role]
+            return f"{pod.name} ran out of memory: raise spec.{field}.resources.limits.memory"
+    return "" if job.out_of_memory else None
+
+
+def _find_lost(draft: Draft) -> str | None:
+    """Which trainer was lost since the attempt began: evicted, its node gone, made anew."""
+    began = _began(draft)
+    for pod in draft.observed.pods:
+        if pod.role == TRAINERS:
+            if pod.lost:
+                return f"{pod.name} was lost ({pod.lost})"
+            if pod.created is not None and pod.created > began:
+                return f"a trainer was lost, {pod.name} took its place"
+    if (
+        sum(pod.role == TRAINERS for pod in draft.observed.pods)
+        < draft.running.spec.trainers.replicas
+    ):
+        return "a trainer was lost"
+    return None
+
+
+def _began(draft: Draft) -> datetime:
+    assert draft.submission is not None
+    return parse_time(draft.submission["time"])
 
 
 def fail_attempt(draft: Draft, reason: str, message: str) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataset_operator.api import (
+    CLUSTER_CORRECTED,
     CLUSTER_CREATING,
     CLUSTER_LOST,
     CLUSTER_READY,
+    CLUSTER_REFUSED,
     DATA_WORKERS,
     HEAD,
     PODS_READY,
@@ -19,14 +21,19 @@ from dataset_operator.builders.children import (
     build_network_policy,
     build_token_secret,
 )
+from dataset_operator.builders.frozen import correct, is_as_built
 from dataset_operator.builders.pods import ClusterInput
 from dataset_operator.builders.raycluster import build_ray_cluster
 from dataset_operator.observed import Document
 from dataset_operator.plan.attempt import fail_attempt
 from dataset_operator.plan.draft import Draft
+from dataset_operator.plan.ending import stop_driver
+from dataset_operator.status import find_condition
 
 # Pods that wait give no events of their own for minutes at a time.
 WAIT_SECONDS = 30.0
+# A kubelet that lives has removed a pod so long after its time to end.
+LOST_SECONDS = 60.0
 
 
 def recover_lost(draft: Draft) -> bool:
@@ -52,44 +59,113 @@ def _lose(draft: Draft, why: str) -> bool:
     return fail_attempt(draft, CLUSTER_LOST, f"the cluster was lost: {why}")
 
 
+def replace_changed(draft: Draft) -> bool:
+    """The cluster side of the spec was edited: another cluster, for which no attempt is cut short
+    unless updatePolicy says so, and none is given up for one that the API server refuses.
+    """
+    observed = draft.observed
+    if not draft.is_cluster_changed or _is_going(draft):
+        return False
+    draft.trial = _render(draft)
+    if observed.refusal is not None:
+        return False
+    if draft.submission is not None:
+        has_ended = observed.job is not None and observed.job.status in ("SUCCEEDED", "FAILED")
+        if has_ended or draft.wanted.update_policy == "AfterRun":
+            return False
+        if stop_driver(draft):
+            return True
+        draft.forget("submission")
+        draft.has_finalizer = False
+    draft.release_cluster()
+    draft.condition(CLUSTER_READY, False, CLUSTER_CREATING, "the spec's cluster side was edited")
+    draft.look_again(WAIT_SECONDS)
+    return True
+
+
+def _is_going(draft: Draft) -> bool:
+    """Whether the cluster before is not gone yet: KubeRay takes its pods for those of the next.
+
+    A pod whose time to end is over and that is still there is on a node that is lost: it may stay
+    for ever, and is not waited for.
+    """
+    cluster = draft.observed.ray_cluster
+    if cluster is not None:
+        return "deletionTimestamp" in cluster["metadata"]
+    return any(
+        pod.ends is None or draft.until(pod.ends, LOST_SECONDS) > 0 for pod in draft.observed.pods
+    )
+
+
+def _render(draft: Draft) -> Document:
+    """The cluster as it would be made now, with as many data workers as it last had in this run."""
+    source = ClusterInput(owner=draft.owner, spec=draft.cluster_spec, settings=draft.settings)
+    first = draft.settings.data_worker_replicas or draft.cluster_spec.data_workers.min_replicas
+    workers = draft.status.get("dataWorkers", {}).get("desiredReplicas", first)
+    labels = draft.observed.document["metadata"].get("labels")
+    return build_ray_cluster(source, workers, labels)
+
+
 def ensure_children(draft: Draft) -> bool:
-    """What is not there is made; a cluster that runs is left as it was rendered."""
+    """What is not there is made, what was edited by hand is put back; what runs stays as it is."""
     observed, owner = draft.observed, draft.owner
     cluster = observed.ray_cluster
-    if cluster is not None and "deletionTimestamp" in cluster["metadata"]:
+    if _is_going(draft):
         message = "the cluster before is going"
         draft.condition(CLUSTER_READY, False, CLUSTER_CREATING, message)
         draft.look_again(WAIT_SECONDS)
         return True
+    if cluster is None:
+        return _make_cluster(draft)
     if not observed.has_token:
         draft.create.append(build_token_secret(owner, draft.token))
-    beside = _build_beside(draft)
-    if cluster is None:
-        source = ClusterInput(owner=owner, spec=draft.running.spec, settings=draft.settings)
-        workers = draft.running.spec.data_workers.min_replicas
-        draft.apply += [*beside, build_ray_cluster(source, workers)]
-        draft.status["rayClusterName"] = owner.ray_cluster
-        draft.condition(CLUSTER_READY, False, CLUSTER_CREATING, "the cluster is being made")
-        draft.look_again(WAIT_SECONDS)
-        return True
-    draft.apply += [c for c in beside if c["metadata"]["name"] in observed.missing_children]
+    draft.apply += _find_wrong(draft)
+    trainers = draft.running.spec.trainers
+    draft.status["gpus"] = trainers.replicas * trainers.gpus_per_replica
+    patch = correct(cluster, draft.wanted.data_workers)
+    if patch is not None:
+        draft.patches.append(("RayCluster", owner.ray_cluster, patch))
+        draft.tell(CLUSTER_CORRECTED, "the RayCluster was made to agree with the spec again")
     return False
 
 
-def _build_beside(draft: Draft) -> list[Document]:
-    owner = draft.owner
-    document = dict(draft.observed.document)
-    config = {
+def _make_cluster(draft: Draft) -> bool:
+    cluster = draft.trial = _render(draft)
+    draft.look_again(WAIT_SECONDS)
+    if refusal := draft.observed.refusal:
+        message = f"the API server refuses it: {refusal.message}"
+        draft.condition(CLUSTER_READY, False, CLUSTER_REFUSED, message)
+        return True
+    if not draft.observed.has_token:
+        draft.create.append(build_token_secret(draft.owner, draft.token))
+    draft.apply += [*_find_wrong(draft), cluster]
+    draft.status["rayClusterName"] = draft.owner.ray_cluster
+    if draft.reason(CLUSTER_READY) != CLUSTER_REFUSED:  # a child may be refused again
+        draft.condition(CLUSTER_READY, False, CLUSTER_CREATING, "the cluster is being made")
+    return True
+
+
+def _find_wrong(draft: Draft) -> list[Document]:
+    """Children that are not there, or no longer say what they should."""
+    owner, there = draft.owner, draft.observed.children
+    guards = [
+        build_network_policy(owner, draft.settings.network),
+        *build_disruption_budgets(owner, draft.cluster_spec),
+    ]
+    wrong = [g for g in guards if not is_as_built(there.get(g["metadata"]["name"]), g)]
+    config = build_config_map(owner, draft.status["run"], draft.status["runHash"], _config(draft))
+    # Immutable: it says what the run was accepted as, also after an edit of what may change.
+    return wrong if config["metadata"]["name"] in there else [config, *wrong]
+
+
+def _config(draft: Draft) -> Document:
+    document = draft.observed.document
+    return {
         "apiVersion": document["apiVersion"],
         "kind": document["kind"],
-        "metadata": {"name": owner.name},
+        "metadata": {"name": draft.owner.name},
         "spec": draft.running.spec.to_document(),
     }
-    return [
-        build_config_map(owner, draft.status["runHash"], config),
-        build_network_policy(owner, draft.settings.network),
-        *build_disruption_budgets(owner, draft.running.spec),
-    ]
 
 
 def wait_for_pods(draft: Draft) -> bool:
@@ -108,10 +184,18 @@ def wait_for_pods(draft: Draft) -> bool:
         f"{draft.observed.ready(role)} of {needed[role]} {role} ready" for role in short
     )
     waits = next((p.waiting for p in draft.observed.pods if p.role in short and p.waiting), "")
+    waits = waits or _replica_failure(draft)
     message += f": {waits}" if waits else ""
     draft.condition(CLUSTER_READY, False, WAITING_FOR_PODS, message)
     draft.look_again(WAIT_SECONDS)
     return True
+
+
+def _replica_failure(draft: Draft) -> str:
+    """Why KubeRay cannot make a pod at all: a quota, an admission policy."""
+    cluster = draft.observed.ray_cluster
+    found = find_condition((cluster or {}).get("status") or {}, "ReplicaFailure")
+    return found.get("message", "") if found and found["status"] == "True" else ""
 
 
 def _count_workers(draft: Draft) -> None:

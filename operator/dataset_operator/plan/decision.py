@@ -42,6 +42,8 @@ class Decision:
         has_finalizer: whether the finaliser should be there.
         create: children that are created once and never applied over.
         apply: children that are applied server-side.
+        patches: (kind, name, merge patch with the observed resourceVersion) of children.
+        trial: a RayCluster to be judged by a dry run before any of this is done.
         delete: children by (kind, name).
         again_seconds: when to look again without an event; None: not at all.
     """
@@ -50,6 +52,8 @@ class Decision:
     has_finalizer: bool
     create: tuple[Document, ...] = ()
     apply: tuple[Document, ...] = ()
+    patches: tuple[tuple[str, str, Document], ...] = ()
+    trial: Document | None = None
     job: Submit | Stop | None = None
     delete: tuple[tuple[str, str], ...] = ()
     delete_self: bool = False

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from dataset_operator.api import CLUSTER_HASH_ANNOTATION
+from dataset_operator.builders.frozen import hash_cluster_side
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Observed, format_time, parse_time
 from dataset_operator.plan.decision import Decision, Event, Stop, Submit
 from dataset_operator.settings import OperatorSettings
 from dataset_operator.status import derive_phase, find_condition, is_true, set_condition
-from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, parse_stored
+from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, parse_stored, run_hash
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +33,8 @@ class Draft:
     spec: ExperimentSpec | None = None  # what is wanted now, if it is valid
     create: list[Document] = field(default_factory=list)
     apply: list[Document] = field(default_factory=list)
+    patches: list[tuple[str, str, Document]] = field(default_factory=list)
+    trial: Document | None = None
     delete: list[tuple[str, str]] = field(default_factory=list)
     delete_self: bool = False
     job: Submit | Stop | None = None
@@ -58,6 +62,33 @@ class Draft:
     def wanted(self) -> ExperimentSpec:
         """Where the spec says what may change while it runs: deadlines, limits, time to live."""
         return self.spec or self.running.spec
+
+    @property
+    def is_run_changed(self) -> bool:
+        """Whether another run is wanted than the present one: other data, training or world size.
+
+        A checkpoint resumes with as many ranks as wrote it, so their number is the run's.
+        """
+        if self.spec is None:
+            return False
+        if run_hash(parse(self.observed.document)) != self.status.get("runHash"):
+            return True
+        accepted = self.observed.accepted
+        return accepted is not None and _ranks(parse(accepted).spec) != _ranks(self.spec)
+
+    @property
+    def cluster_spec(self) -> ExperimentSpec:
+        """What the run's cluster is to be made from: edits too, unless they are the next run's."""
+        return self.running.spec if self.is_run_changed else self.wanted
+
+    @property
+    def is_cluster_changed(self) -> bool:
+        """Whether the cluster that is there was made from another spec."""
+        cluster = self.observed.ray_cluster
+        if cluster is None:
+            return False
+        made_from = (cluster["metadata"].get("annotations") or {}).get(CLUSTER_HASH_ANNOTATION)
+        return made_from is not None and made_from != hash_cluster_side(self.cluster_spec)
 
     @property
     def submission(self) -> Document | None:
@@ -104,6 +135,10 @@ class Draft:
         if before is None or (before["status"], before["reason"]) != (words, reason):
             self.events.append(Event(type="Normal", reason=reason, message=message))
 
+    def tell(self, reason: str, message: str) -> None:
+        """Tell something that no condition says as an event."""
+        self.events.append(Event(type="Normal", reason=reason, message=message))
+
     def warn(self) -> None:
         """The last event is a warning."""
         if self.events:
@@ -136,7 +171,9 @@ class Draft:
         """Delete the RayCluster, and with it every pod."""
         if self.observed.ray_cluster is not None:
             self.delete.append(("RayCluster", self.owner.ray_cluster))
-        self.forget("rayClusterName")
+        self.forget("rayClusterName", "gpus")
+        if workers := self.status.get("dataWorkers"):
+            self.status["dataWorkers"] = {**workers, "currentReplicas": 0, "readyReplicas": 0}
 
     def decide(self) -> Decision:
         """The decision that the rules came to."""
@@ -147,12 +184,18 @@ class Draft:
             has_finalizer=self.has_finalizer,
             create=tuple(self.create),
             apply=tuple(self.apply),
+            patches=tuple(self.patches),
+            trial=self.trial,
             job=self.job,
             delete=tuple(self.delete),
             delete_self=self.delete_self,
             events=tuple(self.events),
             again_seconds=min(self.again, default=None),
         )
+
+
+def _ranks(spec: ExperimentSpec) -> int:
+    return spec.trainers.replicas * max(1, spec.trainers.gpus_per_replica)
 
 
 def parse(document: Any) -> DatasetExperiment:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from dataset_operator.api import (
     ACCEPTED,
     CHANGE_PENDING,
@@ -10,6 +12,7 @@ from dataset_operator.api import (
     DEADLINE_EXCEEDED,
     FAILED,
     INVALID_SPEC,
+    NAME_COLLISION,
     NEW_RUN,
     PRE_RUNNING_DEADLINE_EXCEEDED,
     RELEASED,
@@ -23,7 +26,13 @@ from dataset_operator.api import (
 from dataset_operator.observed import parse_time
 from dataset_operator.plan.decision import Event, Stop
 from dataset_operator.plan.draft import Draft, parse
-from pipeline_runtime.config import DatasetExperiment, ManifestError, run_hash
+from pipeline_runtime.config import (
+    DatasetExperiment,
+    ManifestError,
+    Problem,
+    locate_artifacts,
+    run_hash,
+)
 
 # The finaliser is gone within this long of a deletion, whatever Ray answers.
 RELEASE_SECONDS = 60.0
@@ -32,7 +41,10 @@ STOP_SECONDS = 120.0
 # How often a job is asked how it is.
 POLL_SECONDS = 10.0
 STOP_POLL_SECONDS = 2.0
+# How often it is looked whether a name is free again: what is not ours wakes nobody.
+COLLISION_SECONDS = 60.0
 _MAX_MESSAGE_CHARS = 4096
+_ACCOUNT_FIELDS = ("serviceAccountName", "serviceAccount")
 
 
 def release_deleted(draft: Draft) -> bool:
@@ -53,31 +65,80 @@ def release_deleted(draft: Draft) -> bool:
     return True
 
 
+def refuse_collision(draft: Draft) -> bool:
+    """What bears a child's name and is somebody else's is left alone: nothing is built on it."""
+    if not draft.observed.foreign:
+        return False
+    names = ", ".join(draft.observed.foreign)
+    message = f"{names} of this namespace is not ours; delete it, or rename the experiment"
+    draft.condition(CLUSTER_READY, False, NAME_COLLISION, message)
+    draft.warn()
+    draft.look_again(COLLISION_SECONDS)
+    return True
+
+
 def refuse_invalid(draft: Draft) -> bool:
     """A bad spec is said to be bad; what runs goes on as it was accepted."""
-    accepted = draft.observed.accepted
+    accepted, refusal = draft.observed.accepted, draft.observed.refusal
     try:
         current = parse(draft.observed.document)
+        if problems := tuple(_check_service_accounts(draft, current)):
+            raise ManifestError(problems)
     except ManifestError as error:
-        message = f"nothing was changed: {error}"
-        draft.condition(ACCEPTED, False, INVALID_SPEC, message[:_MAX_MESSAGE_CHARS])
-        draft.warn()
+        _refuse(draft, str(error))
         draft.experiment = parse(accepted) if accepted else None
         return draft.experiment is None
     draft.spec = current.spec
-    draft.experiment = parse(accepted) if accepted and _is_changed(draft) else current
-    if _is_changed(draft) and not _is_over(draft) and current.spec.update_policy == "AfterRun":
-        starts = f"generation {draft.observed.generation} starts as a new run"
-        message = f"{starts} when run {draft.status['run']} ends"
-        draft.condition(ACCEPTED, True, CHANGE_PENDING, message)
+    draft.experiment = parse(accepted) if accepted and draft.is_run_changed else current
+    if refusal is not None and refusal.is_invalid:
+        _refuse(draft, refusal.message)
+    elif waits_for := _waits_for(draft):
+        generation = f"generation {draft.observed.generation}"
+        draft.condition(ACCEPTED, True, CHANGE_PENDING, f"{generation} {waits_for}")
     else:
         draft.condition(ACCEPTED, True, VALID_SPEC, "the spec is valid")
     return False
 
 
+def _refuse(draft: Draft, why: str) -> None:
+    was_told = draft.reason(ACCEPTED) == INVALID_SPEC
+    message = f"nothing was changed: {why}"
+    draft.condition(ACCEPTED, False, INVALID_SPEC, message[:_MAX_MESSAGE_CHARS])
+    if not was_told:
+        draft.warn()
+
+
+def _waits_for(draft: Draft) -> str | None:
+    """What an edit waits for, by updatePolicy; None if it waits for nothing."""
+    if draft.wanted.update_policy != "AfterRun" or _is_over(draft) or not _is_started(draft):
+        return None
+    if draft.is_run_changed:
+        return f"starts as a new run when run {draft.status['run']} ends (updatePolicy: AfterRun)"
+    if draft.is_cluster_changed:
+        return "changes the cluster before the next attempt (updatePolicy: AfterRun)"
+    return None
+
+
+def _check_service_accounts(draft: Draft, experiment: DatasetExperiment) -> Iterator[Problem]:
+    """Which account pods run as is the platform's to allow, by the operator's settings."""
+    spec, namespace = experiment.spec, draft.owner.namespace
+    roles = {"head": spec.head, "trainers": spec.trainers, "dataWorkers": spec.data_workers}
+    for role, group in roles.items():
+        pod = group.template.get("spec")
+        for field in _ACCOUNT_FIELDS:
+            name = pod.get(field) if isinstance(pod, dict) else None
+            if name and not draft.settings.allows_service_account(namespace, str(name)):
+                yield Problem(
+                    path=f"spec.{role}.template.spec.{field}",
+                    message="must be a service account that the operator's settings "
+                    f"(serviceAccounts) allow in namespace {namespace}, got {name!r}; remove it "
+                    "or have it added there",
+                )
+
+
 def keep_finished(draft: Draft) -> bool:
     """Complete or failed: the cluster goes, the experiment stays until its time to live is over."""
-    if "run" not in draft.status or not _is_over(draft) or _is_changed(draft):
+    if "run" not in draft.status or not _is_over(draft) or draft.is_run_changed:
         return False
     draft.forget("submission")
     draft.has_finalizer = False
@@ -92,13 +153,17 @@ def keep_finished(draft: Draft) -> bool:
 
 
 def start_changed_run(draft: Draft) -> bool:
-    """Another run than the present one is wanted: after it, or at once, as updatePolicy says."""
-    if draft.spec is None or not _is_changed(draft):
+    """Another run than the present one is wanted: after it, or at once, as updatePolicy says.
+
+    At once too where there is nothing to wait for: no driver was submitted yet.
+    """
+    if draft.spec is None or not draft.is_run_changed:
         return False
-    if not _is_over(draft):
-        if draft.spec.update_policy == "AfterRun":
+    if not _is_over(draft) and _is_started(draft):
+        is_known = draft.observed.accepted is not None or draft.submission is not None
+        if draft.spec.update_policy == "AfterRun" and is_known:
             return False
-        if _stop_driver(draft):
+        if stop_driver(draft):
             return True
     _begin_run(draft, parse(draft.observed.document))
     return False
@@ -108,19 +173,20 @@ def _is_over(draft: Draft) -> bool:
     return "run" not in draft.status or draft.is_true(COMPLETE) or draft.is_true(FAILED)
 
 
-def _is_changed(draft: Draft) -> bool:
-    if draft.spec is None:
-        return False
-    return run_hash(parse(draft.observed.document)) != draft.status.get("runHash")
+def _is_started(draft: Draft) -> bool:
+    """Whether a driver of this run was ever submitted."""
+    return draft.attempt >= int(draft.status.get("firstAttempt", 1))
 
 
 def _begin_run(draft: Draft, experiment: DatasetExperiment) -> None:
     run = int(draft.status.get("run", 0)) + 1
     draft.clear(TRAINING, COMPLETE, FAILED)
     draft.forget("submission", "completionTime", "trainingStartTime", "lastFailureTime", "trainer")
+    draft.forget("dataWorkers")
     draft.status |= {
         "run": run,
         "runHash": run_hash(experiment),
+        "artifactsUri": locate_artifacts(experiment, draft.settings.storage_root),
         "failures": 0,
         "firstAttempt": draft.attempt + 1,
         "startTime": draft.stamp(),
@@ -141,7 +207,7 @@ def suspend(draft: Draft) -> bool:
     job = draft.observed.job
     if draft.submission and job is not None and job.status in ("SUCCEEDED", "FAILED"):
         return False  # it ended before it could be stopped, and is judged first
-    if _stop_driver(draft):
+    if stop_driver(draft):
         return True
     draft.forget("submission")
     draft.has_finalizer = False
@@ -152,7 +218,7 @@ def suspend(draft: Draft) -> bool:
     return True
 
 
-def _stop_driver(draft: Draft) -> bool:
+def stop_driver(draft: Draft) -> bool:
     """Ask the driver to stop; whether it still has time to."""
     submission, observed = draft.submission, draft.observed
     if submission is None or observed.ray_cluster is None:

@@ -1,32 +1,38 @@
 """Ray's Jobs API as the operator uses it: submit once, ask, stop.
 
-Paths, states and fields are Ray 2.60's (dashboard/modules/job); a token goes in the header that
-the API server's proxy leaves alone too.
+Paths, states and fields are Ray 2.60's (dashboard/modules/job). Whatever is not an answer to what
+was asked, a head that lies included, is RayUnreachable: a pass goes on without it.
 """
 
 from __future__ import annotations
 
-import json
-import shlex
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-import aiohttp
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from dataset_operator.api import DASHBOARD_PORT
 from dataset_operator.errors import RayUnreachable
-from dataset_operator.observed import Job
+from dataset_operator.observed import Job, JobStatus, Progress
 from dataset_operator.plan.decision import Submit
+from dataset_operator.ray.runtime_metrics import read_progress
+from dataset_operator.ray.submission import build_job, build_package
+from dataset_operator.ray.transport import MAX_ANSWER_BYTES, Answer, Endpoint, Request
 
-REQUEST_SECONDS = 10.0
-_TOKEN_HEADER = "X-Ray-Authorization"
-EXPERIMENT_ENV = "LASTMILE_EXPERIMENT"
-# What Ray writes when the node's memory monitor or the kernel killed a driver or its workers.
-_OUT_OF_MEMORY_MARKS = ("OutOfMemory", "out of memory", "exit code -9", "oom")
+# What Ray, the kernel and torch write when memory was not enough.
+_OUT_OF_MEMORY = re.compile(r"OutOfMemory|out of memory|\boom[- _]?kill", re.IGNORECASE)
+# SIGKILL, which in a pod is the kernel's answer to a full memory limit; as the shell says it too.
+_KILLED = frozenset({-9, 137})
+# Ray gives the whole log at once.
+MAX_LOG_BYTES = 128 << 20
+_UNKNOWN = "does not exist"
+_KNOWN = "already exists"
 
 
 class RayJobs(Protocol):
-    """One cluster's jobs. Every call raises RayUnreachable if nothing answers."""
+    """The Ray of one cluster. Every call raises RayUnreachable if nothing answers."""
 
     async def get(self, submission_id: str) -> Job | None:
         """A job, None if Ray does not know it."""
@@ -35,7 +41,30 @@ class RayJobs(Protocol):
         """Submit it, unless Ray knows it already."""
 
     async def stop(self, submission_id: str) -> None:
-        """Ask a job to end."""
+        """Ask a job to end; one that Ray does not know has."""
+
+    async def logs(self, submission_id: str) -> str | None:
+        """All that its driver has written so far; None if Ray does not know the job."""
+
+    async def progress(self) -> Progress | None:
+        """How the training goes; None if the driver does not say, as before it trains."""
+
+
+class _JobAnswer(BaseModel):
+    """The fields that are read of Ray's JobDetails."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    status: JobStatus
+    message: str | None = None
+    driver_exit_code: int | None = None
+
+
+class _LogAnswer(BaseModel):
+    logs: str
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,72 +72,95 @@ class HttpRayJobs:
     """`RayJobs` over HTTP.
 
     Attributes:
-        url: of the head's dashboard, without a slash at its end.
         storage_root: where URIs without a scheme start; None: as the spec says.
     """
 
-    session: aiohttp.ClientSession
-    url: str
+    endpoint: Endpoint
     token: str
     storage_root: str | None = None
 
     async def get(self, submission_id: str) -> Job | None:
         """See RayJobs."""
-        status, answer = await self._request("GET", f"/api/jobs/{submission_id}")
-        return None if status == 404 else parse_job(answer)
+        answer = await self._ask("GET", f"/api/jobs/{submission_id}")
+        if _is_unknown(answer):
+            return None
+        return parse_job(_expect_ok(answer, f"job {submission_id}"))
 
     async def submit(self, submit: Submit) -> None:
         """See RayJobs."""
-        status, answer = await self._request("POST", "/api/jobs/", self.build_request(submit))
-        if status >= 400 and "already exists" not in str(answer):
-            raise RayUnreachable(f"job {submit.submission_id} was refused: {answer}")
+        package, content = build_package(submit)
+        uploaded = await self._ask("PUT", f"/api/packages/gcs/{package}", content)
+        _expect_ok(uploaded, f"the package of job {submit.submission_id}")
+        job = build_job(submit, package, self.storage_root)
+        answer = await self._ask("POST", "/api/jobs/", job)
+        if not (answer.status >= 400 and _KNOWN in answer.content.decode(errors="replace")):
+            _expect_ok(answer, f"job {submit.submission_id}")
 
     async def stop(self, submission_id: str) -> None:
         """See RayJobs."""
-        await self._request("POST", f"/api/jobs/{submission_id}/stop", {})
+        answer = await self._ask("POST", f"/api/jobs/{submission_id}/stop", {})
+        if not _is_unknown(answer):
+            _expect_ok(answer, f"stopping job {submission_id}")
 
-    def build_request(self, submit: Submit) -> dict[str, Any]:
-        """The body of a submission: the driver reads its experiment from its environment."""
-        command = ["lastmile", "run", "-f", "-", "--address", "auto"]
-        command += ["--storage-root", self.storage_root] if self.storage_root else []
-        command += ["--resume"] if submit.resume else []
-        entrypoint = f"printenv {EXPERIMENT_ENV} | {shlex.join(command)}"
-        return {
-            "submission_id": submit.submission_id,
-            "entrypoint": f"set -o pipefail; {entrypoint}",
-            "runtime_env": {"env_vars": {EXPERIMENT_ENV: json.dumps(submit.experiment)}},
-        }
+    async def logs(self, submission_id: str) -> str | None:
+        """See RayJobs."""
+        path = f"/api/jobs/{submission_id}/logs"
+        answer = await self._ask("GET", path, max_bytes=MAX_LOG_BYTES)
+        if _is_unknown(answer):
+            return None
+        content = _expect_ok(answer, f"the log of job {submission_id}")
+        return _parse(_LogAnswer, content).logs
 
-    async def _request(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None
-    ) -> tuple[int, Any]:
-        headers = {_TOKEN_HEADER: f"Bearer {self.token}"}
-        timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
-        try:
-            async with self.session.request(
-                method, self.url + path, json=body, headers=headers, timeout=timeout
-            ) as response:
-                text = await response.text()
-                if response.status in (401, 403) or response.status in (502, 503, 504):
-                    raise RayUnreachable(f"{path}: HTTP {response.status}")
-                return response.status, _parse(text)
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise RayUnreachable(f"{path}: {error or type(error).__name__}") from error
+    async def progress(self) -> Progress | None:
+        """See RayJobs."""
+        return await read_progress(self.endpoint)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | bytes | None = None,
+        max_bytes: int = MAX_ANSWER_BYTES,
+    ) -> Answer:
+        request = Request(
+            method=method,
+            port=DASHBOARD_PORT,
+            path=path,
+            body=body,
+            token=self.token,
+            max_bytes=max_bytes,
+        )
+        return await self.endpoint.send(request)
 
 
-def parse_job(answer: Mapping[str, Any]) -> Job:
-    """A job as Ray tells of it."""
-    message = answer.get("message") or ""
+def parse_job(content: bytes) -> Job:
+    """A job as Ray tells of it. Raises RayUnreachable for anything else."""
+    answer = _parse(_JobAnswer, content)
+    message = answer.message or ""
+    is_killed = answer.driver_exit_code in _KILLED
     return Job(
-        status=answer["status"],
+        status=answer.status,
         message=message,
-        exit_code=answer.get("driver_exit_code"),
-        out_of_memory=any(mark in message for mark in _OUT_OF_MEMORY_MARKS),
+        exit_code=answer.driver_exit_code,
+        out_of_memory=is_killed or bool(_OUT_OF_MEMORY.search(message)),
     )
 
 
-def _parse(text: str) -> Any:
+def _parse(model: type[_Model], content: bytes) -> _Model:
     try:
-        return json.loads(text)
-    except ValueError:
-        return text
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise RayUnreachable(f"not an answer of Ray's: {place}: {first['msg']}") from error
+
+
+def _is_unknown(answer: Answer) -> bool:
+    """Ray's own 404; a path that a server does not have says other words."""
+    return answer.status == 404 and _UNKNOWN in answer.content.decode(errors="replace")
+
+
+def _expect_ok(answer: Answer, what: str) -> bytes:
+    if answer.status != 200:
+        raise RayUnreachable(f"{what}: HTTP {answer.status}: {answer.text}")
+    return answer.content

@@ -14,7 +14,6 @@ from kubernetes.aio.client import ApiClient, Configuration
 from dataset_operator.errors import KubeConflict
 from dataset_operator.kube.client import KubeClient
 from dataset_operator.names import Owner
-from dataset_operator.ray.jobs import HttpRayJobs
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.settings import parse_settings
 from dataset_operator.status import find_condition
@@ -103,10 +102,7 @@ async def stage_of(box: Box, namespace: str) -> AsyncIterator[Stage]:
         aiohttp.ClientSession() as session,
         StandInRay(token="") as ray,
     ):
-
-        def connect(owner: Owner, token: str) -> HttpRayJobs:
-            ray.token = ray.token or token
-            return HttpRayJobs(session=session, url=ray.url, token=token)
-
-        reconciler = Reconciler(kube=KubeClient(client), connect=connect, settings=SETTINGS)
+        reconciler = Reconciler(
+            kube=KubeClient(client), connect=ray.connect(session), settings=SETTINGS
+        )
         yield Stage(box=box, namespace=namespace, reconciler=reconciler, ray=ray)

@@ -2,44 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
-from reconcile_stage import DEADLINE_SECONDS, NAME, POLL_SECONDS, Stage, stage_of
+from operator_stage import comes, operated, settles
+from reconcile_stage import DEADLINE_SECONDS, NAME, POLL_SECONDS
 
-from dataset_operator.passes import Passes
-from dataset_operator.serve import serving
-from dataset_operator.status import find_condition
 from tools.cluster.box import Box
-
-
-@asynccontextmanager
-async def operated(box: Box, namespace: str) -> AsyncIterator[tuple[Stage, Passes]]:
-    async with (
-        stage_of(box, namespace) as stage,
-        serving(stage.reconciler, [namespace]) as passes,
-    ):
-        yield stage, passes
-
-
-async def comes(stage: Stage, kind: str, status: str, reason: str) -> None:
-    """Wait without a hand in it."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while True:
-            found = find_condition(await stage.status(), kind)
-            if found and (found["status"], found["reason"]) == (status, reason):
-                return
-            await asyncio.sleep(POLL_SECONDS)
-
-
-async def settles(passes: Passes) -> int:
-    """Wait until no pass has begun for a second; how many there were."""
-    count = -1
-    while count != passes.count:
-        count = passes.count
-        await asyncio.sleep(1)
-    return count
 
 
 def test_apply_edit_and_delete_are_all_that_a_user_does(

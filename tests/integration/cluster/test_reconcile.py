@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from reconcile_stage import NAME, Stage, stage_of
 
-from dataset_operator.ray.jobs import EXPERIMENT_ENV
 from pipeline_runtime.config import KIND
 from tools.cluster.box import Box
 
@@ -43,7 +42,7 @@ def test_an_experiment_trains_in_a_ray_cluster_and_completes(box: Box, namespace
         assert status["phase"] == "Training"
         job = stage.only_job()
         assert job["submission_id"] == owner.submission_id(1)
-        sent = json.loads(job["runtime_env"]["env_vars"][EXPERIMENT_ENV])
+        sent = stage.ray.experiment_of(job["submission_id"])
         assert sent["spec"]["dataset"] == {"parquet": {"uri": "t/"}}
         secret = await stage.reconciler.kube.get("Secret", namespace, owner.token_secret)
         assert secret is not None

@@ -175,7 +175,7 @@ def test_data_workers_stay_within_their_bounds(wanted: int, replicas: int) -> No
 def test_only_the_number_of_data_workers_changes_a_running_cluster() -> None:
     few, many = (build_ray_cluster(cluster(), number) for number in (1, 9))
     few["spec"]["workerGroupSpecs"][1]["replicas"] = 9
-    assert few == many
+    assert few["spec"] == many["spec"]
 
 
 def test_a_policy_lets_in_the_cluster_the_operator_and_prometheus() -> None:
@@ -204,9 +204,9 @@ def test_evictions_spare_what_an_attempt_cannot_lose() -> None:
 
 
 def test_config_and_token_can_be_read_back() -> None:
-    config = build_config_map(OWNER, "abc", {"kind": "DatasetExperiment"})
+    config = build_config_map(OWNER, 1, "abc", {"kind": "DatasetExperiment"})
     assert json.loads(config["data"]["experiment.json"]) == {"kind": "DatasetExperiment"}
-    assert config["metadata"]["name"] == "clicks-0f3c6-abc"
+    assert config["metadata"]["name"] == "clicks-0f3c6-1-abc"
     secret = build_token_secret(OWNER, "t0ken")
     assert base64.b64decode(secret["data"]["auth_token"]) == b"t0ken"
     assert config["immutable"] is True

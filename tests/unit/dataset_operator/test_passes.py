@@ -128,7 +128,7 @@ def test_experiments_do_not_wait_for_each_other_up_to_the_bound() -> None:
 def test_closing_ends_what_runs_and_what_is_due() -> None:
     async def story() -> None:
         reconcile = Recorder(0.01)
-        passes = Passes(reconcile)
+        passes = Passes(reconcile, close_seconds=0.01)
         passes.wake("team", "soon")
         await idle()
         reconcile.gate.clear()

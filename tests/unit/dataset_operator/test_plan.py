@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from world import SETTINGS, World, build_document, running
+from world import World, build_document, running
 
 from dataset_operator.api import DATA_WORKERS, HEAD, TRAINERS
-from dataset_operator.plan import plan
+from dataset_operator.observed import Refusal
 from dataset_operator.plan.attempt import backoff_seconds
 from dataset_operator.plan.decision import Stop
 
@@ -303,13 +303,6 @@ def test_a_pass_cut_off_before_the_job_was_posted_posts_the_same_one() -> None:
     assert world.status["attempt"] == 1
 
 
-def test_a_running_cluster_is_left_as_it_was_rendered() -> None:
-    world = running()
-    world.edit(head={"resources": {"requests": {"cpu": "2"}}})
-    applied = [child["kind"] for child in world.step().apply]
-    assert "RayCluster" not in applied
-
-
 ACTIONS: dict[str, Callable[[World], Any]] = {
     "succeed": lambda w: w.status.get("submission") and w.end_job("SUCCEEDED"),
     "fail": lambda w: w.status.get("submission") and w.end_job("FAILED", exit_code=1),
@@ -327,6 +320,11 @@ ACTIONS: dict[str, Callable[[World], Any]] = {
     "cut off": lambda w: setattr(w, "reachable", False),
     "back": lambda w: setattr(w, "reachable", True),
     "wait": lambda w: w.step(seconds=400),
+    "edit cluster": lambda w: w.edit(env=[{"name": "X", "value": str(w.now)}]),
+    "more ranks": lambda w: w.edit(trainers={"replicas": 2}),
+    "refuse": lambda w: setattr(w, "refused", Refusal(message="no", is_invalid=True)),
+    "quota": lambda w: setattr(w, "refused", Refusal(message="no", is_invalid=False)),
+    "allow": lambda w: setattr(w, "refused", None),
     "pass": World.step,
 }
 
@@ -348,7 +346,7 @@ def test_in_every_story(story: list[str]) -> None:
         ACTIONS[action](world)
         decision = world.step()
         # A pass that sees what it left decides nothing new to say or write but what waits for time.
-        again = plan(world.observe(), SETTINGS, world.now, "fresh-token")
+        again = world.decide()
         acted = decision.delete or decision.job or decision.create or decision.apply
         if not acted and decision.again_seconds != 0:
             assert again.status == decision.status
@@ -365,6 +363,7 @@ def test_in_every_story(story: list[str]) -> None:
     # Whatever it was, once all is well it trains or has ended.
     world.unready.clear()
     world.reachable = True
+    world.refused = None
     world.edit(suspend=False, backoffLimit=2)
     for _ in range(4):
         world.settle()

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from dataset_operator.api import DATA_WORKERS, HEAD, TRAINERS
+from dataset_operator.api import HEAD
+from dataset_operator.builders.merge import merge
 from dataset_operator.names import Owner
-from dataset_operator.observed import Job, Observed, Pod, format_time
+from dataset_operator.observed import Job, Observed, Pod, Progress, Refusal, format_time
 from dataset_operator.plan import plan
 from dataset_operator.plan.decision import Decision, Stop, Submit
 from dataset_operator.settings import parse_settings
@@ -41,10 +42,14 @@ class World:
     now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     ray_cluster: dict[str, Any] | None = None
     has_token: bool = False
-    configs: dict[str, Any] = field(default_factory=dict)
+    children: dict[str, Any] = field(default_factory=dict)
+    refused: Refusal | None = None  # what a dry run of any cluster comes to
+    foreign: tuple[str, ...] = ()
+    lingering: tuple[Pod, ...] = ()  # of a cluster that is gone
     head_uid: str = "head-1"
     unready: set[str] = field(default_factory=set)  # roles
     reachable: bool = True
+    progress: Progress | None = None  # what a running driver says
     jobs: dict[str, Job] = field(default_factory=dict)
     finalizer: bool = False
     gone: bool = False
@@ -55,31 +60,46 @@ class World:
         submission = self.status.get("submission")
         ready = self.ray_cluster is not None and HEAD not in self.unready and self.reachable
         job = self.jobs.get(submission["id"]) if submission and ready else None
-        config = self.owner.config_map(self.status.get("runHash", ""))
+        config = self.configs.get(self.status.get("run", 0))
         return Observed(
             document=copy.deepcopy(self.document),
-            accepted=self.configs.get(config),
-            missing_children=frozenset() if config in self.configs else frozenset({config}),
+            accepted=config,
+            children=copy.deepcopy(self.children),
+            foreign=self.foreign,
             ray_cluster=copy.deepcopy(self.ray_cluster),
             has_token=self.has_token,
             pods=tuple(self._pods()),
             ray_reachable=ready,
             job=job,
+            progress=self.progress if job is not None and job.status == "RUNNING" else None,
         )
 
     def _pods(self) -> list[Pod]:
         if self.ray_cluster is None:
-            return []
+            return [*self.lingering]
+        groups = self.ray_cluster["spec"]["workerGroupSpecs"]
+        numbers: dict[Any, int] = {group["groupName"]: group["replicas"] for group in groups}
         return [
             Pod(
-                name=f"{role}-0",
-                uid=self.head_uid if role == HEAD else role,
+                name=f"{role}-{index}",
+                uid=self.head_uid if role == HEAD else f"{role}-{index}",
                 role=role,
                 ready=role not in self.unready,
                 waiting="no GPU is free" if role in self.unready else "",
             )
-            for role in (HEAD, TRAINERS, DATA_WORKERS)
+            for role, number in ({HEAD: 1} | numbers).items()
+            for index in range(number)
         ]
+
+    @property
+    def configs(self) -> dict[int, Any]:
+        """The experiment as each run was accepted."""
+        stem = f"{self.owner.ray_cluster}-"
+        return {
+            int(name.removeprefix(stem).split("-")[0]): json.loads(child["data"]["experiment.json"])
+            for name, child in self.children.items()
+            if child["kind"] == "ConfigMap"
+        }
 
     @property
     def owner(self) -> Owner:
@@ -97,8 +117,17 @@ class World:
     def step(self, seconds: float = 0) -> Decision:
         """One pass, carried out."""
         self.now += timedelta(seconds=seconds)
-        decision = plan(self.observe(), SETTINGS, self.now, "fresh-token")
+        decision = self.decide()
         self._carry_out(decision)
+        return decision
+
+    def decide(self) -> Decision:
+        """The plan, as a pass makes it: again if a dry run refuses what it would make."""
+        observed = self.observe()
+        decision = plan(observed, SETTINGS, self.now, "fresh-token")
+        if decision.trial is not None and self.refused is not None:
+            observed = replace(observed, refusal=self.refused)
+            decision = plan(observed, SETTINGS, self.now, "fresh-token")
         return decision
 
     def settle(self, passes: int = 12) -> None:
@@ -116,6 +145,9 @@ class World:
         self.events += [f"{event.type} {event.reason}" for event in decision.events]
         for child in (*decision.create, *decision.apply):
             self._make(child)
+        for _, _, patch in decision.patches:
+            assert self.ray_cluster is not None
+            self.ray_cluster = merge(self.ray_cluster, patch)
         if isinstance(decision.job, Submit):
             self.submitted.append(decision.job)
             self.jobs.setdefault(decision.job.submission_id, Job(status="RUNNING"))
@@ -133,10 +165,10 @@ class World:
             case "Secret":
                 self.has_token = True
             case "RayCluster":
-                self.ray_cluster = child
-            case "ConfigMap":
-                config = json.loads(child["data"]["experiment.json"])
-                self.configs[child["metadata"]["name"]] = config
+                self.ray_cluster = copy.deepcopy(child)
+                self.ray_cluster["metadata"]["resourceVersion"] = "1"
+            case _:
+                self.children[child["metadata"]["name"]] = child
 
     # --- what may happen ------------------------------------------------------------------------
 

@@ -1,0 +1,118 @@
+"""A running cluster is frozen: what it was rendered as goes with it, and is what it is held to.
+
+The RayCluster carries two annotations: the hash of the part of the spec that it was made from, so
+that an edit of that part is seen whatever an operator of another version would render; and the
+rendered spec itself, so that what was changed by hand can be put back. The number of data workers
+is in neither: it lives in the RayCluster's `replicas`, within the bounds of the experiment's spec.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from dataset_operator.api import CLUSTER_HASH_ANNOTATION, DATA_WORKERS, RENDERED_ANNOTATION
+from dataset_operator.builders.documents import Document
+from pipeline_runtime.config import DataWorkers, ExperimentSpec
+
+_HASH_CHARS = 16
+# All annotations together may have 256 KiB. What is larger is not put back when edited by hand.
+MAX_RENDERED_CHARS = 200_000
+_WHOLE_FIELDS = ("image", "imagePullSecrets", "env", "envFrom", "storage", "head", "trainers")
+_WORKER_FIELDS = ("resources", "template")
+
+
+def hash_cluster_side(spec: ExperimentSpec) -> str:
+    """16 hexadecimal digits of what a cluster is made from, its number of data workers apart.
+
+    Defaults are left out, so that a field that a later version adds changes no hash.
+    """
+    document = spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+    workers = document.get("dataWorkers", {})
+    part = {field: document[field] for field in _WHOLE_FIELDS if field in document}
+    part["dataWorkers"] = {field: workers[field] for field in _WORKER_FIELDS if field in workers}
+    text = json.dumps(part, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]
+
+
+def freeze(cluster: Document, spec: ExperimentSpec) -> Document:
+    """A rendered RayCluster with the annotations of what it came from and as what."""
+    text = json.dumps(cluster["spec"], sort_keys=True, separators=(",", ":"))
+    rendered = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    annotations = {CLUSTER_HASH_ANNOTATION: hash_cluster_side(spec)}
+    if len(rendered) <= MAX_RENDERED_CHARS:
+        annotations[RENDERED_ANNOTATION] = rendered
+    metadata = cluster["metadata"]
+    frozen = {**metadata, "annotations": {**metadata.get("annotations", {}), **annotations}}
+    return {**cluster, "metadata": frozen}
+
+
+def correct(cluster: Mapping[str, Any], workers: DataWorkers) -> Document | None:
+    """The merge patch that makes an observed RayCluster what it should be; None if it is.
+
+    What was rendered is put back; the wanted number of data workers is what was observed, within
+    the spec's bounds. The patch carries the observed resourceVersion, since it replaces the list of
+    groups, in which somebody else may have written a number meanwhile.
+    """
+    spec = _thaw(cluster) or {"workerGroupSpecs": cluster["spec"]["workerGroupSpecs"]}
+    observed = {group["groupName"]: group for group in cluster["spec"]["workerGroupSpecs"]}
+    groups = [
+        _size(group, observed.get(DATA_WORKERS, group), workers)
+        if group["groupName"] == DATA_WORKERS
+        else group
+        for group in spec["workerGroupSpecs"]
+    ]
+    wanted = {**spec, "workerGroupSpecs": groups}
+    if _holds(cluster["spec"], wanted):
+        return None
+    version = cluster["metadata"]["resourceVersion"]
+    return {"metadata": {"resourceVersion": version}, "spec": wanted}
+
+
+def _size(group: Document, observed: Mapping[str, Any], workers: DataWorkers) -> Document:
+    lowest, highest = workers.min_replicas, workers.max_replicas
+    wanted = observed.get("replicas", lowest)
+    sized = {
+        **group,
+        "minReplicas": lowest,
+        "replicas": min(max(wanted, lowest), highest),
+        "maxReplicas": highest,
+    }
+    if strategy := observed.get("scaleStrategy"):
+        sized["scaleStrategy"] = strategy
+    return sized
+
+
+def _thaw(cluster: Mapping[str, Any]) -> Document | None:
+    rendered = (cluster["metadata"].get("annotations") or {}).get(RENDERED_ANNOTATION)
+    try:
+        spec = json.loads(zlib.decompress(base64.b64decode(rendered))) if rendered else None
+    except (ValueError, zlib.error):  # edited by hand
+        return None
+    return spec if isinstance(spec, dict) else None
+
+
+def _holds(observed: Any, wanted: Any) -> bool:
+    """Whether what was wanted is there; the API server's defaults may be there too."""
+    if isinstance(wanted, Mapping):
+        return isinstance(observed, Mapping) and all(
+            _holds(observed.get(key), value) for key, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(observed, list)
+            and len(observed) == len(wanted)
+            and all(_holds(*pair) for pair in zip(observed, wanted, strict=True))
+        )
+    return bool(observed == wanted)
+
+
+def is_as_built(observed: Mapping[str, Any] | None, built: Mapping[str, Any]) -> bool:
+    """Whether a child is there and still says what it was built to say."""
+    return observed is not None and _holds(
+        observed, {key: value for key, value in built.items() if key != "metadata"}
+    )

@@ -1,0 +1,47 @@
+"""What a person can do about how an experiment stands, by the reason of its headline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dataset_operator import api
+from dataset_operator.headline import find_headline
+
+_LOGS = "lastmile logs {name}"
+_ADVICE = {
+    api.INVALID_SPEC: "correct the fields that are named above, then: lastmile submit -f FILE",
+    api.CHANGE_PENDING: "wait, or set updatePolicy: Restart to begin the new run at once",
+    api.CLUSTER_CREATING: "wait; KubeRay makes the pods",
+    api.CLUSTER_REFUSED: "correct what the API server names above, or ask for quota",
+    api.NAME_COLLISION: "delete or rename what bears the name, or rename the experiment",
+    api.WAITING_FOR_PODS: "wait; if a pod cannot be scheduled, ask for less or add nodes",
+    api.PODS_READY: "wait; the driver is submitted when the head answers",
+    api.CLUSTER_LOST: f"wait for the next attempt, or look: {_LOGS}",
+    api.SUBMITTED: f"wait; the driver starts: {_LOGS} -f",
+    api.RUNNING: f"follow it: {_LOGS} -f",
+    api.RETRYING: f"find out why: {_LOGS}; stop it if trying again is of no use",
+    api.STOPPING: "wait; the driver writes a checkpoint",
+    api.SUSPENDED_BY_SPEC: "go on with: lastmile resume {name}",
+    api.SUCCEEDED: "see the report: lastmile artifacts {name} --download DIR",
+    api.JOB_FAILED: f"find out why: {_LOGS}",
+    api.OUT_OF_MEMORY: "give the pods more memory, or make batchSize or shuffle.windowRows smaller",
+    api.NODE_LOST: "wait for the next attempt; spot nodes come and go",
+    api.BACKOFF_LIMIT_EXCEEDED: "correct what failed and submit it again; a change is a new run",
+    api.DEADLINE_EXCEEDED: "raise activeDeadlineSeconds, or train on less, and submit it again",
+    api.PRE_RUNNING_DEADLINE_EXCEEDED: "see what the pods waited for: ask for less, or add nodes",
+    api.CHECKPOINT_REFUSED: "see the message: another run's checkpoint cannot be gone on from",
+}
+
+
+def advise(document: Mapping[str, Any]) -> str:
+    """One line: what to do next."""
+    name = document["metadata"]["name"]
+    if "deletionTimestamp" in document["metadata"]:
+        return (
+            "wait, the driver is stopped; if no operator runs: lastmile operator release-finalizers"
+        )
+    headline = find_headline(document.get("status") or {})
+    if headline is None:
+        return "wait; if nothing happens, see whether the operator runs and watches this namespace"
+    return _ADVICE.get(headline["reason"], "see the events below").format(name=name)

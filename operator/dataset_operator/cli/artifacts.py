@@ -1,0 +1,73 @@
+"""`lastmile artifacts`: where a run's checkpoints and report are, and the report itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dataset_operator.cli.cluster import on_cluster
+from dataset_operator.cli.failures import explaining
+from dataset_operator.cli.options import (
+    ContextOption,
+    KubeconfigOption,
+    NameArgument,
+    NamespaceOption,
+    Target,
+)
+from dataset_operator.errors import UserError
+from dataset_operator.observed import Document
+from pipeline_runtime.config import locate_artifacts, parse_stored
+
+# Fetches the files of a run (URI of the experiment's folder, run hash) into a folder.
+Fetch = Callable[[str, str, Path], Sequence[Path]]
+
+
+def artifacts(
+    program: typer.Context,
+    name: NameArgument,
+    download: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Fetch the report and summary there."),
+    ] = None,
+    storage_root: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="Where the store is from here, if elsewhere."),
+    ] = None,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Say where the checkpoints and the report of an experiment are."""
+    target = Target(namespace=namespace, context=context, kubeconfig=kubeconfig)
+    document = on_cluster(target, lambda cluster: cluster.find(name))
+    with explaining():
+        uri, run_hash = locate(document, storage_root)
+        print(f"{uri}*-{run_hash}/")
+        if download is None:
+            return
+        fetch: Fetch = program.obj
+        for path in fetch(uri, run_hash, download):
+            print(path)
+
+
+def locate(document: Document, storage_root: str | None) -> tuple[str, str]:
+    """The URI of an experiment's folder, and the hash that its present run's folder ends with.
+
+    Args:
+        storage_root: used instead of what the operator wrote down, where a store has another
+            address from here.
+
+    Raises:
+        UserError: there was no run yet.
+    """
+    status = document.get("status") or {}
+    if "artifactsUri" not in status:
+        name = document["metadata"]["name"]
+        raise UserError(f"{name} has no run yet; see `lastmile describe {name}`")
+    uri: str = status["artifactsUri"]
+    if storage_root is not None:
+        uri = locate_artifacts(parse_stored(document)[0], storage_root, wins=True)
+    return uri, status["runHash"]

@@ -1,0 +1,183 @@
+"""`lastmile describe`: one screen on one experiment: how it stands, why, and what to do next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dataset_operator.api import EXPERIMENT_LABEL, ROLE_LABEL
+from dataset_operator.cli.advice import advise
+from dataset_operator.cli.cluster import Cluster, on_cluster
+from dataset_operator.cli.options import (
+    ContextOption,
+    KubeconfigOption,
+    NameArgument,
+    NamespaceOption,
+    Target,
+)
+from dataset_operator.cli.text import format_age, format_duration, print_table
+from dataset_operator.headline import find_headline
+from dataset_operator.observed import Document
+
+# One screen: the newest events, and the pods that are not well before those that are.
+_MAX_EVENTS = 8
+_MAX_PODS = 12
+_LABEL_CHARS = 11
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """An experiment and what belongs to it."""
+
+    document: Document
+    pods: Sequence[Document]
+    events: Sequence[Document]
+
+
+def describe(
+    name: NameArgument,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Show how an experiment stands, what it waits for and why, and what to do next."""
+    target = Target(namespace=namespace, context=context, kubeconfig=kubeconfig)
+    _print(on_cluster(target, lambda cluster: _look(cluster, name)))
+
+
+async def _look(cluster: Cluster, name: str) -> Picture:
+    document = await cluster.find(name)
+    kube, namespace = cluster.kube, cluster.namespace
+    about = f"involvedObject.uid={document['metadata']['uid']}"
+    pods, events = await asyncio.gather(
+        kube.list_objects("Pod", namespace, f"{EXPERIMENT_LABEL}={name}"),
+        kube.list_objects("Event", namespace, "", fields=about),
+    )
+    return Picture(document=document, pods=pods, events=events)
+
+
+def _print(picture: Picture) -> None:
+    for label, value in build_summary(picture.document):
+        print(f"{label + ':':{_LABEL_CHARS}} {value}")
+    conditions = (picture.document.get("status") or {}).get("conditions") or ()
+    _print_section(
+        ("CONDITION", "STATUS", "REASON", "AGE", "MESSAGE"),
+        [
+            (c["type"], c["status"], c["reason"], format_age(c["lastTransitionTime"]), _line(c))
+            for c in conditions
+        ],
+    )
+    _print_section(("POD", "ROLE", "READY", "STATUS", "AGE"), build_pod_rows(picture.pods))
+    _print_section(
+        ("EVENT", "TYPE", "AGE", "MESSAGE"),
+        [
+            (e["reason"], e["type"], format_age(_time_of(e)), _line(e))
+            for e in sorted(picture.events, key=_place_of)[-_MAX_EVENTS:]
+        ],
+    )
+
+
+def _print_section(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    if rows:
+        print()
+        print_table(header, rows)
+
+
+def build_summary(document: Document) -> Iterator[tuple[str, str]]:
+    """Labels and values, the most wanted first."""
+    metadata, status = document["metadata"], document.get("status") or {}
+    yield "Experiment", f"{metadata['namespace']}/{metadata['name']}"
+    yield "Age", format_age(metadata.get("creationTimestamp"))
+    yield "Phase", _describe_phase(document)
+    yield "Next", advise(document)
+    if "run" in status:
+        limit = document["spec"].get("backoffLimit")
+        failures = f"{status.get('failures', 0)}" + (f" of {limit}" if limit is not None else "")
+        run = f"{status['run']} ({status.get('runHash')})"
+        yield "Run", f"{run}, attempt {status.get('attempt', 0)}, failures {failures}"
+    if workers := status.get("dataWorkers"):
+        yield "Workers", _describe_workers(workers, document["spec"].get("dataWorkers") or {})
+    if trainer := status.get("trainer"):
+        yield "Training", ", ".join(_describe_training(trainer))
+    for metric in (status.get("trainer") or {}).get("metrics") or ():
+        yield f"  {metric['name']}", metric["value"]
+
+
+def _describe_phase(document: Document) -> str:
+    if "deletionTimestamp" in document["metadata"]:
+        return "Deleting"
+    status = document.get("status") or {}
+    headline = find_headline(status)
+    return (status.get("phase") or "Pending") + (f": {_line(headline)}" if headline else "")
+
+
+def _describe_workers(workers: Mapping[str, Any], bounds: Mapping[str, Any]) -> str:
+    ready, wanted = workers.get("readyReplicas", 0), workers.get("desiredReplicas", 0)
+    within = f"{bounds.get('minReplicas')} to {bounds.get('maxReplicas')}"
+    return f"{ready} of {wanted} ready" + (f", may be {within}" if bounds else "")
+
+
+def _describe_training(trainer: Mapping[str, Any]) -> Iterator[str]:
+    if (done := trainer.get("progressPercentage")) is not None:
+        yield f"{done} %"
+    if (left := trainer.get("estimatedRemainingSeconds")) is not None:
+        yield f"{format_duration(left)} left"
+    if (rate := trainer.get("samplesPerSecond")) is not None:
+        yield f"{float(rate):,.0f} samples/s"
+    if (busy := trainer.get("gpuUtilizationPercent")) is not None:
+        yield f"GPUs busy {busy} %"
+    if (waited := trainer.get("productionWaitPercent")) is not None:
+        yield f"waiting for data {waited} %"
+
+
+def build_pod_rows(pods: Sequence[Document]) -> list[tuple[str, ...]]:
+    """Name, role, ready, status, age; those that are not ready first, cut to one screen."""
+    rows = sorted(map(_build_pod_row, pods), key=lambda row: (row[2] == "yes", row[1], row[0]))
+    if len(rows) <= _MAX_PODS:
+        return rows
+    hidden = len(rows) - _MAX_PODS
+    return [*rows[:_MAX_PODS], (f"and {hidden} more", "", "", "", "")]
+
+
+def _build_pod_row(pod: Document) -> tuple[str, ...]:
+    metadata, status = pod["metadata"], pod.get("status", {})
+    conditions = {c["type"]: c["status"] for c in status.get("conditions", ())}
+    return (
+        metadata["name"],
+        metadata.get("labels", {}).get(ROLE_LABEL, ""),
+        "yes" if conditions.get("Ready") == "True" else "no",
+        _find_pod_state(pod),
+        format_age(metadata.get("creationTimestamp")),
+    )
+
+
+def _find_pod_state(pod: Document) -> str:
+    """What kubectl shows: why a container waits or ended, else the phase."""
+    if "deletionTimestamp" in pod["metadata"]:
+        return "Terminating"
+    status = pod.get("status", {})
+    for container in (
+        *status.get("initContainerStatuses", ()),
+        *status.get("containerStatuses", ()),
+    ):
+        state = container.get("state", {})
+        why = state.get("waiting") or (state.get("terminated") if not container["ready"] else None)
+        if why and why.get("reason") not in (None, "Completed"):
+            return str(why["reason"])
+    return str(status.get("phase", "Unknown"))
+
+
+def _time_of(event: Document) -> str:
+    return str(event.get("lastTimestamp") or event["metadata"]["creationTimestamp"])
+
+
+def _place_of(event: Document) -> tuple[str, int]:
+    # Times are whole seconds; versions rise (Kubernetes 1.35, comparable resource versions).
+    return _time_of(event), int(event["metadata"]["resourceVersion"])
+
+
+def _line(of: Mapping[str, Any]) -> str:
+    """The message on one line."""
+    return " ".join(str(of.get("message", "")).split())

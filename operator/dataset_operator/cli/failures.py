@@ -1,0 +1,43 @@
+"""What a command prints when it cannot do what was asked; every such end has exit code 1.
+
+Bad manifests and options end with 2, as in the rest of the program, which sees to them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from dataset_operator.errors import KubeConflict, KubeRefused, KubeUnavailable, OperatorError
+
+EXIT_FAILED = 1
+
+
+def print_error(text: str) -> None:
+    """Print it for a person."""
+    print(f"error:\n{text}" if "\n" in text else f"error: {text}", file=sys.stderr)
+
+
+@contextmanager
+def explaining(tell: Callable[[str], None] = print_error) -> Iterator[None]:
+    """Tell of an error of ours, without a traceback, and exit."""
+    try:
+        yield
+    except OperatorError as error:
+        tell(explain(error))
+        sys.exit(EXIT_FAILED)
+
+
+def explain(error: OperatorError) -> str:
+    """The error, and what to do about it."""
+    if isinstance(error, KubeUnavailable):
+        return f"the API server does not answer: {error}; check the cluster and --context"
+    if isinstance(error, KubeConflict):
+        return f"it was changed meanwhile: {error}; look at it and try again"
+    if isinstance(error, KubeRefused):
+        # Kubernetes' words for a missing right; a quota is «forbidden» too, without a user.
+        is_right = "is forbidden: User" in str(error) or str(error) == "Unauthorized"
+        advice = "; ask for that right, or check --context" if is_right else ""
+        return f"the API server refuses it: {error}{advice}"
+    return str(error)

@@ -1,0 +1,100 @@
+"""`lastmile get`: experiments as a table, or as the API server has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from dataset_operator.cli.cluster import on_cluster
+from dataset_operator.cli.options import (
+    AllNamespacesOption,
+    ContextOption,
+    KubeconfigOption,
+    NamespaceOption,
+    Target,
+)
+from dataset_operator.cli.text import format_age, print_table
+from dataset_operator.observed import Document
+
+
+class Output(StrEnum):
+    """How objects are printed."""
+
+    JSON = "json"
+    YAML = "yaml"
+
+
+# As the CRD's printer columns.
+_HEADER = ("NAME", "PHASE", "GPUS", "WORKERS", "DESIRED", "GPU%", "WAIT%", "PROGRESS", "AGE")
+
+
+def get(
+    name: Annotated[str | None, typer.Argument(help="One experiment; all if absent.")] = None,
+    namespace: NamespaceOption = None,
+    all_namespaces: AllNamespacesOption = False,
+    output: Annotated[
+        Output | None, typer.Option("--output", "-o", help="A table if absent.")
+    ] = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Show experiments: how far they are, and how busy their GPUs."""
+    if name and all_namespaces:
+        raise typer.BadParameter("a name is looked for in one namespace; leave -A out")
+    target = Target(namespace=namespace, context=context, kubeconfig=kubeconfig)
+    if name is not None:
+        one = on_cluster(target, lambda cluster: cluster.find(name))
+        _print([one], one, output)
+        return
+    scope = "" if all_namespaces else None
+    found = on_cluster(target, lambda cluster: cluster.list_experiments(scope))
+    whole = {"apiVersion": "v1", "kind": "List", "items": found}
+    _print(found, whole, output, with_namespace=all_namespaces)
+
+
+def _print(
+    found: Sequence[Document],
+    whole: Document,
+    output: Output | None,
+    *,
+    with_namespace: bool = False,
+) -> None:
+    if output is not None:
+        for document in found:
+            document["metadata"].pop("managedFields", None)  # as kubectl: of no use to a reader
+        print(_FORMATS[output](whole).rstrip())
+    elif not found:
+        print("no experiments")
+    else:
+        header = ("NAMESPACE", *_HEADER) if with_namespace else _HEADER
+        rows = [build_row(document) for document in found]
+        print_table(header, [row if with_namespace else row[1:] for row in rows])
+
+
+_FORMATS = {
+    Output.JSON: lambda whole: json.dumps(whole, indent=2),
+    Output.YAML: lambda whole: yaml.safe_dump(whole, sort_keys=False, allow_unicode=True),
+}
+
+
+def build_row(document: Document) -> list[Any]:
+    """An experiment's namespace, then its columns."""
+    metadata, status = document["metadata"], document.get("status") or {}
+    workers, trainer = status.get("dataWorkers") or {}, status.get("trainer") or {}
+    return [
+        metadata["namespace"],
+        metadata["name"],
+        status.get("phase") or "Pending",
+        status.get("gpus"),
+        workers.get("currentReplicas"),
+        workers.get("desiredReplicas"),
+        trainer.get("gpuUtilizationPercent"),
+        trainer.get("productionWaitPercent"),
+        trainer.get("progressPercentage"),
+        format_age(metadata.get("creationTimestamp")),
+    ]

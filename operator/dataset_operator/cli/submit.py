@@ -1,0 +1,148 @@
+"""`lastmile submit`: check manifests here, then apply them to the cluster, and follow if wanted."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from dataset_operator.api import COMPLETE
+from dataset_operator.cli.cluster import FIELD_MANAGER, Cluster, on_cluster
+from dataset_operator.cli.failures import EXIT_FAILED
+from dataset_operator.cli.options import ContextOption, KubeconfigOption, NamespaceOption, Target
+from dataset_operator.cli.suspend import is_over
+from dataset_operator.errors import KubeConflict, UserError
+from dataset_operator.headline import find_headline
+from dataset_operator.observed import Document
+from dataset_operator.status import is_true
+from pipeline_runtime.config import KIND, LoadedManifest, ManifestError, Problem, load_manifests
+
+# The API server's words for another owner of a field, one or many.
+_CONFLICT = re.compile(r'conflicts? with "([^"]+)"')
+
+
+def submit(
+    files: Annotated[
+        list[str],
+        typer.Option(
+            "--filename", "-f", metavar="FILE", help="Manifest or directory, or - (repeatable)."
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Change a field (repeatable)."),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Follow it to its end; 1 if that is a failure.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force-conflicts", help="Take over fields that others set.")
+    ] = False,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Check manifests and apply them to the cluster."""
+    manifests = load_manifests(files, overrides=overrides or [])
+    _check_code(manifests)
+    for manifest in manifests:
+        for warning in manifest.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+    if watch and len(manifests) != 1:
+        raise typer.BadParameter(f"--watch follows one experiment, got {len(manifests)}")
+    target = Target(namespace=namespace, context=context, kubeconfig=kubeconfig)
+    succeeded = on_cluster(target, lambda cluster: _submit(cluster, manifests, force, watch))
+    if not succeeded:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _check_code(manifests: list[LoadedManifest]) -> None:
+    """A folder here is nothing to the cluster. Raises ManifestError."""
+    problems = []
+    for manifest in manifests:
+        folder = manifest.experiment.spec.code.working_dir
+        # From '/' on it is a folder of the image.
+        if folder is not None and "://" not in folder and not folder.startswith("/"):
+            message = (
+                f"must be a URI that the cluster can read, got the local folder {folder!r}; zip "
+                "it, upload it and name that (s3://bucket/code.zip), or build it into spec.image"
+            )
+            problem = Problem(path="spec.code.workingDir", message=message)
+            problems.append(manifest.place(problem))
+    if problems:
+        raise ManifestError(problems)
+
+
+async def _submit(
+    cluster: Cluster, manifests: list[LoadedManifest], force: bool, watch: bool
+) -> bool:
+    """Whether everything that was asked for succeeded."""
+    placed = [_place(cluster, manifest) for manifest in manifests]  # all are right, or none is sent
+    for document in placed:
+        await _apply(cluster, document, force=force)
+    if not watch:
+        return True
+    [metadata] = [document["metadata"] for document in placed]
+    return await _follow(replace(cluster, namespace=metadata["namespace"]), metadata["name"])
+
+
+def _place(cluster: Cluster, manifest: LoadedManifest) -> Document:
+    """The manifest's document, in a namespace. Raises UserError for two."""
+    document: dict[str, Any] = {**manifest.document}
+    document.pop("status", None)
+    metadata = dict(manifest.experiment.metadata.to_document())
+    given = metadata.setdefault("namespace", cluster.namespace)
+    if given != cluster.namespace and cluster.is_named:
+        raise UserError(
+            f"{manifest.file}: metadata.namespace must be --namespace {cluster.namespace}, got "
+            f"{given}; leave one out"
+        )
+    kept = ("name", "namespace", "labels", "annotations")
+    return document | {"metadata": {name: metadata[name] for name in kept if name in metadata}}
+
+
+async def _apply(cluster: Cluster, document: Document, *, force: bool) -> None:
+    name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
+    before = await cluster.kube.get(KIND, namespace, name)
+    if before is None:
+        await cluster.list_experiments(namespace)  # says so if nothing of ours is known there
+    try:
+        await cluster.kube.apply(document, force=force)
+    except KubeConflict as error:
+        owners = set(_CONFLICT.findall(str(error)))
+        if not owners:  # no such namespace
+            raise UserError(f"{namespace}/{name}: {error}; create it, or name another -n") from None
+        if owners != {FIELD_MANAGER}:
+            raise UserError(
+                f"{namespace}/{name}: {error}; to take these fields over give --force-conflicts"
+            ) from error
+        await cluster.kube.apply(document)  # what `stop` or `resume` set, and this manifest too
+    after = await cluster.kube.get(KIND, namespace, name)
+    print(f"{namespace}/{name} {_compare(before, after)}")
+
+
+def _compare(before: Document | None, after: Document | None) -> str:
+    if before is None or after is None:
+        return "created"
+    same = before["metadata"]["generation"] == after["metadata"]["generation"]
+    return "unchanged" if same else "configured"
+
+
+async def _follow(cluster: Cluster, name: str) -> bool:
+    """Print what it does until its end; whether it is complete. Ctrl-C leaves it alone."""
+    told = ""
+    while True:
+        document = await cluster.poll(name)
+        status = document.get("status") or {}
+        headline = find_headline(status)
+        if status.get("observedGeneration") != document["metadata"]["generation"]:
+            continue  # the operator has not looked yet
+        line = f"{status['phase']}: {headline.get('message', '')}" if headline else ""
+        if line and line != told:
+            told = line
+            print(line, flush=True)
+        if is_over(document):
+            return is_true(status, COMPLETE)

@@ -1,0 +1,45 @@
+"""Tables, ages and numbers as kubectl prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from dataset_operator.observed import parse_time
+
+# Rich cuts a table to its console; what is not a terminal has no width.
+_UNBOUNDED_COLUMNS = 10_000
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print columns without lines; None is printed as nothing known."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _UNBOUNDED_COLUMNS
+    table = Table(*header, box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for row in rows:
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    console.print(table, markup=False)
+
+
+def format_duration(seconds: float) -> str:
+    """`90s`, `45m`, `20h`, `4d`: two digits or three say enough."""
+    whole = max(0, int(seconds))
+    if whole < 2 * _MINUTE:
+        return f"{whole}s"
+    if whole < 2 * _HOUR:
+        return f"{whole // _MINUTE}m"
+    if whole < 2 * _DAY:
+        return f"{whole // _HOUR}h"
+    return f"{whole // _DAY}d"
+
+
+def format_age(time: str | None, now: datetime | None = None) -> str:
+    """How long ago a time as Kubernetes writes it was; `unknown` without one."""
+    if not time:
+        return "unknown"
+    return format_duration(((now or datetime.now(UTC)) - parse_time(time)).total_seconds())

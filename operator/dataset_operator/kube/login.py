@@ -1,0 +1,125 @@
+"""How the API server is found and logged in to: by a kubeconfig, or as a pod.
+
+One answer for the official client (`configuration`) and for Kopf's (`connection`): contexts, exec
+plugins and rotated tokens work alike in both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import kopf
+from kubernetes.aio import config
+from kubernetes.aio.client import Configuration
+
+from dataset_operator.errors import UserError
+
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_DEFAULT_KUBECONFIG = "~/.kube/config"
+# The shortest-lived tokens of exec plugins, those of EKS, last 15 minutes.
+REFRESH_SECONDS = 300.0
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """Where credentials come from.
+
+    Attributes:
+        in_cluster: as the pod that this runs in, by its service account.
+        kubeconfig: files, separated as in KUBECONFIG; None: KUBECONFIG, else ~/.kube/config.
+        context: of the kubeconfig; None: its current one.
+    """
+
+    in_cluster: bool = False
+    kubeconfig: str | None = None
+    context: str | None = None
+
+    async def configuration(self) -> Configuration:
+        """For the official client, with a token that is fresh now. Raises UserError."""
+        found, _ = await self._load()
+        return found
+
+    async def namespace(self) -> str:
+        """The one to use where none is named. Raises UserError."""
+        _, namespace = await self._load()
+        return namespace
+
+    async def connection(self) -> kopf.ConnectionInfo:
+        """For Kopf, with a token that is fresh now. Raises UserError."""
+        found, namespace = await self._load()
+        scheme, _, token = str(found.api_key.get("BearerToken", "")).partition(" ")
+        return kopf.ConnectionInfo(
+            server=found.host,
+            ca_path=found.ssl_ca_cert,
+            insecure=not found.verify_ssl,
+            certificate_path=found.cert_file,
+            private_key_path=found.key_file,
+            scheme=scheme or None,
+            token=token or None,
+            proxy_url=found.proxy,
+            default_namespace=namespace,
+        )
+
+    async def refresh_forever(self, configuration: Configuration) -> NoReturn:
+        """Keep the token of a client fresh; a pod's is, by the client itself."""
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS)
+            try:
+                configuration.api_key = (await self.configuration()).api_key
+            except UserError as error:  # the API server will say if the old one no longer does
+                _LOG.warning("no fresh credentials: %s", error)
+
+    async def _load(self) -> tuple[Configuration, str]:
+        found = Configuration()
+        try:
+            if self.in_cluster:
+                config.load_incluster_config(found)  # type: ignore[no-untyped-call]
+                return found, (_ACCOUNT / "namespace").read_text().strip()
+            context = await self._load_kubeconfig(found)
+        except (config.ConfigException, OSError) as error:
+            raise UserError(self._explain(error)) from error
+        return found, context.get("namespace") or "default"
+
+    @property
+    def _files(self) -> str:
+        files = self.kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
+        return os.path.expanduser(files)
+
+    async def _load_kubeconfig(self, found: Configuration) -> dict[str, Any]:
+        if not any(Path(file).is_file() for file in self._files.split(os.pathsep)):
+            raise FileNotFoundError("no such file")
+        loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
+            self._files,
+            context=self.context,
+            client_configuration=found,
+            persist_config=False,
+        )
+        context: dict[str, Any] = loader.current_context["context"]
+        return context
+
+    def _explain(self, error: Exception) -> str:
+        if self.in_cluster:
+            return (
+                f"this must run in a pod with a service account, got: {error}; to use a kubeconfig "
+                "give --dev"
+            )
+        return (
+            f"{self._files}: must be a kubeconfig with the context {self.context or 'in use'}, "
+            f"got: {error}; name another with --kubeconfig and --context"
+        )
+
+
+def is_in_pod() -> bool:
+    """Whether this process runs in a pod with a service account."""
+    return (_ACCOUNT / "token").exists()
+
+
+def has_kubeconfig() -> bool:
+    """Whether the user has a kubeconfig."""
+    return bool(os.environ.get("KUBECONFIG")) or Path(_DEFAULT_KUBECONFIG).expanduser().exists()

@@ -1,0 +1,151 @@
+"""How the ports of a cluster's head are reached: the one place that knows.
+
+in the cluster    the head's Service, by its DNS name
+from outside      the API server's proxy to that Service, with the client's own credentials
+                  (certificate, token, plugin); they need `get`, `create` and `update` on
+                  `services/proxy`
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import aiohttp
+from kubernetes.aio.client import ApiClient, ApiException
+from pydantic import BaseModel, ValidationError
+
+from dataset_operator.errors import RayUnreachable
+from dataset_operator.names import Owner
+from dataset_operator.ray.jobs import HttpRayJobs, RayJobs
+from dataset_operator.ray.transport import (
+    Answer,
+    Endpoint,
+    Request,
+    check_answer,
+    failure_of,
+    read_answer,
+)
+from dataset_operator.settings import OperatorSettings
+
+
+class Connect(Protocol):
+    """Gives the Ray of an experiment's cluster; no request is made yet."""
+
+    def __call__(self, owner: Owner, token: str, service: str | None = None) -> RayJobs:
+        """Of the cluster that has this token.
+
+        Args:
+            service: the head's Service as the RayCluster's status names it; None: as KubeRay will
+                name it.
+        """
+
+
+def build_connect(
+    api_client: ApiClient,
+    session: aiohttp.ClientSession,
+    settings: OperatorSettings,
+    *,
+    in_cluster: bool,
+) -> Connect:
+    """The resolver of a process.
+
+    Args:
+        api_client: the API server's client; from outside, requests go through it.
+        session: for requests in the cluster.
+        in_cluster: whether this process runs in a pod of the cluster.
+    """
+
+    def connect(owner: Owner, token: str, service: str | None = None) -> RayJobs:
+        name = service or owner.head_service
+        endpoint: Endpoint
+        if in_cluster:
+            endpoint = ServiceEndpoint(session=session, host=f"{name}.{owner.namespace}.svc")
+        else:
+            path = f"/api/v1/namespaces/{owner.namespace}/services/{name}"
+            endpoint = ProxyEndpoint(client=api_client, service=path)
+        return HttpRayJobs(endpoint=endpoint, token=token, storage_root=settings.storage_root)
+
+    return connect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceEndpoint:
+    """Straight to a host."""
+
+    session: aiohttp.ClientSession
+    host: str
+
+    async def send(self, request: Request) -> Answer:
+        """See Endpoint."""
+        return await send(self.session, f"http://{self.host}:{request.port}", request)
+
+
+async def send(session: aiohttp.ClientSession, url: str, request: Request) -> Answer:
+    """Send a request to a server; `url` ends before the path. Raises RayUnreachable."""
+    raw = isinstance(request.body, bytes)
+    body: dict[str, Any] = {"data" if raw else "json": request.body}
+    try:
+        response = await session.request(
+            request.method,
+            url + request.path,
+            headers=request.headers(),
+            timeout=request.timeout,
+            allow_redirects=False,
+            **body,
+        )
+        answer = await read_answer(request, response)
+    except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        raise failure_of(request, error) from error
+    return check_answer(request, answer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyEndpoint:
+    """Through the API server.
+
+    Attributes:
+        service: path of the Service in its API.
+    """
+
+    client: ApiClient
+    service: str
+
+    async def send(self, request: Request) -> Answer:
+        """See Endpoint."""
+        path = f"{self.service}:{request.port}/proxy{request.path}"
+        try:
+            method, url, headers, *_ = await self.client.param_serialize(
+                request.method, path, header_params=request.headers(), auth_settings=["BearerToken"]
+            )
+            reply = await self.client.call_api(
+                method,
+                url,
+                headers,
+                request.body,
+                _request_timeout=request.timeout,
+            )
+            answer = await read_answer(request, reply.response)
+        except (TimeoutError, ApiException, aiohttp.ClientError, OSError) as error:
+            raise failure_of(request, error) from error
+        _check_is_heads(request, answer)
+        return check_answer(request, answer)
+
+
+class _Status(BaseModel):
+    """What the API server answers for itself when it refuses."""
+
+    kind: Literal["Status"]
+    apiVersion: Literal["v1"]  # noqa: N815 - Kubernetes' own name
+    message: str = ""
+
+
+def _check_is_heads(request: Request, answer: Answer) -> None:
+    """Raise RayUnreachable for the API server's own answer: its 404 does not say «no such job»."""
+    if answer.status < 400:
+        return
+    try:
+        status = _Status.model_validate_json(answer.content)
+    except ValidationError:
+        return
+    raise RayUnreachable(f"{request}: {status.message}")

@@ -1,0 +1,84 @@
+"""How the training goes, from the metrics that the driver serves on the head.
+
+They come from a pod that runs a user's code: names that are not expected are passed over, numbers
+that cannot be are not known, and at most so many of the training's own are taken.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import chain, islice
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from dataset_operator.api import RUNTIME_METRICS_PORT
+from dataset_operator.errors import RayUnreachable
+from dataset_operator.observed import Progress
+from dataset_operator.ray.transport import Endpoint, Request
+
+# Shorter than of other requests: a pass can do without.
+SCRAPE_SECONDS = 3.0
+# `status.trainer.metrics` in the CRD.
+MAX_METRICS = 16
+MAX_METRIC_NAME_CHARS = 64
+# Beyond it no rate and no time to wait is meant; the CRD's integers end at 2⁶³.
+_MAX_AMOUNT = 1e12
+_MAX_METRIC = sys.float_info.max  # neither infinite nor not a number
+_TRAINING_METRIC = "lastmile_training_metric"
+_RATIOS = {
+    "lastmile_progress_ratio": "ratio",
+    "lastmile_production_wait_ratio": "production_wait_ratio",
+    "lastmile_gpu_utilization_ratio": "gpu_utilization_ratio",
+}
+_AMOUNTS = {
+    "lastmile_estimated_remaining_seconds": "remaining_seconds",
+    "lastmile_samples_per_second": "samples_per_second",
+}
+_NAMES = (*_RATIOS, *_AMOUNTS, _TRAINING_METRIC)
+# A page has one line for each, whatever else is in it.
+_MAX_LINES = 2 * (len(_NAMES) + MAX_METRICS)
+_MAX_LINE_CHARS = 512
+
+
+async def read_progress(endpoint: Endpoint) -> Progress | None:
+    """Ask the driver; None if it does not answer, as before and after it trains."""
+    request = Request(
+        method="GET", port=RUNTIME_METRICS_PORT, path="/metrics", seconds=SCRAPE_SECONDS
+    )
+    try:
+        answer = await endpoint.send(request)
+    except RayUnreachable:
+        return None
+    if answer.status != 200:
+        return None
+    return parse_progress(answer.content.decode(errors="replace"))
+
+
+def parse_progress(text: str) -> Progress | None:
+    """Progress from a page of Prometheus' text format; None if it is no such page, or says none."""
+    ours = (line for line in text.splitlines() if line.startswith(_NAMES))
+    lines = (line for line in ours if len(line) <= _MAX_LINE_CHARS)
+    known: dict[str, float] = {}
+    metrics: dict[str, float] = {}
+    for sample in chain.from_iterable(map(_parse, islice(lines, _MAX_LINES))):
+        name, value = sample.name, sample.value
+        if name in _RATIOS and 0.0 <= value <= 1.0:
+            known[_RATIOS[name]] = float(value)
+        elif name in _AMOUNTS and 0.0 <= value <= _MAX_AMOUNT:
+            known[_AMOUNTS[name]] = float(value)
+        elif name == _TRAINING_METRIC and abs(value) <= _MAX_METRIC and len(metrics) < MAX_METRICS:
+            metrics |= _name_metric(sample.labels.get("name", ""), value)
+    return Progress(**known, metrics=metrics) if known or metrics else None
+
+
+def _parse(line: str) -> list[Sample]:
+    """The samples of a line; none if it is garbage."""
+    try:
+        return [s for family in text_string_to_metric_families(line) for s in family.samples]
+    except (ValueError, KeyError, IndexError):  # what the parser raises is not documented
+        return []
+
+
+def _name_metric(name: str, value: float) -> dict[str, float]:
+    return {name: float(value)} if 0 < len(name) <= MAX_METRIC_NAME_CHARS else {}

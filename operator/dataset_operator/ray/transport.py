@@ -1,0 +1,98 @@
+"""One HTTP request to a port of a cluster's head, and what counts as an answer to it.
+
+What answers there is a pod that runs a user's code, so nothing of it is trusted: the time and the
+size of an answer are bounded, redirects are not followed. `endpoints` says how a port is reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import aiohttp
+
+from dataset_operator.errors import RayUnreachable
+
+REQUEST_SECONDS = 10.0
+# Ray's own metrics, the largest page of a head, take half of it after a few jobs (platform facts).
+MAX_ANSWER_BYTES = 1 << 20
+# Taken as well as `Authorization`, which the API server's proxy eats (Ray 2.60,
+# http_token_authentication.py).
+_TOKEN_HEADER = "X-Ray-Authorization"
+_CHUNK_BYTES = 1 << 16
+_MAX_QUOTED_CHARS = 300
+# Refused for want of a token, or nobody behind a proxy: Ray itself has not answered.
+_NO_ANSWER = frozenset({401, 403, 502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked of a head; `body` is sent as JSON, or as it is if it is bytes."""
+
+    method: str
+    port: int
+    path: str
+    body: Mapping[str, Any] | bytes | None = None
+    token: str = ""
+    max_bytes: int = MAX_ANSWER_BYTES  # of the answer
+    seconds: float = REQUEST_SECONDS  # until the answer is there, whole
+
+    def __str__(self) -> str:
+        return f"{self.method} :{self.port}{self.path}"
+
+    @property
+    def timeout(self) -> aiohttp.ClientTimeout:
+        """Its bound as the transports want it."""
+        return aiohttp.ClientTimeout(total=self.seconds)
+
+    def headers(self) -> dict[str, str]:
+        """The content's type, and the token if there is one."""
+        kind = "application/octet-stream" if isinstance(self.body, bytes) else "application/json"
+        token = {_TOKEN_HEADER: f"Bearer {self.token}"} if self.token else {}
+        return {"Content-Type": kind, **token}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """Its beginning, for messages."""
+        return self.content.decode(errors="replace").strip()[:_MAX_QUOTED_CHARS]
+
+
+class Endpoint(Protocol):
+    """A head's ports, however they are reached."""
+
+    async def send(self, request: Request) -> Answer:
+        """Raises RayUnreachable if nothing answers, or what answers is not what was asked."""
+
+
+async def read_answer(request: Request, response: aiohttp.ClientResponse) -> Answer:
+    """The answer, whole; the response is released. Raises RayUnreachable."""
+    content = bytearray()
+    async with response:
+        async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+            content += chunk
+            if len(content) > request.max_bytes:
+                raise RayUnreachable(f"{request}: the answer is larger than {request.max_bytes} B")
+    if response.history:
+        raise RayUnreachable(f"{request}: redirected to {response.url}")
+    return Answer(status=response.status, content=bytes(content))
+
+
+def check_answer(request: Request, answer: Answer) -> Answer:
+    """The answer, if it is one of Ray's. Raises RayUnreachable."""
+    if 300 <= answer.status < 400 or answer.status in _NO_ANSWER:
+        raise RayUnreachable(f"{request}: HTTP {answer.status}: {answer.text}")
+    return answer
+
+
+def failure_of(request: Request, error: Exception) -> RayUnreachable:
+    """A transport's error as ours."""
+    return RayUnreachable(f"{request}: {str(error) or type(error).__name__}")

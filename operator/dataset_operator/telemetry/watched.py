@@ -1,0 +1,120 @@
+"""What came through the watch of experiments, held against what the API server lists.
+
+A watch can end while its process lives on (kopf#1276), so that being alive is no sign of working.
+Here a listed version that never came through the watch is: `freshness` lists, `probes` asks.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dataset_operator.headline import find_headline
+
+Key = tuple[str, str]  # namespace, name
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """An experiment as it last came through the watch."""
+
+    version: str
+    at: float
+    phase: str
+    attempt: int | None
+    headline: tuple[str, str, str] | None  # type, status, reason
+
+
+@dataclass(slots=True)
+class Watched:
+    """The experiments that there are, and how far the watch is behind.
+
+    Attributes:
+        clock: seconds, monotonic.
+        phases: how many experiments are in each phase; one that was seen before stays, as 0.
+        is_synced: whether once everything that was listed had come through the watch.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    phases: Counter[str] = field(default_factory=Counter)
+    is_synced: bool = False
+    _experiments: dict[Key, _Seen] = field(default_factory=dict)
+    _missed: dict[Key, float] = field(default_factory=dict)  # since when it is listed
+    _last_event: float | None = None
+
+    def see(self, event: str | None, document: Mapping[str, Any]) -> None:
+        """Take an event in: ADDED, MODIFIED, DELETED, or None for the list at the beginning."""
+        metadata = document["metadata"]
+        key = (metadata["namespace"], metadata["name"])
+        self._last_event = self.clock()
+        self._missed.pop(key, None)
+        before = self._experiments.pop(key, None)
+        if before is not None:
+            self.phases[before.phase] -= 1
+        if event == "DELETED":
+            return
+        seen = self._experiments[key] = _read(document, self._last_event)
+        self.phases[seen.phase] += 1
+        if event is not None and seen.headline and (not before or before.headline != seen.headline):
+            _tell(key, seen, document)
+
+    def compare(self, listed: Mapping[Key, str], asked: float) -> None:
+        """Hold what the API server lists (key to resourceVersion), asked for at `asked`, against
+        what was seen.
+        """
+        missed = [key for key, version in listed.items() if not self._came(key, version, asked)]
+        self._missed = {key: self._missed.get(key, asked) for key in missed}
+        self.is_synced = self.is_synced or not missed
+
+    def attempt(self, namespace: str, name: str) -> int | None:
+        """The attempt of an experiment, if it had one."""
+        seen = self._experiments.get((namespace, name))
+        return seen.attempt if seen else None
+
+    def find_oldest_missed(self) -> tuple[Key, float] | None:
+        """What was listed and longest has not come through the watch, and for how many seconds."""
+        if not self._missed:
+            return None
+        key = min(self._missed, key=self._missed.__getitem__)
+        return key, self.clock() - self._missed[key]
+
+    @property
+    def event_age_seconds(self) -> float | None:
+        """How long ago the last event came; None if none has."""
+        return None if self._last_event is None else self.clock() - self._last_event
+
+    def _came(self, key: Key, version: str, asked: float) -> bool:
+        """Whether it was seen as listed, or has changed since the list was asked for."""
+        seen = self._experiments.get(key)
+        return seen is not None and (seen.version == version or seen.at >= asked)
+
+
+def _read(document: Mapping[str, Any], at: float) -> _Seen:
+    status = document.get("status") or {}
+    headline = find_headline(status)
+    return _Seen(
+        version=document["metadata"]["resourceVersion"],
+        at=at,
+        phase=status.get("phase") or "Pending",
+        attempt=status.get("attempt"),
+        headline=(headline["type"], headline["status"], headline["reason"]) if headline else None,
+    )
+
+
+def _tell(key: Key, seen: _Seen, document: Mapping[str, Any]) -> None:
+    headline = find_headline(document["status"])
+    assert headline is not None
+    about = {"namespace": key[0], "experiment": key[1], "attempt": seen.attempt}
+    _LOG.info(
+        "%s: %s is %s: %s",
+        seen.phase,
+        headline["type"],
+        headline["status"],
+        headline.get("message", ""),
+        extra={**about, "reason": headline["reason"]},
+    )

@@ -1,0 +1,52 @@
+"""Fetches the files of a run from the artifacts store, for `lastmile artifacts --download`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline_runtime.errors import SourceError
+
+LOG_FOLDER = "logs"  # run.logs, which is not imported here: it needs ray and torch's neighbours
+
+
+def fetch_run(uri: str, run_hash: str, folder: Path) -> Sequence[Path]:
+    """Copy the newest report of a run, and what lies beside it, into a folder.
+
+    Args:
+        uri: of the experiment's folder; each run has one below it, named TIME-HASH.
+        run_hash: of the run.
+        folder: is made; checkpoints are not copied.
+
+    Raises:
+        SourceError: the store has no such run.
+    """
+    import pyarrow.fs as pafs
+
+    from pipeline_runtime.sources.filesystem import open_location
+
+    experiment = open_location(uri)
+    store = experiment.filesystem
+    try:
+        runs = store.get_file_info(pafs.FileSelector(experiment.path.rstrip("/")))
+        mine = [run.path for run in runs if run.base_name.endswith(f"-{run_hash}")]
+        # Names begin with the time, so the last is the newest.
+        run = max(mine, default=None)
+        infos = store.get_file_info(pafs.FileSelector(run)) if run else []
+        if run and any(info.base_name == LOG_FOLDER for info in infos):
+            infos += store.get_file_info(pafs.FileSelector(f"{run}/{LOG_FOLDER}"))
+    except OSError as error:
+        raise SourceError(
+            f"{uri}: must be a folder that can be read from here, got: {error}; check the "
+            "credentials in the environment, or fetch it by the store's own tools"
+        ) from error
+    files = [info for info in infos if info.type == pafs.FileType.File]
+    if not files:
+        raise SourceError(
+            f"{uri}: must have a finished run {run_hash}, found none; try again later"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for info in files:
+        with store.open_input_stream(info.path) as stream:
+            (folder / info.base_name).write_bytes(stream.read())
+    return [folder / info.base_name for info in files]

@@ -1,0 +1,98 @@
+"""Keeps what a driver prints: its log goes beside the checkpoints, where it outlives the cluster.
+
+A driver that Ray's Jobs API started writes to a file on the head, which ends with the head. That
+file is standard output itself, so nothing is redirected: it is copied while it grows, so that a
+head that dies leaves all but the last seconds, and once more at the end. On a terminal or in a pipe
+there is no such file and nothing is done.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipeline_runtime.sources import Location
+
+FOLDER = "logs"
+COPY_SECONDS = 30.0
+# Object stores take no appends, so every copy is of the whole file; of a longer one, its end.
+MAX_LOG_BYTES = 16 << 20
+
+
+class LogKeeper:
+    """Copies this process's log to a run's location, once that is known."""
+
+    def __init__(self, log: Path | None) -> None:
+        self._log = log
+        self._location: Location | None = None
+        self._copied = -1
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def keep(self, run_location: Location) -> None:
+        """Begin: the log goes to `logs/` of this run."""
+        if self._log is None:
+            return
+        self._location = run_location.join(FOLDER)
+        self._thread = threading.Thread(target=self._run, name="lastmile-logs", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Copy what was printed last."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._copy()
+
+    def _run(self) -> None:
+        while not self._stop.wait(COPY_SECONDS):
+            self._copy()
+
+    def _copy(self) -> None:
+        assert self._log is not None
+        assert self._location is not None
+        try:
+            size = self._log.stat().st_size
+            if size == self._copied:
+                return
+            with self._log.open("rb") as file:
+                file.seek(max(0, size - MAX_LOG_BYTES))
+                content = file.read(MAX_LOG_BYTES)
+            filesystem = self._location.filesystem
+            filesystem.create_dir(self._location.path, recursive=True)
+            with filesystem.open_output_stream(self._location.join(self._log.name).path) as stream:
+                stream.write(content)
+        except (OSError, pa.ArrowException) as error:
+            print(f"warning: {self._location.uri}: the log was not copied: {error}", flush=True)
+            return
+        self._copied = size
+
+
+def find_log() -> Path | None:
+    """The file that standard output is, if it is one."""
+    try:
+        descriptor = sys.stdout.fileno()
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+    except (OSError, ValueError):
+        return None
+
+
+@contextmanager
+def keeping_log() -> Iterator[LogKeeper]:
+    """A keeper for the time of a run."""
+    keeper = LogKeeper(find_log())
+    try:
+        yield keeper
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        keeper.close()

@@ -1,0 +1,65 @@
+"""Which nodes of a Ray cluster do what: data work on the labelled ones, training on the others.
+
+The operator labels its groups by `ray-subcluster`, the one key that Ray Data counts its budget by
+too (a selector on any other key places tasks and still budgets over all nodes). A cluster without
+such labels, as on a laptop, is one pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import torch
+
+SUBCLUSTER_LABEL = "ray-subcluster"
+DATA_SUBCLUSTER = "data"
+TRAINING_SUBCLUSTER = "training"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where executions and ranks go.
+
+    Attributes:
+        data: labels of the nodes for data work; None: any node.
+        training: labels of the nodes for ranks; None: any node.
+        takes_gpus: whether each rank holds one of Ray's GPUs.
+        has_cuda: whether torch finds CUDA where the ranks run.
+    """
+
+    data: dict[str, str] | None
+    training: dict[str, str] | None
+    takes_gpus: bool
+    has_cuda: bool
+
+
+def find_placement(world_size: int, *, wants_gpus: bool) -> Placement:
+    """Look at the cluster that this driver is connected to."""
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    alive = [node for node in nodes if node["Alive"]]
+    labels = [node.get("Labels", {}) for node in alive]
+    gpus = sum(node["Resources"].get("GPU", 0) for node in alive)
+    training = _select(labels, TRAINING_SUBCLUSTER)
+    takes_gpus = wants_gpus and gpus >= world_size
+    return Placement(
+        data=_select(labels, DATA_SUBCLUSTER),
+        training=training,
+        takes_gpus=takes_gpus,
+        has_cuda=takes_gpus and _finds_cuda(training),
+    )
+
+
+def _select(labels: Iterable[Mapping[str, str]], value: str) -> dict[str, str] | None:
+    is_there = any(node.get(SUBCLUSTER_LABEL) == value for node in labels)
+    return {SUBCLUSTER_LABEL: value} if is_there else None
+
+
+def _finds_cuda(training: dict[str, str] | None) -> bool:
+    """Ask torch on a node of the ranks: Ray counts what it was told, not what works there."""
+    if torch.cuda.is_available():
+        return True
+    ask = ray.remote(torch.cuda.is_available)
+    return bool(ray.get(ask.options(num_cpus=0, num_gpus=1, label_selector=training).remote()))

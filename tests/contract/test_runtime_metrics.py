@@ -1,0 +1,117 @@
+"""What the driver serves of its run is what the operator reads of it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import aiohttp
+import pytest
+
+from dataset_operator.api import RUNTIME_METRICS_PORT
+from dataset_operator.observed import Progress
+from dataset_operator.ray.runtime_metrics import read_progress
+from dataset_operator.testing import PortsOf
+from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.feed.pieces import StepCount
+from pipeline_runtime.metrics import MetricsServer, RunCollector
+from pipeline_runtime.monitor import RankSnapshot
+from pipeline_runtime.run.pace import WINDOW_SECONDS, PaceMeter
+
+
+def build_snapshot(rank: int, seconds: float, rows: int, production: float) -> RankSnapshot:
+    """A trainer that took every row it read, and waited so long for them."""
+    waited = dict.fromkeys(("transfer", "batching", "collate", "paused"), 0.0)
+    return RankSnapshot(
+        rank=rank,
+        seconds=seconds,
+        epoch=0,
+        step=rows // 10,
+        samples=rows,
+        attempt_samples=rows,
+        batch_bytes=0,
+        checksum={},
+        waited=waited | {"production": production, "compute": seconds - production},
+        counts=(StepCount(rows=rows, num_bytes=0, seconds=0.0),),
+        evaluation_counts=(),
+        queue_length=0,
+        seconds_to_first_batch=None,
+        last_step_seconds=0.1,
+        dropped_rows=0,
+        padded_rows=0,
+        checkpoints=0,
+        checkpoint_failures=0,
+        last_checkpoint=None,
+        device="cpu",
+        metrics={"loss": 0.5, "eval_auc": 0.75} if rank == 0 else {"loss": 9.0},
+    )
+
+
+def read(meter: PaceMeter, *readings: list[RankSnapshot]) -> Progress | None:
+    """The operator's view after these readings."""
+    collector = RunCollector([(0, "read")])
+    for ranks in readings:
+        collector.update({rank.rank: rank for rank in ranks}, meter.measure(ranks))
+
+    async def ask(port: int) -> Progress | None:
+        async with aiohttp.ClientSession() as session:
+            urls = {RUNTIME_METRICS_PORT: f"http://127.0.0.1:{port}"}
+            return await read_progress(PortsOf(session=session, urls=urls))
+
+    with closing(MetricsServer(collector, 0)) as server:
+        return asyncio.run(ask(server.port))
+
+
+def test_a_run_of_two_trainers_is_told_as_one() -> None:
+    first = [build_snapshot(rank, 10.0, 100, 5.0) for rank in (0, 1)]
+    second = [build_snapshot(rank, 20.0, 300, 7.0) for rank in (0, 1)]
+    assert read(PaceMeter(planned_rows=1000), first, second) == Progress(
+        ratio=0.6,
+        remaining_seconds=10.0,
+        samples_per_second=40.0,
+        production_wait_ratio=0.2,
+        metrics={"loss": 0.5, "eval_auc": 0.75},
+    )
+
+
+def test_rates_are_of_the_last_minute() -> None:
+    minute = WINDOW_SECONDS
+    readings = [
+        [build_snapshot(0, seconds, rows, 0.0)]
+        for seconds, rows in ((1.0, 10_000), (minute, 10_100), (2 * minute, 10_100 + 600))
+    ]
+    progress = read(PaceMeter(planned_rows=100_000), *readings)
+    assert progress is not None
+    assert progress.samples_per_second == 600 / minute
+
+
+def test_a_first_reading_tells_no_rates_and_none_before_the_first_row() -> None:
+    resumed = [build_snapshot(0, 5.0, 500, 1.0)]  # rows of earlier attempts are among them
+    told = Progress(ratio=0.5, metrics={"loss": 0.5, "eval_auc": 0.75})
+    assert read(PaceMeter(planned_rows=1000), resumed) == told
+    assert read(PaceMeter(planned_rows=1000), [build_snapshot(0, 5.0, 0, 1.0)]) is None
+    assert read(PaceMeter(planned_rows=1000), []) is None
+
+
+@contextmanager
+def listening(host: str) -> Iterator[int]:
+    """Somebody else on a port."""
+    with socket.create_server((host, 0)) as taken:
+        yield taken.getsockname()[1]
+
+
+def test_on_a_laptop_it_is_served_to_this_machine_alone_and_finds_a_free_port() -> None:
+    with listening("127.0.0.1") as taken, closing(MetricsServer(RunCollector([]), taken)) as server:
+        assert server.port != taken
+        # Were it served on every address, this one could not be had.
+        socket.create_server(("127.0.0.2", server.port)).close()
+
+
+def test_in_a_pod_it_is_served_to_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LASTMILE_ROLE", "head")
+    with closing(MetricsServer(RunCollector([]), 0)) as server:
+        socket.create_connection(("127.0.0.2", server.port)).close()
+    with listening("0.0.0.0") as taken, pytest.raises(LastmileError, match=f"port {taken}: must"):
+        MetricsServer(RunCollector([]), taken)

@@ -1,0 +1,285 @@
+"""The cluster's commands where no operator runs: what they write, and every way to be refused."""
+
+import base64
+import http.server
+import json
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from commands import LASTMILE, User, manifest
+
+from dataset_operator.names import Owner
+from tools.cluster.box import Box
+
+JSON = "application/json"
+
+
+@pytest.fixture
+def user(box: Box, namespace: str) -> User:
+    return User(box=box, namespace=namespace)
+
+
+def kubeconfig(folder: Path, server: str, ca: str = "", **credentials: str) -> Path:
+    """A kubeconfig with one context, `only`."""
+    cluster = {"server": server} | ({"certificate-authority-data": ca} if ca else {})
+    file = folder / "kubeconfig"
+    document = {
+        "current-context": "only",
+        "contexts": [{"name": "only", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": credentials}],
+    }
+    file.write_text(json.dumps(document))
+    return file
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """Answers from `documents`, by path, to who has the token; 404 else."""
+
+    documents: ClassVar[dict[str, Any]] = {}
+    token: ClassVar[str | None] = None
+
+    def do_GET(self) -> None:
+        is_known = self.token in (None, self.headers.get("X-Ray-Authorization"))
+        document = self.documents.get(self.path) if is_known else None
+        content = json.dumps(document or {"message": "does not exist"}).encode()
+        self.send_response(200 if document else 404)
+        self.send_header("Content-Type", JSON)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def answering(host: str, handler: type[Answers]) -> Iterator[int]:
+    with http.server.ThreadingHTTPServer((host, 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_submit_creates_changes_and_leaves_alone(user: User) -> None:
+    def submit(*options: str) -> str:
+        return user.reads("submit", "-f", "-", *options, stdin=manifest())
+
+    place = f"{user.namespace}/clicks"
+    assert submit() == f"{place} created\n"
+    assert submit() == f"{place} unchanged\n"
+    assert submit("--set", "backoffLimit=7") == f"{place} configured\n"
+    assert user.experiment()["spec"]["backoffLimit"] == 7
+
+
+def test_a_bad_manifest_is_refused_before_anything_is_sent(user: User) -> None:
+    both = f"{manifest('good')}\n---\n{manifest('bad', backoffLimit=-1)}"
+    error = user.fails("submit", "-f", "-", stdin=both, code=2)
+    assert "spec.backoffLimit: must be ≥ 0, got -1" in error
+    assert user.reads("get") == "no experiments\n"
+
+
+def test_a_local_folder_of_code_is_refused(user: User) -> None:
+    text = manifest(code={"workingDir": "./mine"})
+    error = user.fails("submit", "-f", "-", stdin=text, code=2)
+    assert "spec.code.workingDir: must be a URI that the cluster can read" in error
+
+
+def test_fields_of_others_are_taken_over_only_if_asked(user: User) -> None:
+    given = json.loads(manifest(backoffLimit=1)) | {}
+    user.kubectl("create", "-f", "-", stdin=json.dumps(given))
+
+    error = user.fails("submit", "-f", "-", stdin=manifest(backoffLimit=2))
+    assert ".spec.backoffLimit" in error
+    assert "--force-conflicts" in error
+    user.reads("submit", "-f", "-", "--force-conflicts", stdin=manifest(backoffLimit=2))
+    assert user.experiment()["spec"]["backoffLimit"] == 2
+
+
+def test_what_stop_and_resume_set_a_manifest_may_set_too(user: User) -> None:
+    user.reads("submit", "-f", "-", stdin=manifest())
+    assert user.reads("stop", "clicks") == "clicks is stopping\n"
+    assert user.experiment()["spec"]["suspend"] is True
+    user.reads("resume", "clicks")
+    assert user.experiment()["spec"]["suspend"] is False
+    assert "nothing to resume" in user.reads("resume", "clicks")
+
+    user.reads("submit", "-f", "-", stdin=manifest(suspend=True))
+    assert user.experiment()["spec"]["suspend"] is True
+
+
+def test_the_namespace_comes_from_the_option_and_the_manifest_may_not_differ(user: User) -> None:
+    document = json.loads(manifest())
+    document["metadata"]["namespace"] = "elsewhere"
+    error = user.fails("submit", "-f", "-", stdin=json.dumps(document))
+    assert f"must be --namespace {user.namespace}, got elsewhere" in error
+
+
+@pytest.mark.parametrize(("end", "code"), [("Complete", 0), ("Failed", 1)])
+def test_submit_follows_an_experiment_to_its_end(user: User, end: str, code: int) -> None:
+    command = [LASTMILE, "submit", "-n", user.namespace, "--watch", "-f", "-"]
+    with subprocess.Popen(
+        command,
+        env=user.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(manifest())
+        process.stdin.close()
+        user.kubectl("wait", "--for=create", "dsexp/clicks", "--timeout=60s")
+        for kind, status in ((end, "False"), (end, "True")):
+            condition = {
+                "type": kind,
+                "status": status,
+                "reason": "Because",
+                "message": "so it is",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
+            said = {"observedGeneration": 1, "phase": end, "conditions": [condition]}
+            patch_status(user, "dsexp", "clicks", said)
+
+        assert process.stdout is not None
+        assert process.stdout.read() == f"{user.namespace}/clicks created\n{end}: so it is\n"
+        assert process.wait() == code
+
+
+def test_a_name_that_is_not_there_is_told_with_the_one_that_was_meant(user: User) -> None:
+    user.reads("submit", "-f", "-", stdin=manifest())
+    for command in ("describe", "stop"):
+        assert "did you mean clicks?" in user.fails(command, "click")
+
+
+def test_what_get_prints_can_be_submitted_again(user: User) -> None:
+    user.reads("submit", "-f", "-", stdin=manifest())
+    text = user.reads("get", "clicks", "-o", "yaml")
+    assert "managedFields" not in text
+    assert user.reads("submit", "-f", "-", stdin=text).endswith("unchanged\n")
+
+
+def test_without_a_cluster_the_address_is_told(user: User, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = kubeconfig(tmp_path, f"http://127.0.0.1:{taken.getsockname()[1]}")
+    lost = User(box=user.box, namespace=user.namespace, kubeconfig=nobody)
+    assert "error: the API server does not answer: GET" in lost.fails("get")
+    assert "contexts list" in lost.fails("get", "--context", "other")
+
+
+def test_a_missing_right_is_told_in_the_api_servers_words(user: User, tmp_path: Path) -> None:
+    config = json.loads(user.kubectl("config", "view", "--raw", "--flatten", "-o", "json"))
+    cluster = config["clusters"][0]["cluster"]
+    token = user.kubectl("create", "token", "default").strip()
+    file = kubeconfig(
+        tmp_path, cluster["server"], cluster["certificate-authority-data"], token=token
+    )
+    stranger = User(box=user.box, namespace=user.namespace, kubeconfig=file)
+    error = stranger.fails("get")
+    assert f'User "system:serviceaccount:{user.namespace}:default" cannot list resource' in error
+    assert "ask for that right" in error
+
+
+def test_without_the_crd_the_command_that_installs_it_is_told(user: User, tmp_path: Path) -> None:
+    with answering("127.0.0.1", Answers) as port:
+        empty = kubeconfig(tmp_path, f"http://127.0.0.1:{port}")
+        lost = User(box=user.box, namespace=user.namespace, kubeconfig=empty)
+        assert "kubectl apply --server-side -f crds/" in lost.fails("get")
+        started = lost.fails("operator", "--dev", "--runtime-image", "none", "--port", "0")
+        assert "must be installed: kubectl apply --server-side -f crds/" in started
+
+
+def find_address() -> str:
+    """An address of this machine that an endpoint may have: not the loopback's."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # of no one (RFC 5737); a datagram socket sends nothing
+        except OSError:
+            pytest.skip("this machine has no address but the loopback's")
+        address: str = probe.getsockname()[0]
+        return address
+
+
+def test_a_log_comes_from_the_head_through_the_api_server(user: User) -> None:
+    user.reads("submit", "-f", "-", stdin=manifest())
+    uid = user.experiment()["metadata"]["uid"]
+    owner = Owner(name="clicks", namespace=user.namespace, uid=uid)
+    patch_status(user, "dsexp", "clicks", {"attempt": 2})
+    assert "artifacts clicks" in user.fails("logs", "clicks")  # it has no cluster
+
+    job = f"/api/jobs/{owner.submission_id(2)}"
+
+    class Head(Answers):
+        documents: ClassVar[dict[str, Any]] = {
+            job: {"status": "SUCCEEDED"},
+            f"{job}/logs": {"logs": "one\ntwo\n"},
+        }
+        token = "Bearer secret"
+
+    address = find_address()
+    with answering(address, Head) as port:
+        for document in head_objects(owner, address, port):
+            user.kubectl("create", "-f", "-", stdin=json.dumps(document))
+        patch_status(user, "raycluster", owner.ray_cluster, {"head": {"serviceName": "head"}})
+
+        patch_status(user, "pod", "head", {"podIP": address, "podIPs": [{"ip": address}]})
+        assert user.reads("logs", "clicks", "-f") == "one\ntwo\n"
+        assert "cluster of attempt 1 of clicks was given back" in user.fails(
+            "logs", "clicks", "--attempt", "1"
+        )
+    assert "the head of clicks does not answer" in user.fails("logs", "clicks")
+
+
+def patch_status(user: User, kind: str, name: str, status: dict[str, Any]) -> None:
+    patch = json.dumps({"status": status})
+    user.kubectl("patch", kind, name, "--subresource=status", "--type=merge", "-p", patch)
+
+
+def head_objects(owner: Owner, address: str, port: int) -> list[dict[str, Any]]:
+    """A cluster that KubeRay leaves alone, its token, and a head at this address."""
+    # No scheduler takes it; the API server's proxy only talks to addresses that pods have.
+    pod = {"spec": {"schedulerName": "none", "containers": [{"name": "ray", "image": "none"}]}}
+    endpoint = {
+        "ip": address,
+        "targetRef": {"kind": "Pod", "namespace": owner.namespace, "name": "head"},
+    }
+    token = base64.b64encode(b"secret").decode()
+    return [
+        {
+            "apiVersion": "ray.io/v1",
+            "kind": "RayCluster",
+            "metadata": {"name": owner.ray_cluster},
+            "spec": {
+                "managedBy": "kueue.x-k8s.io/multikueue",
+                "headGroupSpec": {"rayStartParams": {}, "template": pod},
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": owner.token_secret},
+            "data": {"auth_token": token},
+        },
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "head"}, **pod},
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "head"},
+            "spec": {"ports": [{"port": 8265, "targetPort": port}]},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Endpoints",
+            "metadata": {"name": "head"},
+            "subsets": [{"addresses": [endpoint], "ports": [{"port": port}]}],
+        },
+    ]

@@ -1,0 +1,290 @@
+"""What others do to an experiment's objects, against the real API server and the real KubeRay."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from reconcile_stage import DEADLINE_SECONDS, POLL_SECONDS, Stage, stage_of
+
+from dataset_operator.api import RAY_API_VERSION
+from dataset_operator.errors import KubeRefused
+from dataset_operator.observed import Document
+from dataset_operator.status import find_condition
+from tools.cluster.box import Box
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed(box: Box) -> None:
+    """Only on a cluster that has KubeRay; the box has our API too."""
+    if "rayclusters.ray.io" not in box.kubectl("api-resources", "--cached=false", "-o", "name"):
+        pytest.skip("the existing cluster has no KubeRay")
+
+
+def play(box: Box, namespace: str, story: Callable[[Stage], Any]) -> None:
+    async def run() -> None:
+        async with stage_of(box, namespace) as stage:
+            await story(stage)
+
+    asyncio.run(run())
+
+
+async def eventually(stage: Stage, holds: Callable[[], Any]) -> None:
+    """Pass after pass until it is so."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not await holds():
+            await stage.step()
+            await asyncio.sleep(POLL_SECONDS)
+
+
+async def cluster_of(stage: Stage) -> Document:
+    owner = await stage.owner()
+    found = await stage.reconciler.kube.get("RayCluster", stage.namespace, owner.ray_cluster)
+    assert found is not None
+    return found
+
+
+def patch(stage: Stage, name: str, operations: list[dict[str, Any]]) -> None:
+    stage.box.kubectl(
+        "patch",
+        "raycluster",
+        name,
+        "-n",
+        stage.namespace,
+        "--type=json",
+        "-p",
+        json.dumps(operations),
+    )
+
+
+def test_a_cluster_edited_by_hand_is_put_back_and_a_number_is_taken(
+    box: Box, namespace: str
+) -> None:
+    async def story(stage: Stage) -> None:
+        stage.apply(dataWorkers={"minReplicas": 1, "maxReplicas": 4})
+        await stage.until("Training", "True", "Running")
+        before = (await cluster_of(stage))["spec"]
+        name = (await stage.owner()).ray_cluster
+        groups = "/spec/workerGroupSpecs"
+        patch(
+            stage,
+            name,
+            [
+                {"op": "replace", "path": f"{groups}/1/replicas", "value": 3},
+                {"op": "replace", "path": f"{groups}/1/maxReplicas", "value": 70},
+                {
+                    "op": "replace",
+                    "path": f"{groups}/0/template/spec/containers/0/image",
+                    "value": "other:1",
+                },
+            ],
+        )
+        before["workerGroupSpecs"][1]["replicas"] = 3
+
+        async def is_put_back() -> bool:
+            return (await cluster_of(stage))["spec"] == before
+
+        await eventually(stage, is_put_back)
+
+        async def has_three() -> bool:
+            return (await stage.status())["dataWorkers"] == {
+                "currentReplicas": 3,
+                "readyReplicas": 3,
+                "desiredReplicas": 3,
+            }
+
+        await eventually(stage, has_three)
+        assert (await stage.status())["attempt"] == 1
+
+        # At rest, nothing is written.
+        version = (await cluster_of(stage))["metadata"]["generation"]
+        await stage.step()
+        assert (await cluster_of(stage))["metadata"]["generation"] == version
+
+    play(box, namespace, story)
+
+
+def test_an_edit_of_the_cluster_side_makes_another_cluster_and_resumes(
+    box: Box, namespace: str
+) -> None:
+    async def story(stage: Stage) -> None:
+        stage.apply()
+        await stage.until("Training", "True", "Running")
+        first = (await cluster_of(stage))["metadata"]["uid"]
+        stage.apply(env=[{"name": "TEAM", "value": "ads"}])
+        await stage.until("Accepted", "True", "ChangePending")
+        assert (await cluster_of(stage))["metadata"]["uid"] == first
+        stage.apply(env=[{"name": "TEAM", "value": "ads"}], updatePolicy="Restart")
+
+        async def runs_again() -> bool:
+            return (await stage.status())["attempt"] == 2
+
+        await eventually(stage, runs_again)
+        found = await cluster_of(stage)
+        assert found["metadata"]["uid"] != first
+        container = found["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+        assert {"name": "TEAM", "value": "ads"} in container["env"]
+        status = await stage.status()
+        assert (status["run"], status["failures"]) == (1, 0)
+        assert "--resume" in stage.ray.jobs[status["submission"]["id"]]["entrypoint"]
+
+    play(box, namespace, story)
+
+
+def test_a_template_that_the_api_server_refuses_changes_nothing(box: Box, namespace: str) -> None:
+    async def story(stage: Stage) -> None:
+        stage.apply(trainers={"template": {"spec": {"nodeSelectr": {"a": "b"}}}})
+        said = await stage.until("Accepted", "False", "InvalidSpec")
+        assert "spec.trainers.template" in said["message"]
+        assert "nodeSelectr" in said["message"]
+        owner = await stage.owner()
+        assert await stage.reconciler.kube.get("Secret", namespace, owner.token_secret) is None
+        stage.apply(trainers={"template": {"spec": {"nodeSelector": {}}}})
+        await stage.until("Training", "True", "Running")
+
+    play(box, namespace, story)
+
+
+def quota(stage: Stage, **hard: str) -> None:
+    document = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "team", "namespace": stage.namespace},
+        "spec": {
+            "hard": {name.replace("__", "/").replace("_", "."): n for name, n in hard.items()}
+        },
+    }
+    stage.box.kubectl("apply", "-f", "-", stdin=json.dumps(document))
+    jsonpath = "--for=jsonpath={.status.hard}"
+    stage.box.kubectl("wait", jsonpath, "-n", stage.namespace, "resourcequota/team")
+
+
+def test_a_quota_on_clusters_is_said_and_lifted(box: Box, namespace: str) -> None:
+    async def story(stage: Stage) -> None:
+        quota(stage, count__rayclusters_ray_io="0")
+        stage.apply()
+        said = await stage.until("ClusterReady", "False", "ClusterRefused")
+        assert "exceeded quota" in said["message"]
+        box.kubectl("delete", "resourcequota", "team", "-n", namespace)
+        await stage.until("Training", "True", "Running")
+
+    play(box, namespace, story)
+
+
+def test_a_quota_that_no_dry_run_sees_is_said_too(box: Box, namespace: str) -> None:
+    async def story(stage: Stage) -> None:
+        quota(stage, count__configmaps="1")  # the namespace has one already
+        stage.apply()
+        with pytest.raises(KubeRefused, match="exceeded quota"):
+            await stage.step()
+        found = find_condition(await stage.status(), "ClusterReady")
+        assert found is not None
+        assert found["reason"] == "ClusterRefused"
+        assert "configmaps" in found["message"]
+        box.kubectl("delete", "resourcequota", "team", "-n", namespace)
+        await stage.until("Training", "True", "Running")
+
+    play(box, namespace, story)
+
+
+def test_a_quota_on_pods_is_told_in_kuberays_words(box: Box, namespace: str) -> None:
+    async def story(stage: Stage) -> None:
+        quota(stage, pods="1")
+        stage.apply()
+        said = await stage.until("ClusterReady", "False", "WaitingForPods")
+
+        async def is_told() -> bool:
+            nonlocal said
+            said = find_condition(await stage.status(), "ClusterReady") or {}
+            return "exceeded quota" in said["message"]
+
+        await eventually(stage, is_told)
+
+    play(box, namespace, story)
+
+
+def test_what_bears_our_name_and_is_not_ours_stays(box: Box, namespace: str) -> None:
+    async def story(stage: Stage) -> None:
+        stage.apply(suspend=True)
+        owner = await stage.owner()
+        theirs = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": owner.token_secret, "namespace": namespace},
+            "data": {"auth_token": "dGhlaXJz"},
+        }
+        box.kubectl("create", "-f", "-", stdin=json.dumps(theirs))
+        stage.apply(suspend=False)
+        said = await stage.until("ClusterReady", "False", "NameCollision")
+        assert f"Secret {owner.token_secret}" in said["message"]
+        assert await stage.reconciler.kube.get("RayCluster", namespace, owner.ray_cluster) is None
+        box.kubectl("delete", "secret", owner.token_secret, "-n", namespace)
+        await stage.until("Training", "True", "Running")
+
+    play(box, namespace, story)
+
+
+def trainer_of(stage: Stage, cluster: str) -> str:
+    selector = f"ray.io/cluster={cluster},ray.io/group=trainers"
+    names = stage.box.kubectl("get", "pods", "-n", stage.namespace, "-l", selector, "-o", "name")
+    return names.strip()
+
+
+def test_a_failure_after_a_trainer_was_lost_says_so(box: Box, namespace: str) -> None:
+    async def story(stage: Stage) -> None:
+        stage.apply()
+        await stage.until("Training", "True", "Running")
+        name = (await stage.owner()).ray_cluster
+        await asyncio.sleep(1.1)  # times have whole seconds
+        box.kubectl("delete", "-n", namespace, trainer_of(stage, name), "--wait=false")
+        stage.ray.end(stage.only_job()["submission_id"], "FAILED", driver_exit_code=1)
+        said = await stage.until("Training", "False", "Retrying")
+        assert "(NodeLost)" in said["message"]
+
+    play(box, namespace, story)
+
+
+def test_a_failure_after_a_container_ran_out_of_memory_says_what_to_raise(
+    box: Box, namespace: str
+) -> None:
+    async def story(stage: Stage) -> None:
+        stage.apply()
+        await stage.until("Training", "True", "Running")
+        status = await stage.status()
+        trainer = trainer_of(stage, (await stage.owner()).ray_cluster)
+        killed = {
+            "exitCode": 137,
+            "reason": "OOMKilled",
+            "startedAt": status["submission"]["time"],
+            "finishedAt": status["submission"]["time"],
+        }
+        operations = [
+            {
+                "op": "add",
+                "path": "/status/containerStatuses/0/lastState",
+                "value": {"terminated": killed},
+            }
+        ]
+        subresource = ("--subresource=status", "--type=json", "-p", json.dumps(operations))
+        box.kubectl("patch", "-n", namespace, trainer, *subresource)
+        stage.ray.end(stage.only_job()["submission_id"], "FAILED", driver_exit_code=1)
+        said = await stage.until("Training", "False", "Retrying")
+        assert "(OutOfMemory)" in said["message"]
+        assert "raise spec.trainers.resources.limits.memory" in said["message"]
+
+    play(box, namespace, story)
+
+
+def test_a_clusters_queue_is_its_experiments(box: Box, namespace: str) -> None:
+    async def story(stage: Stage) -> None:
+        stage.apply()
+        label = ("label", "dsexp", "clicks", "-n", namespace)
+        box.kubectl(*label, "kueue.x-k8s.io/queue-name=gpus")
+        await stage.until("ClusterReady", "True", "PodsReady")
+        metadata = (await cluster_of(stage))["metadata"]
+        assert metadata["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+        assert metadata["annotations"]["kueue.x-k8s.io/elastic-job"] == "true"
+        assert (await cluster_of(stage))["apiVersion"] == RAY_API_VERSION
+
+    play(box, namespace, story)

@@ -1,0 +1,186 @@
+"""`lastmile operator --dev` as a process, and the commands that a user types meanwhile.
+
+The pods of the box run nothing, so that an experiment waits for its head to answer.
+"""
+
+import json
+import re
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from commands import LASTMILE, POLL_SECONDS, User, manifest
+
+from dataset_operator.api import FINALIZER
+from tools.cluster.box import Box
+
+SMALL = {"requests": {"cpu": "100m", "memory": "100Mi"}, "limits": {"memory": "100Mi"}}
+SETTINGS = {
+    "runtimeImage": "example.com/lastmile:none",
+    "storageRoot": "s3://bucket/team",
+    "resources": {"head": SMALL, "trainers": SMALL, "dataWorkers": SMALL},
+}
+STOP_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed(box: Box) -> None:
+    """Only on a cluster that has KubeRay; the box has our API too."""
+    if "rayclusters.ray.io" not in box.kubectl("api-resources", "--cached=false", "-o", "name"):
+        pytest.skip("the existing cluster has no KubeRay")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """A running operator, and its log."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def url(self) -> str:
+        found = re.search(r"http://127\.0\.0\.1:\d+", self.log.read_text())
+        assert found is not None
+        return found.group()
+
+    def answer(self, path: str) -> str:
+        with urllib.request.urlopen(self.url + path) as response:
+            text: str = response.read().decode()
+            return text
+
+    def until(self, is_true: Callable[[], bool]) -> None:
+        """Wait for what is bound to happen while it runs."""
+        while not is_true():
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(POLL_SECONDS)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=STOP_SECONDS)
+
+
+@contextmanager
+def operating(user: User, folder: Path) -> Iterator[Operator]:
+    """Run the operator for the user's namespace; it is killed at the end at the latest."""
+    settings, log = folder / "settings.yaml", folder / "operator.log"
+    settings.write_text(json.dumps(SETTINGS))
+    options = ["--dev", "--config", str(settings), "-n", user.namespace, "--port", "0"]
+    with (
+        log.open("wb") as stream,
+        subprocess.Popen(
+            [LASTMILE, "operator", *options],
+            env=user.environment(),
+            stdout=stream,
+            stderr=stream,
+        ) as process,
+    ):
+        operator = Operator(process=process, log=log)
+        try:
+            operator.until(lambda: "reconciling the experiments of" in log.read_text())
+            yield operator
+        finally:
+            process.kill()
+
+
+def test_a_user_submits_looks_scales_stops_and_resumes(
+    box: Box, namespace: str, tmp_path: Path
+) -> None:
+    user = User(box=box, namespace=namespace)
+    workers = {"minReplicas": 2, "maxReplicas": 4}
+    with operating(user, tmp_path) as operator:
+        told = user.reads("submit", "-f", "-", stdin=manifest(dataWorkers=workers))
+        assert told == f"{namespace}/clicks created\n"
+
+        def has_pods(number: int) -> bool:
+            return f"{number} of {number} ready" in user.reads("describe", "clicks")
+
+        operator.until(lambda: has_pods(2))
+        operator.until(lambda: "Starting" in user.reads("get"))
+        shown = user.reads("describe", "clicks")
+        assert "Phase:      Starting: head, trainers and data workers are up" in shown
+        assert "Next:       wait; the driver is submitted when the head answers" in shown
+        assert len(re.findall(r"^clicks-\S+ +\S+ +yes +Running", shown, re.MULTILINE)) == 4
+        assert "PodsReady" in shown.split("EVENT")[1]
+        assert "no log yet" in user.fails("logs", "clicks")
+        root = ("--storage-root", "s3://bucket/team")
+        run_hash = user.experiment()["status"]["runHash"]
+        where = f"s3://bucket/team/experiments/clicks/*-{run_hash}/\n"
+        assert user.reads("artifacts", "clicks", *root) == where
+
+        assert "from dataWorkers.minReplicas (2) to" in user.fails(
+            "scale", "clicks", "--data-workers", "5"
+        )
+        assert (
+            user.reads("scale", "clicks", "--data-workers", "4") == "clicks: 2 → 4 data workers\n"
+        )
+        operator.until(lambda: has_pods(4))
+
+        assert user.reads("stop", "clicks", "--wait") == "clicks has stopped\n"
+        assert "Suspended" in user.reads("get", "clicks")
+        assert "go on with: lastmile resume clicks" in user.reads("describe", "clicks")
+        assert "has no cluster now" in user.fails("scale", "clicks", "--data-workers", "3")
+        user.reads("resume", "clicks")
+        operator.until(lambda: "Starting" in user.reads("get", "clicks"))
+
+
+def test_the_process_tells_of_itself_and_ends_in_order(
+    box: Box, namespace: str, tmp_path: Path
+) -> None:
+    user = User(box=box, namespace=namespace)
+    with operating(user, tmp_path) as operator:
+        assert operator.answer("/healthz") == "ok\n"
+        user.reads("submit", "-f", "-", stdin=manifest())
+        about = rf"{namespace}/clicks \(PodsReady\): Starting: ClusterReady is True"
+        operator.until(lambda: re.search(about, operator.log.read_text()) is not None)
+        operator.until(lambda: operator.answer("/readyz") == "ok\n")
+        metrics = operator.answer("/metrics").splitlines()
+
+        assert 'lastmile_operator_experiments{phase="Starting"} 1.0' in metrics
+        values = dict(line.rsplit(" ", 1) for line in metrics if not line.startswith("#"))
+        assert float(values['lastmile_operator_reconcile_total{result="done"}']) > 1
+        counted = 'lastmile_operator_api_request_seconds_count{code="201",resource="%s",verb="%s"}'
+        assert float(values[counted % ("rayclusters", "patch")]) >= 1
+        assert not any(namespace in name or "clicks" in name for name in values)
+
+        assert operator.stop() == 0
+        assert operator.log.read_text().splitlines()[-1].endswith("INFO stopped")
+
+
+def test_another_operator_goes_on_where_a_killed_one_was(
+    box: Box, namespace: str, tmp_path: Path
+) -> None:
+    user = User(box=box, namespace=namespace)
+    with operating(user, tmp_path) as operator:
+        user.reads("submit", "-f", "-", stdin=manifest())
+        operator.until(lambda: "status" in user.experiment())
+    with operating(user, tmp_path) as operator:
+        operator.until(lambda: "Starting" in user.reads("get", "clicks"))
+        events = user.kubectl("get", "events", "-o", "jsonpath={.items[*].reason}").split()
+        assert events.count("NewRun") == 1
+
+
+def test_finalizers_are_released_without_an_operator(box: Box, namespace: str) -> None:
+    user = User(box=box, namespace=namespace)
+    user.reads("submit", "-f", "-", stdin=manifest())
+    patch = json.dumps({"metadata": {"finalizers": [FINALIZER, "example.com/other"]}})
+    user.kubectl("patch", "dsexp", "clicks", "--type=merge", "-p", patch)
+    user.kubectl("delete", "dsexp", "clicks", "--wait=false")
+    assert "lastmile operator release-finalizers" in user.reads("describe", "clicks")
+
+    command = [LASTMILE, "operator", "release-finalizers", "-n", namespace]
+    done = subprocess.run(
+        command, env=user.environment(), capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == f"{namespace}/clicks: released\n"
+    assert user.experiment()["metadata"]["finalizers"] == ["example.com/other"]
+    user.kubectl("patch", "dsexp", "clicks", "--type=json", "-p", REMOVE_FINALIZERS)
+
+
+REMOVE_FINALIZERS = json.dumps([{"op": "remove", "path": "/metadata/finalizers"}])

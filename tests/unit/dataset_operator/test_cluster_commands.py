@@ -1,0 +1,272 @@
+"""What the cluster's commands print and refuse, from documents alone."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dataset_operator import api
+from dataset_operator.cli.advice import advise
+from dataset_operator.cli.artifacts import locate
+from dataset_operator.cli.configuration import load_settings
+from dataset_operator.cli.describe import build_pod_rows, build_summary
+from dataset_operator.cli.get import build_row
+from dataset_operator.cli.logs import choose_attempt
+from dataset_operator.cli.scale import build_patch
+from dataset_operator.cli.text import format_age, format_duration
+from dataset_operator.errors import UserError
+from dataset_operator.headline import find_headline
+from dataset_operator.settings import OperatorSettings
+from pipeline_runtime.config import API_VERSION, KIND
+
+
+def condition(kind: str, status: str, reason: str, message: str = "") -> dict[str, str]:
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+def experiment(*conditions: dict[str, str], **status: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": "clicks", "namespace": "team"},
+        "spec": {"dataset": {"parquet": {"uri": "t/"}}, "backoffLimit": 2},
+        "status": {"conditions": list(conditions), **status},
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-3, "0s"),  # clocks differ
+        (119, "119s"),
+        (120, "2m"),
+        (7199, "119m"),
+        (7200, "2h"),
+        (172_799, "47h"),
+        (172_800, "2d"),
+    ],
+)
+def test_a_duration_has_one_unit(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+def test_an_age_counts_from_then_and_without_a_time_is_unknown() -> None:
+    now = datetime(2026, 1, 1, 0, 5, tzinfo=UTC)
+    assert format_age("2026-01-01T00:00:00Z", now) == "5m"
+    assert format_age(None, now) == "unknown"
+
+
+READY = condition("ClusterReady", "True", "PodsReady")
+WAITING = condition("ClusterReady", "False", "WaitingForPods")
+VALID = condition("Accepted", "True", "ValidSpec")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "reason"),
+    [
+        pytest.param([VALID], "ValidSpec", id="accepted, nothing else yet"),
+        pytest.param([VALID, WAITING], "WaitingForPods", id="pods are missing"),
+        pytest.param(
+            [VALID, READY, condition("Training", "True", "Running")], "Running", id="it trains"
+        ),
+        pytest.param(
+            [VALID, WAITING, condition("Training", "False", "Retrying")],
+            "WaitingForPods",
+            id="the next attempt waits for pods",
+        ),
+        pytest.param(
+            [VALID, READY, condition("Training", "False", "SuspendedBySpec")],
+            "PodsReady",
+            id="it was resumed, and no attempt has begun",
+        ),
+        pytest.param(
+            [READY, condition("Accepted", "False", "InvalidSpec")], "InvalidSpec", id="a bad edit"
+        ),
+        pytest.param(
+            [WAITING, condition("Failed", "True", "DeadlineExceeded")],
+            "DeadlineExceeded",
+            id="it failed",
+        ),
+    ],
+)
+def test_the_headline_is_what_matters_now(conditions: list[dict[str, str]], reason: str) -> None:
+    headline = find_headline({"conditions": conditions})
+    assert headline is not None
+    assert headline["reason"] == reason
+
+
+def test_there_is_no_headline_before_the_first_pass() -> None:
+    assert find_headline({}) is None
+
+
+def test_advice_names_the_experiment_and_the_command() -> None:
+    waiting = experiment(condition("Suspended", "True", api.SUSPENDED_BY_SPEC))
+    assert advise(waiting) == "go on with: lastmile resume clicks"
+
+
+def test_the_advice_for_what_nobody_reconciles_is_to_look_at_the_operator() -> None:
+    assert "whether the operator runs" in advise(experiment())
+
+
+def test_a_row_has_the_crds_columns_and_nothing_where_nothing_is_known() -> None:
+    document = experiment(
+        phase="Training",
+        gpus=4,
+        dataWorkers={"currentReplicas": 3, "desiredReplicas": 5},
+        trainer={"gpuUtilizationPercent": 93, "progressPercentage": 40},
+    )
+    assert build_row(document)[:-1] == ["team", "clicks", "Training", 4, 3, 5, 93, None, 40]
+
+
+def test_the_summary_tells_phase_run_workers_and_training() -> None:
+    document = experiment(
+        READY,
+        condition("Training", "True", "Running", "attempt 2\ntrains"),
+        phase="Training",
+        run=1,
+        runHash="abc",
+        attempt=2,
+        failures=1,
+        dataWorkers={"readyReplicas": 2, "desiredReplicas": 4},
+        trainer={
+            "progressPercentage": 40,
+            "estimatedRemainingSeconds": 600,
+            "samplesPerSecond": "18000.5",
+            "metrics": [{"name": "loss", "value": "0.31"}],
+        },
+    )
+    assert list(build_summary(document)) == [
+        ("Experiment", "team/clicks"),
+        ("Age", "unknown"),
+        ("Phase", "Training: attempt 2 trains"),
+        ("Next", "follow it: lastmile logs clicks -f"),
+        ("Run", "1 (abc), attempt 2, failures 1 of 2"),
+        ("Workers", "2 of 4 ready"),
+        ("Training", "40 %, 10m left, 18,000 samples/s"),
+        ("  loss", "0.31"),
+    ]
+
+
+def pod(name: str, *, ready: bool, waiting: str = "") -> dict[str, Any]:
+    state = {"waiting": {"reason": waiting}} if waiting else {"running": {}}
+    return {
+        "metadata": {"name": name, "labels": {api.ROLE_LABEL: "data-workers"}},
+        "status": {
+            "phase": "Running" if ready else "Pending",
+            "conditions": [{"type": "Ready", "status": str(ready)}],
+            "containerStatuses": [{"ready": ready, "state": state}],
+        },
+    }
+
+
+def test_pods_that_are_not_ready_come_first_and_say_why() -> None:
+    rows = build_pod_rows([pod("a", ready=True), pod("b", ready=False, waiting="ErrImagePull")])
+    assert [row[:4] for row in rows] == [
+        ("b", "data-workers", "no", "ErrImagePull"),
+        ("a", "data-workers", "yes", "Running"),
+    ]
+
+
+def test_pods_beyond_a_screen_are_counted() -> None:
+    rows = build_pod_rows([pod(f"p{index:02d}", ready=True) for index in range(15)])
+    assert [row[0] for row in rows[-2:]] == ["p11", "and 3 more"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "root", "uri"),
+    [
+        ({}, None, "s3://written/down/clicks/"),
+        ({}, "/mnt/b", "/mnt/b/experiments/clicks/"),
+        ({"storage": {"root": "s3://own/"}}, "s3://b/team", "s3://b/team/experiments/clicks/"),
+        ({"artifacts": {"uri": "s3://other/x"}}, "s3://b", "s3://other/x/clicks/"),
+    ],
+)
+def test_artifacts_are_where_the_operator_says_unless_told_otherwise(
+    spec: dict[str, Any], root: str | None, uri: str
+) -> None:
+    document = experiment(runHash="abc", artifactsUri="s3://written/down/clicks/")
+    document["spec"] |= spec
+    assert locate(document, root) == (uri, "abc")
+
+
+def test_before_the_first_run_there_are_no_artifacts() -> None:
+    with pytest.raises(UserError, match="clicks has no run yet"):
+        locate(experiment(), None)
+
+
+@pytest.mark.parametrize(
+    ("status", "wanted", "message"),
+    [
+        ({}, None, "no attempt was submitted"),
+        ({"attempt": 2}, 3, "must be at most 2"),
+    ],
+)
+def test_a_log_that_never_was_is_refused(
+    status: dict[str, Any], wanted: int | None, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        choose_attempt(experiment(**status), wanted)
+
+
+def ray_cluster() -> dict[str, Any]:
+    bounds = {"minReplicas": 1, "replicas": 2, "maxReplicas": 5}
+    groups = [{"groupName": "trainers", "replicas": 1}, {"groupName": "data-workers", **bounds}]
+    return {"metadata": {"resourceVersion": "7"}, "spec": {"workerGroupSpecs": groups}}
+
+
+def test_scaling_changes_one_number_of_what_was_observed() -> None:
+    patch, before = build_patch(ray_cluster(), 5)
+
+    changed = ray_cluster()
+    changed["spec"]["workerGroupSpecs"][1]["replicas"] = 5
+    assert (patch, before) == (changed, 2)
+
+
+@pytest.mark.parametrize("wanted", [0, 6])
+def test_scaling_keeps_within_the_bounds(wanted: int) -> None:
+    with pytest.raises(UserError, match=rf"\(1\) to maxReplicas \(5\), got {wanted}"):
+        build_patch(ray_cluster(), wanted)
+
+
+def test_every_problem_of_the_settings_is_told_with_its_field(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("runtimeImge: x\nrunAsUser: 0\nresources: {head: {frobs: {}}}\n")
+
+    with pytest.raises(UserError) as caught:
+        load_settings(file, {})
+
+    assert str(caught.value).splitlines() == [
+        f"{file}: runtimeImage: must be given; set it in --config FILE, or by --runtime-image",
+        f"{file}: resources.head.frobs: is no setting; remove it",
+        f"{file}: runAsUser: input should be greater than or equal to 1, got 0; change it",
+        f"{file}: runtimeImge: is no setting; did you mean runtimeImage?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("- a", "must be a mapping of settings, got"), ("a: [", "must be YAML, got")],
+)
+def test_a_file_that_holds_no_settings_is_refused(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(content)
+    with pytest.raises(UserError, match=message):
+        load_settings(file, {})
+
+
+def test_options_come_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("runtimeImage: old\nstorageRoot: s3://b/\n")
+
+    settings = load_settings(file, {"runtimeImage": "new", "storageRoot": None})
+
+    assert (settings.runtime_image, settings.storage_root) == ("new", "s3://b/")
+
+
+def test_every_setting_is_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs/operating/operator.md").read_text()
+    names = [field.alias for field in OperatorSettings.model_fields.values()]
+    assert [name for name in names if f"| `{name}` |" not in page] == []

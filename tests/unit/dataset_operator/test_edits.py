@@ -1,0 +1,261 @@
+"""Edits of an experiment: what is taken live, what makes a new attempt or a new run, what waits."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from world import World, build_document, running
+
+from dataset_operator.api import DATA_WORKERS, TRAINERS
+from dataset_operator.observed import Pod, Refusal
+from dataset_operator.plan.attempt import backoff_seconds
+from dataset_operator.plan.cluster import LOST_SECONDS
+from dataset_operator.plan.decision import Stop
+
+NEW_RUN = {"training": {"batchSize": 7}}
+NEW_RANKS = {"trainers": {"replicas": 2}}
+NEW_CLUSTER = {"env": [{"name": "TEAM", "value": "ads"}]}
+LIVE = {"backoffLimit": 5, "activeDeadlineSeconds": 9999}
+RESTART = {"updatePolicy": "Restart"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What an edit comes to: run, attempt and failures of status, and how it is told."""
+
+    run: int = 1
+    attempt: int = 1
+    failures: int = 0
+    is_same_cluster: bool = True
+    accepted: str = "ValidSpec"
+
+
+# edit of a running experiment → what follows at once, without the present attempt's end
+AT_ONCE: dict[str, tuple[dict[str, Any], Outcome]] = {
+    "live fields": (LIVE, Outcome()),
+    "bounds of the data workers": ({"dataWorkers": {"maxReplicas": 9}}, Outcome()),
+    "the run": (NEW_RUN, Outcome(accepted="ChangePending")),
+    "the run, Restart": (NEW_RUN | RESTART, Outcome(run=2, attempt=2)),
+    "the number of ranks": (NEW_RANKS, Outcome(accepted="ChangePending")),
+    "the number of ranks, Restart": (
+        NEW_RANKS | RESTART,
+        Outcome(run=2, attempt=2, is_same_cluster=False),
+    ),
+    "the cluster": (NEW_CLUSTER, Outcome(accepted="ChangePending")),
+    "the cluster, Restart": (NEW_CLUSTER | RESTART, Outcome(attempt=2, is_same_cluster=False)),
+    "the image": ({"image": "mine:2"}, Outcome(accepted="ChangePending")),
+    "the image, Restart": (
+        {"image": "mine:2"} | RESTART,
+        Outcome(run=2, attempt=2, is_same_cluster=False),
+    ),
+    "a template, Restart": (
+        {"dataWorkers": {"template": {"spec": {"nodeSelector": {"spot": "true"}}}}} | RESTART,
+        Outcome(attempt=2, is_same_cluster=False),
+    ),
+    "nothing but the policy": (RESTART, Outcome()),
+    "suspend": ({"suspend": True}, Outcome(is_same_cluster=False)),
+    "a bad value": ({"backoffLimit": -1}, Outcome(accepted="InvalidSpec")),
+}
+
+
+@pytest.mark.parametrize(("edit", "outcome"), AT_ONCE.values(), ids=AT_ONCE)
+def test_what_an_edit_of_a_running_experiment_does(edit: dict[str, Any], outcome: Outcome) -> None:
+    world = running()
+    head = world.head_uid
+    world.edit(**edit)
+    world.settle()
+    status, accepted = world.status, world.condition("Accepted")
+    assert accepted is not None
+    assert outcome == Outcome(
+        run=status["run"],
+        attempt=status["attempt"],
+        failures=status["failures"],
+        is_same_cluster=world.head_uid == head,
+        accepted=accepted[1],
+    )
+
+
+@pytest.mark.parametrize(
+    ("edit", "run", "resumes"),
+    [(NEW_RUN, 2, False), (NEW_RANKS, 2, False), (NEW_CLUSTER, 1, True)],
+)
+def test_an_attempt_after_an_edit_resumes_only_its_own_run(
+    edit: dict[str, Any], run: int, resumes: bool
+) -> None:
+    world = running()
+    world.edit(**edit, **RESTART)
+    world.settle()
+    assert world.status["run"] == run
+    assert world.submitted[-1].resume is resumes
+
+
+def test_suspend_and_resume_are_a_new_attempt_of_the_same_run() -> None:
+    world = running()
+    for suspend in (True, False):
+        world.edit(suspend=suspend)
+        world.settle()
+    assert [world.status[field] for field in ("run", "attempt", "failures")] == [1, 2, 0]
+    assert world.submitted[-1].resume
+
+
+def test_a_cluster_edit_is_taken_before_the_next_attempt() -> None:
+    world = running()
+    head = world.head_uid
+    world.edit(**NEW_CLUSTER)
+    world.end_job("FAILED", exit_code=1)
+    world.settle()
+    world.step(seconds=backoff_seconds(1))
+    world.settle()
+    assert world.head_uid != head
+    assert world.condition("Accepted") == ("True", "ValidSpec")
+    assert [world.status[field] for field in ("run", "attempt", "failures")] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("edit", [NEW_RUN, NEW_CLUSTER, NEW_RANKS])
+def test_before_a_driver_was_submitted_there_is_nothing_to_wait_for(edit: dict[str, Any]) -> None:
+    world = World(build_document(), unready={TRAINERS})
+    world.settle()
+    world.edit(**edit)
+    world.unready.clear()
+    world.settle()
+    assert world.condition("Accepted") == ("True", "ValidSpec")
+    assert world.condition("Training") == ("True", "Running")
+    submitted = world.submitted[-1].experiment["spec"]
+    assert {key: submitted[key] for key in edit} == edit
+
+
+@pytest.mark.parametrize(
+    ("is_invalid", "kind", "reason"),
+    [(True, "Accepted", "InvalidSpec"), (False, "ClusterReady", "ClusterRefused")],
+)
+def test_a_cluster_that_the_api_server_refuses_is_never_made(
+    is_invalid: bool, kind: str, reason: str
+) -> None:
+    world = World(build_document())
+    world.refused = Refusal(message="exceeded quota: team", is_invalid=is_invalid)
+    world.settle()
+    assert world.condition(kind) == ("False", reason)
+    assert not world.has_token
+    assert world.children == {}
+    world.refused = None
+    world.settle()
+    assert world.condition("Training") == ("True", "Running")
+
+
+def test_an_edit_that_the_api_server_refuses_costs_the_running_cluster_nothing() -> None:
+    world = running()
+    world.refused = Refusal(message="spec.head.template: unknown field", is_invalid=True)
+    world.edit(**NEW_CLUSTER, **RESTART)
+    assert not isinstance(world.step().job, Stop)
+    world.settle()
+    assert world.condition("Training") == ("True", "Running")
+    assert world.condition("Accepted") == ("False", "InvalidSpec")
+    assert world.status["attempt"] == 1
+
+
+def data_workers(world: World) -> dict[str, Any]:
+    assert world.ray_cluster is not None
+    group: dict[str, Any] = world.ray_cluster["spec"]["workerGroupSpecs"][1]
+    assert group["groupName"] == DATA_WORKERS
+    return group
+
+
+def set_replicas(number: int) -> Callable[[World], None]:
+    return lambda world: data_workers(world).update(replicas=number)
+
+
+def break_template(world: World) -> None:
+    container = data_workers(world)["template"]["spec"]["containers"][0]
+    container["image"] = "other:1"
+
+
+@pytest.mark.parametrize(
+    ("by_hand", "replicas"),
+    [
+        (set_replicas(3), 3),  # within the bounds it is what is wanted
+        (set_replicas(99), 50),
+        (set_replicas(0), 1),
+        (break_template, 1),
+        (lambda world: data_workers(world).update(minReplicas=7), 1),
+    ],
+)
+def test_a_cluster_that_was_edited_by_hand_is_put_right(
+    by_hand: Callable[[World], Any], replicas: int
+) -> None:
+    world = running()
+    before = copy.deepcopy(data_workers(world))
+    by_hand(world)
+    world.settle()
+    assert data_workers(world) == before | {"replicas": replicas}
+    assert world.status["dataWorkers"]["desiredReplicas"] == replicas
+    assert world.status["attempt"] == 1
+
+
+def test_bounds_are_taken_live_and_a_number_outlives_a_suspension() -> None:
+    world = running()
+    set_replicas(6)(world)
+    world.edit(dataWorkers={"minReplicas": 2, "maxReplicas": 8})
+    world.settle()
+    for suspend in (True, False):
+        world.edit(suspend=suspend)
+        world.settle()
+    group = data_workers(world)
+    assert (group["minReplicas"], group["replicas"], group["maxReplicas"]) == (2, 6, 8)
+
+
+def test_guards_that_were_changed_or_deleted_by_hand_are_put_back() -> None:
+    world = running()
+    good = dict(world.children)
+    policy, budget = world.owner.network_policy, world.owner.disruption_budget(TRAINERS)
+    world.children[policy] = {**good[policy], "spec": {"podSelector": {}}}
+    del world.children[budget]
+    world.settle()
+    assert world.children == good
+
+
+def test_a_new_cluster_waits_for_the_pods_of_the_one_before() -> None:
+    world = running()
+    world.edit(suspend=True)
+    world.settle()
+    ends = world.now + timedelta(seconds=30)
+    world.lingering = (Pod(name="head-0", uid="x", role="head", ready=False, ends=ends),)
+    world.edit(suspend=False)
+    world.settle()
+    assert world.ray_cluster is None
+    assert world.condition("ClusterReady") == ("False", "ClusterCreating")
+    world.lingering = ()
+    world.settle()
+    assert world.condition("Training") == ("True", "Running")
+
+
+def test_a_pod_that_never_goes_holds_nobody_up_for_ever() -> None:
+    ends = World(build_document()).now
+    lost = Pod(name="head-0", uid="x", role="head", ready=False, ends=ends)
+    world = World(build_document(), lingering=(lost,))
+    world.settle()
+    assert world.ray_cluster is None
+    world.step(seconds=LOST_SECONDS)
+    assert world.ray_cluster is not None
+
+
+def test_what_is_not_ours_is_left_alone() -> None:
+    world = World(build_document(), foreign=("RayCluster clicks-0f3c6",))
+    decision = world.step()
+    assert (decision.create, decision.apply, decision.delete) == ((), (), ())
+    assert world.condition("ClusterReady") == ("False", "NameCollision")
+    world.foreign = ()
+    world.settle()
+    assert world.condition("Training") == ("True", "Running")
+
+
+def test_a_service_account_is_the_platforms_to_allow() -> None:
+    template = {"spec": {"serviceAccountName": "admin"}}
+    world = World(build_document(trainers={"template": template}))
+    world.settle()
+    found = world.status["conditions"][0]
+    assert found["reason"] == "InvalidSpec"
+    assert "spec.trainers.template.spec.serviceAccountName" in found["message"]
+    assert world.ray_cluster is None

@@ -1,0 +1,213 @@
+"""What the operator tells of itself: log lines, metrics, whether its watch is alive."""
+
+import json
+import logging
+import sys
+from contextvars import copy_context
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from dataset_operator.telemetry.freshness import DEAD_SECONDS, find_staleness
+from dataset_operator.telemetry.logs import JsonFormatter, TextFormatter, bind
+from dataset_operator.telemetry.metrics import OperatorMetrics, parse_request
+from dataset_operator.telemetry.watched import Watched
+
+CLICKS = ("team", "clicks")
+
+
+class Clock:
+    """A clock that goes when it is told to."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def experiment(version: int, phase: str = "Pending", reason: str = "WaitingForPods") -> Any:
+    ready = {
+        "type": "ClusterReady",
+        "status": "False",
+        "reason": reason,
+        "message": "0 of 1 head ready",
+        "lastTransitionTime": "2026-11-21T00:00:00Z",
+    }
+    return {
+        "metadata": {"namespace": "team", "name": "clicks", "resourceVersion": str(version)},
+        "status": {"phase": phase, "attempt": 3, "conditions": [ready]},
+    }
+
+
+def record(**extra: object) -> logging.LogRecord:
+    made = logging.LogRecord("kube", logging.WARNING, "", 1, "it takes %d s", (5,), None)
+    made.created = 1_700_000_000.5
+    made.__dict__.update(extra)
+    return made
+
+
+def test_a_json_line_says_what_it_is_about() -> None:
+    bound = copy_context()
+    bound.run(bind, namespace="team", experiment="clicks", attempt=None)
+
+    line = bound.run(JsonFormatter().format, record(reason="KubeUnavailable"))
+
+    assert json.loads(line) == {
+        "time": "2023-11-14T22:13:20.500Z",
+        "level": "warning",
+        "logger": "kube",
+        "message": "it takes 5 s",
+        "namespace": "team",
+        "experiment": "clicks",
+        "reason": "KubeUnavailable",
+    }
+
+
+def test_a_record_of_its_own_comes_before_what_is_bound() -> None:
+    bound = copy_context()
+    bound.run(bind, namespace="team", experiment="clicks")
+
+    line = bound.run(JsonFormatter().format, record(experiment="other"))
+
+    assert json.loads(line)["experiment"] == "other"
+
+
+def test_an_exception_is_one_field_of_one_line() -> None:
+    try:
+        raise ValueError("first\nsecond")
+    except ValueError:
+        made = record(exc_info=sys.exc_info())
+
+    line = JsonFormatter().format(made)
+
+    assert "\n" not in line
+    assert json.loads(line)["exception"].endswith("ValueError: first\nsecond")
+
+
+@pytest.mark.parametrize(
+    ("extra", "end"),
+    [
+        pytest.param({}, "WARNING it takes 5 s", id="about nothing"),
+        pytest.param(
+            {"namespace": "team", "experiment": "clicks", "attempt": 2, "reason": "JobFailed"},
+            "WARNING team/clicks (attempt 2, JobFailed): it takes 5 s",
+            id="about an attempt",
+        ),
+        pytest.param({"reason": "Gone"}, "WARNING (Gone): it takes 5 s", id="a reason alone"),
+    ],
+)
+def test_a_text_line_begins_with_what_it_is_about(extra: dict[str, object], end: str) -> None:
+    assert TextFormatter().format(record(**extra)).endswith(f" {end}")
+
+
+def test_a_listed_version_that_never_comes_means_a_dead_watch() -> None:
+    clock = Clock()
+    watched = Watched(clock=clock)
+    watched.see(None, experiment(1))
+    watched.compare({CLICKS: "1"}, asked=clock.now)
+    clock.now += 60
+    watched.compare({CLICKS: "2"}, asked=clock.now)
+    clock.now += 60
+    watched.compare({CLICKS: "3"}, asked=clock.now)  # still counts from version 2
+
+    clock.now += DEAD_SECONDS - 60
+    assert find_staleness(watched) is None  # at the limit
+    clock.now += 1
+    assert "team/clicks as listed 121 s ago" in str(find_staleness(watched))
+
+    watched.see("MODIFIED", experiment(3))
+    assert find_staleness(watched) is None
+
+
+def test_what_changes_all_the_time_is_no_sign_of_a_dead_watch() -> None:
+    clock = Clock()
+    watched = Watched(clock=clock)
+    asked = clock.now
+    clock.now += 1
+    watched.see("MODIFIED", experiment(7))  # while the list was on its way
+    watched.compare({CLICKS: "6"}, asked=asked)
+
+    assert watched.find_oldest_missed() is None
+
+
+@pytest.mark.parametrize("gone", ["by the watch", "from the list"])
+def test_what_is_gone_is_not_waited_for(gone: str) -> None:
+    watched = Watched(clock=Clock())
+    watched.compare({CLICKS: "1"}, asked=0.0)
+    assert watched.find_oldest_missed() is not None
+
+    if gone == "by the watch":
+        watched.see("DELETED", experiment(2))
+    else:
+        watched.compare({}, asked=60.0)
+
+    assert watched.find_oldest_missed() is None
+
+
+def test_it_is_in_sync_once_everything_listed_has_come() -> None:
+    watched = Watched()
+    watched.compare({CLICKS: "1"}, asked=watched.clock())
+    assert not watched.is_synced
+
+    watched.see(None, experiment(1))
+    watched.compare({CLICKS: "1"}, asked=watched.clock())
+    assert watched.is_synced
+
+
+def test_a_change_is_logged_once_and_the_list_at_the_beginning_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    watched = Watched()
+    watched.see(None, experiment(1))
+    watched.see("MODIFIED", experiment(2))
+    assert caplog.records == []
+
+    watched.see("MODIFIED", experiment(3, reason="ClusterRefused"))
+    watched.see("MODIFIED", experiment(4, reason="ClusterRefused"))
+
+    [told] = caplog.records
+    assert told.getMessage() == "Pending: ClusterReady is False: 0 of 1 head ready"
+    assert (told.__dict__["experiment"], told.__dict__["attempt"]) == ("clicks", 3)
+
+
+def test_metrics_count_experiments_passes_and_requests() -> None:
+    clock = Clock()
+    metrics = OperatorMetrics(Watched(clock=clock))
+    metrics.watched.see("ADDED", experiment(1))
+    metrics.watched.see("MODIFIED", experiment(2, phase="Training"))
+    clock.now += 30
+    metrics.count_pass("done", None, 0.2)
+    metrics.count_pass("failed", "KubeUnavailable", 30.0)
+    metrics.count_request("GET", "/api/v1/namespaces/team/pods", 200, 0.01)
+
+    lines = generate_latest(metrics.registry).decode().splitlines()
+
+    for line in (
+        'lastmile_operator_experiments{phase="Pending"} 0.0',
+        'lastmile_operator_experiments{phase="Training"} 1.0',
+        "lastmile_operator_last_event_age_seconds 30.0",
+        'lastmile_operator_reconcile_total{result="done"} 1.0',
+        "lastmile_operator_reconcile_seconds_count 2.0",
+        'lastmile_operator_errors_total{reason="KubeUnavailable"} 1.0',
+        'lastmile_operator_api_request_seconds_count{code="200",resource="pods",verb="list"} 1.0',
+    ):
+        assert line in lines
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("GET", "/api/v1/namespaces/team/pods", ("list", "pods")),
+        ("GET", "/api/v1/namespaces/team/pods/clicks-head", ("get", "pods")),
+        ("PATCH", "/apis/ray.io/v1/namespaces/team/rayclusters/clicks", ("patch", "rayclusters")),
+        ("PUT", "/apis/a.b/v1/namespaces/team/things/x/status", ("update", "things/status")),
+        ("GET", "/apis/a.b/v1/things", ("list", "things")),
+        ("GET", "/apis/a.b/v1", ("get", "discovery")),
+    ],
+)
+def test_a_request_is_counted_as_kubernetes_counts_it(
+    method: str, path: str, expected: tuple[str, str]
+) -> None:
+    assert parse_request(method, path) == expected
