@@ -1,0 +1,162 @@
+"""A node with real pods, a store that they reach, and the operator; root only, and slow.
+
+What is missing is said: not root, programs or images that are not built. In CI it is a failure.
+"""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.fs as pafs
+import pytest
+import yaml
+
+# Tests are no package: this makes `stage` importable for the modules beside it.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from stage import BUCKET, NAMESPACE, ROLES, Stage, Store
+
+from tools.build_tools import find_versitygw
+from tools.cluster.errors import BoxError
+from tools.cluster.full_node import FullNode, require_root
+from tools.cluster.node_binaries import find_full_node
+from tools.cluster.node_startup import NodeSettings
+from tools.go_tools import ToolError
+from tools.images import Image, build_image, missing_for_images
+
+ROOT = Path(__file__).parents[2]
+LASTMILE = Path(sys.executable).with_name("lastmile")
+S3_PORT = 7070
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+SAMPLE_ROWS = 60_000
+
+
+def _unless_in_ci(why: str) -> None:
+    message = f"no end-to-end test in real pods: {why}"
+    if os.environ.get("CI"):
+        pytest.fail(message, pytrace=False)
+    pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def runtime_image() -> Image:
+    """The image that the pods run, of this checkout."""
+    if reason := missing_for_images():
+        _unless_in_ci(reason)
+    return build_image("runtime")
+
+
+@pytest.fixture(scope="session")
+def node(runtime_image: Image) -> Iterator[FullNode]:
+    """A node that runs real pods, with the CRD and the image on it."""
+    try:
+        require_root()
+        parts = find_full_node()
+    except (BoxError, ToolError) as error:
+        _unless_in_ci(str(error))
+    settings = NodeSettings(
+        crds=tuple(sorted((ROOT / "crds").glob("*.yaml"))), resources={"nvidia.com/gpu": "1"}
+    )
+    folder = Path(f"/tmp/lastmile-e2e-{secrets.token_hex(4)}")  # sockets need a short path
+    started = FullNode.start(folder, parts=parts, settings=settings)
+    try:
+        started.import_streamed(runtime_image)
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.fixture(scope="session")
+def store(node: FullNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """An S3 server in the node's network and a shared folder, both with the sample data."""
+    folder = tmp_path_factory.mktemp("store")
+    for name in ("buckets", "volume"):
+        (folder / name).mkdir()
+    access_key, secret_key = f"test-{secrets.token_hex(6)}", secrets.token_hex(20)
+    address = f"{node.network.node_address}:{S3_PORT}"
+    environment = {
+        "AWS_ACCESS_KEY_ID": access_key,
+        "AWS_SECRET_ACCESS_KEY": secret_key,
+        "AWS_ENDPOINT_URL": f"http://{address}",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    with (folder / "versitygw.log").open("wb") as log:
+        server = node.popen(
+            [find_versitygw(), "--port", address, "posix", folder / "buckets"],
+            env={**os.environ, "ROOT_ACCESS_KEY": access_key, "ROOT_SECRET_KEY": secret_key},
+            stdout=log,
+            stderr=log,
+        )
+    filesystem = pafs.S3FileSystem(
+        access_key=access_key,
+        secret_key=secret_key,
+        endpoint_override=address,
+        scheme="http",
+        region="us-east-1",
+        allow_bucket_creation=True,
+    )
+    _until_answers(filesystem)
+    data = folder / "volume" / "data"
+    command = [LASTMILE, "sample-data", "--rows", str(SAMPLE_ROWS), "--output", data]
+    subprocess.run(command, check=True, capture_output=True)
+    pafs.copy_files(str(data), f"{BUCKET}/team/data", destination_filesystem=filesystem)
+    subprocess.run(["chmod", "-R", "a+rwX", folder], check=True)
+    yield Store(environment=environment, filesystem=filesystem, volume=folder / "volume")
+    server.terminate()
+    server.wait(STOP_SECONDS)
+
+
+def _until_answers(filesystem: pafs.S3FileSystem) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            filesystem.create_dir(BUCKET)
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+@pytest.fixture(scope="session")
+def stage(
+    node: FullNode, store: Store, runtime_image: Image, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stage]:
+    """A namespace under the `restricted` pod security level, and the operator beside it."""
+    enforced = {"pod-security.kubernetes.io/enforce": "restricted"}
+    _create(node, "Namespace", NAMESPACE, labels=enforced)
+    _create(node, "Secret", "storage", stringData=store.environment)
+    folder = tmp_path_factory.mktemp("operator")
+    settings = {
+        "runtimeImage": runtime_image.reference,
+        "imagePullPolicy": "Never",
+        "storageRoot": f"s3://{BUCKET}/team/",
+        "storageSecret": "storage",
+        "resources": ROLES,
+        "dataWorkerReplicas": 2,
+    }
+    (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
+    log = folder / "operator.log"
+    command = [LASTMILE, "operator", "--dev", "--port", "0", "--config", folder / "settings.yaml"]
+    command += ["--kubeconfig", node.kubeconfig]
+    with log.open("wb") as output:
+        operator = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        yield Stage(node=node, store=store, operator=operator, log=log)
+    finally:
+        operator.send_signal(signal.SIGTERM)
+        operator.wait(STOP_SECONDS)
+
+
+def _create(node: FullNode, kind: str, name: str, *, labels: object = None, **more: object) -> None:
+    metadata = {"name": name, "labels": labels or {}}
+    metadata |= {} if kind == "Namespace" else {"namespace": NAMESPACE}
+    document = {"apiVersion": "v1", "kind": kind, "metadata": metadata, **more}
+    node.kubectl("create", "-f", "-", stdin=json.dumps(document))

@@ -1,0 +1,104 @@
+"""A namespace of real pods, its store, and the operator as a process: what the tests act on."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as pafs
+import yaml
+
+from tools.cluster.full_node import FullNode
+
+NAMESPACE = "ranking"
+BUCKET = "lake"
+SAMPLES = Path(__file__).parents[2] / "deploy" / "samples"
+# What two cores can carry at once: a head, a trainer and two data workers.
+ROLES = {
+    "head": {
+        "requests": {"cpu": "200m", "memory": "2Gi"},
+        "limits": {"memory": "3Gi"},
+    },
+    "trainers": {
+        "requests": {"cpu": "300m", "memory": "2Gi"},
+        "limits": {"memory": "4Gi"},
+    },
+    "dataWorkers": {
+        "requests": {"cpu": "300m", "memory": "1536Mi"},
+        "limits": {"cpu": "1", "memory": "2560Mi"},
+    },
+}
+POLL_SECONDS = 1.0
+# A run takes two minutes on an idle machine; this one may build something else meanwhile.
+DEADLINE_SECONDS = 900.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """An S3 server that this machine and the pods reach, and a folder that is a volume of theirs.
+
+    Attributes:
+        environment: what a client needs to talk to the server.
+        volume: the folder, on this machine.
+    """
+
+    environment: dict[str, str]
+    filesystem: pafs.S3FileSystem
+    volume: Path
+
+    def read(self, path: str) -> bytes:
+        with self.filesystem.open_input_stream(f"{BUCKET}/{path}") as stream:
+            content: bytes = stream.read()
+        return content
+
+    def files(self, path: str) -> list[str]:
+        found = self.filesystem.get_file_info(pafs.FileSelector(f"{BUCKET}/{path}", recursive=True))
+        return sorted(f.path.removeprefix(f"{BUCKET}/") for f in found if f.is_file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What a test acts on."""
+
+    node: FullNode
+    store: Store
+    operator: subprocess.Popen[bytes]
+    log: Path
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        return self.node.kubectl("-n", NAMESPACE, *arguments, stdin=stdin)
+
+    def get(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.kubectl("get", "dsexp", name, "-o", "json"))
+        return found
+
+    def apply(self, manifest: str) -> None:
+        """Apply a manifest by what a user types, and wait until the operator has looked at it."""
+        self.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=manifest)
+
+    def until(self, name: str, holds: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+        """Wait until an experiment is so; fail with what it says if it has failed or never is."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while True:
+            found = self.get(name)
+            if holds(found):
+                return found
+            is_failed = condition(found, "Failed") is not None
+            if is_failed or self.operator.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(self.tell(found))
+            time.sleep(POLL_SECONDS)
+
+    def tell(self, document: dict[str, Any]) -> str:
+        """Everything that helps to see why."""
+        pods = self.kubectl("get", "pods", "-o", "wide")
+        status = yaml.safe_dump(document.get("status"))
+        return f"{status}\n{pods}\n{self.log.read_text()[-4000:]}"
+
+
+def condition(document: dict[str, Any], kind: str) -> dict[str, Any] | None:
+    """A condition that is true."""
+    conditions = document.get("status", {}).get("conditions", [])
+    return next((c for c in conditions if c["type"] == kind and c["status"] == "True"), None)
