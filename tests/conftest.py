@@ -47,6 +47,7 @@ def find_group(path: Path) -> str:
     return path.as_posix()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark everything in tests/gpu as `gpu`; skip what is so marked on a machine without one."""
     for item in items:

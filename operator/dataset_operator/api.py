@@ -37,6 +37,7 @@ RAY_API_VERSION = "ray.io/v1"
 # The key under which KubeRay looks for a cluster's token.
 TOKEN_KEY = "auth_token"
 CONFIG_KEY = "experiment.json"
+RUN_KEY = "run"
 
 GCS_PORT = 6379
 RAY_METRICS_PORT = 8080
@@ -80,3 +81,4 @@ DEADLINE_EXCEEDED = "DeadlineExceeded"
 PRE_RUNNING_DEADLINE_EXCEEDED = "PreRunningDeadlineExceeded"
 CHECKPOINT_REFUSED = "CheckpointRefused"
 NEW_RUN = "NewRun"
+REOPENED = "Reopened"

@@ -4,6 +4,7 @@
     ├── KubeUnavailable     the API server did not answer, or not now: the pass is tried again
     ├── KubeConflict        something changed since it was observed: observe again
     ├── KubeRefused         the API server refuses it (quota, policy, schema): said to the user
+    ├── RayRefused          Ray refuses a submission for what it says: the attempt has failed
     ├── RayUnreachable      the head's Jobs API did not answer: the pass goes on without it
     └── UserError           what a person asked of a command cannot be done; it says what to do
 
@@ -35,6 +36,10 @@ class KubeRefused(OperatorError):
     def __init__(self, message: str, *, is_invalid: bool = False) -> None:
         super().__init__(message)
         self.is_invalid = is_invalid
+
+
+class RayRefused(OperatorError):
+    """A submission that Ray refuses for what it says; the message is Ray's."""
 
 
 class RayUnreachable(OperatorError):

@@ -68,6 +68,11 @@ class Owner:
         """The immutable copy of one run's config; runs of one hash may differ in their cluster."""
         return f"{self.ray_cluster}-{run}-{run_hash}"
 
+    @property
+    def accepted(self) -> str:
+        """The experiment as the present run last took it, edits included."""
+        return f"{self.ray_cluster}-accepted"
+
     def submission_id(self, attempt: int) -> str:
         """Ray's id of an attempt: the same again for a repeated submission of it."""
         return f"{self.name}-{self.uid}-{attempt}"

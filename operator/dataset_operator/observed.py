@@ -88,8 +88,8 @@ class Observed:
 
     Attributes:
         document: the experiment, as the API server has it.
-        accepted: the experiment of the present run as it was accepted, from its ConfigMap; None if
-            there is no run, or the ConfigMap is gone.
+        accepted: the experiment as the present run last took it, from its ConfigMap; None if there
+            is no run, or the ConfigMap is gone.
         ray_reachable: whether the head's Jobs API answered.
         job: the job of the attempt in status; None if Ray does not know it, or was not reached.
         progress: how a running job goes; None if its driver does not say.

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 from dataset_operator.errors import KubeConflict, OperatorError
 
@@ -70,7 +69,6 @@ class Passes:
         entry.is_dirty = True
         if entry.task is None:
             entry.task = asyncio.create_task(self._run((namespace, name), entry))
-            entry.task.add_done_callback(partial(_log_defect, namespace, name))
 
     async def close(self) -> None:
         """End every timer; passes come to their end if they do so soon."""
@@ -108,25 +106,29 @@ class Passes:
             again = await self.reconcile(*key)
             result, entry.failures = "done", 0
             return again
-        except KubeConflict:
-            result = "conflict"
-            return 0.0  # it changed since it was observed
+        except KubeConflict as error:
+            result = "conflict"  # it changed since it was observed: again at once, but not for ever
+            return self._retry(key, entry, error, free=1)
         except OperatorError as error:
             result, reason = "failed", type(error).__name__
             return self._retry(key, entry, error)
         except asyncio.CancelledError:
             result = "cancelled"
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a defect of ours, told in full, ends no passes
             reason = type(error).__name__
-            raise
+            _LOG.error("a pass ended by a defect", exc_info=error, extra=_about(key, error))
+            return MAX_RETRY_SECONDS
         finally:
             self.report(result, reason, time.monotonic() - started)
 
-    def _retry(self, key: Key, entry: _Entry, error: OperatorError) -> float:
+    def _retry(self, key: Key, entry: _Entry, error: OperatorError, free: int = 0) -> float:
+        """Seconds until the next try; the first `free` ones in a row cost no pause."""
         entry.failures += 1
-        pause = retry_seconds(entry.failures)
-        about = {"namespace": key[0], "experiment": key[1], "reason": type(error).__name__}
+        if entry.failures <= free:
+            return 0.0
+        pause = retry_seconds(entry.failures - free)
+        about = _about(key, error)
         _LOG.warning("a pass failed, again in %.0f s: %s", pause, error, extra=about)
         return pause
 
@@ -139,12 +141,8 @@ class Passes:
         entry.timer = asyncio.get_running_loop().call_later(again, self.wake, *key)
 
 
-def _log_defect(namespace: str, name: str, task: asyncio.Task[None]) -> None:
-    """A defect of ours ends one experiment's passes until its next event, and is told in full."""
-    error = None if task.cancelled() else task.exception()
-    if error is not None:
-        about = {"namespace": namespace, "experiment": name, "reason": type(error).__name__}
-        _LOG.error("a pass ended by a defect", exc_info=error, extra=about)
+def _about(key: Key, error: Exception) -> dict[str, str]:
+    return {"namespace": key[0], "experiment": key[1], "reason": type(error).__name__}
 
 
 def retry_seconds(failures: int) -> float:

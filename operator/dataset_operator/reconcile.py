@@ -6,24 +6,20 @@ calls it sees to it that no two passes of one experiment overlap.
 
 from __future__ import annotations
 
-import base64
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from dataset_operator.api import TOKEN_KEY
 from dataset_operator.builders.raycluster import RENDERED_FROM
-from dataset_operator.errors import KubeRefused
+from dataset_operator.errors import KubeRefused, RayRefused
 from dataset_operator.kube.client import Kube
 from dataset_operator.kube.execute import execute
 from dataset_operator.kube.observe import observe
-from dataset_operator.names import Owner
-from dataset_operator.observed import Observed, Refusal
+from dataset_operator.observed import Job, Observed, Refusal
 from dataset_operator.plan import plan
 from dataset_operator.plan.decision import Decision
 from dataset_operator.ray.endpoints import Connect
-from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.settings import OperatorSettings
 from pipeline_runtime.config import KIND
 
@@ -36,6 +32,11 @@ def _build_refusal(refused: KubeRefused) -> Refusal:
     for theirs, ours in RENDERED_FROM.items():
         message = message.replace(theirs, ours)
     return Refusal(message=message, is_invalid=refused.is_invalid)
+
+
+def _build_child_refusal(refused: KubeRefused) -> Refusal:
+    """Of a child that is not made from the spec alone, which therefore is not to blame."""
+    return Refusal(message=str(refused), is_invalid=False)
 
 
 def _now() -> datetime:
@@ -61,9 +62,7 @@ class Reconciler:
         document = await self.kube.get(KIND, namespace, name)
         if document is None:
             return None
-        owner = Owner(name=name, namespace=namespace, uid=document["metadata"]["uid"])
-        jobs = await self._connect(owner)
-        observed = await observe(self.kube, jobs, document)
+        observed, jobs = await observe(self.kube, self.connect, document)
         fresh_token = secrets.token_urlsafe(_TOKEN_BYTES)
         observed, decision = await self._decide(observed, fresh_token)
         try:
@@ -71,6 +70,18 @@ class Reconciler:
         except KubeRefused as refused:
             await self._say(observed, refused)
             raise
+        except RayRefused as refused:
+            return await self._fail_attempt(observed, str(refused))
+        return decision.again_seconds
+
+    async def _fail_attempt(self, observed: Observed, why: str) -> float | None:
+        """An attempt that Ray never took has failed, as one that it took and that ended."""
+        fresh = await self.kube.get(KIND, observed.owner.namespace, observed.owner.name)
+        if fresh is None:
+            return None
+        failed = replace(observed, document=fresh, job=Job(status="FAILED", message=why))
+        decision = plan(failed, self.settings, self.now(), "")
+        await execute(self.kube, None, failed, decision)
         return decision.again_seconds
 
     async def _decide(self, observed: Observed, token: str) -> tuple[Observed, Decision]:
@@ -93,19 +104,9 @@ class Reconciler:
         fresh = await self.kube.get(KIND, observed.owner.namespace, observed.owner.name)
         if fresh is None:
             return
-        observed = replace(observed, document=fresh, refusal=_build_refusal(refused))
+        observed = replace(observed, document=fresh, refusal=_build_child_refusal(refused))
         said = plan(observed, self.settings, self.now(), "")
         only_said = Decision(
             status=said.status, has_finalizer=said.has_finalizer, events=said.events
         )
         await execute(self.kube, None, observed, only_said)
-
-    async def _connect(self, owner: Owner) -> RayJobs | None:
-        """The cluster's Ray; None without a cluster or its token."""
-        secret = await self.kube.get("Secret", owner.namespace, owner.token_secret)
-        cluster = await self.kube.get("RayCluster", owner.namespace, owner.ray_cluster)
-        if secret is None or cluster is None:
-            return None
-        token = base64.b64decode(secret["data"][TOKEN_KEY]).decode()
-        service = cluster.get("status", {}).get("head", {}).get("serviceName")
-        return self.connect(owner, token, service)

@@ -15,6 +15,8 @@ from dataset_operator.api import (
     CLUSTER_READY,
     COMPLETE,
     FAILED,
+    RETRYING,
+    STOPPING,
     SUSPENDED,
     TRAINING,
 )
@@ -33,6 +35,8 @@ _PHASES: tuple[tuple[str, ConditionStatus, str], ...] = (
     (CLUSTER_READY, "False", "Pending"),
     (ACCEPTED, "False", "Invalid"),
 )
+# What training waits for, by the reason of its condition.
+_TRAINING_PHASES = {STOPPING: "Stopping", RETRYING: "Retrying"}
 _ORDER = (ACCEPTED, CLUSTER_READY, TRAINING, SUSPENDED, COMPLETE, FAILED)
 
 
@@ -67,6 +71,10 @@ def _place(condition: Mapping[str, Any]) -> int:
 
 def derive_phase(status: Mapping[str, Any]) -> str:
     """One word for printing; nothing reads it back."""
+    training = find_condition(status, TRAINING)
+    word = _TRAINING_PHASES.get(training["reason"]) if training is not None else None
+    if word and not any(is_true(status, kind) for kind in (FAILED, COMPLETE, SUSPENDED)):
+        return word
     for kind, wanted, phase in _PHASES:
         condition = find_condition(status, kind)
         if condition is not None and condition["status"] == wanted:

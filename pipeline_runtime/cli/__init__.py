@@ -2,7 +2,7 @@
 
 One module a command; `failures` says what each kind of error prints and which code it exits with.
 Commands of other packages join through the entry-point group `lastmile.commands`: functions that
-are given the app and add what they have. In their context's `obj` they find `fetch_run`, since they
+are given the app and add what they have. In their context's `obj` they find `STORE`, since they
 import nothing from here.
 """
 
@@ -10,13 +10,27 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import typer
 
 from pipeline_runtime.cli import explain, report, run, sample_data, validate
 from pipeline_runtime.cli.failures import EXIT_CODES_HELP, EXIT_INTERRUPTED, exiting
 from pipeline_runtime.cli.fetch import fetch_run
+from pipeline_runtime.cli.upload import upload_code
 
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """What the commands for a cluster do with the store; they need the runtime extra for it."""
+
+    fetch_run: Callable[[str, str, Path], Sequence[Path]]
+    upload_code: Callable[[Path, str], str]
+
+
+STORE = Store(fetch_run, upload_code)
 app = typer.Typer(
     name="lastmile",
     help="One manifest, from raw table to trained model.\n\n" + EXIT_CODES_HELP,
@@ -40,7 +54,7 @@ def _root(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
-    context.obj = fetch_run
+    context.obj = STORE
 
 
 app.command("run")(run.run)

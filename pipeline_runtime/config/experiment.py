@@ -250,6 +250,8 @@ class SubmissionStatus(StatusModel):
     """The head that it was submitted to: under another one the cluster was lost."""
     time: TimeText
     """When it was submitted."""
+    stop_time: TimeText | None = None
+    """When it was asked to stop; that it then ends is no failure."""
 
 
 class ExperimentStatus(StatusModel):
@@ -262,6 +264,8 @@ class ExperimentStatus(StatusModel):
     `Complete`, `Failed`."""
     phase: StatusText | None = None
     """For printing; never read."""
+    storage_root: StatusText | None = None
+    """Where the run's URIs without a scheme start, as it began."""
     artifacts_uri: StatusText | None = None
     """Where its runs leave checkpoints, reports and logs, each in a folder of its own."""
     ray_cluster_name: StatusText | None = None

@@ -7,6 +7,8 @@ such labels, as on a laptop, is one pool.
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,8 @@ import torch
 SUBCLUSTER_LABEL = "ray-subcluster"
 DATA_SUBCLUSTER = "data"
 TRAINING_SUBCLUSTER = "training"
+ROLE_VARIABLE = "LASTMILE_ROLE"  # set in the operator's pods
+JOIN_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +41,26 @@ class Placement:
 
 
 def find_placement(world_size: int, *, wants_gpus: bool) -> Placement:
-    """Look at the cluster that this driver is connected to."""
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    alive = [node for node in nodes if node["Alive"]]
-    labels = [node.get("Labels", {}) for node in alive]
-    gpus = sum(node["Resources"].get("GPU", 0) for node in alive)
-    training = _select(labels, TRAINING_SUBCLUSTER)
-    takes_gpus = wants_gpus and gpus >= world_size
+    """Look at the cluster that this driver is connected to.
+
+    In a pod of ours the nodes of both kinds are waited for: after a head was replaced the others
+    join again one by one.
+    """
+    deadline = time.monotonic() + (JOIN_SECONDS if os.environ.get(ROLE_VARIABLE) else 0.0)
+    while True:
+        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+        alive = [node for node in nodes if node["Alive"]]
+        labels = [node.get("Labels", {}) for node in alive]
+        data, training = _select(labels, DATA_SUBCLUSTER), _select(labels, TRAINING_SUBCLUSTER)
+        gpus = sum(node["Resources"].get("GPU", 0) for node in alive)
+        takes_gpus = wants_gpus and gpus >= world_size
+        has_gpus = takes_gpus or not wants_gpus or gpus == 0  # none: the operator's setting
+        is_whole = data and training and has_gpus
+        if is_whole or time.monotonic() >= deadline:
+            break
+        time.sleep(1.0)
     return Placement(
-        data=_select(labels, DATA_SUBCLUSTER),
+        data=data,
         training=training,
         takes_gpus=takes_gpus,
         has_cuda=takes_gpus and _finds_cuda(training),

@@ -6,7 +6,6 @@ What is missing is said: not root, programs or images that are not built. In CI 
 import json
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ import yaml
 # Tests are no package: this makes `stage` importable for the modules beside it.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from stage import BUCKET, NAMESPACE, ROLES, Stage, Store
+from stage import BUCKET, LASTMILE, NAMESPACE, ROLES, ROOT, Stage, Store
 
 from tools.build_tools import find_versitygw
 from tools.cluster.errors import BoxError
@@ -30,8 +29,6 @@ from tools.cluster.node_startup import NodeSettings
 from tools.go_tools import ToolError
 from tools.images import Image, build_image, missing_for_images
 
-ROOT = Path(__file__).parents[2]
-LASTMILE = Path(sys.executable).with_name("lastmile")
 S3_PORT = 7070
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -126,14 +123,13 @@ def _until_answers(filesystem: pafs.S3FileSystem) -> None:
 
 
 @pytest.fixture(scope="session")
-def stage(
-    node: FullNode, store: Store, runtime_image: Image, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stage]:
-    """A namespace under the `restricted` pod security level, and the operator beside it."""
+def stage(node: FullNode, store: Store, runtime_image: Image) -> Stage:
+    """A namespace under the `restricted` pod security level, and the operator in a pod."""
     enforced = {"pod-security.kubernetes.io/enforce": "restricted"}
     _create(node, "Namespace", NAMESPACE, labels=enforced)
     _create(node, "Secret", "storage", stringData=store.environment)
-    folder = tmp_path_factory.mktemp("operator")
+    operator_image = build_image("operator")
+    node.import_streamed(operator_image)
     settings = {
         "runtimeImage": runtime_image.reference,
         "imagePullPolicy": "Never",
@@ -142,17 +138,15 @@ def stage(
         "resources": ROLES,
         "dataWorkerReplicas": 2,
     }
-    (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
-    log = folder / "operator.log"
-    command = [LASTMILE, "operator", "--dev", "--port", "0", "--config", folder / "settings.yaml"]
-    command += ["--kubeconfig", node.kubeconfig]
-    with log.open("wb") as output:
-        operator = subprocess.Popen(command, stdout=output, stderr=output)
-    try:
-        yield Stage(node=node, store=store, operator=operator, log=log)
-    finally:
-        operator.send_signal(signal.SIGTERM)
-        operator.wait(STOP_SECONDS)
+    documents = list(yaml.safe_load_all((ROOT / "deploy/operator/operator.yaml").read_text()))
+    for document in documents:
+        if document["kind"] == "ConfigMap":
+            document["data"]["settings.yaml"] = yaml.safe_dump(settings)
+        if document["kind"] == "Deployment":
+            [container] = document["spec"]["template"]["spec"]["containers"]
+            container |= {"image": operator_image.reference, "imagePullPolicy": "Never"}
+    node.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(documents))
+    return Stage(node=node, store=store)
 
 
 def _create(node: FullNode, kind: str, name: str, *, labels: object = None, **more: object) -> None:

@@ -1,7 +1,7 @@
 """A namespace of real pods, its store, and the operator as a process: what the tests act on."""
 
 import json
-import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ from tools.cluster.full_node import FullNode
 
 NAMESPACE = "ranking"
 BUCKET = "lake"
-SAMPLES = Path(__file__).parents[2] / "deploy" / "samples"
+ROOT = Path(__file__).parents[2]
+LASTMILE = Path(sys.executable).with_name("lastmile")
 # What two cores can carry at once: a head, a trainer and two data workers.
 ROLES = {
     "head": {
@@ -31,6 +32,7 @@ ROLES = {
         "limits": {"cpu": "1", "memory": "2560Mi"},
     },
 }
+OPERATOR_LOG = ("logs", "-n", "lastmile-system", "deployment/lastmile-operator", "--tail=50")
 POLL_SECONDS = 1.0
 # A run takes two minutes on an idle machine; this one may build something else meanwhile.
 DEADLINE_SECONDS = 900.0
@@ -61,12 +63,10 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What a test acts on."""
+    """What a test acts on: the operator runs in a pod of its own."""
 
     node: FullNode
     store: Store
-    operator: subprocess.Popen[bytes]
-    log: Path
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         return self.node.kubectl("-n", NAMESPACE, *arguments, stdin=stdin)
@@ -87,7 +87,7 @@ class Stage:
             if holds(found):
                 return found
             is_failed = condition(found, "Failed") is not None
-            if is_failed or self.operator.poll() is not None or time.monotonic() > deadline:
+            if is_failed or time.monotonic() > deadline:
                 raise AssertionError(self.tell(found))
             time.sleep(POLL_SECONDS)
 
@@ -95,7 +95,8 @@ class Stage:
         """Everything that helps to see why."""
         pods = self.kubectl("get", "pods", "-o", "wide")
         status = yaml.safe_dump(document.get("status"))
-        return f"{status}\n{pods}\n{self.log.read_text()[-4000:]}"
+        log = self.node.kubectl(*OPERATOR_LOG)
+        return f"{status}\n{pods}\n{log[-4000:]}"
 
 
 def condition(document: dict[str, Any], kind: str) -> dict[str, Any] | None:

@@ -1,27 +1,64 @@
-"""`kubectl apply` of the quickstart: real pods, real Ray, a real store, to a trained model."""
+"""What the README tells a user to do on a cluster, done in its order: real pods, Ray and store."""
 
 import json
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
 
 import pytest
-from stage import NAMESPACE, SAMPLES, Stage, condition
+from stage import LASTMILE, NAMESPACE, ROOT, Stage, condition
 
 from tools.cluster.errors import KubectlError
 
 pytestmark = pytest.mark.timeout(1200)  # minutes, of which the pods' start is most
 
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+[BLOCK] = re.findall(r"^```console\n(\$ kubectl apply \S+ -f deploy.*?)^```", README, re.M | re.S)
+COMMANDS = [shlex.split(line[2:], comments=True) for line in BLOCK.splitlines() if line[:1] == "$"]
 RAY_JOBS = "/api/v1/namespaces/{0}/services/{1}-head-svc:8265/proxy/api/jobs/"
 
 
-def test_the_quickstart_trains_in_real_pods_and_leaves_its_report_in_the_store(
-    stage: Stage,
+@pytest.fixture
+def environment(stage: Stage, tmp_path: Path) -> dict[str, str]:
+    """A user's shell: kubectl, its plugin, a context with the namespace, keys to the store."""
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_bytes(stage.node.kubeconfig.read_bytes())
+    path = f"{stage.node.layout.bin}:{LASTMILE.parent}:{os.environ['PATH']}"
+    environment = {
+        **os.environ,
+        **stage.store.environment,
+        "PATH": path,
+        "KUBECONFIG": str(kubeconfig),
+    }
+    choose = ["kubectl", "config", "set-context", "--current", f"--namespace={NAMESPACE}"]
+    subprocess.run(choose, env=environment, check=True, capture_output=True)
+    return environment
+
+
+def run(command: list[str], environment: dict[str, str], folder: Path) -> str:
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, (command, done.stdout, done.stderr)
+    return done.stdout
+
+
+def test_the_readmes_commands_train_in_real_pods_and_fetch_the_report(
+    stage: Stage, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    stage.apply((SAMPLES / "quickstart.yaml").read_text())
-    training = stage.until("quickstart", lambda found: condition(found, "Training"))
-    assert training["status"]["dataWorkers"]["desiredReplicas"] == 2
-    assert training["status"]["gpus"] == 1
-    cluster = training["status"]["rayClusterName"]
-    with pytest.raises(KubectlError, match="provide credentials"):  # nor a token
-        stage.kubectl("get", "--raw", RAY_JOBS.format(NAMESPACE, cluster))
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    apply, *others = COMMANDS
+    run(apply, environment, tmp_path)
+    training = stage.until("quickstart", lambda found: condition(found, "Training"))["status"]
+    assert training["dataWorkers"]["desiredReplicas"] == 2
+    assert training["gpus"] == 1
+    with pytest.raises(KubectlError, match="provide credentials"):  # the proxy passes no token on
+        stage.kubectl("get", "--raw", RAY_JOBS.format(NAMESPACE, training["rayClusterName"]))
+
+    said = {" ".join(command): run(command, environment, tmp_path) for command in others}
+    assert re.search(r"^quickstart +Training +1 +2 +2 ", said["kubectl get dsexp"], re.M)
+    assert "quickstart" in said["kubectl lastmile describe quickstart"]
+    assert training["runHash"] in said["kubectl lastmile logs -f quickstart"]
 
     done = stage.until("quickstart", lambda found: condition(found, "Complete"))
     status = done["status"]
@@ -29,12 +66,12 @@ def test_the_quickstart_trains_in_real_pods_and_leaves_its_report_in_the_store(
     assert status["trainer"]["progressPercentage"] == 100
     assert not done["metadata"].get("finalizers")
 
-    [run] = {"/".join(path.split("/")[:4]) for path in stage.store.files("team/experiments")}
-    assert run.startswith("team/experiments/quickstart/")
-    files = [path.removeprefix(f"{run}/") for path in stage.store.files(run)]
-    assert {"report.html", "summary.json", "metrics.parquet", "plan.json"} <= set(files)
+    fetched = {path.name for path in (tmp_path / "build" / "quickstart").iterdir()}
+    assert {"report.html", "summary.json", "metrics.parquet", "plan.json"} < fetched
+    summary = json.loads((tmp_path / "build" / "quickstart" / "summary.json").read_text())
+    assert summary["run"]["outcome"] == "Complete"
+    [run_folder] = {"/".join(path.split("/")[:4]) for path in stage.store.files("team/experiments")}
+    files = [path.removeprefix(f"{run_folder}/") for path in stage.store.files(run_folder)]
     assert any(path.startswith("checkpoints/") for path in files)
     [log] = [path for path in files if path.startswith("logs/")]
-    assert status["runHash"] in stage.store.read(f"{run}/{log}").decode()
-    summary = json.loads(stage.store.read(f"{run}/summary.json"))
-    assert summary["run"]["outcome"] == "Complete"
+    assert "AUC" in stage.store.read(f"{run_folder}/{log}").decode()  # the summary, printed last

@@ -1,19 +1,17 @@
-"""A run that is suspended and resumed on a shared volume, against the same run undisturbed here."""
+"""A run that is suspended, resumed and loses a worker, against the same run undisturbed here."""
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from stage import NAMESPACE, Stage, condition
+from stage import LASTMILE, NAMESPACE, Stage, condition
 
 pytestmark = pytest.mark.timeout(1800)  # two clusters come up, one after another
 
 MANIFEST = Path(__file__).with_name("ordered.yaml")
-LASTMILE = Path(sys.executable).with_name("lastmile")
 MOUNT = "/mnt/team"
 CLAIM = "team"
 # Batches are equal and so are the sums of their losses but for the order of floating-point sums:
@@ -35,10 +33,16 @@ def test_a_suspended_and_resumed_run_trains_on_what_the_undisturbed_one_does(
     stage.kubectl("wait", "--for=delete", "raycluster", "--all", "--timeout=180s")
 
     stage.apply(on_cluster(suspend=False))
+    stage.until("ordered", lambda found: condition(found, "Training"))
+    workers = stage.kubectl("get", "pods", "-l", "ray.io/group=data-workers", "-o", "name")
+    stage.kubectl("delete", workers.split()[0], "--force", "--grace-period=0")
     done = stage.until("ordered", lambda found: condition(found, "Complete"))["status"]
     assert [done[field] for field in ("run", "attempt", "failures")] == [1, 2, 0]
 
-    resumed = read_last_summary(stage.store.volume / "experiments" / "ordered")
+    folder = stage.store.volume / "experiments" / "ordered"
+    assert done["artifactsUri"] == f"{MOUNT}/experiments/ordered/"
+    assert len(list(folder.glob("*/logs/*.log"))) == 2  # of each attempt
+    resumed = read_last_summary(folder)
     assert resumed["run"]["resumedFrom"] is not None
     assert resumed["checksum"] == undisturbed["checksum"]
     assert resumed["order"] == undisturbed["order"]

@@ -15,6 +15,7 @@ from dataset_operator.api import (
     RAY_CLUSTER_LABEL,
     RAY_METRICS_PORT,
     ROLE_LABEL,
+    RUN_KEY,
     RUNTIME_METRICS_PORT,
     TOKEN_KEY,
     TRAINERS,
@@ -36,6 +37,16 @@ def build_config_map(owner: Owner, run: int, run_hash: str, config: Mapping[str,
         "metadata": build_metadata(owner, owner.config_map(run, run_hash)),
         "immutable": True,
         "data": {CONFIG_KEY: json.dumps(config, indent=2, sort_keys=True)},
+    }
+
+
+def build_accepted(owner: Owner, run: int, config: Mapping[str, Any]) -> Document:
+    """The experiment as a run last took it: what counts while a later spec waits, or is bad."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": build_metadata(owner, owner.accepted),
+        "data": {RUN_KEY: str(run), CONFIG_KEY: json.dumps(config, indent=2, sort_keys=True)},
     }
 
 

@@ -98,6 +98,8 @@ def _thaw(cluster: Mapping[str, Any]) -> Document | None:
 
 def _holds(observed: Any, wanted: Any) -> bool:
     """Whether what was wanted is there; the API server's defaults may be there too."""
+    if not wanted and isinstance(wanted, Mapping | list):
+        return not observed  # the API server leaves empty ones out
     if isinstance(wanted, Mapping):
         return isinstance(observed, Mapping) and all(
             _holds(observed.get(key), value) for key, value in wanted.items()

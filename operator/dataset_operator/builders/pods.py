@@ -164,10 +164,12 @@ def _build_locked(cluster: ClusterInput, role: Role) -> Document:
     if role == TRAINERS and gpus and resource:
         counted = {resource: str(gpus)}
         container["resources"] = {"requests": counted, "limits": counted}
-    return {
-        "metadata": {"labels": cluster.owner.labels(role)},
-        "spec": {"automountServiceAccountToken": False, "containers": [container]},
-    }
+    pod: Document = {"automountServiceAccountToken": False, "containers": [container]}
+    if role == HEAD:
+        # A head that starts again in place has forgotten its jobs and looks like itself: another
+        # pod is seen to be another head.
+        pod["restartPolicy"] = "Never"
+    return {"metadata": {"labels": cluster.owner.labels(role)}, "spec": pod}
 
 
 def _build_ports(role: Role) -> list[Document]:

@@ -48,7 +48,7 @@ def artifacts(
         print(f"{uri}*-{run_hash}/")
         if download is None:
             return
-        fetch: Fetch = program.obj
+        fetch: Fetch = program.obj.fetch_run
         for path in fetch(uri, run_hash, download):
             print(path)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -24,7 +26,12 @@ from pipeline_runtime.config import KIND, LoadedManifest, ManifestError, Problem
 _CONFLICT = re.compile(r'conflicts? with "([^"]+)"')
 
 
+# Uploads a folder below a storage root; returns its URI.
+Upload = Callable[[Path, str], str]
+
+
 def submit(
+    program: typer.Context,
     files: Annotated[
         list[str],
         typer.Option(
@@ -41,39 +48,71 @@ def submit(
     force: Annotated[
         bool, typer.Option("--force-conflicts", help="Take over fields that others set.")
     ] = False,
+    storage_root: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URI", help="Where a folder of code is uploaded, if the spec names no root."
+        ),
+    ] = None,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Check manifests and apply them to the cluster."""
+    """Check manifests and apply them to the cluster; a local folder of code is uploaded."""
     manifests = load_manifests(files, overrides=overrides or [])
-    _check_code(manifests)
+    _check_code(manifests, storage_root)
     for manifest in manifests:
         for warning in manifest.warnings:
             print(f"warning: {warning}", file=sys.stderr)
     if watch and len(manifests) != 1:
         raise typer.BadParameter(f"--watch follows one experiment, got {len(manifests)}")
     target = Target(namespace=namespace, context=context, kubeconfig=kubeconfig)
+    upload: Upload = program.obj.upload_code
+    manifests = [_upload(manifest, storage_root, upload) for manifest in manifests]
     succeeded = on_cluster(target, lambda cluster: _submit(cluster, manifests, force, watch))
     if not succeeded:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _check_code(manifests: list[LoadedManifest]) -> None:
-    """A folder here is nothing to the cluster. Raises ManifestError."""
+def _local_code(manifest: LoadedManifest) -> Path | None:
+    """The folder of code that is on this machine; from '/' on it is one of the image."""
+    folder = manifest.experiment.spec.code.working_dir
+    if folder is None or "://" in folder or folder.startswith("/"):
+        return None
+    base = Path.cwd() if manifest.file == "-" else Path(manifest.file).absolute().parent
+    return (base / folder).resolve()
+
+
+def _check_code(manifests: list[LoadedManifest], storage_root: str | None) -> None:
+    """A folder here is nothing to the cluster, and must go somewhere. Raises ManifestError."""
     problems = []
     for manifest in manifests:
-        folder = manifest.experiment.spec.code.working_dir
-        # From '/' on it is a folder of the image.
-        if folder is not None and "://" not in folder and not folder.startswith("/"):
-            message = (
-                f"must be a URI that the cluster can read, got the local folder {folder!r}; zip "
-                "it, upload it and name that (s3://bucket/code.zip), or build it into spec.image"
-            )
-            problem = Problem(path="spec.code.workingDir", message=message)
-            problems.append(manifest.place(problem))
+        folder = _local_code(manifest)
+        if folder is None:
+            continue
+        message = ""
+        if not folder.is_dir():
+            message = f"must be a folder, a URI or a folder of the image, got {str(folder)!r}"
+        elif not (storage_root or manifest.experiment.spec.storage.root):
+            message = "must go to a store that the cluster reads; give --storage-root for it"
+        if message:
+            problems.append(manifest.place(Problem(path="spec.code.workingDir", message=message)))
     if problems:
         raise ManifestError(problems)
+
+
+def _upload(manifest: LoadedManifest, storage_root: str | None, upload: Upload) -> LoadedManifest:
+    """The manifest with its code in the store. Raises what `upload` does."""
+    folder = _local_code(manifest)
+    if folder is None:
+        return manifest
+    root = storage_root or manifest.experiment.spec.storage.root
+    assert root is not None  # _check_code
+    uri = upload(folder, root)
+    print(f"code: {folder} is {uri}", file=sys.stderr)
+    spec: Any = manifest.document["spec"]
+    code = {**spec["code"], "workingDir": uri}
+    return replace(manifest, document={**manifest.document, "spec": {**spec, "code": code}})
 
 
 async def _submit(

@@ -75,6 +75,9 @@ class Kube(Protocol):
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object and, in the background, what it owns."""
 
+    async def delete_observed(self, document: Mapping[str, Any]) -> None:
+        """Delete an object, if it is still as observed. Raises KubeConflict if it changed."""
+
     async def write_status(self, document: Mapping[str, Any], status: Document) -> None:
         """Replace the status of the object as observed. Raises KubeConflict if it changed."""
 
@@ -94,8 +97,15 @@ class KubeClient:
 
     async def get(self, kind: str, namespace: str, name: str) -> Document | None:
         """See Kube."""
-        status, document = await self._request("GET", _path(kind, namespace, name))
-        return None if status == 404 else document
+        path = _path(kind, namespace, name)
+        status, document = await self._request("GET", path)
+        if status != 404:
+            return document
+        if not (document.get("details") or {}).get("name"):
+            raise KubeUnavailable(
+                f"{path}: the API server does not serve {kind}; is its CRD there?"
+            )
+        return None
 
     async def list_objects(
         self, kind: str, namespace: str, selector: str, *, fields: str = ""
@@ -166,6 +176,13 @@ class KubeClient:
         """See Kube."""
         body = {"propagationPolicy": "Background"}
         await self._request("DELETE", _path(kind, namespace, name), body, done=(404, 409))
+
+    async def delete_observed(self, document: Mapping[str, Any]) -> None:
+        """See Kube."""
+        metadata = document["metadata"]
+        same = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        body = {"propagationPolicy": "Background", "preconditions": same}
+        await self._request("DELETE", _path_of(document), body, done=(404,))
 
     async def write_status(self, document: Mapping[str, Any], status: Document) -> None:
         """See Kube."""

@@ -38,19 +38,19 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
         await kube.write_status(document, decision.status)
     for event in decision.events:
         await kube.create(_build_event(observed, event))
-    for child in decision.create:
-        await kube.create(child)
+    await _tell_ray(jobs, decision.job)
     for child in decision.apply:
         await kube.apply(child)
+    for child in decision.create:
+        await kube.create(child)
     for kind, name, patch in decision.patches:
         await kube.patch(kind, observed.owner.namespace, name, patch)
-    await _tell_ray(jobs, decision.job)
     for kind, name in decision.delete:
         await kube.delete(kind, observed.owner.namespace, name)
     if not decision.has_finalizer:
         await _release(kube, observed)
     if decision.delete_self:
-        await kube.delete(KIND, observed.owner.namespace, observed.owner.name)
+        await kube.delete_observed(document)
 
 
 def _build_event(observed: Observed, event: Event) -> Document:

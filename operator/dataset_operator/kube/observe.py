@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from dataset_operator.api import CONFIG_KEY, RAY_CLUSTER_LABEL, ROLE_LABEL
+from dataset_operator.api import CONFIG_KEY, RAY_CLUSTER_LABEL, ROLE_LABEL, RUN_KEY, TOKEN_KEY
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.kube.client import Kube
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Job, Observed, Pod, parse_time
+from dataset_operator.ray.endpoints import Connect
 from dataset_operator.ray.jobs import RayJobs
 
 # Pods that wait for these are about to be well; other reasons are worth telling.
 _USUAL_REASONS = frozenset({"ContainerCreating", "PodInitializing"})
 
 
-async def observe(kube: Kube, jobs: RayJobs | None, document: Document) -> Observed:
+async def observe(
+    kube: Kube, connect: Connect, document: Document
+) -> tuple[Observed, RayJobs | None]:
     """Look at the children of an experiment, and ask Ray of its job.
 
-    Args:
-        jobs: the cluster's Jobs API; None while there is no ready head.
+    Returns what was seen, and the cluster's Jobs API; None without a cluster or its token.
 
     Raises:
         KubeUnavailable: the API server did not answer.
@@ -30,19 +33,20 @@ async def observe(kube: Kube, jobs: RayJobs | None, document: Document) -> Obser
     metadata, status = document["metadata"], document.get("status") or {}
     owner = Owner(name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"])
     cluster = await kube.get("RayCluster", owner.namespace, owner.ray_cluster)
-    selector = f"{RAY_CLUSTER_LABEL}={owner.ray_cluster}"
-    pods = await kube.list_objects("Pod", owner.namespace, selector)
     secret = await kube.get("Secret", owner.namespace, owner.token_secret)
     children = await _look_beside(kube, owner, status)
+    jobs = _reach(connect, owner, cluster, secret)
     reachable, job = await _ask(jobs, status)
     is_running = job is not None and job.status == "RUNNING"
-    config = children.get(_config_name(owner, status))
+    # After Ray was asked, so that a head that is replaced in between is not taken for the other.
+    selector = f"{RAY_CLUSTER_LABEL}={owner.ray_cluster}"
+    pods = await kube.list_objects("Pod", owner.namespace, selector)
     there = [child for child in (cluster, secret, *children.values()) if child is not None]
     foreign = tuple(sorted(_say(child) for child in there if not _is_owned(child, owner)))
-    return Observed(
+    observed = Observed(
         document=document,
-        accepted=json.loads(config["data"][CONFIG_KEY]) if config and not foreign else None,
-        ray_cluster=cluster,
+        accepted=find_accepted(owner, status, children),
+        ray_cluster=cluster if cluster and _is_owned(cluster, owner) else None,
         has_token=secret is not None,
         pods=tuple(_parse_pod(pod) for pod in pods if ROLE_LABEL in _labels(pod)),
         ray_reachable=reachable,
@@ -51,19 +55,43 @@ async def observe(kube: Kube, jobs: RayJobs | None, document: Document) -> Obser
         children={name: child for name, child in children.items() if child is not None},
         foreign=foreign,
     )
+    return observed, jobs
+
+
+def _reach(
+    connect: Connect, owner: Owner, cluster: Document | None, secret: Document | None
+) -> RayJobs | None:
+    if secret is None or cluster is None:
+        return None
+    token = base64.b64decode(secret["data"][TOKEN_KEY]).decode()
+    service = cluster.get("status", {}).get("head", {}).get("serviceName")
+    return connect(owner, token, service)
 
 
 async def _look_beside(
     kube: Kube, owner: Owner, status: Mapping[str, Any]
 ) -> dict[str, Document | None]:
-    """The config of the present run and the cluster's guards, by name; None where there is none."""
-    wanted = [("ConfigMap", _config_name(owner, status)), *owner.guards]
+    """The present run's configs and the cluster's guards, by name; None where there is none."""
+    configs = [("ConfigMap", name) for name in (_config_name(owner, status), owner.accepted)]
+    wanted = [*configs, *owner.guards]
     return {name: await kube.get(kind, owner.namespace, name) for kind, name in wanted if name}
 
 
 def _config_name(owner: Owner, status: Mapping[str, Any]) -> str:
     run_hash = status.get("runHash")
     return owner.config_map(status["run"], run_hash) if run_hash else ""
+
+
+def find_accepted(
+    owner: Owner, status: Mapping[str, Any], children: Mapping[str, Mapping[str, Any] | None]
+) -> Document | None:
+    """The experiment as the present run last took it; as it began if only that is known."""
+    last, first = children.get(owner.accepted), children.get(_config_name(owner, status))
+    if last is not None and last["data"].get(RUN_KEY) != str(status.get("run")):
+        last = None  # of the run before
+    config = last or first
+    accepted: Document | None = json.loads(config["data"][CONFIG_KEY]) if config else None
+    return accepted
 
 
 def _is_owned(child: Mapping[str, Any], owner: Owner) -> bool:

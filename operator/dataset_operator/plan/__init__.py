@@ -24,10 +24,10 @@ from dataset_operator.settings import OperatorSettings
 
 RULES = (
     ending.release_deleted,
-    ending.refuse_collision,
     ending.refuse_invalid,
     ending.keep_finished,
     ending.start_changed_run,
+    ending.remember_accepted,
     ending.suspend,
     ending.enforce_deadlines,
     cluster.recover_lost,

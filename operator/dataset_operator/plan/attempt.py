@@ -7,6 +7,7 @@ from datetime import datetime
 from dataset_operator.api import (
     BACKOFF_LIMIT_EXCEEDED,
     CHECKPOINT_REFUSED,
+    DATA_WORKERS,
     INVALID_SPEC,
     JOB_FAILED,
     NODE_LOST,
@@ -30,7 +31,11 @@ _FINAL_EXIT_CODES = {2: INVALID_SPEC, 4: CHECKPOINT_REFUSED}
 # Back-off of a Kubernetes Job: 10 s, 20 s, 40 s, … at most six minutes (Kubernetes docs, Jobs).
 FIRST_BACKOFF_SECONDS = 10.0
 MAX_BACKOFF_SECONDS = 360.0
-_MAX_MESSAGE_CHARS = 2048
+CAUSE_SECONDS = 300.0  # between what befalls a data worker and the failure that it causes
+# Of Ray's message, which ends with the driver's log: its first line and its last words, which an
+# event of 1,024 characters holds too.
+_MAX_FIRST_CHARS = 160
+_MAX_LAST_CHARS = 560
 
 
 def judge_job(draft: Draft) -> bool:
@@ -47,6 +52,10 @@ def judge_job(draft: Draft) -> bool:
         return complete_run(
             draft, SUCCEEDED, f"run {run} is complete after attempt {draft.attempt}"
         )
+    if job.status == "STOPPED" and "stopTime" in submission:
+        draft.forget("submission")  # as it was asked to; whether another follows is not its fault
+        draft.has_finalizer = False
+        return False
     if not job.is_active:
         return _judge_failure(draft, job)
     if job.status == "RUNNING":
@@ -56,7 +65,7 @@ def judge_job(draft: Draft) -> bool:
 
 
 def _judge_failure(draft: Draft, job: Job) -> bool:
-    said = job.message[:_MAX_MESSAGE_CHARS] or f"the job ended {job.status}"
+    said = shorten(job.message) or f"the job ended {job.status}"
     final = _FINAL_EXIT_CODES.get(job.exit_code or 0)
     if final is not None:
         return fail_run(draft, final, said)
@@ -69,11 +78,24 @@ def _judge_failure(draft: Draft, job: Job) -> bool:
     return fail_attempt(draft, JOB_FAILED, said)
 
 
+def shorten(message: str) -> str:
+    """How a job ended, in its first words and in the driver's last, whole lines of them."""
+    message = message.strip()
+    if len(message) <= _MAX_FIRST_CHARS + _MAX_LAST_CHARS:
+        return message
+    first = message.splitlines()[0][:_MAX_FIRST_CHARS]
+    last = message[-_MAX_LAST_CHARS:]
+    return f"{first} … {last.partition(chr(10))[2] or last}"
+
+
 def _find_out_of_memory(draft: Draft, job: Job) -> str | None:
     """Which container was killed for want of memory since the attempt began; "" if Ray says so."""
     began = _began(draft)
     for pod in draft.observed.pods:
-        if pod.out_of_memory is not None and pod.out_of_memory >= began:
+        killed = pod.out_of_memory
+        # One of many data workers that was killed long ago did not end the attempt.
+        is_cause = pod.role != DATA_WORKERS or (killed and draft.until(killed, CAUSE_SECONDS) > 0)
+        if killed is not None and killed >= began and is_cause:
             field = SPEC_FIELDS[pod.role]
             return f"{pod.name} ran out of memory: raise spec.{field}.resources.limits.memory"
     return "" if job.out_of_memory else None
@@ -109,7 +131,10 @@ def fail_attempt(draft: Draft, reason: str, message: str) -> bool:
     draft.has_finalizer = False
     if failures > limit:
         attempts = "1 attempt" if failures == 1 else f"{failures} attempts"
-        why = f"{attempts} failed, backoffLimit is {limit}; the last ({reason}): {message}"
+        why = f"{attempts} failed, backoffLimit is {limit}"
+        if uri := draft.status.get("artifactsUri"):
+            why += f", logs are in {uri}"
+        why += f"; the last ({reason}): {message}"
         return fail_run(draft, BACKOFF_LIMIT_EXCEEDED, why)
     pause = backoff_seconds(failures)
     draft.clear(TRAINING)  # so that every failure is told
@@ -145,6 +170,7 @@ def submit(draft: Draft) -> bool:
         submission_id=submission["id"],
         experiment=draft.running.to_document(),
         resume=draft.attempt > int(draft.status["firstAttempt"]),
+        storage_root=draft.status.get("storageRoot") or draft.settings.storage_root,
     )
     draft.condition(TRAINING, False, SUBMITTED, f"attempt {draft.attempt} was submitted")
     draft.look_again(POLL_SECONDS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from dataset_operator.api import (
     CLUSTER_CORRECTED,
     CLUSTER_CREATING,
@@ -10,6 +12,7 @@ from dataset_operator.api import (
     CLUSTER_REFUSED,
     DATA_WORKERS,
     HEAD,
+    NAME_COLLISION,
     PODS_READY,
     TRAINERS,
     WAITING_FOR_PODS,
@@ -30,10 +33,13 @@ from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.ending import stop_driver
 from dataset_operator.status import find_condition
 
+_MAX_WAITS_CHARS = 1024
 # Pods that wait give no events of their own for minutes at a time.
 WAIT_SECONDS = 30.0
 # A kubelet that lives has removed a pod so long after its time to end.
 LOST_SECONDS = 60.0
+# How often it is looked whether a name is free again: what is not ours wakes nobody.
+COLLISION_SECONDS = 60.0
 
 
 def recover_lost(draft: Draft) -> bool:
@@ -64,7 +70,7 @@ def replace_changed(draft: Draft) -> bool:
     unless updatePolicy says so, and none is given up for one that the API server refuses.
     """
     observed = draft.observed
-    if not draft.is_cluster_changed or _is_going(draft):
+    if draft.spec is None or not draft.is_cluster_changed or _is_going(draft):
         return False
     draft.trial = _render(draft)
     if observed.refusal is not None:
@@ -110,6 +116,8 @@ def ensure_children(draft: Draft) -> bool:
     """What is not there is made, what was edited by hand is put back; what runs stays as it is."""
     observed, owner = draft.observed, draft.owner
     cluster = observed.ray_cluster
+    if observed.foreign and (cluster is None or _find_wrong(draft)):
+        return _refuse_collision(draft)
     if _is_going(draft):
         message = "the cluster before is going"
         draft.condition(CLUSTER_READY, False, CLUSTER_CREATING, message)
@@ -123,10 +131,19 @@ def ensure_children(draft: Draft) -> bool:
     trainers = draft.running.spec.trainers
     draft.status["gpus"] = trainers.replicas * trainers.gpus_per_replica
     patch = correct(cluster, draft.wanted.data_workers)
-    if patch is not None:
+    if patch is not None and draft.spec is not None:
         draft.patches.append(("RayCluster", owner.ray_cluster, patch))
         draft.tell(CLUSTER_CORRECTED, "the RayCluster was made to agree with the spec again")
     return False
+
+
+def _refuse_collision(draft: Draft) -> bool:
+    """What bears a child's name and is somebody else's is left alone: nothing is built on it."""
+    names = ", ".join(draft.observed.foreign)
+    message = f"{names} of this namespace is not ours; delete it, or rename the experiment"
+    draft.condition(CLUSTER_READY, False, NAME_COLLISION, message)
+    draft.look_again(COLLISION_SECONDS)
+    return True
 
 
 def _make_cluster(draft: Draft) -> bool:
@@ -138,7 +155,8 @@ def _make_cluster(draft: Draft) -> bool:
         return True
     if not draft.observed.has_token:
         draft.create.append(build_token_secret(draft.owner, draft.token))
-    draft.apply += [*_find_wrong(draft), cluster]
+    draft.apply += _find_wrong(draft)
+    draft.create.append(cluster)
     draft.status["rayClusterName"] = draft.owner.ray_cluster
     if draft.reason(CLUSTER_READY) != CLUSTER_REFUSED:  # a child may be refused again
         draft.condition(CLUSTER_READY, False, CLUSTER_CREATING, "the cluster is being made")
@@ -153,19 +171,11 @@ def _find_wrong(draft: Draft) -> list[Document]:
         *build_disruption_budgets(owner, draft.cluster_spec),
     ]
     wrong = [g for g in guards if not is_as_built(there.get(g["metadata"]["name"]), g)]
-    config = build_config_map(owner, draft.status["run"], draft.status["runHash"], _config(draft))
-    # Immutable: it says what the run was accepted as, also after an edit of what may change.
-    return wrong if config["metadata"]["name"] in there else [config, *wrong]
-
-
-def _config(draft: Draft) -> Document:
-    document = draft.observed.document
-    return {
-        "apiVersion": document["apiVersion"],
-        "kind": document["kind"],
-        "metadata": {"name": draft.owner.name},
-        "spec": draft.running.spec.to_document(),
-    }
+    run, run_hash = draft.status["run"], draft.status["runHash"]
+    # Immutable: it says what the run began as, also after an edit of what may change.
+    if owner.config_map(run, run_hash) not in there and not draft.is_run_changed:
+        wrong.append(build_config_map(owner, run, run_hash, draft.build_config()))
+    return wrong
 
 
 def wait_for_pods(draft: Draft) -> bool:
@@ -185,10 +195,19 @@ def wait_for_pods(draft: Draft) -> bool:
     )
     waits = next((p.waiting for p in draft.observed.pods if p.role in short and p.waiting), "")
     waits = waits or _replica_failure(draft)
-    message += f": {waits}" if waits else ""
+    message += f": {waits[:_MAX_WAITS_CHARS]}" if waits else ""
+    before = find_condition(draft.status, CLUSTER_READY)
+    if before is not None and _causes(before["message"]) == _causes(message):
+        message = before["message"]  # the kubelet says the same in two ways by turns
     draft.condition(CLUSTER_READY, False, WAITING_FOR_PODS, message)
     draft.look_again(WAIT_SECONDS)
     return True
+
+
+def _causes(message: str) -> str:
+    """What a message says but for its numbers and for the kubelet's two words for one thing."""
+    words = message.replace("ImagePullBackOff", "ErrImagePull").split(": ")
+    return re.sub(r"\d+", "#", ": ".join(words[:3]))
 
 
 def _replica_failure(draft: Draft) -> str:

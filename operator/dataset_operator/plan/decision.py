@@ -15,6 +15,7 @@ class Submit:
     submission_id: str
     experiment: Document  # what the driver runs
     resume: bool  # from the last checkpoint of its run, if there is one
+    storage_root: str | None = None  # where its URIs without a scheme start, as its run began
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

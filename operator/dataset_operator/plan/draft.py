@@ -71,10 +71,12 @@ class Draft:
         """
         if self.spec is None:
             return False
-        if run_hash(parse(self.observed.document)) != self.status.get("runHash"):
-            return True
-        accepted = self.observed.accepted
-        return accepted is not None and _ranks(parse(accepted).spec) != _ranks(self.spec)
+        wanted = parse(self.observed.document)
+        if self.observed.accepted is None:
+            return run_hash(wanted) != self.status.get("runHash")
+        # Hashed anew: another version of the operator may hash the same run otherwise.
+        accepted = parse(self.observed.accepted)
+        return run_hash(wanted) != run_hash(accepted) or _ranks(accepted.spec) != _ranks(self.spec)
 
     @property
     def cluster_spec(self) -> ExperimentSpec:
@@ -121,6 +123,16 @@ class Draft:
         return condition["reason"] if condition else None
 
     # --- what is wanted -------------------------------------------------------------------------
+
+    def build_config(self) -> Document:
+        """What runs, as a manifest."""
+        document = self.observed.document
+        return {
+            "apiVersion": document["apiVersion"],
+            "kind": document["kind"],
+            "metadata": {"name": self.owner.name},
+            "spec": self.running.spec.to_document(),
+        }
 
     def condition(self, kind: str, status: bool, reason: str, message: str) -> None:
         """Set a condition; a transition or another reason is told as an event too."""

@@ -12,10 +12,10 @@ from dataset_operator.api import (
     DEADLINE_EXCEEDED,
     FAILED,
     INVALID_SPEC,
-    NAME_COLLISION,
     NEW_RUN,
     PRE_RUNNING_DEADLINE_EXCEEDED,
     RELEASED,
+    REOPENED,
     RESUMED,
     STOPPING,
     SUSPENDED,
@@ -23,11 +23,14 @@ from dataset_operator.api import (
     TRAINING,
     VALID_SPEC,
 )
+from dataset_operator.builders.children import build_accepted
+from dataset_operator.builders.frozen import hash_cluster_side, is_as_built
 from dataset_operator.observed import parse_time
 from dataset_operator.plan.decision import Event, Stop
 from dataset_operator.plan.draft import Draft, parse
 from pipeline_runtime.config import (
     DatasetExperiment,
+    ExperimentSpec,
     ManifestError,
     Problem,
     locate_artifacts,
@@ -41,8 +44,6 @@ STOP_SECONDS = 120.0
 # How often a job is asked how it is.
 POLL_SECONDS = 10.0
 STOP_POLL_SECONDS = 2.0
-# How often it is looked whether a name is free again: what is not ours wakes nobody.
-COLLISION_SECONDS = 60.0
 _MAX_MESSAGE_CHARS = 4096
 _ACCOUNT_FIELDS = ("serviceAccountName", "serviceAccount")
 
@@ -65,18 +66,6 @@ def release_deleted(draft: Draft) -> bool:
     return True
 
 
-def refuse_collision(draft: Draft) -> bool:
-    """What bears a child's name and is somebody else's is left alone: nothing is built on it."""
-    if not draft.observed.foreign:
-        return False
-    names = ", ".join(draft.observed.foreign)
-    message = f"{names} of this namespace is not ours; delete it, or rename the experiment"
-    draft.condition(CLUSTER_READY, False, NAME_COLLISION, message)
-    draft.warn()
-    draft.look_again(COLLISION_SECONDS)
-    return True
-
-
 def refuse_invalid(draft: Draft) -> bool:
     """A bad spec is said to be bad; what runs goes on as it was accepted."""
     accepted, refusal = draft.observed.accepted, draft.observed.refusal
@@ -87,6 +76,8 @@ def refuse_invalid(draft: Draft) -> bool:
     except ManifestError as error:
         _refuse(draft, str(error))
         draft.experiment = parse(accepted) if accepted else None
+        if draft.submission is not None:
+            draft.look_again(POLL_SECONDS)
         return draft.experiment is None
     draft.spec = current.spec
     draft.experiment = parse(accepted) if accepted and draft.is_run_changed else current
@@ -110,7 +101,11 @@ def _refuse(draft: Draft, why: str) -> None:
 
 def _waits_for(draft: Draft) -> str | None:
     """What an edit waits for, by updatePolicy; None if it waits for nothing."""
-    if draft.wanted.update_policy != "AfterRun" or _is_over(draft) or not _is_started(draft):
+    if _is_over(draft) or not _is_started(draft):
+        return None
+    if (refusal := draft.observed.refusal) and draft.is_cluster_changed:
+        return f"cannot change the cluster: {refusal.message}"
+    if draft.wanted.update_policy != "AfterRun":
         return None
     if draft.is_run_changed:
         return f"starts as a new run when run {draft.status['run']} ends (updatePolicy: AfterRun)"
@@ -140,16 +135,50 @@ def keep_finished(draft: Draft) -> bool:
     """Complete or failed: the cluster goes, the experiment stays until its time to live is over."""
     if "run" not in draft.status or not _is_over(draft) or draft.is_run_changed:
         return False
+    if _is_given_another_chance(draft):
+        _reopen_run(draft)
+        return False
     draft.forget("submission")
     draft.has_finalizer = False
     draft.release_cluster()
     ttl, ended = draft.wanted.ttl_seconds_after_finished, draft.status.get("completionTime")
-    if ttl is not None and ended:
+    if ttl is not None and ended and draft.spec is not None:
         left = draft.until(parse_time(ended), ttl)
         draft.delete_self = left <= 0
         if left > 0:
             draft.look_again(left)
     return True
+
+
+def _is_given_another_chance(draft: Draft) -> bool:
+    """A failed run goes on from its checkpoint when what it failed by was edited."""
+    accepted = draft.observed.accepted
+    if draft.spec is None or accepted is None or not draft.is_true(FAILED):
+        return False
+    return _chances(draft.spec) != _chances(parse(accepted).spec)
+
+
+def _chances(spec: ExperimentSpec) -> tuple[object, ...]:
+    deadlines = (spec.active_deadline_seconds, spec.pre_running_deadline_seconds)
+    return (hash_cluster_side(spec), spec.backoff_limit, *deadlines)
+
+
+def _reopen_run(draft: Draft) -> None:
+    draft.clear(TRAINING, FAILED)
+    draft.forget("completionTime", "trainingStartTime", "lastFailureTime")
+    draft.status |= {"failures": 0, "startTime": draft.stamp()}
+    draft.tell(REOPENED, f"run {draft.status['run']} goes on as its spec was edited")
+
+
+def remember_accepted(draft: Draft) -> bool:
+    """What the run takes of the spec is kept, for while a later one waits for it or is bad."""
+    is_refused = draft.observed.refusal is not None or draft.observed.foreign
+    if draft.spec is None or draft.is_run_changed or is_refused:
+        return False
+    built = build_accepted(draft.owner, draft.status["run"], draft.build_config())
+    if not is_as_built(draft.observed.children.get(draft.owner.accepted), built):
+        draft.apply.append(built)
+    return False
 
 
 def start_changed_run(draft: Draft) -> bool:
@@ -163,10 +192,17 @@ def start_changed_run(draft: Draft) -> bool:
         is_known = draft.observed.accepted is not None or draft.submission is not None
         if draft.spec.update_policy == "AfterRun" and is_known:
             return False
+        job = draft.observed.job
+        if job is not None and job.status in ("SUCCEEDED", "FAILED"):
+            return False  # it is judged first
         if stop_driver(draft):
             return True
+        may_run = draft.submission is not None and (job is None or job.is_active)
+        if may_run and draft.observed.ray_cluster is not None:
+            draft.release_cluster()  # nobody could be told to stop
+            draft.look_again(STOP_POLL_SECONDS)
     _begin_run(draft, parse(draft.observed.document))
-    return False
+    return bool(draft.delete)
 
 
 def _is_over(draft: Draft) -> bool:
@@ -186,6 +222,7 @@ def _begin_run(draft: Draft, experiment: DatasetExperiment) -> None:
     draft.status |= {
         "run": run,
         "runHash": run_hash(experiment),
+        "storageRoot": experiment.spec.storage.root or draft.settings.storage_root or "",
         "artifactsUri": locate_artifacts(experiment, draft.settings.storage_root),
         "failures": 0,
         "firstAttempt": draft.attempt + 1,
@@ -202,6 +239,7 @@ def suspend(draft: Draft) -> bool:
     if not (draft.spec.suspend if draft.spec else draft.is_true(SUSPENDED)):
         if draft.is_true(SUSPENDED):
             draft.status["startTime"] = draft.stamp()
+            draft.forget("trainingStartTime")  # it waits for pods again
             draft.condition(SUSPENDED, False, RESUMED, "spec.suspend is false again")
         return False
     job = draft.observed.job
@@ -225,12 +263,12 @@ def stop_driver(draft: Draft) -> bool:
         return False
     if observed.job is not None and not observed.job.is_active:
         return False
+    if observed.job is None and observed.ray_reachable:
+        return False  # Ray does not know it
+    draft.status["submission"] = submission = {"stopTime": draft.stamp(), **submission}
     if draft.reason(TRAINING) != STOPPING:
-        draft.clear(TRAINING)  # the time to stop counts from now
         draft.condition(TRAINING, False, STOPPING, "the driver writes a checkpoint and ends")
-    since = draft.since(TRAINING)
-    assert since is not None
-    left = draft.until(since, STOP_SECONDS)
+    left = draft.until(parse_time(submission["stopTime"]), STOP_SECONDS)
     if left <= 0:
         return False
     draft.job = Stop(submission_id=submission["id"])
@@ -240,11 +278,16 @@ def stop_driver(draft: Draft) -> bool:
 
 def enforce_deadlines(draft: Draft) -> bool:
     """A run that takes too long, as a whole or until it first trains, fails."""
+    job = draft.observed.job
+    if draft.spec is None or (job is not None and job.status == "SUCCEEDED"):
+        return False
     started = parse_time(draft.status["startTime"])
     whole, start = draft.wanted.active_deadline_seconds, draft.wanted.pre_running_deadline_seconds
     if whole is not None:
         left = draft.until(started, whole)
         if left <= 0:
+            if stop_driver(draft):
+                return True
             field = f"activeDeadlineSeconds ({whole})"
             return fail_run(draft, DEADLINE_EXCEEDED, f"the run took longer than {field}")
         draft.look_again(left)

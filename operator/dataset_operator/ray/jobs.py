@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dataset_operator.api import DASHBOARD_PORT
-from dataset_operator.errors import RayUnreachable
+from dataset_operator.errors import RayRefused, RayUnreachable
 from dataset_operator.observed import Job, JobStatus, Progress
 from dataset_operator.plan.decision import Submit
 from dataset_operator.ray.runtime_metrics import read_progress
@@ -29,6 +29,8 @@ _KILLED = frozenset({-9, 137})
 MAX_LOG_BYTES = 128 << 20
 _UNKNOWN = "does not exist"
 _KNOWN = "already exists"
+# Of a submission: it would be refused again. Ray says 500 for what it fails at itself.
+_REFUSALS = frozenset({400, 413, 422})
 
 
 class RayJobs(Protocol):
@@ -91,10 +93,13 @@ class HttpRayJobs:
         package, content = build_package(submit)
         uploaded = await self._ask("PUT", f"/api/packages/gcs/{package}", content)
         _expect_ok(uploaded, f"the package of job {submit.submission_id}")
-        job = build_job(submit, package, self.storage_root)
+        job = build_job(submit, package, submit.storage_root or self.storage_root)
         answer = await self._ask("POST", "/api/jobs/", job)
-        if not (answer.status >= 400 and _KNOWN in answer.content.decode(errors="replace")):
-            _expect_ok(answer, f"job {submit.submission_id}")
+        if answer.status >= 400 and _KNOWN in answer.content.decode(errors="replace"):
+            return
+        if answer.status in _REFUSALS:
+            raise RayRefused(f"Ray refuses the job: {answer.text}")
+        _expect_ok(answer, f"job {submit.submission_id}")
 
     async def stop(self, submission_id: str) -> None:
         """See RayJobs."""

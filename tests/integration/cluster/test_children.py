@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dataset_operator.builders.children import (
+    build_accepted,
     build_config_map,
     build_disruption_budgets,
     build_network_policy,
@@ -66,7 +67,8 @@ def restricted(box: Box, namespace: str, kinds: list[str]) -> str:
 def build_all(cluster: ClusterInput) -> Iterator[dict[str, Any]]:
     owner, config = cluster.owner, {"spec": cluster.spec.to_document()}
     yield build_token_secret(owner, "not-so-random")
-    yield build_config_map(owner, "0123456789abcdef", config)
+    yield build_config_map(owner, 1, "0123456789abcdef", config)
+    yield build_accepted(owner, 1, config)
     yield build_network_policy(owner, NetworkSettings(prometheus_namespace="monitoring", egress=()))
     yield from build_disruption_budgets(owner, cluster.spec)
     yield build_ray_cluster(cluster, NUM_DATA_WORKERS)

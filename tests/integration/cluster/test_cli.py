@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,10 +90,23 @@ def test_a_bad_manifest_is_refused_before_anything_is_sent(user: User) -> None:
     assert user.reads("get") == "no experiments\n"
 
 
-def test_a_local_folder_of_code_is_refused(user: User) -> None:
-    text = manifest(code={"workingDir": "./mine"})
-    error = user.fails("submit", "-f", "-", stdin=text, code=2)
-    assert "spec.code.workingDir: must be a URI that the cluster can read" in error
+def test_a_local_folder_of_code_goes_to_the_store(user: User, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "loop.py").write_text("def loop(context): ...")
+    (tmp_path / "clicks.yaml").write_text(manifest(code={"workingDir": "./mine"}))
+    submit = ("submit", "-f", str(tmp_path / "clicks.yaml"))
+    assert "spec.code.workingDir: must go to a store" in user.fails(*submit, code=2)
+
+    user.reads(*submit, "--storage-root", str(tmp_path / "store"))
+    sent = json.loads(user.reads("get", "clicks", "-o", "json"))["spec"]["code"]["workingDir"]
+    assert sent.startswith(f"file://{tmp_path}/store/code/")
+    assert zipfile.is_zipfile(sent.removeprefix("file://"))
+
+
+def test_a_folder_of_code_that_is_not_there_is_refused(user: User) -> None:
+    text = manifest(code={"workingDir": "./nowhere"})
+    error = user.fails("submit", "-f", "-", "--storage-root", "x", stdin=text, code=2)
+    assert "spec.code.workingDir: must be a folder" in error
 
 
 def test_fields_of_others_are_taken_over_only_if_asked(user: User) -> None:

@@ -24,7 +24,7 @@ def commands(block: str) -> list[list[str]]:
     return [shlex.split(line[2:], comments=True) for line in block.splitlines()]
 
 
-MAKE, LASTMILE = map(commands, blocks("console"))
+MAKE, LASTMILE = map(commands, blocks("console")[:2])  # tests/e2e runs those for a cluster
 
 
 def test_make_has_the_targets() -> None:

@@ -1,6 +1,7 @@
 """Edits of an experiment: what is taken live, what makes a new attempt or a new run, what waits."""
 
 import copy
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,6 +15,8 @@ from dataset_operator.observed import Pod, Refusal
 from dataset_operator.plan.attempt import backoff_seconds
 from dataset_operator.plan.cluster import LOST_SECONDS
 from dataset_operator.plan.decision import Stop
+from dataset_operator.plan.ending import STOP_SECONDS
+from pipeline_runtime.config import parse_experiment, run_hash
 
 NEW_RUN = {"training": {"batchSize": 7}}
 NEW_RANKS = {"trainers": {"replicas": 2}}
@@ -259,3 +262,168 @@ def test_a_service_account_is_the_platforms_to_allow() -> None:
     assert found["reason"] == "InvalidSpec"
     assert "spec.trainers.template.spec.serviceAccountName" in found["message"]
     assert world.ray_cluster is None
+
+
+# Passes the CRD, and is refused by the operator.
+BAD = {"trainers": {"replicas": 1, "template": {"spec": {"serviceAccountName": "admin"}}}}
+
+
+@pytest.mark.parametrize(
+    ("first", "live"),
+    [
+        ({"activeDeadlineSeconds": 100}, {"activeDeadlineSeconds": 9999}),
+        ({"updatePolicy": "Restart"}, NEW_CLUSTER),
+        ({"dataWorkers": {"maxReplicas": 4}}, {"dataWorkers": {"maxReplicas": 40}}),
+    ],
+)
+def test_a_bad_edit_undoes_no_good_one_before_it(
+    first: dict[str, Any], live: dict[str, Any]
+) -> None:
+    world = running(**first)
+    world.edit(**live)
+    world.settle()
+    set_replicas(30)(world)
+    world.settle()
+    before, attempt = copy.deepcopy(world.ray_cluster), world.status["attempt"]
+    world.edit(**BAD)
+    world.settle()
+    world.step(seconds=200)
+    world.settle()
+    assert world.condition("Accepted") == ("False", "InvalidSpec")
+    assert world.condition("Training") == ("True", "Running")
+    assert (world.ray_cluster, world.status["attempt"]) == (before, attempt)
+
+
+def test_a_bad_edit_of_a_finished_experiment_deletes_nothing() -> None:
+    world = running(ttlSecondsAfterFinished=50)
+    world.edit(ttlSecondsAfterFinished=None)
+    world.settle()
+    world.end_job("SUCCEEDED")
+    world.settle()
+    world.edit(**BAD)
+    world.step(seconds=100)
+    assert not world.gone
+
+
+def test_a_cluster_edit_outlives_a_run_edit_that_waits() -> None:
+    world = running()
+    world.edit(**NEW_CLUSTER, **RESTART)
+    world.settle()
+    world.edit(**NEW_RUN, updatePolicy="AfterRun")
+    world.end_job("FAILED", exit_code=1)
+    world.settle()
+    head = world.head_uid
+    world.step(seconds=backoff_seconds(1))
+    world.settle()
+    assert world.head_uid == head
+    assert world.status["run"] == 1
+    assert world.submitted[-1].experiment["spec"]["env"] == NEW_CLUSTER["env"]
+
+
+def test_another_version_that_hashes_otherwise_starts_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = running()
+    module = sys.modules[run_hash.__module__]
+    monkeypatch.setattr(module, "RUN_CONFIG_VERSION", 2)
+    assert run_hash(parse_experiment(world.document)) != world.status["runHash"]
+    world.settle()
+    assert world.condition("Accepted") == ("True", "ValidSpec")
+    world.end_job("SUCCEEDED")
+    world.settle()
+    assert world.condition("Complete") == ("True", "Succeeded")
+    assert world.status["run"] == 1
+
+
+@pytest.mark.parametrize(
+    ("edit", "back"),
+    [
+        ({"suspend": True}, {"suspend": False}),
+        ({**NEW_CLUSTER, **RESTART}, {"env": []}),
+        ({"suspend": True}, BAD),
+    ],
+)
+def test_a_stop_that_is_taken_back_is_no_failure(
+    edit: dict[str, Any], back: dict[str, Any]
+) -> None:
+    world = running(backoffLimit=0)
+    world.edit(**edit)
+    world.step()
+    world.edit(**back)
+    world.settle()
+    assert world.condition("Training") == ("True", "Running")
+    assert [world.status[field] for field in ("attempt", "failures")] == [2, 0]
+    assert world.submitted[-1].resume
+
+
+@pytest.mark.parametrize("edit", [NEW_CLUSTER, {"backoffLimit": 1}])
+def test_a_failed_run_goes_on_when_what_it_failed_by_is_edited(edit: dict[str, Any]) -> None:
+    world = running(backoffLimit=0)
+    world.end_job("FAILED", exit_code=1, out_of_memory=True)
+    world.settle()
+    assert world.condition("Failed") == ("True", "BackoffLimitExceeded")
+    world.edit(**edit)
+    world.settle()
+    assert world.condition("Failed") is None
+    assert world.condition("Training") == ("True", "Running")
+    assert [world.status[field] for field in ("run", "attempt", "failures")] == [1, 2, 0]
+    assert world.submitted[-1].resume
+
+
+def test_two_drivers_never_run_on_one_cluster() -> None:
+    world = running()
+    head = world.head_uid
+    world.reachable = False
+    world.edit(**NEW_RUN, **RESTART)
+    world.step()
+    world.step(seconds=STOP_SECONDS)
+    assert world.head_uid != head, "whoever cannot be told to stop goes with its cluster"
+    world.reachable = True
+    world.settle()
+    assert world.status["run"] == 2
+    assert len(world.jobs) == 1
+
+
+def test_a_run_that_succeeded_in_time_is_complete_whenever_it_is_looked_at() -> None:
+    world = running(activeDeadlineSeconds=100)
+    world.end_job("SUCCEEDED")
+    world.step(seconds=101)
+    assert world.condition("Complete") == ("True", "Succeeded")
+
+
+def test_a_deadline_leaves_time_for_a_checkpoint() -> None:
+    world = running(activeDeadlineSeconds=100)
+    assert isinstance(world.step(seconds=100).job, Stop)
+    assert world.ray_cluster is not None
+    world.settle()
+    assert world.condition("Failed") == ("True", "DeadlineExceeded")
+    assert world.ray_cluster is None
+
+
+def test_after_a_resume_pods_may_be_waited_for_no_longer_than_before() -> None:
+    world = running(preRunningDeadlineSeconds=60)
+    world.edit(suspend=True)
+    world.settle()
+    world.unready = {TRAINERS}
+    world.edit(suspend=False)
+    world.settle()
+    world.step(seconds=61)
+    world.settle()
+    assert world.condition("Failed") == ("True", "PreRunningDeadlineExceeded")
+
+
+def test_a_suspend_waits_for_no_job_that_ray_does_not_know() -> None:
+    world = running()
+    world.jobs.clear()
+    world.edit(suspend=True)
+    world.settle()
+    assert world.condition("Suspended") == ("True", "SuspendedBySpec")
+
+
+def test_a_message_that_the_kubelet_words_in_two_ways_is_written_once() -> None:
+    world = World(build_document(), unready={TRAINERS})
+    for words in ("trainers-0: ErrImagePull: no", "trainers-0: ImagePullBackOff: Back-off") * 3:
+        world.waiting = words
+        world.settle()
+    told = [c["message"] for c in world.status["conditions"] if c["type"] == "ClusterReady"]
+    assert told == ["0 of 1 trainers ready: trainers-0: ErrImagePull: no"]

@@ -21,10 +21,12 @@ def test_from_apply_to_a_driver_that_trains() -> None:
     world = World(build_document())
     first = world.step()
     kinds = [child["kind"] for child in (*first.create, *first.apply)]
-    assert kinds[0] == "Secret"
-    assert sorted(kinds[1:]) == sorted(
-        ["ConfigMap", "NetworkPolicy", *["PodDisruptionBudget"] * 3, "RayCluster"]
-    )
+    assert kinds[:2] == ["Secret", "RayCluster"]
+    assert sorted(kinds[2:]) == [
+        *["ConfigMap"] * 2,
+        "NetworkPolicy",
+        *["PodDisruptionBudget"] * 3,
+    ]
     assert world.condition("ClusterReady") == ("False", "ClusterCreating")
     world.settle()
     assert world.condition("ClusterReady") == ("True", "PodsReady")
@@ -154,6 +156,17 @@ def test_an_out_of_memory_driver_is_told_from_others() -> None:
     assert "(OutOfMemory)" in found[0]["message"]
 
 
+def test_the_drivers_last_words_are_told_not_its_first() -> None:
+    log = "\n".join(f"line {index}" for index in range(1000))
+    world = running(backoffLimit=0)
+    world.end_job("FAILED", exit_code=1, message=f"failed with exit code 1, logs:\n{log}\nboom")
+    world.settle()
+    [told] = [c["message"] for c in world.status["conditions"] if c["type"] == FAILED]
+    assert "failed with exit code 1, logs:" in told
+    assert told.endswith("line 999\nboom")
+    assert len(told) < 1024
+
+
 def test_suspend_releases_the_cluster_and_resume_goes_on_without_a_failure() -> None:
     world = running()
     world.edit(suspend=True)
@@ -279,7 +292,8 @@ def test_deletion_stops_the_driver_and_lets_go() -> None:
     world = running()
     world.delete()
     assert isinstance(world.step().job, Stop)
-    assert not world.gone
+    world.step(seconds=2)
+    assert not world.gone, "the driver writes its checkpoint"
     world.step(seconds=2)
     assert world.gone
 
@@ -310,8 +324,8 @@ ACTIONS: dict[str, Callable[[World], Any]] = {
     "resume": lambda w: w.edit(suspend=False),
     "edit": lambda w: w.edit(training={"batchSize": w.document["metadata"]["generation"]}),
     "restart": lambda w: w.edit(updatePolicy="Restart"),
-    "bad edit": lambda w: w.edit(backoffLimit=-1),
-    "good edit": lambda w: w.edit(backoffLimit=2),
+    "bad edit": lambda w: w.edit(head={"template": {"spec": {"serviceAccountName": "x"}}}),
+    "good edit": lambda w: w.edit(head={}),
     "lose head": lambda w: w.ray_cluster and w.lose_head(),
     "lose cluster": World.lose_cluster,
     "lose token": lambda w: setattr(w, "has_token", False),
@@ -364,7 +378,7 @@ def test_in_every_story(story: list[str]) -> None:
     world.unready.clear()
     world.reachable = True
     world.refused = None
-    world.edit(suspend=False, backoffLimit=2)
+    world.edit(suspend=False, head={})
     for _ in range(4):
         world.settle()
         world.step(seconds=400)

@@ -15,6 +15,7 @@ from typing import Any
 
 from dataset_operator.api import HEAD
 from dataset_operator.builders.merge import merge
+from dataset_operator.kube.observe import find_accepted
 from dataset_operator.names import Owner
 from dataset_operator.observed import Job, Observed, Pod, Progress, Refusal, format_time
 from dataset_operator.plan import plan
@@ -48,22 +49,23 @@ class World:
     lingering: tuple[Pod, ...] = ()  # of a cluster that is gone
     head_uid: str = "head-1"
     unready: set[str] = field(default_factory=set)  # roles
+    waiting: str = "no GPU is free"
     reachable: bool = True
     progress: Progress | None = None  # what a running driver says
     jobs: dict[str, Job] = field(default_factory=dict)
     finalizer: bool = False
     gone: bool = False
     submitted: list[Submit] = field(default_factory=list)
+    stopping: set[str] = field(default_factory=set)
     events: list[str] = field(default_factory=list)
 
     def observe(self) -> Observed:
         submission = self.status.get("submission")
-        ready = self.ray_cluster is not None and HEAD not in self.unready and self.reachable
+        ready = self.is_up
         job = self.jobs.get(submission["id"]) if submission and ready else None
-        config = self.configs.get(self.status.get("run", 0))
         return Observed(
             document=copy.deepcopy(self.document),
-            accepted=config,
+            accepted=find_accepted(self.owner, self.status, self.children),
             children=copy.deepcopy(self.children),
             foreign=self.foreign,
             ray_cluster=copy.deepcopy(self.ray_cluster),
@@ -85,7 +87,7 @@ class World:
                 uid=self.head_uid if role == HEAD else f"{role}-{index}",
                 role=role,
                 ready=role not in self.unready,
-                waiting="no GPU is free" if role in self.unready else "",
+                waiting=self.waiting if role in self.unready else "",
             )
             for role, number in ({HEAD: 1} | numbers).items()
             for index in range(number)
@@ -98,8 +100,13 @@ class World:
         return {
             int(name.removeprefix(stem).split("-")[0]): json.loads(child["data"]["experiment.json"])
             for name, child in self.children.items()
-            if child["kind"] == "ConfigMap"
+            if child["kind"] == "ConfigMap" and name != self.owner.accepted
         }
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the head answers."""
+        return self.ray_cluster is not None and HEAD not in self.unready and self.reachable
 
     @property
     def owner(self) -> Owner:
@@ -118,6 +125,10 @@ class World:
         """One pass, carried out."""
         self.now += timedelta(seconds=seconds)
         decision = self.decide()
+        for name in self.stopping:  # what was asked to stop does so while the next pass goes on
+            if name in self.jobs and self.jobs[name].is_active:
+                self.end_job("STOPPED", name)
+        self.stopping.clear()
         self._carry_out(decision)
         return decision
 
@@ -135,7 +146,8 @@ class World:
         for _ in range(passes):
             before = copy.deepcopy((self.document, self.ray_cluster, self.jobs, self.finalizer))
             self.step()
-            if before == (self.document, self.ray_cluster, self.jobs, self.finalizer):
+            after = (self.document, self.ray_cluster, self.jobs, self.finalizer)
+            if before == after and not self.stopping:
                 return
         raise AssertionError(f"it does not settle: {self.status}")
 
@@ -151,8 +163,8 @@ class World:
         if isinstance(decision.job, Submit):
             self.submitted.append(decision.job)
             self.jobs.setdefault(decision.job.submission_id, Job(status="RUNNING"))
-        elif isinstance(decision.job, Stop):
-            self.end_job("STOPPED", decision.job.submission_id)
+        elif isinstance(decision.job, Stop) and self.is_up:
+            self.stopping.add(decision.job.submission_id)
         if decision.delete:
             self.ray_cluster, self.jobs = None, {}
             self.head_uid += "+"
