@@ -22,7 +22,7 @@ run: setup sample-data ## Make the sample data, train on it and write build/quic
 	$(BIN)/lastmile run -f deploy/samples/quickstart.yaml --output build/quickstart
 
 test: setup test-tools ## Run every test, two at a time; without a GPU those that need one are skipped (ARGS="-k word")
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder $(ARGS)
 
 ##@ Set-up
 

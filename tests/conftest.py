@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile("lastmile", deadline=None)
 settings.load_profile("lastmile")
@@ -47,11 +49,20 @@ def find_group(path: Path) -> str:
     return path.as_posix()
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
+class GroupScheduling(LoadScopeScheduling):
+    """Gives a process a group of tests at a time."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return find_group(Path(nodeid.partition("::")[0]).relative_to(TESTS.name))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
+    return GroupScheduling(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark everything in tests/gpu as `gpu`; skip what is so marked on a machine without one."""
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(find_group(item.path.relative_to(TESTS))))
         if item.path.is_relative_to(GPU_TESTS):
             item.add_marker(pytest.mark.gpu)
     marked = [item for item in items if item.get_closest_marker("gpu")]

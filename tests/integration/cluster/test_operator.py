@@ -10,6 +10,21 @@ from reconcile_stage import DEADLINE_SECONDS, NAME, POLL_SECONDS
 from tools.cluster.box import Box
 
 
+async def events_until(box: Box, namespace: str, wanted: tuple[str, str]) -> list[tuple[str, str]]:
+    """Type and reason of the experiment's events, once one is there: it follows the status."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while True:
+            events = json.loads(box.kubectl("get", "events", "-n", namespace, "-o", "json"))
+            told = [
+                (event["type"], event["reason"])
+                for event in events["items"]
+                if event["involvedObject"]["kind"] == "DatasetExperiment"
+            ]
+            if wanted in told:
+                return told
+            await asyncio.sleep(POLL_SECONDS)
+
+
 def test_apply_edit_and_delete_are_all_that_a_user_does(
     box: Box, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -34,14 +49,8 @@ def test_apply_edit_and_delete_are_all_that_a_user_does(
             stage.apply(backoffLimit=0)
             stage.ray.end(stage.only_job()["submission_id"], "FAILED", driver_exit_code=1)
             await comes(stage, "Failed", "True", "BackoffLimitExceeded")
-            events = json.loads(box.kubectl("get", "events", "-n", namespace, "-o", "json"))
-            told = [
-                (event["type"], event["reason"])
-                for event in events["items"]
-                if event["involvedObject"]["kind"] == "DatasetExperiment"
-            ]
+            told = await events_until(box, namespace, ("Warning", "BackoffLimitExceeded"))
             assert ("Normal", "Running") in told
-            assert ("Warning", "BackoffLimitExceeded") in told
             assert len(told) == len(set(told)), "an event is told once"
 
             box.kubectl("delete", "dsexp", NAME, "-n", namespace, "--wait=false")
