@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import sys
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -51,8 +52,15 @@ async def _print_log(cluster: Cluster, name: str, attempt: int | None, *, follow
     driver = await _find_driver(cluster, document, choose_attempt(document, attempt))
     printed = 0
     while True:
-        has_ended = not follow or (await driver.ask(""))["status"] in _ENDED
-        log: str = (await driver.ask("/logs")).get("logs") or ""
+        try:
+            has_ended = not follow or (await driver.ask(""))["status"] in _ENDED
+            log: str = (await driver.ask("/logs")).get("logs") or ""
+        except UserError:
+            if not printed or not await driver.is_over():
+                raise
+            # The cluster goes as soon as the operator sees the end, which may be before we do.
+            print(_describe_loss(document, driver.attempt), file=sys.stderr)
+            return
         print(log[printed:], end="", flush=True)
         printed = len(log)
         if has_ended:
@@ -109,6 +117,12 @@ class _Driver:
     attempt: int
     service: str
     token: str
+
+    async def is_over(self) -> bool:
+        """Whether the operator has seen this attempt's end."""
+        found = await self.cluster.find(self.owner.name)
+        submission = (found.get("status") or {}).get("submission") or {}
+        return submission.get("id") != self.owner.submission_id(self.attempt)
 
     async def ask(self, path: str) -> dict[str, Any]:
         """What Ray says of the job, or of what is below it. Raises UserError."""
