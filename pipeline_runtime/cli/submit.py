@@ -11,6 +11,8 @@ import shlex
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ray.job_submission import JobStatus, JobSubmissionClient
@@ -51,15 +53,24 @@ def submit(address: str, manifest: str, storage_root: str, *, resume: bool) -> i
 
 
 def _connect(address: str) -> JobSubmissionClient:
-    for name in _ADDRESS_VARIABLES:
-        os.environ.pop(name, None)  # Ray lets them win over the address that was asked for.
     try:
-        return JobSubmissionClient(address)
+        with _without(_ADDRESS_VARIABLES):
+            return JobSubmissionClient(address)
     except (ConnectionError, RuntimeError) as error:
         raise LastmileError(
             f"--address {address}: must be the dashboard of a Ray cluster with a Jobs API "
             f"(ray[default]), got: {str(error).strip().splitlines()[0]}"
         ) from error
+
+
+@contextmanager
+def _without(names: Iterable[str]) -> Iterator[None]:
+    """Hide environment variables that Ray lets win over the address that was asked for."""
+    hidden = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 def _follow(client: JobSubmissionClient, job: str) -> None:

@@ -1,0 +1,21 @@
+"""Submitting leaves the process as it was."""
+
+import os
+
+import pytest
+
+from pipeline_runtime.cli.submit import submit
+from pipeline_runtime.errors import LastmileError
+
+
+def test_the_address_wins_over_the_environment_and_leaves_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environment = {"RAY_ADDRESS": "127.0.0.1:2", "RAY_API_SERVER_ADDRESS": "http://127.0.0.1:3"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(LastmileError, match=r"--address http://127\.0\.0\.1:1: must be"):
+        submit("http://127.0.0.1:1", "{}", "s3://bucket", resume=False)
+
+    assert environment.items() <= dict(os.environ).items()
