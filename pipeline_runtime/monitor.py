@@ -1,6 +1,6 @@
 """The one place where a run's processes say how they are doing: a small actor beside the driver.
 
-Trainers push a snapshot a few times a second and learn from the answer whether to stop; data
+Trainers push a snapshot a few times a second and learn from the answer whether to go on; data
 workers report the failure that ends a run before Ray wraps it. The driver reads it for the
 progress display, the `lastmile_*` metrics, the history and the summary.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
 import ray
@@ -16,6 +17,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.pieces import StepCount
+
+
+class Order(Enum):
+    """What a trainer hears from the monitor."""
+
+    GO_ON = auto()
+    STOP = auto()  # at the next step, with a checkpoint
+    ABORT = auto()  # now, whatever the process is doing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +91,13 @@ class Monitor:
 
     def __init__(self) -> None:
         self._state = MonitorState()
-        self._stop = False
+        self._order = Order.GO_ON
 
-    def push(self, snapshot: RankSnapshot, history: list[HistoryPoint]) -> bool:
-        """Take a trainer's snapshot and what it recorded since the last; whether it should stop."""
+    def push(self, snapshot: RankSnapshot, history: list[HistoryPoint]) -> Order:
+        """Take a trainer's snapshot and what it recorded since the last; what it is to do."""
         self._state.ranks[snapshot.rank] = snapshot
         self._state.history.extend(history)
-        return self._stop
+        return self._order
 
     def evaluated(self, evaluation: Evaluated) -> None:
         """Take the metrics of an evaluation."""
@@ -104,9 +113,9 @@ class Monitor:
         if self._state.failure is None:
             self._state.failure, self._state.failure_kind = message, kind
 
-    def stop(self) -> None:
-        """Ask the trainers to stop at their next step, with a checkpoint."""
-        self._stop = True
+    def order(self, order: Order) -> None:
+        """Tell all trainers with their next push."""
+        self._order = order
 
     def read(self) -> MonitorState:
         """The state; history is handed over once."""

@@ -8,6 +8,7 @@ All epochs are one execution, so that the next epoch's first pieces are made whi
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import ray
 import ray.data
+from ray.util.annotations import RayDeprecationWarning
 
 from pipeline_runtime.config.steps import MapResources
 from pipeline_runtime.errors import LastmileError
@@ -114,15 +116,18 @@ class reporting:  # noqa: N801 - a context manager, named as contextlib's are
 def _map(
     dataset: ray.data.Dataset, function: Callable[[pa.Table], Iterator[pa.Table]], stage: Stage
 ) -> ray.data.Dataset:
-    return dataset.map_batches(
-        function,
-        batch_size=None,
-        batch_format="pyarrow",
-        zero_copy_batch=True,
-        concurrency=stage.concurrency,
-        max_retries=MAX_TASK_RETRIES,
-        **_task_resources(stage.resources),
-    )
+    with warnings.catch_warnings():
+        # Ray has no other way to bound the retries of a task.
+        warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated", RayDeprecationWarning)
+        return dataset.map_batches(
+            function,
+            batch_size=None,
+            batch_format="pyarrow",
+            zero_copy_batch=True,
+            concurrency=stage.concurrency,
+            max_retries=MAX_TASK_RETRIES,
+            **_task_resources(stage.resources),
+        )
 
 
 def _task_resources(resources: MapResources | None) -> dict[str, Any]:

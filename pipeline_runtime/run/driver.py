@@ -20,7 +20,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from pipeline_runtime.feed.data_config import OneTrainerDataConfig
 from pipeline_runtime.feed.ray_data import RayDataOptions, build_dataset
-from pipeline_runtime.monitor import MonitorState, failure_reporter, start_monitor
+from pipeline_runtime.monitor import MonitorState, Order, failure_reporter, start_monitor
 from pipeline_runtime.plan import Group, StreamPlan
 from pipeline_runtime.run.placement import find_placement
 from pipeline_runtime.run.prepare import PreparedRun, RunOptions
@@ -30,6 +30,8 @@ from pipeline_runtime.training.worker import WorkerPlan, dataset_name, train_wor
 WATCH_SECONDS = 0.5
 # After Ctrl-C the trainers have this long for a step and a checkpoint.
 STOP_SECONDS = 60.0
+# An aborted trainer ends with its next push; Ray Train looks every second or two.
+ABORT_SECONDS = 15.0
 # Where Ray keeps what its processes wrote, on the machine where they ran.
 _RAY_LOGS = "Ray's logs below /tmp/ray/session_latest/logs"
 _NO_CUDA = (
@@ -101,10 +103,21 @@ def _watch(
         watch(ray.get(monitor.read.remote()))
         if stop.count and deadline is None:
             deadline = time.monotonic() + STOP_SECONDS
-            monitor.stop.remote()
+            monitor.order.remote(Order.STOP)
         if deadline is not None and (stop.count > 1 or time.monotonic() > deadline):
+            _abort(fit, monitor)
             return True
     return False
+
+
+def _abort(fit: _Fit, monitor: Any) -> None:
+    """End the trainers where they are, and wait for Ray Train to see it.
+
+    A thread that is still in `fit` when Ray is shut down would end this whole process: Ray exits
+    with code 1, without a word, when it is called after its end.
+    """
+    monitor.order.remote(Order.ABORT)
+    fit.join(ABORT_SECONDS)
 
 
 def _judge(fit: _Fit, state: MonitorState, *, aborted: bool) -> Outcome:

@@ -21,7 +21,7 @@ from pipeline_runtime.errors import Interrupted, LastmileError, TrainingError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.ray_data import RayDataFeed
 from pipeline_runtime.feed.work import name_of, user_traceback
-from pipeline_runtime.monitor import Evaluated
+from pipeline_runtime.monitor import Evaluated, Order
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.training.checkpoint import CheckpointHeader, CheckpointStore
@@ -30,7 +30,7 @@ from pipeline_runtime.training.entrypoint import load_entrypoint
 from pipeline_runtime.training.position import Position
 from pipeline_runtime.training.stream import BatchStream, Cutting
 
-# How often a trainer tells the monitor how it stands and hears whether to stop.
+# How often a trainer tells the monitor how it stands and hears whether to go on.
 PUSH_SECONDS = 0.5
 
 
@@ -183,5 +183,9 @@ class _Pusher:
     def _push(self) -> None:
         pending = self._context.records.pending
         points = [pending.popleft() for _ in range(len(pending))]
-        if ray.get(self._monitor.push.remote(self._context.snapshot(), points)):
+        order = ray.get(self._monitor.push.remote(self._context.snapshot(), points))
+        if order is Order.STOP:
             self._context.stop_event.set()
+        elif order is Order.ABORT:
+            # The loop may be in the middle of a step, for ever. Ray tells of no lost worker then.
+            ray.kill(ray.get_runtime_context().current_actor)
