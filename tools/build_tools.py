@@ -1,8 +1,8 @@
 """Gets the programs that the integration tests talk to; called by `make test-tools`.
 
-versitygw, an S3 server over a folder, and the cluster in a box are compiled from pinned Go modules
-by `go_tools.py`; what runs real pods, and the images in them, only for root, who alone can use it.
-Chromium comes from PATH or, for root on Debian, from apt-get. Standard library only.
+versitygw, an S3 server over a folder, helm and the cluster in a box are compiled from pinned Go
+modules by `go_tools.py`; what runs real pods, and the images in them, only for root, who alone can
+use it. Chromium comes from PATH or, for root on Debian, from apt-get. Standard library only.
 
 The tests run `build_tools.py --print-path NAME` to find each.
 """
@@ -26,6 +26,16 @@ VERSITYGW = Program(
     module=Module(name="versitygw", upstream="github.com/versity/versitygw"),
     package="github.com/versity/versitygw/cmd/versitygw",
 )
+HELM = Program(
+    name="helm",
+    module=Module(
+        name="helm",
+        upstream="helm.sh/helm/v4",
+        # Without, it calls itself v4.3 whatever the release.
+        version_variables=("helm.sh/helm/v4/internal/version.version",),
+    ),
+    package="helm.sh/helm/v4/cmd/helm",
+)
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 
 
@@ -36,9 +46,23 @@ def build_versitygw() -> None:
 
 def find_versitygw() -> Path:
     """Return the built versitygw."""
-    path = path_of(VERSITYGW)
+    return _find_built(VERSITYGW)
+
+
+def build_helm() -> None:
+    """Compile helm unless the cache holds it."""
+    build([HELM])
+
+
+def find_helm() -> Path:
+    """Return the built helm."""
+    return _find_built(HELM)
+
+
+def _find_built(program: Program) -> Path:
+    path = path_of(program)
     if not path.exists():
-        raise ToolError("the tests' S3 server, versitygw, is not built: run `make test-tools`")
+        raise ToolError(f"{program.name}, which tests need, is not built: run `make test-tools`")
     return path
 
 
@@ -88,6 +112,7 @@ FINDERS: dict[str, Callable[[], Path]] = {
     "versitygw": find_versitygw,
     "chromium": find_browser,
     "kubectl": binaries.find_kubectl,
+    "helm": find_helm,
 }
 
 
@@ -98,7 +123,7 @@ def get_tools() -> None:
     """
     with ThreadPoolExecutor() as beside:
         images = beside.submit(_get, build_images)
-        for get in (build_versitygw, install_browser, build_cluster):
+        for get in (build_versitygw, build_helm, install_browser, build_cluster):
             _get(get)
         images.result()
 

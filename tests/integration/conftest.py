@@ -3,7 +3,6 @@
 import http.client
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from loopback import free_ports
 from playwright.sync_api import Browser, sync_playwright
 
 BUILD_TOOLS = Path(__file__).parents[2] / "tools" / "build_tools.py"
@@ -54,14 +54,6 @@ def tool_path(name: str) -> str:
     return found.stdout.strip()
 
 
-def free_port() -> int:
-    """Return a loopback port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def answers(port: int) -> bool:
     """Tell whether an HTTP server answers on the port; a refusal is an answer too."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
@@ -98,7 +90,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """Serve an empty folder by the S3 protocol on a loopback port, with keys of its own."""
     folder = tmp_path_factory.mktemp("s3")
     (folder / "buckets").mkdir()
-    log, port = folder / "versitygw.log", free_port()
+    log, [port] = folder / "versitygw.log", free_ports(1)
     access_key, secret_key = f"test-{secrets.token_hex(6)}", secrets.token_hex(20)
     command = [tool_path("versitygw"), "--port", f"127.0.0.1:{port}", "posix"]
     env = {**os.environ, "ROOT_ACCESS_KEY": access_key, "ROOT_SECRET_KEY": secret_key}
@@ -112,6 +104,12 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield S3Server(endpoint=endpoint, access_key=access_key, secret_key=secret_key)
     finally:
         stop(server)
+
+
+@pytest.fixture(scope="session")
+def helm() -> str:
+    """Find helm."""
+    return tool_path("helm")
 
 
 # A module each, not the session: while playwright's loop is open, asyncio.run() fails beside it.

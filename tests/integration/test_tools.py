@@ -1,5 +1,6 @@
-"""The S3 server and the browser that the other integration tests build on do work."""
+"""The S3 server, helm and the browser that the other integration tests build on do work."""
 
+import subprocess
 from pathlib import Path
 from typing import Protocol
 
@@ -7,6 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from playwright.sync_api import Browser
 from pyarrow.fs import S3FileSystem
+
+from tools.build_tools import HELM
 
 
 class S3Keys(Protocol):
@@ -29,6 +32,13 @@ def test_a_parquet_file_written_to_s3_reads_back_the_same(s3_server: S3Keys) -> 
     pq.write_table(table, "smoke/rows/part-0.parquet", filesystem=s3)
 
     assert pq.read_table("smoke/rows/", filesystem=s3).equals(table)
+
+
+def test_helm_runs_and_is_of_the_pinned_version(helm: str) -> None:
+    command = [helm, "version", "--template", "{{.Version}}"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert said == HELM.module.version
 
 
 def test_the_browser_opens_a_local_page_and_runs_its_script(

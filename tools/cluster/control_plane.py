@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
-from tools.cluster import registry
 from tools.cluster.binaries import (
     CONTROL_PLANE_PROGRAMS,
     KUBECTL,
@@ -28,8 +27,9 @@ from tools.cluster.components import Layout, Ports
 from tools.cluster.errors import BoxError, PortTakenError
 from tools.cluster.ports import pick_ports
 from tools.cluster.processes import kill_processes
-from tools.cluster.started import KEPT, StartedBox
-from tools.cluster.startup import Settings, Startup, build_kubectl, write_bin
+from tools.cluster.registry import Record
+from tools.cluster.started import StartedBox
+from tools.cluster.startup import Settings, Startup
 
 START_ATTEMPTS = 4  # each with other ports; a port is lost about once in thousands of starts
 COMPONENTS = tuple(program.name for program in CONTROL_PLANE_PROGRAMS if program != KUBECTL)
@@ -67,27 +67,18 @@ class ControlPlane(StartedBox):
         """
         require_linux()
         parts = parts or find_control_plane()
-        registry.sweep()
-        record = registry.register(folder)
-        layout = Layout(folder=Path(record.folder))
-        try:
-            _start_on_free_ports(
-                Startup(
-                    box_id=record.id,
-                    layout=layout,
-                    binaries=parts,
-                    settings=settings or Settings(),
-                    is_detached=detached,
-                ),
-                pick,
+
+        def start(record: Record) -> None:
+            startup = Startup(
+                box_id=record.id,
+                layout=Layout(folder=Path(record.folder)),
+                binaries=parts,
+                settings=settings or Settings(),
+                is_detached=detached,
             )
-            write_bin(layout, parts[KUBECTL])
-            if detached:
-                record = registry.detach(record)
-        except BaseException:
-            registry.remove(record, keep=KEPT)
-            raise
-        return cls(record=record, kubectl=build_kubectl(layout, parts[KUBECTL]))
+            _start_on_free_ports(startup, pick)
+
+        return cls.bring_up(folder, parts[KUBECTL], start, detached=detached)
 
 
 def _start_on_free_ports(startup: Startup, pick: Callable[[], Ports]) -> None:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, ClassVar, Self
 
-from tools.cluster import registry
 from tools.cluster.binaries import CONTROL_PLANE_PROGRAMS, KUBECTL, KWOK, Binaries
 from tools.cluster.containerd import Containerd, StreamedImage
 from tools.cluster.control_plane import require_linux
@@ -34,8 +33,8 @@ from tools.cluster.node_binaries import (
 from tools.cluster.node_files import NodeLayout
 from tools.cluster.node_startup import NodeSettings, NodeStartup
 from tools.cluster.processes import BOX_VARIABLE, COMPONENT_VARIABLE
-from tools.cluster.started import KEPT, StartedBox
-from tools.cluster.startup import build_kubectl, write_bin
+from tools.cluster.registry import Record
+from tools.cluster.started import StartedBox
 
 # The client sees the cluster's DNS where libraries look for one, and nobody else does.
 WITH_DNS = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
@@ -81,10 +80,9 @@ class FullNode(StartedBox):
         """
         require_root()
         parts = parts or find_full_node()
-        registry.sweep()
-        record = registry.register(folder)
-        layout = NodeLayout(folder=Path(record.folder))
-        try:
+
+        def start(record: Record) -> None:
+            layout = NodeLayout(folder=Path(record.folder))
             _require_short(layout.folder)
             NodeStartup(
                 box_id=record.id,
@@ -94,13 +92,8 @@ class FullNode(StartedBox):
                 images=images,
                 is_detached=detached,
             ).run()
-            write_bin(layout, parts[KUBECTL])
-            if detached:
-                record = registry.detach(record)
-        except BaseException:
-            registry.remove(record, keep=KEPT)
-            raise
-        return cls(record=record, kubectl=build_kubectl(layout, parts[KUBECTL]))
+
+        return cls.bring_up(folder, parts[KUBECTL], start, detached=detached)
 
     @staticmethod
     def is_in(folder: Path) -> bool:

@@ -1,5 +1,6 @@
-"""What a box that runs can do, whichever it is: `ControlPlane` or `FullNode`."""
+"""What `ControlPlane` and `FullNode` share: how a box comes up, and what it can do then."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +12,7 @@ from tools.cluster.errors import ComponentError, NotRunningError
 from tools.cluster.kubectl import Kubectl
 from tools.cluster.processes import find_processes
 from tools.cluster.registry import Record
-from tools.cluster.startup import build_kubectl
+from tools.cluster.startup import build_kubectl, write_bin
 
 KEPT = ("logs",)  # what `stop` leaves on request
 
@@ -29,6 +30,35 @@ class StartedBox:
     COMPONENTS: ClassVar[tuple[str, ...]] = ()
     record: Record
     kubectl: Kubectl
+
+    @classmethod
+    def bring_up(
+        cls, folder: Path, kubectl: Path, start: Callable[[Record], None], *, detached: bool
+    ) -> Self:
+        """Return the box that `start` makes of a folder, after cleaning up behind killed runs.
+
+        Args:
+            folder: empty or not there yet.
+            kubectl: the program.
+            start: returns once the box of a record is ready; where it fails, all but the logs of
+                what it did is removed again.
+            detached: whether the box outlives this process.
+
+        Raises:
+            BoxError: the folder is not empty.
+        """
+        registry.sweep()
+        record = registry.register(folder)
+        layout = Layout(folder=Path(record.folder))
+        try:
+            start(record)
+            write_bin(layout, kubectl)
+            if detached:
+                record = registry.detach(record)
+        except BaseException:
+            registry.remove(record, keep=KEPT)
+            raise
+        return cls(record=record, kubectl=build_kubectl(layout, kubectl))
 
     @classmethod
     def attach(cls, folder: Path) -> Self:
