@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from pipeline_runtime.config.steps import CastStep
 from pipeline_runtime.errors import StepError
+from pipeline_runtime.expressions.types import MAX_DECIMAL_DIGITS
 from pipeline_runtime.steps.base import BindContext, BoundStep
 from pipeline_runtime.steps.checks import Checks, broken, find_field, replace_types, set_column
 from pipeline_runtime.steps.lists import decode, decoded_type, map_chunks
@@ -61,6 +62,9 @@ def cast_array(array: pa.Array, data_type: pa.DataType) -> pa.Array:
         values = cast_array(array, data_type.value_type)
         return values.dictionary_encode().cast(data_type)
     plain = decode(array)
+    if pa.types.is_decimal(data_type) and pa.types.is_integer(plain.type):
+        # Arrow refuses a decimal that could not hold every integer of the type, whatever is there.
+        plain = plain.cast(pa.decimal256(MAX_DECIMAL_DIGITS, data_type.scale))
     to_float = pa.types.is_integer(_leaf(plain.type)) and pa.types.is_floating(_leaf(data_type))
     options = pc.CastOptions(data_type, allow_float_truncate=to_float)
     values = pc.cast(plain, options=options)

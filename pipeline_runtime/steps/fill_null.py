@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import ClassVar, Self
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from pipeline_runtime.steps.checks import Checks, broken, find_field, set_column
 from pipeline_runtime.steps.lists import decode, decoded_type, map_chunks
 
 _TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-_TIME_TYPES = (pa.types.is_date, pa.types.is_timestamp, pa.types.is_time)
+_TIME_TYPES = (pa.types.is_date, pa.types.is_timestamp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +55,21 @@ def fit_constant(value: Scalar, data_type: pa.DataType) -> pa.Scalar:
     if not _is_of_kind(value, data_type):
         raise wrong
     try:
-        scalar = pa.scalar(value).cast(data_type)
+        scalar = _build_scalar(value, data_type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError) as error:
         raise wrong from error
     if _became_infinite(value, scalar):
         raise wrong
     return scalar
+
+
+def _build_scalar(value: Scalar, data_type: pa.DataType) -> pa.Scalar:
+    """Raises what Arrow does where the type does not hold the value."""
+    if pa.types.is_decimal(data_type):
+        return pa.scalar(Decimal(repr(value)), data_type)  # as written: no digit is lost
+    if pa.types.is_integer(data_type) and isinstance(value, int):
+        return pa.scalar(value, data_type)  # by way of int64, uint64 would lose its upper half
+    return pa.scalar(value).cast(data_type)
 
 
 def _became_infinite(value: Scalar, scalar: pa.Scalar) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -147,6 +148,9 @@ def test_a_broken_step_reports_every_problem(config: SpecModel, expected: list[s
         pytest.param(pa.date32(), "yesterday", id="a date is written year-month-day"),
         pytest.param(pa.list_(pa.int64()), 0, id="a list has no constant"),
         pytest.param(pa.int64(), True, id="true is no integer"),
+        pytest.param(pa.uint64(), 2**64, id="uint64 ends before 2**64"),
+        pytest.param(pa.decimal128(4, 2), 100, id="a decimal of two digits before its point"),
+        pytest.param(pa.decimal128(4, 2), 0.125, id="a decimal of two digits after its point"),
     ],
 )
 def test_a_constant_out_of_range_is_refused(data_type: pa.DataType, value: Any) -> None:
@@ -157,6 +161,11 @@ def test_a_constant_out_of_range_is_refused(data_type: pa.DataType, value: Any) 
 FILLS = [
     pytest.param(pa.array([1, None], pa.int8()), 7, [1, 7], id="integer"),
     pytest.param(pa.array([1.5, None], pa.float32()), 0, [1.5, 0.0], id="float from an integer"),
+    pytest.param(pa.array([1, None], pa.uint64()), 2**64 - 1, [1, 2**64 - 1], id="widest integer"),
+    pytest.param(
+        pa.array([None], pa.decimal128(10, 2)), 0, [Decimal("0.00")], id="decimal from an integer"
+    ),
+    pytest.param(pa.array([None], pa.decimal128(10, 2)), 0.1, [Decimal("0.10")], id="decimal"),
     pytest.param(pa.array(["a", None]), "ü", ["a", "ü"], id="string"),
     pytest.param(pa.array([None, True]), False, [False, True], id="bool"),
     pytest.param(
@@ -199,6 +208,7 @@ CASTS = [
     pytest.param(pa.array([1, None]), "int8", [1, None], id="to a narrower integer"),
     pytest.param(pa.array([1, None]), "string", ["1", None], id="to text"),
     pytest.param(pa.array(["1", None]), "int64", [1, None], id="from text"),
+    pytest.param(pa.array([7, None]), "decimal128(4, 2)", [Decimal("7.00"), None], id="to decimal"),
     pytest.param(pa.array([2**53 + 1]), "double", [float(2**53)], id="to the nearest float"),
     pytest.param(pa.array([[2**53 + 1]]), "list<double>", [[float(2**53)]], id="items of a list"),
     pytest.param(pa.array(["a", "a", None]), "dictionary<string>", ["a", "a", None], id="encoded"),
@@ -224,6 +234,9 @@ def test_cast_converts_values(array: pa.Array, type_name: str, expected: list[An
 TOO_LARGE = [
     pytest.param(pa.array([1, 300]), "int8", "Integer value 300 not in range", id="an integer"),
     pytest.param(pa.array([1.5]), "int64", "Float value 1.5", id="a fraction"),
+    pytest.param(
+        pa.array([100]), "decimal128(4, 2)", "does not fit in precision 4", id="a decimal"
+    ),
     pytest.param(pa.array([1e39]), "float32", "Float value 1e+39 not in range", id="a float"),
     pytest.param(pa.array(["abc"]), "int64", "'abc'", id="a text that is no number"),
     pytest.param(pa.array([[300]]), "list<int8>", "300 not in range", id="an item of a list"),
