@@ -63,6 +63,7 @@ class RunCollector:
             snapshots, pace = list(self._snapshots.values()), self._pace
         if pace is not None:
             yield from _pace_gauges(pace)
+            yield _cpu_ranks(snapshots)
         yield from self._trainer_seconds(snapshots)
         yield from self._progress(snapshots)
         yield from self._steps_flow(snapshots)
@@ -163,6 +164,12 @@ def _pace_gauges(pace: Pace) -> Iterator[Metric]:
     for name in named[:MAX_TRAINING_METRICS]:
         own.add_metric([name], pace.metrics[name])
     yield own
+
+
+def _cpu_ranks(snapshots: Iterable[RankSnapshot]) -> Metric:
+    """Those that found no GPU, rather than those that did: some may not have said yet."""
+    on_cpu = sum(snapshot.device == "cpu" for snapshot in snapshots)
+    return GaugeMetricFamily("lastmile_cpu_ranks", "Ranks that train on a CPU.", value=on_cpu)
 
 
 class MetricsServer:

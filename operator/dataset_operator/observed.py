@@ -63,6 +63,7 @@ class Progress:
     Attributes:
         ratio: share of the whole training that is done, 0 to 1.
         production_wait_ratio: share of their time that trainers waited for data workers, 0 to 1.
+        cpu_ranks: ranks that are known to train on a CPU.
         metrics: the training's own, by name.
     """
 
@@ -71,6 +72,7 @@ class Progress:
     samples_per_second: float | None = None
     production_wait_ratio: float | None = None
     gpu_utilization_ratio: float | None = None
+    cpu_ranks: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 

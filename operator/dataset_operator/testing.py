@@ -1,9 +1,9 @@
 """A stand-in for a Ray head, for tests on clusters whose pods run nothing.
 
 A real HTTP server on loopback with what the operator uses of Ray: the Jobs API with its packages
-and its token, and the metrics that the driver serves. A contract suite holds it equal to a real
-`ray start --head`. It can be slow, lose answers, crash, forget and lie, which a real one does too
-rarely to be tested with.
+and its token, nodes and their drain, and the metrics that the driver serves. A contract suite holds
+it equal to a real `ray start --head`. It can be slow, lose answers, crash, forget and lie, which a
+real one does too rarely to be tested with.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,8 @@ class Ending:
         )
 
 
+_DRAINED = re.compile(r"ray drain-node --node-id (\w+)")
+_NODE_ID = re.compile(r"[0-9a-f]{56}")
 # What a head that is not one, or not well, may answer instead.
 LIES: dict[str, Callable[[], web.Response]] = {
     "garbage": lambda: web.Response(body=b"\x00\xff{not json"),
@@ -79,10 +82,12 @@ class StandInRay:
         delay_seconds: every answer comes so late.
         answers_lost: so many of the next requests are carried out and their answers lost.
         lie: a key of LIES, given for every answer of the Jobs API and the metrics.
+        refuses: why submissions are refused, if they are.
         starts: whether submitted jobs run at once; else they stay PENDING.
         endings: entrypoints that end at once, and how; every other runs until `end`.
         metrics: the page of the driver's metrics; "": nothing serves them, as before it trains.
         packages: what was uploaded, by name.
+        nodes: the state of each node by its id, ALIVE or DEAD; the first is the head.
     """
 
     token: str
@@ -90,11 +95,13 @@ class StandInRay:
     delay_seconds: float = 0.0
     answers_lost: int = 0
     lie: str = ""
+    refuses: str = ""
     starts: bool = True
     endings: dict[str, Ending] = field(default_factory=dict)
     metrics: str = ""
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     packages: dict[str, bytes] = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=dict)
     urls: dict[int, str] = field(default_factory=dict)  # by the port that a real head has
     _runner: web.AppRunner | None = None
 
@@ -102,6 +109,7 @@ class StandInRay:
         app = web.Application(middlewares=[self._guard], client_max_size=100 << 20)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_put("/api/packages/gcs/{name}", self._upload)
+        app.router.add_get("/api/v0/nodes", self._list_nodes)
         app.router.add_post("/api/jobs/", self._submit)
         app.router.add_get("/api/jobs/{id}", self._get)
         app.router.add_get("/api/jobs/{id}/logs", self._logs)
@@ -182,6 +190,10 @@ class StandInRay:
     async def _submit(self, request: web.Request) -> web.Response:
         body = await request.json()
         name = body["submission_id"]
+        if why := self.refuses or _find_wrong_type(body):
+            return web.Response(
+                status=400, text=f"Traceback (most recent call last):\n  …\n{why}\n"
+            )
         if name in self.jobs:
             text = f"Job with submission_id {name} already exists. Please use a different one."
             return web.Response(status=500, text=text)
@@ -195,10 +207,20 @@ class StandInRay:
             "runtime_env": body.get("runtime_env", {}),
             "driver_exit_code": None,
         }
-        if ending := self.endings.get(body["entrypoint"]):
+        drained = _DRAINED.findall(body["entrypoint"])
+        self.nodes |= {node: "DEAD" for node in drained if node in self.nodes}
+        ending = self.endings.get(body["entrypoint"]) or _end_drain(drained)
+        if ending is not None:
             code = 0 if ending.status == "SUCCEEDED" else ending.exit_code
             self.end(name, ending.status, message=ending.message, driver_exit_code=code)
         return web.json_response({"job_id": name, "submission_id": name})
+
+    async def _list_nodes(self, request: web.Request) -> web.Response:
+        nodes = [
+            {"node_id": node, "node_ip": self.host, "is_head_node": index == 0, "state": state}
+            for index, (node, state) in enumerate(self.nodes.items())
+        ]
+        return web.json_response({"result": True, "data": {"result": {"result": nodes}}})
 
     async def _get(self, request: web.Request) -> web.Response:
         job = self.jobs.get(request.match_info["id"])
@@ -219,6 +241,23 @@ class StandInRay:
         if stopped:
             job |= {"status": "STOPPED", "message": "Job was intentionally stopped."}
         return web.json_response({"stopped": stopped})
+
+
+def _find_wrong_type(body: dict[str, Any]) -> str:
+    """What Ray checks of a submission before it takes it (JobSubmitRequest)."""
+    for name, kind in (("entrypoint", str), ("submission_id", str), ("runtime_env", dict)):
+        if not isinstance(body[name], kind):
+            return f"TypeError: {name} must be a {kind.__name__}, got {type(body[name])}"
+    return ""
+
+
+def _end_drain(node_ids: list[str]) -> Ending | None:
+    """How a job ends that drains nodes, if it does: a node that nobody knows counts as gone."""
+    if not node_ids:
+        return None
+    if all(map(_NODE_ID.fullmatch, node_ids)):
+        return Ending(status="SUCCEEDED")
+    return Ending(status="FAILED", exit_code=1, log="Invalid hex ID of a Ray node")
 
 
 def _unknown(request: web.Request) -> web.Response:

@@ -12,6 +12,7 @@ import typer
 from pipeline_runtime.cli.failures import EXIT_INVALID
 from pipeline_runtime.cli.options import FilesOption, JsonOption, SetOption
 from pipeline_runtime.config import LoadedManifest, ManifestError, Problem, load_manifests
+from pipeline_runtime.grammar import check_grammar
 
 _PathsArgument = Annotated[
     list[str] | None, typer.Argument(metavar="FILE", help="More files or directories.")
@@ -51,12 +52,13 @@ def _load(targets: list[str], overrides: list[str]) -> tuple[list[LoadedManifest
 
 
 def _check_expressions(manifest: LoadedManifest) -> list[Problem]:
-    """What no table could make right, where Arrow is installed to have a language at all."""
+    """What no table could make right; without Arrow functions and types are not known."""
+    spec = manifest.experiment.spec
     if importlib.util.find_spec("pyarrow") is None:
-        return []
+        return [manifest.place(problem) for problem in check_grammar(spec)]
     from pipeline_runtime.plan.syntax import check_syntax
 
-    return [manifest.place(problem) for problem in check_syntax(manifest.experiment.spec)]
+    return [manifest.place(problem) for problem in check_syntax(spec)]
 
 
 def _document(

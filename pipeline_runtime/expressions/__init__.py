@@ -1,7 +1,7 @@
 """A small, safe expression language over Arrow tables.
 
 `filter`, `derive` and `weight` steps and the `where:` of a source are written in it. A text becomes
-an `Expression` (lexer, parser), is typed against a schema (binder) and runs on Arrow's kernels
+an `Expression` (by `grammar`), is typed against a schema (binder) and runs on Arrow's kernels
 (evaluate); no Python of the user's is ever run. docs/expressions.md is the reference for users.
 
     expr = parse("price > 0 and country in ('de', 'fr')")

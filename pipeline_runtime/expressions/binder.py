@@ -18,7 +18,15 @@ from pipeline_runtime.errors import ExpressionError
 from pipeline_runtime.expressions import casts, coercion, columns, operators, patterns, types
 from pipeline_runtime.expressions.functions import FUNCTIONS, Function
 from pipeline_runtime.expressions.functions.text import build_join
-from pipeline_runtime.expressions.nodes import (
+from pipeline_runtime.expressions.plan import (
+    ArgumentError,
+    Plan,
+    Read,
+    TypeRuleError,
+    build_apply,
+    build_shared,
+)
+from pipeline_runtime.grammar.nodes import (
     Between,
     Binary,
     Call,
@@ -35,14 +43,6 @@ from pipeline_runtime.expressions.nodes import (
     Span,
     Unary,
     walk,
-)
-from pipeline_runtime.expressions.plan import (
-    ArgumentError,
-    Plan,
-    Read,
-    TypeRuleError,
-    build_apply,
-    build_shared,
 )
 
 # More names than this in a message help nobody.

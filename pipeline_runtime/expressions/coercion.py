@@ -15,8 +15,7 @@ from functools import partial, reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline_runtime.expressions import literals, types
-from pipeline_runtime.expressions.nodes import Literal, LiteralValue, Span
+from pipeline_runtime.expressions import types
 from pipeline_runtime.expressions.plan import (
     Constant,
     Datum,
@@ -25,6 +24,8 @@ from pipeline_runtime.expressions.plan import (
     build_apply,
     build_constant,
 )
+from pipeline_runtime.grammar import literals
+from pipeline_runtime.grammar.nodes import Literal, LiteralValue, Span
 
 _INTEGER_RANGES = {
     pa.int8(): (-(2**7), 2**7 - 1),

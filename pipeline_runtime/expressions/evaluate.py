@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from pipeline_runtime.errors import ExpressionError
 from pipeline_runtime.expressions.columns import plain_array
-from pipeline_runtime.expressions.nodes import Span
 from pipeline_runtime.expressions.plan import (
     Apply,
     Choose,
@@ -26,6 +25,7 @@ from pipeline_runtime.expressions.plan import (
     Read,
     Shared,
 )
+from pipeline_runtime.grammar.nodes import Span
 
 # Below this many rows a chunk, the calls of kernels (about 2 µs each) outweigh the work in them
 # (about 1 ns a row and kernel), and copying the chunks together is cheaper.

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from pipeline_runtime.errors import ExpressionError
 from pipeline_runtime.expressions import binder
 from pipeline_runtime.expressions import evaluate as evaluation
-from pipeline_runtime.expressions.nodes import Column, Node, walk
-from pipeline_runtime.expressions.parser import parse_tree
 from pipeline_runtime.expressions.plan import Plan
+from pipeline_runtime.grammar.nodes import Column, Node, walk
+from pipeline_runtime.grammar.parser import parse_tree
 
 # Typed plans kept; a manifest has tens of expressions, each met with one or two schemas.
 _NUM_PLANS_KEPT = 512

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_runtime.expressions import coercion, types
-from pipeline_runtime.expressions.nodes import Span
 from pipeline_runtime.expressions.plan import (
     Choose,
     Constant,
@@ -26,6 +25,7 @@ from pipeline_runtime.expressions.plan import (
     build_constant,
     build_shared,
 )
+from pipeline_runtime.grammar.nodes import Span
 
 _COMPARISONS: dict[str, Callable[[Datum, Datum], Datum]] = {
     "=": pc.equal,

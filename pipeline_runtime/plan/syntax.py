@@ -9,15 +9,15 @@ from collections.abc import Iterator
 
 from pipeline_runtime import expressions
 from pipeline_runtime.config import ExperimentSpec
-from pipeline_runtime.config.steps import DeriveStep, Step, WeightStep
 from pipeline_runtime.errors import ExpressionError, Problem
+from pipeline_runtime.grammar import find_expressions
 from pipeline_runtime.steps.type_names import TypeNameError, parse_type
 
 
 def check_syntax(spec: ExperimentSpec) -> list[Problem]:
     """A problem for every expression or type that no table could make right, at its field."""
     problems = list(_wrong_types(spec))
-    for path, text in _expressions(spec):
+    for path, text in find_expressions(spec):
         try:
             expressions.check_calls(expressions.parse(text))
         except ExpressionError as error:
@@ -33,26 +33,3 @@ def _wrong_types(spec: ExperimentSpec) -> Iterator[Problem]:
             except TypeNameError as error:
                 path = f"spec.pipeline[{index}].cast.columns.{column}"
                 yield Problem(path=path, message=str(error))
-
-
-def _expressions(spec: ExperimentSpec) -> Iterator[tuple[str, str]]:
-    if spec.dataset.where:
-        yield "spec.dataset.where", spec.dataset.where
-    for index, step in enumerate(spec.pipeline):
-        for field, text in _step_expressions(step):
-            yield f"spec.pipeline[{index}].{step.kind}.{field}", text
-    evaluation = spec.training.evaluation
-    if evaluation and evaluation.where:
-        yield "spec.training.evaluation.where", evaluation.where
-
-
-def _step_expressions(step: Step) -> Iterator[tuple[str, str]]:
-    match step.config:
-        case DeriveStep(columns=columns):
-            yield from ((f"columns.{name}", text) for name, text in columns.items())
-        case WeightStep(by=by):
-            yield "by", by
-        case config:
-            where = getattr(config, "where", None)
-            if where:
-                yield "where", where

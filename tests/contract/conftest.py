@@ -18,7 +18,8 @@ import pytest
 # Tests are no package: this makes `heads` importable for the modules beside it.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from heads import RealRay, free_ports
+from heads import RealRay
+from loopback import free_ports
 
 RAY = Path(sys.executable).with_name("ray")
 START_SECONDS = 120.0  # 10 to 20 on an idle machine

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
+from loopback import free_ports
 
 from dataset_operator.api import DASHBOARD_PORT, RUNTIME_METRICS_PORT
 from dataset_operator.observed import Job
@@ -151,15 +151,3 @@ def build_submit(submission_id: str, **spec: object) -> Submit:
         "spec": {"dataset": {"parquet": {"uri": "missing/"}}, **spec},
     }
     return Submit(submission_id=submission_id, experiment=experiment, resume=False)
-
-
-def free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody listens on just now."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

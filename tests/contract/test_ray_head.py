@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from functools import partial
+from typing import Any
 
 import pytest
 from heads import (
@@ -21,7 +22,7 @@ from heads import (
 )
 
 from dataset_operator.api import DASHBOARD_PORT
-from dataset_operator.errors import RayUnreachable
+from dataset_operator.errors import RayRefused, RayUnreachable
 from dataset_operator.ray.submission import build_package
 from dataset_operator.ray.transport import Request
 
@@ -114,6 +115,22 @@ def test_a_wrong_token_is_no_answer(head: Open, name: str) -> None:
         with pytest.raises(RayUnreachable, match=r"HTTP 40[13]"):
             await stranger.submit(build_submit(name))
         assert await ray.jobs.get(name) is None
+
+    play(head, story)
+
+
+def test_a_submission_that_makes_no_sense_is_refused_for_good_and_in_rays_words(
+    head: Open, name: str
+) -> None:
+    async def story(ray: Head) -> None:
+        no_id: Any = 7
+        with pytest.raises(
+            RayRefused, match=r"^Ray refuses the job: TypeError: submission_id must"
+        ):
+            await ray.jobs.submit(build_submit(no_id))
+        assert await ray.jobs.get("7") is None
+        await ray.start(name, SUCCEEDS)  # a head that refused one takes the next
+        await ray.until(name, "SUCCEEDED")
 
     play(head, story)
 

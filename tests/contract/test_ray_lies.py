@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import aiohttp
 import pytest
-from heads import RUNS_ON, Head, Story, build_submit, free_ports
+from heads import RUNS_ON, Head, Story, build_submit
+from loopback import free_ports
 
 from dataset_operator.api import DASHBOARD_PORT, RUNTIME_METRICS_PORT
 from dataset_operator.errors import RayUnreachable

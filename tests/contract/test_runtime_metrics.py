@@ -44,7 +44,7 @@ def build_snapshot(rank: int, seconds: float, rows: int, production: float) -> R
         checkpoints=0,
         checkpoint_failures=0,
         last_checkpoint=None,
-        device="cpu",
+        device="cpu" if rank else "cuda:0",
         metrics={"loss": 0.5, "eval_auc": 0.75} if rank == 0 else {"loss": 9.0},
     )
 
@@ -72,6 +72,7 @@ def test_a_run_of_two_trainers_is_told_as_one() -> None:
         remaining_seconds=10.0,
         samples_per_second=40.0,
         production_wait_ratio=0.2,
+        cpu_ranks=1,
         metrics={"loss": 0.5, "eval_auc": 0.75},
     )
 
@@ -89,7 +90,7 @@ def test_rates_are_of_the_last_minute() -> None:
 
 def test_a_first_reading_tells_no_rates_and_none_before_the_first_row() -> None:
     resumed = [build_snapshot(0, 5.0, 500, 1.0)]  # rows of earlier attempts are among them
-    told = Progress(ratio=0.5, metrics={"loss": 0.5, "eval_auc": 0.75})
+    told = Progress(ratio=0.5, cpu_ranks=0, metrics={"loss": 0.5, "eval_auc": 0.75})
     assert read(PaceMeter(planned_rows=1000), resumed) == told
     assert read(PaceMeter(planned_rows=1000), [build_snapshot(0, 5.0, 0, 1.0)]) is None
     assert read(PaceMeter(planned_rows=1000), []) is None

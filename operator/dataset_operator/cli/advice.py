@@ -7,11 +7,15 @@ from typing import Any
 
 from dataset_operator import api
 from dataset_operator.headline import find_headline
+from dataset_operator.status import find_condition
 
 _LOGS = "lastmile logs {name}"
+# While these are the headline there is nothing else to do.
+_GOING_WELL = frozenset({api.SUBMITTED, api.RUNNING})
 _ADVICE = {
     api.INVALID_SPEC: "correct the fields that are named above, then: lastmile submit -f FILE",
-    api.CHANGE_PENDING: "wait, or set updatePolicy: Restart to begin the new run at once",
+    api.CHANGE_PENDING: "wait, or set updatePolicy: Restart: an edit of the cluster goes on from a "
+    "checkpoint at once, an edit of the run begins it anew",
     api.CLUSTER_CREATING: "wait; KubeRay makes the pods",
     api.CLUSTER_REFUSED: "correct what the API server names above, or ask for quota",
     api.NAME_COLLISION: "delete or rename what bears the name, or rename the experiment",
@@ -27,9 +31,12 @@ _ADVICE = {
     api.JOB_FAILED: f"find out why: {_LOGS}",
     api.OUT_OF_MEMORY: "give the pods more memory, or make batchSize or shuffle.windowRows smaller",
     api.NODE_LOST: "wait for the next attempt; spot nodes come and go",
-    api.BACKOFF_LIMIT_EXCEEDED: "correct what failed and submit it again; a change is a new run",
-    api.DEADLINE_EXCEEDED: "raise activeDeadlineSeconds, or train on less, and submit it again",
-    api.PRE_RUNNING_DEADLINE_EXCEEDED: "see what the pods waited for: ask for less, or add nodes",
+    api.BACKOFF_LIMIT_EXCEEDED: f"find out why: {_LOGS}; an edit of resources, env, templates or "
+    "backoffLimit goes on from the last checkpoint, any other edit is a new run",
+    api.DEADLINE_EXCEEDED: "raise activeDeadlineSeconds and submit it again: it goes on from the "
+    "last checkpoint; training on less is a new run",
+    api.PRE_RUNNING_DEADLINE_EXCEEDED: "see what the pods waited for; ask for less in resources or "
+    "templates, or raise preRunningDeadlineSeconds: it goes on from its last checkpoint",
     api.CHECKPOINT_REFUSED: "see the message: another run's checkpoint cannot be gone on from",
 }
 
@@ -41,7 +48,11 @@ def advise(document: Mapping[str, Any]) -> str:
         return (
             "wait, the driver is stopped; if no operator runs: lastmile operator release-finalizers"
         )
-    headline = find_headline(document.get("status") or {})
+    status = document.get("status") or {}
+    headline, accepted = find_headline(status), find_condition(status, api.ACCEPTED)
     if headline is None:
         return "wait; if nothing happens, see whether the operator runs and watches this namespace"
-    return _ADVICE.get(headline["reason"], "see the events below").format(name=name)
+    reason = headline["reason"]
+    if reason in _GOING_WELL and accepted is not None and accepted["reason"] == api.CHANGE_PENDING:
+        reason = api.CHANGE_PENDING
+    return _ADVICE.get(reason, "see the events below").format(name=name)

@@ -21,6 +21,7 @@ from dataset_operator.headline import find_headline
 from dataset_operator.observed import Document
 from dataset_operator.status import is_true
 from pipeline_runtime.config import KIND, LoadedManifest, ManifestError, Problem, load_manifests
+from pipeline_runtime.grammar import check_grammar
 
 # The API server's words for another owner of a field, one or many.
 _CONFLICT = re.compile(r'conflicts? with "([^"]+)"')
@@ -60,6 +61,7 @@ def submit(
 ) -> None:
     """Check manifests and apply them to the cluster; a local folder of code is uploaded."""
     manifests = load_manifests(files, overrides=overrides or [])
+    _check_expressions(manifests)
     _check_code(manifests, storage_root)
     for manifest in manifests:
         for warning in manifest.warnings:
@@ -72,6 +74,13 @@ def submit(
     succeeded = on_cluster(target, lambda cluster: _submit(cluster, manifests, force, watch))
     if not succeeded:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _check_expressions(manifests: list[LoadedManifest]) -> None:
+    """Each is one, whatever the table. Raises ManifestError."""
+    problems = [m.place(problem) for m in manifests for problem in check_grammar(m.experiment.spec)]
+    if problems:
+        raise ManifestError(problems)
 
 
 def _local_code(manifest: LoadedManifest) -> Path | None:

@@ -8,6 +8,7 @@ from dataset_operator.api import (
     BACKOFF_LIMIT_EXCEEDED,
     CHECKPOINT_REFUSED,
     DATA_WORKERS,
+    GPUS_MISSING,
     INVALID_SPEC,
     JOB_FAILED,
     NODE_LOST,
@@ -25,6 +26,7 @@ from dataset_operator.plan.decision import Submit
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.ending import POLL_SECONDS, complete_run, fail_run
 from dataset_operator.plan.progress import take_progress
+from dataset_operator.status import find_condition
 
 # Exit codes of `lastmile run` that no further attempt would change: the spec, the checkpoint.
 _FINAL_EXIT_CODES = {2: INVALID_SPEC, 4: CHECKPOINT_REFUSED}
@@ -60,8 +62,27 @@ def judge_job(draft: Draft) -> bool:
         return _judge_failure(draft, job)
     if job.status == "RUNNING":
         draft.status.setdefault("trainingStartTime", draft.stamp())
-        draft.condition(TRAINING, True, RUNNING, f"attempt {draft.attempt} trains")
+        _say_training(draft)
     return False
+
+
+def _say_training(draft: Draft) -> None:
+    """It trains; and, once that is known, that ranks go without the GPUs that were asked for."""
+    progress, trainers = draft.observed.progress, draft.running.spec.trainers
+    message = f"attempt {draft.attempt} trains"
+    before = find_condition(draft.status, TRAINING)
+    said = before["message"] if before is not None else ""
+    # No GPUs of a plugin by the operator's settings: the platform's choice, nobody's mistake.
+    wants_gpus = trainers.gpus_per_replica > 0 and draft.settings.gpu_resource is not None
+    if wants_gpus and progress is not None and progress.cpu_ranks:
+        ranks = trainers.replicas * trainers.gpus_per_replica
+        message += f"; {progress.cpu_ranks} of {ranks} ranks found no GPU and train on their CPUs"
+        if message != said:
+            advice = "look whether the image's torch has CUDA, and the nodes its driver"
+            draft.tell(GPUS_MISSING, f"{message}: {advice}", warns=True)
+    elif progress is None and said.startswith(f"{message};"):
+        message = said  # it does not answer just now
+    draft.condition(TRAINING, True, RUNNING, message)
 
 
 def _judge_failure(draft: Draft, job: Job) -> bool:
@@ -139,8 +160,7 @@ def fail_attempt(draft: Draft, reason: str, message: str) -> bool:
     pause = backoff_seconds(failures)
     draft.clear(TRAINING)  # so that every failure is told
     why = f"attempt {draft.attempt} failed ({reason}), the next follows in {pause:.0f} s: {message}"
-    draft.condition(TRAINING, False, RETRYING, why)
-    draft.warn()
+    draft.condition(TRAINING, False, RETRYING, why, warns=True)
     draft.look_again(0.0)
     return True
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from dataset_operator.api import (
+    CHILD_REFUSED,
     CLUSTER_CORRECTED,
     CLUSTER_CREATING,
     CLUSTER_LOST,
@@ -141,7 +144,7 @@ def _refuse_collision(draft: Draft) -> bool:
     """What bears a child's name and is somebody else's is left alone: nothing is built on it."""
     names = ", ".join(draft.observed.foreign)
     message = f"{names} of this namespace is not ours; delete it, or rename the experiment"
-    draft.condition(CLUSTER_READY, False, NAME_COLLISION, message)
+    draft.condition(CLUSTER_READY, False, NAME_COLLISION, message, warns=True)
     draft.look_again(COLLISION_SECONDS)
     return True
 
@@ -151,7 +154,7 @@ def _make_cluster(draft: Draft) -> bool:
     draft.look_again(WAIT_SECONDS)
     if refusal := draft.observed.refusal:
         message = f"the API server refuses it: {refusal.message}"
-        draft.condition(CLUSTER_READY, False, CLUSTER_REFUSED, message)
+        draft.condition(CLUSTER_READY, False, CLUSTER_REFUSED, message, warns=True)
         return True
     if not draft.observed.has_token:
         draft.create.append(build_token_secret(draft.owner, draft.token))
@@ -188,20 +191,41 @@ def wait_for_pods(draft: Draft) -> bool:
     short = [role for role, number in needed.items() if draft.observed.ready(role) < number]
     _count_workers(draft)
     if not short:
-        draft.condition(CLUSTER_READY, True, PODS_READY, "head, trainers and data workers are up")
+        _say_up(draft)
         return False
     message = ", ".join(
         f"{draft.observed.ready(role)} of {needed[role]} {role} ready" for role in short
     )
     waits = next((p.waiting for p in draft.observed.pods if p.role in short and p.waiting), "")
-    waits = waits or _replica_failure(draft)
-    message += f": {waits[:_MAX_WAITS_CHARS]}" if waits else ""
+    _say_waiting(draft, message, waits or _replica_failure(draft))
+    draft.look_again(WAIT_SECONDS)
+    return True
+
+
+def _say_up(draft: Draft) -> None:
+    """Ready; what cannot be put right meanwhile is said until it is, and told once."""
+    refusal, is_wrong = draft.observed.refusal, draft.apply or draft.patches
+    if refusal is not None and draft.trial is None:
+        message = f"the cluster is up; the API server refuses a part of it: {refusal.message}"
+        draft.condition(CLUSTER_READY, True, CHILD_REFUSED, message, warns=True)
+    elif not (is_wrong and draft.reason(CLUSTER_READY) == CHILD_REFUSED):  # it is tried again now
+        draft.condition(CLUSTER_READY, True, PODS_READY, "head, trainers and data workers are up")
+
+
+def _say_waiting(draft: Draft, short: str, cause: str) -> None:
+    """Not ready; a warning once it is known that pods do not come up by themselves."""
+    message = f"{short}: {cause[:_MAX_WAITS_CHARS]}" if cause else short
     before = find_condition(draft.status, CLUSTER_READY)
     if before is not None and _causes(before["message"]) == _causes(message):
         message = before["message"]  # the kubelet says the same in two ways by turns
-    draft.condition(CLUSTER_READY, False, WAITING_FOR_PODS, message)
-    draft.look_again(WAIT_SECONDS)
-    return True
+    draft.condition(CLUSTER_READY, False, WAITING_FOR_PODS, message, warns=bool(cause))
+    waited = before is not None and before["reason"] == WAITING_FOR_PODS
+    if waited and cause and not _names_cause(before):
+        draft.tell(WAITING_FOR_PODS, message, warns=True)
+
+
+def _names_cause(condition: Mapping[str, Any] | None) -> bool:
+    return condition is not None and ": " in condition["message"]
 
 
 def _causes(message: str) -> str:

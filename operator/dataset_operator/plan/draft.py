@@ -134,8 +134,14 @@ class Draft:
             "spec": self.running.spec.to_document(),
         }
 
-    def condition(self, kind: str, status: bool, reason: str, message: str) -> None:
-        """Set a condition; a transition or another reason is told as an event too."""
+    def condition(
+        self, kind: str, status: bool, reason: str, message: str, *, warns: bool = False
+    ) -> None:
+        """Set a condition; a transition or another reason is told as an event too.
+
+        Args:
+            warns: whether somebody has to do something, or something was lost.
+        """
         before = find_condition(self.status, kind)
         words: Literal["True", "False"] = "True" if status else "False"
         self.status = set_condition(
@@ -145,17 +151,12 @@ class Draft:
             now=self.now,
         )
         if before is None or (before["status"], before["reason"]) != (words, reason):
-            self.events.append(Event(type="Normal", reason=reason, message=message))
+            self.tell(reason, message, warns=warns)
 
-    def tell(self, reason: str, message: str) -> None:
-        """Tell something that no condition says as an event."""
-        self.events.append(Event(type="Normal", reason=reason, message=message))
-
-    def warn(self) -> None:
-        """The last event is a warning."""
-        if self.events:
-            last = self.events[-1]
-            self.events[-1] = Event(type="Warning", reason=last.reason, message=last.message)
+    def tell(self, reason: str, message: str, *, warns: bool = False) -> None:
+        """Tell something as an event, which no condition's status or reason says."""
+        kind: Literal["Normal", "Warning"] = "Warning" if warns else "Normal"
+        self.events.append(Event(type=kind, reason=reason, message=message))
 
     def clear(self, *kinds: str) -> None:
         """Take conditions away, as of a run that is over."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dataset_operator.api import (
     ACCEPTED,
     CHANGE_PENDING,
@@ -28,11 +26,11 @@ from dataset_operator.builders.frozen import hash_cluster_side, is_as_built
 from dataset_operator.observed import parse_time
 from dataset_operator.plan.decision import Event, Stop
 from dataset_operator.plan.draft import Draft, parse
+from dataset_operator.plan.validity import parse_wanted
 from pipeline_runtime.config import (
     DatasetExperiment,
     ExperimentSpec,
     ManifestError,
-    Problem,
     locate_artifacts,
     run_hash,
 )
@@ -45,7 +43,6 @@ STOP_SECONDS = 120.0
 POLL_SECONDS = 10.0
 STOP_POLL_SECONDS = 2.0
 _MAX_MESSAGE_CHARS = 4096
-_ACCOUNT_FIELDS = ("serviceAccountName", "serviceAccount")
 
 
 def release_deleted(draft: Draft) -> bool:
@@ -70,9 +67,7 @@ def refuse_invalid(draft: Draft) -> bool:
     """A bad spec is said to be bad; what runs goes on as it was accepted."""
     accepted, refusal = draft.observed.accepted, draft.observed.refusal
     try:
-        current = parse(draft.observed.document)
-        if problems := tuple(_check_service_accounts(draft, current)):
-            raise ManifestError(problems)
+        current = parse_wanted(draft)
     except ManifestError as error:
         _refuse(draft, str(error))
         draft.experiment = parse(accepted) if accepted else None
@@ -85,18 +80,17 @@ def refuse_invalid(draft: Draft) -> bool:
         _refuse(draft, refusal.message)
     elif waits_for := _waits_for(draft):
         generation = f"generation {draft.observed.generation}"
-        draft.condition(ACCEPTED, True, CHANGE_PENDING, f"{generation} {waits_for}")
+        is_refused = refusal is not None
+        message = f"{generation} {waits_for}"
+        draft.condition(ACCEPTED, True, CHANGE_PENDING, message, warns=is_refused)
     else:
         draft.condition(ACCEPTED, True, VALID_SPEC, "the spec is valid")
     return False
 
 
 def _refuse(draft: Draft, why: str) -> None:
-    was_told = draft.reason(ACCEPTED) == INVALID_SPEC
     message = f"nothing was changed: {why}"
-    draft.condition(ACCEPTED, False, INVALID_SPEC, message[:_MAX_MESSAGE_CHARS])
-    if not was_told:
-        draft.warn()
+    draft.condition(ACCEPTED, False, INVALID_SPEC, message[:_MAX_MESSAGE_CHARS], warns=True)
 
 
 def _waits_for(draft: Draft) -> str | None:
@@ -112,23 +106,6 @@ def _waits_for(draft: Draft) -> str | None:
     if draft.is_cluster_changed:
         return "changes the cluster before the next attempt (updatePolicy: AfterRun)"
     return None
-
-
-def _check_service_accounts(draft: Draft, experiment: DatasetExperiment) -> Iterator[Problem]:
-    """Which account pods run as is the platform's to allow, by the operator's settings."""
-    spec, namespace = experiment.spec, draft.owner.namespace
-    roles = {"head": spec.head, "trainers": spec.trainers, "dataWorkers": spec.data_workers}
-    for role, group in roles.items():
-        pod = group.template.get("spec")
-        for field in _ACCOUNT_FIELDS:
-            name = pod.get(field) if isinstance(pod, dict) else None
-            if name and not draft.settings.allows_service_account(namespace, str(name)):
-                yield Problem(
-                    path=f"spec.{role}.template.spec.{field}",
-                    message="must be a service account that the operator's settings "
-                    f"(serviceAccounts) allow in namespace {namespace}, got {name!r}; remove it "
-                    "or have it added there",
-                )
 
 
 def keep_finished(draft: Draft) -> bool:
@@ -310,8 +287,7 @@ def fail_run(draft: Draft, reason: str, message: str) -> bool:
     _end_run(draft)
     draft.condition(TRAINING, False, reason, "the run failed")
     draft.events.pop()  # one event says it
-    draft.condition(FAILED, True, reason, message)
-    draft.warn()
+    draft.condition(FAILED, True, reason, message, warns=True)
     return True
 
 

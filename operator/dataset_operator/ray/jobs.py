@@ -1,4 +1,4 @@
-"""Ray's Jobs API as the operator uses it: submit once, ask, stop.
+"""Ray's Jobs API as the operator uses it: submit once, ask, stop; drain nodes by a job.
 
 Paths, states and fields are Ray 2.60's (dashboard/modules/job). Whatever is not an answer to what
 was asked, a head that lies included, is RayUnreachable: a pass goes on without it.
@@ -7,7 +7,7 @@ was asked, a head that lies included, is RayUnreachable: a pass goes on without 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +17,13 @@ from dataset_operator.api import DASHBOARD_PORT
 from dataset_operator.errors import RayRefused, RayUnreachable
 from dataset_operator.observed import Job, JobStatus, Progress
 from dataset_operator.plan.decision import Submit
+from dataset_operator.ray.nodes import (
+    MAX_NODES_BYTES,
+    NODES_PATH,
+    NodesAnswer,
+    RayNode,
+    build_drain_job,
+)
 from dataset_operator.ray.runtime_metrics import read_progress
 from dataset_operator.ray.submission import build_job, build_package
 from dataset_operator.ray.transport import MAX_ANSWER_BYTES, Answer, Endpoint, Request
@@ -31,6 +38,7 @@ _UNKNOWN = "does not exist"
 _KNOWN = "already exists"
 # Of a submission: it would be refused again. Ray says 500 for what it fails at itself.
 _REFUSALS = frozenset({400, 413, 422})
+_MAX_CAUSE_CHARS = 300
 
 
 class RayJobs(Protocol):
@@ -50,6 +58,17 @@ class RayJobs(Protocol):
 
     async def progress(self) -> Progress | None:
         """How the training goes; None if the driver does not say, as before it trains."""
+
+    async def nodes(self) -> list[RayNode]:
+        """The cluster's nodes, those that are gone too."""
+
+    async def drain(
+        self, submission_id: str, node_ids: Sequence[str], *, deadline_seconds: int, why: str
+    ) -> None:
+        """Have nodes take no new work and go once theirs is done, by a job of this id.
+
+        It is done when `nodes` says that they are not alive, and refused if the job has failed.
+        """
 
 
 class _JobAnswer(BaseModel):
@@ -93,13 +112,16 @@ class HttpRayJobs:
         package, content = build_package(submit)
         uploaded = await self._ask("PUT", f"/api/packages/gcs/{package}", content)
         _expect_ok(uploaded, f"the package of job {submit.submission_id}")
-        job = build_job(submit, package, submit.storage_root or self.storage_root)
+        await self._post(build_job(submit, package, submit.storage_root or self.storage_root))
+
+    async def _post(self, job: Mapping[str, Any]) -> None:
+        """Submit a job, unless Ray knows it already. Raises RayRefused."""
         answer = await self._ask("POST", "/api/jobs/", job)
         if answer.status >= 400 and _KNOWN in answer.content.decode(errors="replace"):
             return
         if answer.status in _REFUSALS:
-            raise RayRefused(f"Ray refuses the job: {answer.text}")
-        _expect_ok(answer, f"job {submit.submission_id}")
+            raise RayRefused(f"Ray refuses the job: {_last_line(answer)}")
+        _expect_ok(answer, f"job {job['submission_id']}")
 
     async def stop(self, submission_id: str) -> None:
         """See RayJobs."""
@@ -119,6 +141,19 @@ class HttpRayJobs:
     async def progress(self) -> Progress | None:
         """See RayJobs."""
         return await read_progress(self.endpoint)
+
+    async def nodes(self) -> list[RayNode]:
+        """See RayJobs."""
+        answer = await self._ask("GET", NODES_PATH, max_bytes=MAX_NODES_BYTES)
+        return _parse(NodesAnswer, _expect_ok(answer, "the nodes")).to_nodes()
+
+    async def drain(
+        self, submission_id: str, node_ids: Sequence[str], *, deadline_seconds: int, why: str
+    ) -> None:
+        """See RayJobs."""
+        await self._post(
+            build_drain_job(submission_id, node_ids, deadline_seconds=deadline_seconds, why=why)
+        )
 
     async def _ask(
         self,
@@ -163,6 +198,12 @@ def _parse(model: type[_Model], content: bytes) -> _Model:
 def _is_unknown(answer: Answer) -> bool:
     """Ray's own 404; a path that a server does not have says other words."""
     return answer.status == 404 and _UNKNOWN in answer.content.decode(errors="replace")
+
+
+def _last_line(answer: Answer) -> str:
+    """Of the traceback that Ray answers with, the line that says what is wrong."""
+    lines = answer.content.decode(errors="replace").split("\n")
+    return next((line[:_MAX_CAUSE_CHARS] for line in reversed(lines) if line.strip()), "")
 
 
 def _expect_ok(answer: Answer, what: str) -> bytes:

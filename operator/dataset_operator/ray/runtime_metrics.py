@@ -35,7 +35,9 @@ _AMOUNTS = {
     "lastmile_estimated_remaining_seconds": "remaining_seconds",
     "lastmile_samples_per_second": "samples_per_second",
 }
-_NAMES = (*_RATIOS, *_AMOUNTS, _TRAINING_METRIC)
+_CPU_RANKS = "lastmile_cpu_ranks"
+_MAX_RANKS = 1024 * 16  # trainers and GPUs of each, in the CRD
+_NAMES = (*_RATIOS, *_AMOUNTS, _CPU_RANKS, _TRAINING_METRIC)
 # A page has one line for each, whatever else is in it.
 _MAX_LINES = 2 * (len(_NAMES) + MAX_METRICS)
 _MAX_LINE_CHARS = 512
@@ -60,6 +62,7 @@ def parse_progress(text: str) -> Progress | None:
     ours = (line for line in text.splitlines() if line.startswith(_NAMES))
     lines = (line for line in ours if len(line) <= _MAX_LINE_CHARS)
     known: dict[str, float] = {}
+    cpu_ranks: int | None = None
     metrics: dict[str, float] = {}
     for sample in chain.from_iterable(map(_parse, islice(lines, _MAX_LINES))):
         name, value = sample.name, sample.value
@@ -67,9 +70,12 @@ def parse_progress(text: str) -> Progress | None:
             known[_RATIOS[name]] = float(value)
         elif name in _AMOUNTS and 0.0 <= value <= _MAX_AMOUNT:
             known[_AMOUNTS[name]] = float(value)
+        elif name == _CPU_RANKS and 0.0 <= value <= _MAX_RANKS:
+            cpu_ranks = int(value)
         elif name == _TRAINING_METRIC and abs(value) <= _MAX_METRIC and len(metrics) < MAX_METRICS:
             metrics |= _name_metric(sample.labels.get("name", ""), value)
-    return Progress(**known, metrics=metrics) if known or metrics else None
+    progress = Progress(**known, cpu_ranks=cpu_ranks, metrics=metrics)
+    return None if progress == Progress() else progress
 
 
 def _parse(line: str) -> list[Sample]:

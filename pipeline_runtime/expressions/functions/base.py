@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline_runtime.expressions import coercion, literals, types
-from pipeline_runtime.expressions.nodes import Span
+from pipeline_runtime.expressions import coercion, types
 from pipeline_runtime.expressions.plan import ArgumentError, Constant, Plan, build_constant
+from pipeline_runtime.grammar import literals
+from pipeline_runtime.grammar.nodes import Span
 
 Arguments = tuple[Plan, ...]
 Rule = Callable[[Span, Arguments], Plan]

@@ -11,8 +11,8 @@ from pipeline_runtime.expressions.functions.base import (
     define,
     need_common_type,
 )
-from pipeline_runtime.expressions.nodes import Span
 from pipeline_runtime.expressions.plan import Plan, build_apply, build_shared
+from pipeline_runtime.grammar.nodes import Span
 
 
 def _coalesce(span: Span, args: Arguments) -> Plan:

@@ -23,7 +23,6 @@ from pipeline_runtime.expressions.functions.base import (
     define,
     need_list,
 )
-from pipeline_runtime.expressions.nodes import Span
 from pipeline_runtime.expressions.plan import (
     Datum,
     KernelError,
@@ -31,6 +30,7 @@ from pipeline_runtime.expressions.plan import (
     build_apply,
     build_constant,
 )
+from pipeline_runtime.grammar.nodes import Span
 
 IntArray = np.ndarray[tuple[int], np.dtype[np.int64]]
 

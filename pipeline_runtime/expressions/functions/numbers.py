@@ -20,8 +20,8 @@ from pipeline_runtime.expressions.functions.base import (
     need_float,
     need_number,
 )
-from pipeline_runtime.expressions.nodes import Span
 from pipeline_runtime.expressions.plan import ArgumentError, Datum, Kernel, Plan, build_apply
+from pipeline_runtime.grammar.nodes import Span
 
 # Beyond the digits of a float64 (17), and well within the exponent of a float32.
 _MAX_ROUND_DIGITS = 18

@@ -20,8 +20,8 @@ from pipeline_runtime.expressions.functions.base import (
     need_common_type,
     need_text,
 )
-from pipeline_runtime.expressions.nodes import Span
 from pipeline_runtime.expressions.plan import Datum, Kernel, Plan, build_apply
+from pipeline_runtime.grammar.nodes import Span
 
 
 def _map(name: str, kernel: Kernel) -> Rule:

@@ -18,8 +18,8 @@ from pipeline_runtime.expressions.functions.base import (
     need_day_or_time,
     need_time,
 )
-from pipeline_runtime.expressions.nodes import Span
 from pipeline_runtime.expressions.plan import Datum, Kernel, Plan, build_apply
+from pipeline_runtime.grammar.nodes import Span
 
 
 def _part(name: str, kernel: Kernel, need: Callable[[Arguments, int], Plan]) -> Rule:

@@ -6,8 +6,8 @@ import pytest
 
 from pipeline_runtime.errors import ExpressionError
 from pipeline_runtime.expressions import Expression, conjuncts, parse, rename_columns
-from pipeline_runtime.expressions.lexer import MAX_TEXT_CHARS
-from pipeline_runtime.expressions.nodes import (
+from pipeline_runtime.grammar.lexer import MAX_TEXT_CHARS
+from pipeline_runtime.grammar.nodes import (
     Between,
     Binary,
     Case,
@@ -22,7 +22,7 @@ from pipeline_runtime.expressions.nodes import (
     Unary,
     children,
 )
-from pipeline_runtime.expressions.parser import MAX_DEPTH
+from pipeline_runtime.grammar.parser import MAX_DEPTH
 
 
 def show(node: Node) -> str:

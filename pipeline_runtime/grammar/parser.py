@@ -1,8 +1,8 @@
 """Parses tokens into a syntax tree by operator precedence (Pratt).
 
-Runs after `lexer` and before `binder`; `literals` reads numbers, dates and timestamps. Owns the
-grammar, operator precedence (PostgreSQL's) and the bound on nesting, which keeps every later
-recursion over a tree shallow.
+Runs after `lexer` and before `expressions.binder`; `literals` reads numbers, dates and timestamps.
+Owns the grammar, operator precedence (PostgreSQL's) and the bound on nesting, which keeps every
+later recursion over a tree shallow.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from pipeline_runtime.errors import ExpressionError
-from pipeline_runtime.expressions import literals
-from pipeline_runtime.expressions.lexer import Token, TokenKind, tokenize
-from pipeline_runtime.expressions.nodes import (
+from pipeline_runtime.grammar import literals
+from pipeline_runtime.grammar.lexer import Token, TokenKind, tokenize
+from pipeline_runtime.grammar.nodes import (
     Between,
     Binary,
     Call,

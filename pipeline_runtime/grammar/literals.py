@@ -1,7 +1,8 @@
 """Reads the constants of the language: numbers, dates and timestamps.
 
-Used by `parser` for literals and by `coercion` for strings that stand next to a date or timestamp.
-Owns which spellings are accepted; every function raises ValueError with a message for the user.
+Used by `parser` for literals and by `expressions.coercion` for strings that stand next to a date or
+timestamp. Owns which spellings are accepted; every function raises ValueError with a message for
+the user.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The syntax tree of an expression: frozen nodes that know their place in the text.
 
-Built by `parser`, read by `binder` (types) and `rewrite` (conjuncts, renames). Holds no Arrow type,
-so a parsed expression is small, hashable by its text and cheap to send to a worker.
+Built by `parser`, read by `expressions` (types, rewrites). Holds no Arrow type, so a parsed
+expression is small, hashable by its text and cheap to send to a worker.
 """
 
 from __future__ import annotations

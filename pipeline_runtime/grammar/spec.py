@@ -1,0 +1,64 @@
+"""The expressions of a spec, each with its field, and whether they are expressions at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from pipeline_runtime.config import ExperimentSpec
+from pipeline_runtime.config.steps import DeriveStep, Step, WeightStep
+from pipeline_runtime.errors import ExpressionError, Problem
+from pipeline_runtime.grammar.parser import parse_tree
+
+# An operator asks of the same specs all the time; a text has at most 16 KiB.
+_NUM_TEXTS_KEPT = 512
+
+
+def check_grammar(spec: ExperimentSpec, *, max_chars: int | None = None) -> Iterator[Problem]:
+    """A problem for every expression that does not parse, at its field.
+
+    Functions, columns and their types are not looked at: `plan.syntax` and the plan do.
+
+    Args:
+        max_chars: of the expressions, in order, so many characters are looked at; None: all.
+    """
+    num_chars = 0
+    for path, text in find_expressions(spec):
+        num_chars += len(text)
+        if max_chars is not None and num_chars > max_chars:
+            return
+        if error := _find_error(text):
+            yield Problem(path=path, message=error)
+
+
+@lru_cache(maxsize=_NUM_TEXTS_KEPT)
+def _find_error(text: str) -> str | None:
+    try:
+        parse_tree(text)
+    except ExpressionError as error:
+        return str(error)
+    return None
+
+
+def find_expressions(spec: ExperimentSpec) -> Iterator[tuple[str, str]]:
+    """Every expression of a spec: the path of its field, its text."""
+    if spec.dataset.where:
+        yield "spec.dataset.where", spec.dataset.where
+    for index, step in enumerate(spec.pipeline):
+        for field, text in _step_expressions(step):
+            yield f"spec.pipeline[{index}].{step.kind}.{field}", text
+    evaluation = spec.training.evaluation
+    if evaluation and evaluation.where:
+        yield "spec.training.evaluation.where", evaluation.where
+
+
+def _step_expressions(step: Step) -> Iterator[tuple[str, str]]:
+    match step.config:
+        case DeriveStep(columns=columns):
+            yield from ((f"columns.{name}", text) for name, text in columns.items())
+        case WeightStep(by=by):
+            yield "by", by
+        case config:
+            where = getattr(config, "where", None)
+            if where:
+                yield "where", where

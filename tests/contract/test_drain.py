@@ -1,0 +1,114 @@
+"""A node is drained through the head alone, of a real Ray and of the stand-in for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+import pytest
+from heads import DEADLINE_SECONDS, POLL_SECONDS, Head, Open, RealRay, open_real, play
+from loopback import free_ports
+
+from dataset_operator.errors import RayUnreachable
+from dataset_operator.ray.nodes import RayNode
+from dataset_operator.testing import LIES, StandInRay
+
+RAY = Path(sys.executable).with_name("ray")
+STOP_SECONDS = 60.0
+DRAIN_SECONDS = 60
+
+
+@asynccontextmanager
+async def open_stand_in() -> AsyncIterator[Head]:
+    nodes = {"0a" * 28: "ALIVE", "0b" * 28: "ALIVE"}
+    async with StandInRay(token="t", nodes=nodes) as ray, aiohttp.ClientSession() as session:
+        yield Head(session=session, urls=ray.urls, token=ray.token)
+
+
+@pytest.fixture
+def data_worker(real_ray: RealRay, tmp_path: Path) -> Iterator[None]:
+    """A second node of the real cluster, on this machine."""
+    agent, metrics = free_ports(2)
+    command = [str(RAY), "start", f"--address=127.0.0.1:{real_ray.gcs}", "--block", "--num-cpus=1"]
+    command += [f"--dashboard-agent-listen-port={agent}", f"--metrics-export-port={metrics}"]
+    command += ["--object-store-memory=100000000"]
+    with (tmp_path / "worker.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, env=real_ray.env, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=STOP_SECONDS)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture(params=["stand-in", "ray"])
+def head(request: pytest.FixtureRequest) -> Open:
+    if request.param == "stand-in":
+        return open_stand_in
+    request.getfixturevalue("data_worker")
+    return partial(open_real, request.getfixturevalue("real_ray"))
+
+
+async def living(ray: Head, count: int) -> list[RayNode]:
+    """The nodes that live, once there are so many."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while True:
+            found = [node for node in await ray.jobs.nodes() if node.is_alive]
+            if len(found) == count:
+                return found
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def test_a_drained_node_goes_and_the_others_stay(head: Open) -> None:
+    async def story(ray: Head) -> None:
+        [worker] = [node.id for node in await living(ray, 2) if not node.is_head]
+        job = f"drain-{secrets.token_hex(4)}"
+        for _ in range(2):  # as after a lost answer
+            await ray.jobs.drain(job, [worker], deadline_seconds=DRAIN_SECONDS, why="it's not idle")
+        done = await ray.until(job, "SUCCEEDED", "FAILED")
+        assert done.status == "SUCCEEDED", await ray.jobs.logs(job)
+        [left] = await living(ray, 1)
+        assert left.is_head
+
+    play(head, story)
+
+
+@pytest.mark.parametrize(
+    ("node", "status"),
+    [("ab" * 28, "SUCCEEDED"), ("zz", "FAILED")],
+    ids=["a node that Ray does not know is gone", "no id of a node"],
+)
+def test_a_drain_of_nobody_touches_nobody(head: Open, node: str, status: str) -> None:
+    async def story(ray: Head) -> None:
+        before = await living(ray, 2)
+        job = f"drain-{secrets.token_hex(4)}"
+        await ray.jobs.drain(job, [node], deadline_seconds=DRAIN_SECONDS, why="it is gone")
+        assert (await ray.until(job, "SUCCEEDED", "FAILED")).status == status
+        assert await living(ray, 2) == before
+
+    play(head, story)
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_no_lie_is_taken_for_nodes(lie: str) -> None:
+    async def story() -> None:
+        async with StandInRay(token="t", lie=lie) as ray, aiohttp.ClientSession() as session:
+            with pytest.raises(RayUnreachable):
+                await Head(session=session, urls=ray.urls, token="t").jobs.nodes()
+
+    asyncio.run(story())

@@ -1,0 +1,57 @@
+"""Expressions that are none end before a cluster is made, though the operator has no Arrow."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from world import World, build_document, running
+
+from dataset_operator.plan.validity import MAX_EXPRESSION_CHARS
+
+BROKEN = {
+    "spec.dataset.where": {"dataset": {"parquet": {"uri": "t/"}, "where": "day >="}},
+    "spec.pipeline[0].filter.where": {"pipeline": [{"filter": {"where": "a and or b"}}]},
+    "spec.pipeline[0].derive.columns.x": {"pipeline": [{"derive": {"columns": {"x": "(a"}}}]},
+    "spec.pipeline[0].weight.by": {"pipeline": [{"weight": {"column": "w", "by": "case"}}]},
+    "spec.training.evaluation.where": {"training": {"evaluation": {"where": "'open"}}},
+}
+
+
+@pytest.mark.parametrize(("path", "spec"), BROKEN.items(), ids=BROKEN)
+def test_a_text_that_is_no_expression_makes_no_cluster(path: str, spec: dict[str, Any]) -> None:
+    world = World(build_document(**spec))
+    world.settle()
+    assert world.condition("Accepted") == ("False", "InvalidSpec")
+    assert world.events == ["Warning InvalidSpec"]
+    assert f"{path}: " in world.status["conditions"][0]["message"]
+    assert world.ray_cluster is None
+
+
+def test_an_edit_to_what_is_no_expression_touches_nothing_that_runs() -> None:
+    world = running()
+    world.edit(updatePolicy="Restart", pipeline=[{"filter": {"where": "a >"}}])
+    world.settle()
+    assert world.condition("Accepted") == ("False", "InvalidSpec")
+    assert world.condition("Training") == ("True", "Running")
+    assert world.status["run"] == 1
+    world.edit(pipeline=[{"filter": {"where": "a > 0"}}])
+    world.settle()
+    assert world.condition("Accepted") == ("True", "ValidSpec")
+    assert world.status["run"] == 2
+
+
+def test_no_spec_holds_the_operator_up_with_its_expressions() -> None:
+    long = {"filter": {"where": f"a in ({', '.join(['1'] * 5_000)})"}}
+    steps = [long] * (MAX_EXPRESSION_CHARS // len(long["filter"]["where"]))
+    world = World(build_document(pipeline=[*steps, long, {"filter": {"where": "a >"}}]))
+    world.settle()
+    assert world.condition("Training") == ("True", "Running")  # its driver will say it
+
+
+def test_the_operator_needs_no_arrow() -> None:
+    script = (
+        "import sys; sys.modules.update(dict.fromkeys(('pyarrow', 'numpy', 'ray', 'torch')));"
+        "import dataset_operator.process, dataset_operator.cli"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,124 @@
+"""Events are warnings where somebody has to act, once, and Normal where all goes its way."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from world import SETTINGS, World, build_document, running
+
+from dataset_operator.api import TRAINERS
+from dataset_operator.cli.advice import advise
+from dataset_operator.observed import Progress, Refusal
+from dataset_operator.plan import plan
+
+FORBIDDEN = Refusal(message='networkpolicies "clicks" is forbidden', is_invalid=False)
+
+
+def test_pods_that_start_are_waited_for_without_a_warning() -> None:
+    world = World(build_document(), unready={TRAINERS}, waiting="")
+    world.settle()
+    assert "Normal WaitingForPods" in world.events
+    assert not any(event.startswith("Warning") for event in world.events)
+
+
+def test_pods_that_do_not_come_up_by_themselves_are_a_warning_once_that_is_known() -> None:
+    world = World(build_document(), unready={TRAINERS}, waiting="")
+    world.settle()
+    for waiting in ("0/3 nodes have a GPU", "0/4 nodes have a GPU", "0/4 nodes have a GPU"):
+        world.waiting = waiting
+        world.step(30)
+    assert world.events.count("Warning WaitingForPods") == 1
+
+
+@pytest.mark.parametrize(
+    ("befallen", "reason"),
+    [
+        ({"refused": Refusal(message="exceeded quota", is_invalid=False)}, "ClusterRefused"),
+        ({"foreign": ("Secret clicks",)}, "NameCollision"),
+        ({"unready": {TRAINERS}}, "WaitingForPods"),
+    ],
+    ids=["a quota", "a name that is taken", "no node has room, which is known at once"],
+)
+def test_what_keeps_a_cluster_from_coming_up_is_a_warning(
+    befallen: dict[str, Any], reason: str
+) -> None:
+    world = World(build_document(), **befallen)
+    world.settle()
+    world.step(60)
+    assert world.events.count(f"Warning {reason}") == 1
+
+
+def test_a_part_that_is_refused_while_the_cluster_is_up_is_said_until_it_is_there() -> None:
+    world = running()
+    policy = next(n for n, child in world.children.items() if child["kind"] == "NetworkPolicy")
+    kept = world.children.pop(policy)
+    for _ in range(3):  # as `Reconciler` does: the write fails, and that is planned once more
+        world.document["status"] = world.decide().status
+        said = plan(replace(world.observe(), refusal=FORBIDDEN), SETTINGS, world.now, "")
+        world.document["status"] = said.status
+        world.events += [f"{event.type} {event.reason}" for event in said.events]
+        assert world.condition("ClusterReady") == ("True", "ChildRefused")
+        assert FORBIDDEN.message in str(world.status["conditions"])
+    assert world.events.count("Warning ChildRefused") == 1
+    world.children[policy] = kept
+    world.settle()
+    assert world.condition("ClusterReady") == ("True", "PodsReady")
+    assert world.condition("Training") == ("True", "Running")
+
+
+def training_message(world: World) -> str:
+    [found] = [c for c in world.status["conditions"] if c["type"] == "Training"]
+    return str(found["message"])
+
+
+def test_trainers_that_found_no_gpu_are_told_when_their_number_is_known() -> None:
+    world = running(trainers={"replicas": 2, "gpusPerReplica": 1})
+    for progress in (Progress(cpu_ranks=1), Progress(cpu_ranks=2), None, Progress(cpu_ranks=2)):
+        world.progress = progress
+        world.step(10)
+    assert training_message(world) == (
+        "attempt 1 trains; 2 of 2 ranks found no GPU and train on their CPUs"
+    )
+    assert world.condition("Training") == ("True", "Running")
+    assert world.events.count("Warning GpusMissing") == 2  # one rank, then both
+
+
+@pytest.mark.parametrize(
+    ("trainers", "progress"),
+    [
+        ({"gpusPerReplica": 0}, Progress(cpu_ranks=1)),
+        ({"gpusPerReplica": 1}, Progress(cpu_ranks=0)),
+        ({"gpusPerReplica": 1}, Progress(ratio=0.5)),
+    ],
+    ids=["none was asked for", "all have one", "an older runtime does not say"],
+)
+def test_nothing_is_said_of_gpus_that_nobody_misses(
+    trainers: dict[str, Any], progress: Progress
+) -> None:
+    world = running(trainers=trainers)
+    world.progress = progress
+    world.settle()
+    assert training_message(world) == "attempt 1 trains"
+    assert "Warning GpusMissing" not in world.events
+
+
+CHECKPOINT = "from the last checkpoint"
+ADVICE = {
+    "more attempts failed than allowed": ([("Failed", "True", "BackoffLimitExceeded")], CHECKPOINT),
+    "it took too long": ([("Failed", "True", "DeadlineExceeded")], CHECKPOINT),
+    "it never began": (
+        [("Failed", "True", "PreRunningDeadlineExceeded")],
+        "from its last checkpoint",
+    ),
+    "an edit waits while it trains": (
+        [("Accepted", "True", "ChangePending"), ("Training", "True", "Running")],
+        "updatePolicy: Restart: an edit of the cluster goes on from a checkpoint",
+    ),
+}
+
+
+@pytest.mark.parametrize(("conditions", "says"), ADVICE.values(), ids=ADVICE)
+def test_advice_says_what_an_edit_keeps(conditions: list[tuple[str, str, str]], says: str) -> None:
+    names = ("type", "status", "reason")
+    status = {"conditions": [dict(zip(names, values, strict=True)) for values in conditions]}
+    assert says in advise({"metadata": {"name": "clicks"}, "status": status})
