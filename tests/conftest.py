@@ -4,8 +4,12 @@
 shares something of the machine is one group, whose tests run one after another.
 """
 
+import os
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import settings
@@ -16,6 +20,8 @@ settings.register_profile("lastmile", deadline=None)
 settings.load_profile("lastmile")
 
 TESTS = Path(__file__).parent
+# Tests are no package: this makes `loopback` and its neighbours importable for all of them.
+sys.path.insert(0, str(TESTS / "support"))
 GPU_TESTS = TESTS / "gpu"
 # Tests of a folder or file → what of the machine they share.
 GROUPS = {
@@ -39,6 +45,18 @@ def has_gpu() -> bool:
     except FileNotFoundError:
         return False
     return listed.returncode == 0 and b"GPU " in listed.stdout
+
+
+@pytest.fixture(scope="session")
+def skip_unless_ci() -> Callable[[str], NoReturn]:
+    """Skips where this machine lacks what a test needs; in CI, which is to have it, fails."""
+
+    def skip(reason: str) -> NoReturn:
+        if os.environ.get("CI"):
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+
+    return skip
 
 
 def find_group(path: Path) -> str:

@@ -1,6 +1,7 @@
 """A node with real pods, a store that they reach, and the operator; root only, and slow.
 
 What is missing is said: not root, programs or images that are not built. In CI it is a failure.
+The node goes with the last test of this folder: what is run next needs the memory.
 """
 
 import json
@@ -9,14 +10,15 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow.fs as pafs
 import pytest
 import yaml
 
-# Tests are no package: this makes `stage` importable for the modules beside it.
+# A package for the sake of its fixtures' scope; its modules import `stage` as others do theirs.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from stage import BUCKET, LASTMILE, NAMESPACE, ROLES, ROOT, Stage, Store
@@ -29,35 +31,29 @@ from tools.cluster.node_startup import NodeSettings
 from tools.go_tools import ToolError
 from tools.images import Image, build_image, missing_for_images
 
+NO_PODS = "no end-to-end test in real pods"
 S3_PORT = 7070
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 SAMPLE_ROWS = 60_000
 
 
-def _unless_in_ci(why: str) -> None:
-    message = f"no end-to-end test in real pods: {why}"
-    if os.environ.get("CI"):
-        pytest.fail(message, pytrace=False)
-    pytest.skip(message)
-
-
-@pytest.fixture(scope="session")
-def runtime_image() -> Image:
+@pytest.fixture(scope="package")
+def runtime_image(skip_unless_ci: Callable[[str], NoReturn]) -> Image:
     """The image that the pods run, of this checkout."""
     if reason := missing_for_images():
-        _unless_in_ci(reason)
+        skip_unless_ci(f"{NO_PODS}: {reason}")
     return build_image("runtime")
 
 
-@pytest.fixture(scope="session")
-def node(runtime_image: Image) -> Iterator[FullNode]:
+@pytest.fixture(scope="package")
+def node(runtime_image: Image, skip_unless_ci: Callable[[str], NoReturn]) -> Iterator[FullNode]:
     """A node that runs real pods, with the CRD and the image on it."""
     try:
         require_root()
         parts = find_full_node()
     except (BoxError, ToolError) as error:
-        _unless_in_ci(str(error))
+        skip_unless_ci(f"{NO_PODS}: {error}")
     settings = NodeSettings(
         crds=tuple(sorted((ROOT / "crds").glob("*.yaml"))), resources={"nvidia.com/gpu": "1"}
     )
@@ -70,7 +66,7 @@ def node(runtime_image: Image) -> Iterator[FullNode]:
         started.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def store(node: FullNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """An S3 server in the node's network and a shared folder, both with the sample data."""
     folder = tmp_path_factory.mktemp("store")
@@ -122,7 +118,7 @@ def _until_answers(filesystem: pafs.S3FileSystem) -> None:
             time.sleep(0.2)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stage(node: FullNode, store: Store, runtime_image: Image) -> Stage:
     """A namespace under the `restricted` pod security level, and the operator in a pod."""
     enforced = {"pod-security.kubernetes.io/enforce": "restricted"}

@@ -47,7 +47,9 @@ def test_the_operator_folder_is_not_a_package() -> None:
 
 
 def test_no_test_folder_is_a_package() -> None:
-    assert list((ROOT / "tests").rglob("__init__.py")) == []
+    # But for the one whose fixtures end with its last test: pytest's scope `package` needs it.
+    packages = [ROOT / "tests" / "e2e" / "__init__.py"]
+    assert list((ROOT / "tests").rglob("__init__.py")) == packages
 
 
 @pytest.mark.parametrize("lock", LOCKS)

@@ -3,11 +3,11 @@
 KUBECONFIG with USE_EXISTING_CLUSTER=true puts the tests on a cluster that is there already.
 """
 
-import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -25,15 +25,13 @@ CRDS = Path(__file__).parents[3] / "crds"  # Lastmile's own
 
 
 @pytest.fixture(scope="session")
-def parts() -> Binaries:
+def parts(skip_unless_ci: Callable[[str], NoReturn]) -> Binaries:
     """Return the programs of a control plane; without them skip, or in CI fail."""
     try:
         return find_control_plane()
     except ToolError as error:
-        message = f"no Kubernetes to test against: {error} (it says why it cannot, if so)"
-    if os.environ.get("CI"):
-        pytest.fail(message, pytrace=False)
-    pytest.skip(message)
+        reason = f"no Kubernetes to test against: {error} (it says why it cannot, if so)"
+    skip_unless_ci(reason)
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +48,13 @@ def box(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         yield started
     finally:
         started.stop(keep_logs=True)
+
+
+@pytest.fixture(scope="session")
+def kuberay(box: Box) -> None:
+    """Only on a cluster that has KubeRay; the box has our API too."""
+    if "rayclusters.ray.io" not in box.kubectl("api-resources", "--cached=false", "-o", "name"):
+        pytest.skip("the existing cluster has no KubeRay")
 
 
 @pytest.fixture

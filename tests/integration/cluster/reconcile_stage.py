@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -106,3 +106,13 @@ async def stage_of(box: Box, namespace: str) -> AsyncIterator[Stage]:
             kube=KubeClient(client), connect=ray.connect(session), settings=SETTINGS
         )
         yield Stage(box=box, namespace=namespace, reconciler=reconciler, ray=ray)
+
+
+def play(box: Box, namespace: str, story: Callable[[Stage], Awaitable[None]]) -> None:
+    """Play a story on a stage of its own."""
+
+    async def run() -> None:
+        async with stage_of(box, namespace) as stage:
+            await story(stage)
+
+    asyncio.run(run())

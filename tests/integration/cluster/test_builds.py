@@ -1,21 +1,18 @@
 """Programs are built once a machine from the pins, and what cannot be built says what to do."""
 
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cluster_commands import ROOT, run_cluster
 
 from tools import go_tools
-from tools.build_tools import VERSITYGW
+from tools.build_tools import HELM, VERSITYGW
 from tools.cluster import binaries
 from tools.go_tools import Module, ToolError, path_of
 
-ROOT = Path(__file__).parents[3]
-TIMEOUT_SECONDS = 240
 UPSTREAM = "example.com/upstream"
 
 
@@ -34,17 +31,8 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def run_up(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run `make cluster-up`'s command with an empty cache of programs."""
-    unset = {"KUBECONFIG", "USE_EXISTING_CLUSTER", "KUBEBUILDER_ASSETS"}
-    env = {name: value for name, value in os.environ.items() if name not in unset}
-    return subprocess.run(
-        [sys.executable, "-m", "tools.cluster", "up", "--folder", str(folder / "box")],
-        env={**env, "XDG_CACHE_HOME": str(folder / "cache"), **variables},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
+    own = {"XDG_CACHE_HOME": str(folder / "cache"), "KUBEBUILDER_ASSETS": ""}
+    return run_cluster("up", folder / "box", **own, **variables)
 
 
 def test_every_program_of_one_upstream_has_the_pinned_version(modules: Path) -> None:
@@ -69,7 +57,7 @@ def test_a_changed_pin_is_another_build(modules: Path, name: str) -> None:
 
 
 def test_programs_lie_outside_the_checkout() -> None:
-    for item in (VERSITYGW, *binaries.CONTROL_PLANE_PROGRAMS, *binaries.CONTROL_PLANE_FILES):
+    for item in (VERSITYGW, HELM, *binaries.CONTROL_PLANE_PROGRAMS, *binaries.CONTROL_PLANE_FILES):
         assert not path_of(item).is_relative_to(ROOT), item.name
 
 

@@ -154,6 +154,8 @@ def test_a_stage_of_the_test_decides_how_its_pods_fare(ray_box: Box, namespace: 
 
     failed = "--for=jsonpath={.status.phase}=Failed"
     ray_box.kubectl("wait", failed, WAIT, "-n", namespace, "pod/doomed")
+    reason = ("-o", "jsonpath={.status.reason}")
+    assert ray_box.kubectl("get", "-n", namespace, "pod/doomed", *reason) == "Evicted"
     ray_box.kubectl("delete", "stage", f"{namespace}-fails")
 
 

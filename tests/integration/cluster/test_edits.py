@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from reconcile_stage import DEADLINE_SECONDS, POLL_SECONDS, Stage, stage_of
+from reconcile_stage import DEADLINE_SECONDS, POLL_SECONDS, Stage, play
 
 from dataset_operator.api import RAY_API_VERSION
 from dataset_operator.errors import KubeRefused
@@ -14,20 +14,7 @@ from dataset_operator.observed import Document
 from dataset_operator.status import find_condition
 from tools.cluster.box import Box
 
-
-@pytest.fixture(scope="module", autouse=True)
-def installed(box: Box) -> None:
-    """Only on a cluster that has KubeRay; the box has our API too."""
-    if "rayclusters.ray.io" not in box.kubectl("api-resources", "--cached=false", "-o", "name"):
-        pytest.skip("the existing cluster has no KubeRay")
-
-
-def play(box: Box, namespace: str, story: Callable[[Stage], Any]) -> None:
-    async def run() -> None:
-        async with stage_of(box, namespace) as stage:
-            await story(stage)
-
-    asyncio.run(run())
+pytestmark = pytest.mark.usefixtures("kuberay")
 
 
 async def eventually(stage: Stage, holds: Callable[[], Any]) -> None:
@@ -192,14 +179,10 @@ def test_a_quota_on_pods_is_told_in_kuberays_words(box: Box, namespace: str) -> 
     async def story(stage: Stage) -> None:
         quota(stage, pods="1")
         stage.apply()
-        said = await stage.until("ClusterReady", "False", "WaitingForPods")
-
-        async def is_told() -> bool:
-            nonlocal said
-            said = find_condition(await stage.status(), "ClusterReady") or {}
-            return "exceeded quota" in said["message"]
-
-        await eventually(stage, is_told)
+        said = ""
+        while "exceeded quota" not in said:
+            said = (await stage.until("ClusterReady", "False", "WaitingForPods"))["message"]
+        assert "used: pods=1, limited: pods=1" in said
 
     play(box, namespace, story)
 

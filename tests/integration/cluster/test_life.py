@@ -5,13 +5,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cluster_commands import ROOT, TIMEOUT_SECONDS, run_cluster, wait_until
 
 from tools.cluster import registry
 from tools.cluster.binaries import Binaries
@@ -24,8 +24,6 @@ from tools.cluster.processes import find_processes
 from tools.cluster.registry import MARKER
 from tools.go_tools import cache_root
 
-ROOT = Path(__file__).parents[3]
-TIMEOUT_SECONDS = 240  # for what takes ten; under the limit for a test
 # What controller-runtime's setup-envtest brings.
 BROUGHT = {"etcd", "kube-apiserver", "kubectl"}
 # Starts a box in the folder argv[1] and waits to be killed.
@@ -47,20 +45,6 @@ def own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
 
 
-def run_cluster(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run what `make cluster-COMMAND` runs, without the user's own cluster."""
-    unset = {"KUBECONFIG", "USE_EXISTING_CLUSTER"}
-    return subprocess.run(
-        [sys.executable, "-m", "tools.cluster", command, "--folder", str(folder)],
-        env={name: value for name, value in os.environ.items() if name not in unset},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
-
-
 @contextmanager
 def owner(folder: Path, how: str) -> Iterator[subprocess.Popen[str]]:
     """Run a process that owns a box in `folder`; it is killed at the end at the latest."""
@@ -75,12 +59,6 @@ def owner(folder: Path, how: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    """Wait for something that is bound to happen; the time limit of the test ends the wait."""
-    while not is_true():
-        time.sleep(0.05)
 
 
 def running(folder: Path) -> set[str]:

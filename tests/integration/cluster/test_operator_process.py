@@ -28,12 +28,7 @@ SETTINGS = {
 }
 STOP_SECONDS = 60.0
 
-
-@pytest.fixture(scope="module", autouse=True)
-def installed(box: Box) -> None:
-    """Only on a cluster that has KubeRay; the box has our API too."""
-    if "rayclusters.ray.io" not in box.kubectl("api-resources", "--cached=false", "-o", "name"):
-        pytest.skip("the existing cluster has no KubeRay")
+pytestmark = pytest.mark.usefixtures("kuberay")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

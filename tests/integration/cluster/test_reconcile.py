@@ -1,31 +1,15 @@
 """Passes against a real API server and the real KubeRay operator; the Jobs API is a stand-in."""
 
-import asyncio
 import base64
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
-from reconcile_stage import NAME, Stage, stage_of
+from reconcile_stage import NAME, Stage, play
 
 from pipeline_runtime.config import KIND
 from tools.cluster.box import Box
 
-
-@pytest.fixture(scope="module", autouse=True)
-def installed(box: Box) -> None:
-    """Only on a cluster that has KubeRay; the box has our API too."""
-    if "rayclusters.ray.io" not in box.kubectl("api-resources", "--cached=false", "-o", "name"):
-        pytest.skip("the existing cluster has no KubeRay")
-
-
-def play(box: Box, namespace: str, story: Callable[[Stage], Any]) -> None:
-    async def run() -> None:
-        async with stage_of(box, namespace) as stage:
-            await story(stage)
-
-    asyncio.run(run())
+pytestmark = pytest.mark.usefixtures("kuberay")
 
 
 def test_an_experiment_trains_in_a_ray_cluster_and_completes(box: Box, namespace: str) -> None:

@@ -129,6 +129,8 @@ def test_pods_get_gpus_that_the_node_says_it_has_until_there_are_no_more(
 
     refused = "--for=jsonpath={.status.conditions[0].reason}=Unschedulable"
     node.kubectl("wait", refused, WAIT, "-n", namespace, "pod/late")
+    why = ("-o", "jsonpath={.status.conditions[0].message}")
+    assert "Insufficient nvidia.com/gpu" in node.kubectl("get", "-n", namespace, "pod/late", *why)
 
 
 def test_a_pod_that_is_not_restricted_is_refused(node: FullNode, namespace: str) -> None:

@@ -5,12 +5,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from cluster_commands import ROOT, run_cluster, wait_until
 from probe_pods import run_server
 
 from tools.cluster import registry, remains
@@ -22,8 +22,6 @@ from tools.cluster.processes import IN_POD, find_processes
 from tools.cluster.startup import build_kubectl
 from tools.go_tools import cache_root
 
-ROOT = Path(__file__).parents[3]
-TIMEOUT_SECONDS = 240  # for what takes ten; under the limit for a test
 # Starts a full node in the folder argv[1] with the image argv[2] and waits to be killed.
 OWNER = """
 import sys
@@ -64,26 +62,6 @@ def owner(folder: Path, image: Path) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
-
-
-def run_cluster(command: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    """Run what `make cluster-COMMAND` runs, without the user's own cluster."""
-    unset = {"KUBECONFIG", "USE_EXISTING_CLUSTER"}
-    return subprocess.run(
-        [sys.executable, "-m", "tools.cluster", command, "--folder", str(folder), *more],
-        env={name: value for name, value in os.environ.items() if name not in unset},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    """Wait for something that is bound to happen; the time limit of the test ends the wait."""
-    while not is_true():
-        time.sleep(0.05)
 
 
 def find_traces(box_id: str, folder: Path) -> dict[str, object]:

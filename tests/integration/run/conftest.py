@@ -19,7 +19,8 @@ import pytest
 # Tests are no package: this makes `run_support` importable for the modules beside it.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from run_support import RAY, Clicks, Cluster, Lastmile, Project, free_ports, sampled
+from loopback import free_ports
+from run_support import RAY, Clicks, Cluster, Lastmile, Project, sampled
 
 NUM_FILES = 6
 FILE_ROWS = 2000

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import selectors
-import socket
 import subprocess
 import sys
 import time
@@ -93,18 +92,6 @@ class Cluster:
 
     env: dict[str, str]  # what finds it, and its token
     dashboard: str | None  # address of its Jobs API, if ray[default] is installed
-
-
-def free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody listens on just now."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 class Lastmile:

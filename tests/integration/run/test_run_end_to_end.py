@@ -12,9 +12,10 @@ from typing import Any
 import duckdb
 import pyarrow.parquet as pq
 import pytest
+from loopback import free_ports
 from playwright.sync_api import Browser
 from prometheus_client.parser import text_string_to_metric_families
-from run_support import LASTMILE, RUN_SECONDS, checksum_of, free_ports, sampled
+from run_support import LASTMILE, RUN_SECONDS, checksum_of, sampled
 
 QUICKSTART = Path(__file__).parents[3] / "deploy" / "samples" / "quickstart.yaml"
 ROWS = 20_000
