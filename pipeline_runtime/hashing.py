@@ -5,30 +5,27 @@ what comes out for a value never changes: `tests/unit/pipeline_runtime/test_hash
 values. Equal values hash equal whatever their width or encoding (int8 and uint64, string and
 large_string, a dictionary and its values, seconds and nanoseconds). The hash is not cryptographic.
 
-The mixer is the finaliser of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
-generators", OOPSLA 2014; constants by David Stafford, "Better bit mixing", variant 13, public
-domain code at https://prng.di.unimi.it/splitmix64.c).
+The mixer is the finaliser of SplitMix64, see `kernels.splitmix`. Compiled kernels, where a caller
+hands them in, give the same bits sooner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline_runtime.kernels import Kernels
+from pipeline_runtime.kernels.splitmix import GOLDEN, STAFFORD_1, STAFFORD_2
+
 U64 = npt.NDArray[np.uint64]
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 
 _MASK = (1 << 64) - 1
-# Odd integer nearest to 2**64 divided by the golden ratio: SplitMix64's increment.
-_GOLDEN = 0x9E3779B97F4A7C15
-_STAFFORD_1 = 0xBF58476D1CE4E5B9
-_STAFFORD_2 = 0x94D049BB133111EB
-
 # One constant a kind of value, so that 1, "\x01" and day 1 differ: ASCII of the kind's name.
 _INTEGER = int.from_bytes(b"integer.", "big")
 _BYTES = int.from_bytes(b"bytes...", "big")
@@ -50,16 +47,16 @@ _NANOSECONDS = 1_000_000_000
 def mix64(values: U64) -> U64:
     """SplitMix64's finaliser of each value: a bijection in which every bit depends on every bit."""
     mixed = values ^ (values >> np.uint64(30))
-    mixed *= np.uint64(_STAFFORD_1)
+    mixed *= np.uint64(STAFFORD_1)
     mixed ^= mixed >> np.uint64(27)
-    mixed *= np.uint64(_STAFFORD_2)
+    mixed *= np.uint64(STAFFORD_2)
     mixed ^= mixed >> np.uint64(31)
     return mixed
 
 
 def combine(left: U64, right: U64) -> U64:
     """One hash of two, in which their order counts."""
-    return mix64(left * np.uint64(_GOLDEN) + right)
+    return mix64(left * np.uint64(GOLDEN) + right)
 
 
 def seeded(hashes: U64, seed: int) -> U64:
@@ -84,7 +81,7 @@ def position_hash(path: str, row_group: int, first_row: int, num_rows: int) -> U
     `path` is relative to the table's root, `first_row` counts from the row group's start.
     """
     path_hash = hash_columns([pa.array([path], pa.string())], seed=_PATH)[0]
-    group = _mix_int(int(path_hash) + _GOLDEN * (row_group + 1))
+    group = _mix_int(int(path_hash) + GOLDEN * (row_group + 1))
     rows = np.arange(first_row, first_row + num_rows, dtype=np.uint64)
     return combine(np.full(num_rows, group, dtype=np.uint64), mix64(rows))
 
@@ -108,8 +105,8 @@ def hash_columns(columns: Sequence[Column], seed: int) -> U64:
     return hashes
 
 
-def hash_values(column: Column) -> U64:
-    """The hash of each value of one column, without a seed."""
+def hash_values(column: Column, kernels: Kernels | None = None) -> U64:
+    """The hash of each value of one column, without a seed; by `kernels` where they can."""
     check_hashable(column.type)
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     hashes = np.empty(len(column), dtype=np.uint64)
@@ -117,18 +114,23 @@ def hash_values(column: Column) -> U64:
     for chunk in chunks:
         for start in range(0, len(chunk), _block_rows(chunk)):
             block = chunk.slice(start, _block_rows(chunk))
-            hashes[first : first + len(block)] = _hash_array(block)
+            hashes[first : first + len(block)] = _hash_array(block, kernels)
             first += len(block)
     return hashes
 
 
-def bucket_of(column: Column, seed: int, num_buckets: int) -> npt.NDArray[np.int64]:
+def bucket_of(
+    column: Column, seed: int, num_buckets: int, kernels: Kernels | None = None
+) -> npt.NDArray[np.int64]:
     """A bucket in [0, num_buckets) for each value; `num_buckets` is below 2**32.
 
     The upper half of the seeded hash is scaled down rather than divided, which is several times
     faster (Lemire, "Fast random integer generation in an interval", 2019).
     """
-    hashes = hash_values(column)
+    hashes = hash_values(column, kernels)
+    if kernels is not None:
+        kernels.bucket(np.uint64(_mix_int(seed)), np.uint64(num_buckets), hashes)
+        return hashes.view(np.int64)
     for first in range(0, len(hashes), _BLOCK_ROWS):
         block = seeded(hashes[first : first + _BLOCK_ROWS], seed)
         block >>= np.uint64(32)
@@ -159,29 +161,49 @@ def check_hashable(data_type: pa.DataType) -> None:
         )
 
 
-def _hash_array(array: pa.Array) -> U64:
+def _hash_array(array: pa.Array, kernels: Kernels | None) -> U64:
     if isinstance(array, pa.ExtensionArray):
-        return _hash_array(array.storage)
+        return _hash_array(array.storage, kernels)
     if isinstance(array, pa.RunEndEncodedArray):
-        return _hash_array(pc.run_end_decode(array))
+        return _hash_array(pc.run_end_decode(array), kernels)
     if isinstance(array, pa.DictionaryArray):
-        return _hash_dictionary(array)
+        return _hash_dictionary(array, kernels)
     if pa.types.is_null(array.type):
         return np.full(len(array), _mix_int(_NULL), dtype=np.uint64)
-    hasher = _hasher_of(array.type)
-    assert hasher is not None  # check_hashable came first
-    hashes = hasher(array)
+    hashes = _hash_compiled(array, kernels) if kernels is not None else None
+    if hashes is None:
+        hasher = _hasher_of(array.type)
+        assert hasher is not None  # check_hashable came first
+        hashes = hasher(array)
     if array.null_count:
         hashes[_is_null(array)] = np.uint64(_mix_int(_NULL))
     return hashes
 
 
-def _hash_dictionary(array: pa.DictionaryArray) -> U64:
+def _hash_compiled(array: pa.Array, kernels: Kernels) -> U64 | None:
+    """As `_hash_integers` and `_hash_bytes` do; None for other types."""
+    hashes = np.empty(len(array), dtype=np.uint64)
+    if pa.types.is_integer(array.type):
+        kernels.hash_integers(_aligned(_primitive(array)), np.uint64(_INTEGER), hashes)
+        return hashes
+    if not _is_bytes(array.type):
+        return None
+    data, offsets = _bytes_of(array)
+    kernels.hash_bytes(data, _aligned(offsets.view(np.uint64)), np.uint64(_BYTES), hashes)
+    return hashes
+
+
+def _aligned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array at a multiple of its items' width, where kernels want it: copied if it is not."""
+    return np.require(values, requirements="A")
+
+
+def _hash_dictionary(array: pa.DictionaryArray, kernels: Kernels | None) -> U64:
     """Hash each value of the dictionary once, unless fewer rows than values use it."""
     if len(array) < len(array.dictionary):
-        return hash_values(array.dictionary.take(array.indices))
+        return hash_values(array.dictionary.take(array.indices), kernels)
     null = np.array([_mix_int(_NULL)], dtype=np.uint64)
-    hashes = np.concatenate([hash_values(array.dictionary), null])
+    hashes = np.concatenate([hash_values(array.dictionary, kernels), null])
     indices = pc.fill_null(array.indices.cast(pa.int64()), len(array.dictionary))
     return np.asarray(hashes[indices.to_numpy()])
 
@@ -266,13 +288,18 @@ def _hash_times(array: pa.Array) -> U64:
 
 def _hash_bytes(array: pa.Array) -> U64:
     """Strings and binary, by their bytes (UTF-8 for strings)."""
+    data, offsets = _bytes_of(array)
+    if offsets[-1] == offsets[0]:
+        return np.full(len(array), _mix_int(_BYTES), dtype=np.uint64)
+    return _hash_byte_values(data, offsets)
+
+
+def _bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """The data buffer of strings or binary, and where each value starts and the last one ends."""
     if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
         array = array.cast(pa.large_binary())
-    offsets = _byte_offsets(array)
     data = array.buffers()[-1]
-    if data is None or offsets[-1] == offsets[0]:
-        return np.full(len(array), _mix_int(_BYTES), dtype=np.uint64)
-    return _hash_byte_values(np.frombuffer(data, np.uint8), offsets)
+    return np.frombuffer(data or b"", np.uint8), _byte_offsets(array)
 
 
 def _byte_offsets(array: pa.Array) -> npt.NDArray[np.int64]:
@@ -300,13 +327,13 @@ def _hash_byte_values(values: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int
     rows = np.repeat(np.arange(len(lengths)), num_words)
     places = np.arange(len(rows)) - (word_ends - num_words)[rows]
     words = _gather_words(values, offsets, rows, places, lengths)
-    words ^= (places.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
+    words ^= (places.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN)
     mixed = mix64(words)
     sums = np.zeros(len(lengths), dtype=np.uint64)
     filled = num_words > 0  # reduceat would give an empty segment its neighbour's first word
     if len(mixed):
         sums[filled] = np.add.reduceat(mixed, (word_ends - num_words)[filled])
-    return mix64(sums + lengths.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_BYTES))
+    return mix64(sums + lengths.astype(np.uint64) * np.uint64(GOLDEN) + np.uint64(_BYTES))
 
 
 def _gather_words(

@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.monitor import RankSnapshot
 
+_WORKER_STATES = ("read", "compute", "blocked_output", "idle")
 _BLOCKED_STAGES = ("production", "transfer", "batching", "collate")
 # Names of the training's own metrics: more of them, or longer ones, are left to the history.
 MAX_TRAINING_METRICS = 16
@@ -65,6 +66,7 @@ class RunCollector:
             yield from _pace_gauges(pace)
             yield _cpu_ranks(snapshots)
         yield from self._trainer_seconds(snapshots)
+        yield from _workers(snapshots)
         yield from self._progress(snapshots)
         yield from self._steps_flow(snapshots)
 
@@ -135,6 +137,30 @@ class RunCollector:
             size.add_metric([name], sum(count.num_bytes for count in counts))
             seconds.add_metric([name], sum(count.seconds for count in counts))
         yield from (rows, size, seconds)
+
+
+def _workers(snapshots: list[RankSnapshot]) -> Iterator[Metric]:
+    """The readers of the feed; with an engine that does not tell of them, nothing."""
+    seconds = CounterMetricFamily(
+        "lastmile_worker_seconds",
+        "Seconds of data workers' readers, by what they did, for the pieces of a rank.",
+        labels=["rank", "state"],
+    )
+    units = CounterMetricFamily(
+        "lastmile_worker_units", "Row groups that were delivered to the end.", labels=["rank"]
+    )
+    ready = GaugeMetricFamily(
+        "lastmile_ready_readers", "Readers that answer a rank.", labels=["rank"]
+    )
+    for snapshot in snapshots:
+        if not snapshot.workers.get("ready"):
+            continue
+        rank = str(snapshot.rank)
+        for state in _WORKER_STATES:
+            seconds.add_metric([rank, state], snapshot.workers[state])
+        units.add_metric([rank], snapshot.workers["units"])
+        ready.add_metric([rank], snapshot.workers["ready"])
+    yield from (seconds, units, ready)
 
 
 def _pace_gauges(pace: Pace) -> Iterator[Metric]:

@@ -62,6 +62,7 @@ class RankSnapshot:
     last_checkpoint: str | None
     device: str
     metrics: dict[str, float]  # latest value of each metric
+    workers: dict[str, float] = field(default_factory=dict)  # see feed.base.WorkerUsage
     is_finished: bool = False
 
 

@@ -288,8 +288,8 @@ class Step(SpecModel):
 class PipelineOptions(SpecModel):
     """Switches of the planner and the feed; rows are the same whichever way they stand."""
 
-    feed: Literal["auto", "rayData"] = "auto"
-    """The engine under the training feed."""
+    feed: Literal["auto", "readers", "rayData"] = "auto"
+    """The engine under the training feed; `auto` takes what `explain` says, and says why."""
     preserve_order: bool = False
     """The order of batches is fixed by the seed, and a resumed run repeats it exactly."""
     pushdown: bool = True
@@ -300,6 +300,8 @@ class PipelineOptions(SpecModel):
     """Adjacent steps run in the task that reads."""
     broadcast: bool = True
     """Side tables are read once and shared."""
+    kernels: bool = True
+    """Compiled kernels pad and hash, lists of numbers are copied whole."""
     # Rows that one piece of work reads and hands on, at most; from the files' row width if absent.
     rows_per_block: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     """Rows of one piece of work, at most; from the files' row width if absent."""

@@ -1,17 +1,18 @@
 """The seam between the training loop and whatever engine brings it rows.
 
-The loop asks a `Feed` for pieces and counts what it waited for; engines (Ray Data today) stand
-behind it and can be changed without the loop noticing. Rows, pieces and headers are the same for
-every engine.
+The loop asks a `Feed` for pieces and counts what it waited for; engines (readers as threads or
+actors, Ray Data) stand behind it and can be changed without the loop noticing. Rows, pieces and
+headers are the same for every engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.plan.groups import Group
 
 
 @dataclass(slots=True)
@@ -26,9 +27,38 @@ class Waited:
     paused: float = 0.0  # evaluation, checkpoints, reports
 
 
+@dataclass(slots=True)
+class WorkerUsage:
+    """Seconds of readers since the run began, by state, for the pieces that one rank was given."""
+
+    read: float = 0.0  # reading and decoding
+    compute: float = 0.0  # the steps
+    blocked_output: float = 0.0  # pieces were made as far ahead of the trainer as may be
+    idle: float = 0.0  # nothing to do: no group to lease, or the call on its way
+    units: int = 0  # row groups delivered to the end
+    ready: int = 0  # readers that answer, now
+
+
 class Feed(Protocol):
     """One rank's stream of pieces."""
 
-    def pieces(self, waited: Waited) -> Iterator[Piece]:
-        """Every piece of the rank's groups once; adds to `waited.production` and `.transfer`."""
+    def pieces(self, waited: Waited, usage: WorkerUsage | None = None) -> Iterator[Piece]:
+        """Every piece of the rank's groups once; adds to `waited.production` and `.transfer`.
+
+        Args:
+            usage: takes what the readers did, where the engine can tell.
+        """
+        ...
+
+
+class FeedSource(Protocol):
+    """An engine as a rank is given it; travels to the rank's process."""
+
+    def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> Feed:
+        """The rank's feed of these groups of a stream.
+
+        Args:
+            role: training or evaluation.
+            in_order: pieces come in the groups' order, not as they are made.
+        """
         ...

@@ -5,10 +5,31 @@ Apart from `ray_data`, which every data worker imports: `ray.train` would be a f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray.data
+import ray.train
 from ray.train import DataConfig
+
+from pipeline_runtime.feed.base import Feed
+from pipeline_runtime.feed.ray_data import RayDataFeed
+from pipeline_runtime.plan.groups import Group
+
+
+def dataset_name(role: str, rank: int) -> str:
+    """The name of a rank's dataset at Ray Train."""
+    return f"{role}-{rank}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetShards:
+    """Opens feeds over the datasets that Ray Train was given, in the rank's process."""
+
+    def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> Feed:
+        """The feed of the rank's dataset, whose groups and order were decided when it was built."""
+        return RayDataFeed(ray.train.get_dataset_shard(dataset_name(role, rank)))
 
 
 class OneTrainerDataConfig(DataConfig):

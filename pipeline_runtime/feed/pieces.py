@@ -38,6 +38,7 @@ class Header:
     is_last: bool  # of its group
     num_rows: int
     counts: tuple[StepCount, ...]
+    gap_seconds: float = 0.0  # that its reader had nothing to make before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from ray.util.annotations import RayDeprecationWarning
 
 from pipeline_runtime.config.steps import MapResources
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.pieces import Piece, pack, unpack
 from pipeline_runtime.feed.work import places_of, read_group, run_stage
 from pipeline_runtime.plan.groups import Group
@@ -183,7 +183,7 @@ class RayDataFeed:
     def __init__(self, iterator: ray.data.DataIterator) -> None:
         self._iterator = iterator
 
-    def pieces(self, waited: Waited) -> Iterator[Piece]:
+    def pieces(self, waited: Waited, usage: WorkerUsage | None = None) -> Iterator[Piece]:
         """Pieces as they are made; `waited` grows by the seconds blocked on each stage."""
         blocks = iter(
             self._iterator.iter_batches(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -41,8 +41,10 @@ class Place:
         return f"{self.file}, row group {self.row_group}, rows {self.first_row}–{last}"
 
 
-def read_group(stream: StreamPlan, group: Group, piece_rows: int) -> Iterator[Piece]:
-    """Read a group and run the first stage on it.
+def read_group(
+    stream: StreamPlan, group: Group, piece_rows: int, first_piece: int = 0
+) -> Iterator[Piece]:
+    """Read a group and run the first stage on it, from a piece on: earlier ones are read over.
 
     Raises SourceError or StepError, which name the file and rows.
     """
@@ -61,7 +63,8 @@ def read_group(stream: StreamPlan, group: Group, piece_rows: int) -> Iterator[Pi
             num_rows=table.num_rows,
             counts=(read,),
         )
-        yield run_stage(stream, 0, Piece(header=header, table=table), places)
+        if index >= first_piece:
+            yield run_stage(stream, 0, Piece(header=header, table=table), places)
         pending, index = following, index + 1
 
 
@@ -132,10 +135,17 @@ def places_of(group: Group, header: Header, files: Sequence[str], piece_rows: in
 
 def run_stage(stream: StreamPlan, index: int, piece: Piece, places: Sequence[Place] = ()) -> Piece:
     """Run one stage's steps on a piece; after the last stage its rows are shuffled and trimmed."""
-    stage = stream.stages[index]
-    table, counts = _run_steps(stage, piece, places)
+    rows = Rows.of(piece.table, kernels=stream.kernels)
+    counts = _run_steps(stream.stages[index], piece.header, rows, places)
+    started = time.perf_counter()
     if index == len(stream.stages) - 1:
-        table = _finish(stream, piece.header, table)
+        _shuffle(stream, piece.header, rows)
+        table = rows.table().select([*stream.output_schema.names, ROW_HASH_COLUMN])
+    else:
+        table = rows.table()
+    if counts:  # the copy that the steps put off is the last one's to pay
+        seconds = counts[-1].seconds + time.perf_counter() - started
+        counts[-1] = replace(counts[-1], num_bytes=rows.num_bytes, seconds=seconds)
     header = Header(
         epoch=piece.header.epoch,
         group=piece.header.group,
@@ -148,39 +158,33 @@ def run_stage(stream: StreamPlan, index: int, piece: Piece, places: Sequence[Pla
 
 
 def _run_steps(
-    stage: Stage, piece: Piece, places: Sequence[Place]
-) -> tuple[pa.Table, list[StepCount]]:
-    rows, counts = Rows(piece.table), []
+    stage: Stage, header: Header, rows: Rows, places: Sequence[Place]
+) -> list[StepCount]:
+    counts = []
     for step in stage.steps:
         started = time.perf_counter()
         try:
             rows.run(step)
         except (Exception, SystemExit) as error:  # a function that exits would end the worker
-            raise _explain_failure(step, piece.header, places, error) from error
-        if step is stage.steps[-1]:
-            rows.copied()  # a copy put off by the steps before it is the last one's to pay
+            raise _explain_failure(step, header, places, error) from error
         seconds = time.perf_counter() - started
         counts.append(StepCount(rows=rows.num_rows, num_bytes=rows.num_bytes, seconds=seconds))
-    return rows.table, counts
+    return counts
 
 
-def _finish(stream: StreamPlan, header: Header, table: pa.Table) -> pa.Table:
-    table = _shuffle(stream, header, table)
-    return table.select([*stream.output_schema.names, ROW_HASH_COLUMN])
-
-
-def _shuffle(stream: StreamPlan, header: Header, table: pa.Table) -> pa.Table:
+def _shuffle(stream: StreamPlan, header: Header, rows: Rows) -> None:
     """Permute a piece's rows, or its requests with their rows kept together."""
-    if stream.shuffle.unit == "none" or table.num_rows < 2:
-        return table
+    if stream.shuffle.unit == "none" or rows.num_rows < 2:
+        return
     keys = (header.group, header.piece)
     if stream.shuffle.unit == "row":
-        order = permutation(stream.seed, header.epoch, *keys, size=table.num_rows)
-        return table.take(pa.array(order))
-    request = table.column(stream.request_key or "").combine_chunks().dictionary_encode()
+        rows.pick(permutation(stream.seed, header.epoch, *keys, size=rows.num_rows))
+        return
+    key = stream.request_key or ""
+    request = rows.view(frozenset([key])).column(key).combine_chunks().dictionary_encode()
     codes = request.indices.fill_null(len(request.dictionary)).to_numpy(zero_copy_only=False)
     rank = permutation(stream.seed, header.epoch, *keys, size=len(request.dictionary) + 1)
-    return table.take(pa.array(np.argsort(rank[codes], kind="stable")))
+    rows.pick(np.argsort(rank[codes], kind="stable"))
 
 
 def _explain_failure(

@@ -19,6 +19,7 @@ from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, Shuffle
 from pipeline_runtime.config.steps import FilterStep
 from pipeline_runtime.errors import ExpressionError, ManifestError, Problem
 from pipeline_runtime.expressions import Expression
+from pipeline_runtime.plan.engine import choose_feed
 from pipeline_runtime.plan.labels import describe_step
 from pipeline_runtime.plan.model import Identity, Plan, PlannedStep, Stage, StreamPlan
 from pipeline_runtime.plan.predicates import Pushdown, build_pushdown
@@ -62,7 +63,10 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
     spec = experiment.spec
     table = open_table(spec.dataset, storage_root)
     schema = _source_schema(spec, table)
-    context = BindContext(open_side_table=lambda request: open_side_table(request, storage_root))
+    context = BindContext(
+        open_side_table=lambda request: open_side_table(request, storage_root),
+        kernels=spec.pipeline_options.kernels,
+    )
     problems = _Problems()
     problems.check_columns("spec.dataset.rowKey", spec.dataset.row_key, schema)
     problems.check_columns("spec.dataset.requestColumns", spec.dataset.request_columns, schema)
@@ -90,6 +94,7 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
         batch_columns=batch_columns or (),
         preserve_order=spec.pipeline_options.preserve_order,
         broadcast=spec.pipeline_options.broadcast,
+        feed=choose_feed(spec.pipeline_options, streams["training"].stages),
         warnings=tuple(_warnings(streams["training"])),
     )
 
@@ -273,6 +278,7 @@ class _Stream:
             request_key=key,
             seed=training.seed,
             max_rows_per_block=options.rows_per_block,
+            kernels=options.kernels,
         )
 
     def _pushdown(self) -> Pushdown:

@@ -23,6 +23,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             _stage_document(index, stage, plan) for index, stage in enumerate(stream.stages)
         ],
         "batchColumns": {field.name: str(field.type) for field in stream.output_schema},
+        "feed": {"engine": plan.feed.engine, "reason": plan.feed.reason},
         "preserveOrder": plan.preserve_order,
         "evaluation": _scan_document(plan.evaluation) if plan.evaluation else None,
         "warnings": list(plan.warnings),
@@ -79,7 +80,10 @@ def _read_notes(stream: StreamPlan) -> list[str]:
         f"{pruning.row_groups_read} of "
         f"{pruning.row_groups_total}, rows: {pruning.rows_read:,} of {pruning.rows_total:,}",
     ]
+    notes += stream.table.notes
     notes += [f"pushed to the files: {text}" for text in stream.pushed]
+    if not stream.kernels:
+        notes.append("lists copied item by item, since pipelineOptions.kernels is false")
     return [*notes, f"row identity: {stream.identity}"]
 
 
@@ -89,7 +93,8 @@ def _notes(step: PlannedStep, plan: Plan) -> list[str]:
     if isinstance(side, SideTable):
         how = "read once and broadcast" if plan.broadcast else "read by each worker, once"
         notes.append(f"side table {side.description}: {side.num_rows:,} rows, {how}; no shuffle")
-    return notes
+    way = getattr(step.transform, "way", None)
+    return [*notes, way] if way else notes
 
 
 def explain(plan: Plan) -> str:
@@ -98,7 +103,7 @@ def explain(plan: Plan) -> str:
     lines = [f"Plan of the training stream over {stream.table.description}"]
     for index, stage in enumerate(stream.stages):
         lines += _stage_lines(index, stage, plan)
-    lines += [f"Then: {_then(plan)}"]
+    lines += [f"Then: {_then(plan)}", f"Feed: {plan.feed.engine} ({plan.feed.reason})"]
     if plan.evaluation:
         pruning = plan.evaluation.scan.pruning
         lines.append(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
 
@@ -69,6 +70,7 @@ class StreamPlan:
     request_key: str | None
     seed: int
     max_rows_per_block: int | None
+    kernels: bool  # rows may be copied by faster ways than Arrow's own
 
     @property
     def steps(self) -> tuple[PlannedStep, ...]:
@@ -84,6 +86,15 @@ class StreamPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FeedChoice:
+    """What brings rows to the trainers, and why."""
+
+    engine: Literal["readers", "rayData"]
+    reason: str
+    may_be_threads: bool = False  # readers, on one machine: nothing of theirs holds Python's lock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Everything that a run needs to know about its data."""
 
@@ -92,4 +103,5 @@ class Plan:
     batch_columns: tuple[str, ...]
     preserve_order: bool
     broadcast: bool
+    feed: FeedChoice
     warnings: tuple[str, ...]

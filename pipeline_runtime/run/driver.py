@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -18,13 +18,17 @@ import ray.data
 from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from pipeline_runtime.feed.data_config import OneTrainerDataConfig
-from pipeline_runtime.feed.ray_data import RayDataOptions, build_dataset
+from pipeline_runtime.feed.actor_readers import ActorReaders, start_pool
+from pipeline_runtime.feed.base import FeedSource
+from pipeline_runtime.feed.data_config import DatasetShards, OneTrainerDataConfig, dataset_name
+from pipeline_runtime.feed.maker import Stream
+from pipeline_runtime.feed.ray_data import RayDataOptions, broadcast_side_tables, build_dataset
+from pipeline_runtime.feed.thread_readers import ThreadReaders
 from pipeline_runtime.monitor import MonitorState, Order, failure_reporter, start_monitor
 from pipeline_runtime.plan import Group, StreamPlan
-from pipeline_runtime.run.placement import find_placement
+from pipeline_runtime.run.placement import Placement, find_placement
 from pipeline_runtime.run.prepare import PreparedRun, RunOptions
-from pipeline_runtime.training.worker import WorkerPlan, dataset_name, train_worker
+from pipeline_runtime.training.worker import WorkerPlan, train_worker
 
 # How often the driver looks at the monitor.
 WATCH_SECONDS = 0.5
@@ -156,9 +160,11 @@ def _build_trainer(run: PreparedRun, options: RunOptions, monitor: Any) -> Torch
     place = find_placement(run.world_size, wants_gpus=gpus)
     if place.takes_gpus and not place.has_cuda:
         ray.get(monitor.warn.remote(_NO_CUDA))
+    feeds, datasets = _build_feeds(run, options, monitor, place)
     plan = WorkerPlan(
         training=run.experiment.spec.training,
         stream=run.plan.training,
+        feeds=feeds,
         groups=run.groups,
         positions=run.positions,
         evaluation=run.plan.evaluation,
@@ -183,7 +189,7 @@ def _build_trainer(run: PreparedRun, options: RunOptions, monitor: Any) -> Torch
             failure_config=FailureConfig(max_failures=0),
             **_storage(run, options),
         ),
-        datasets=_datasets(run, monitor, place.data),
+        datasets=datasets,
         dataset_config=OneTrainerDataConfig(),
     )
 
@@ -194,6 +200,29 @@ def _storage(run: PreparedRun, options: RunOptions) -> dict[str, Any]:
         return {"storage_path": str(options.output.absolute() / "ray")}
     location = run.run_location.join("ray")
     return {"storage_path": location.path, "storage_filesystem": location.filesystem}
+
+
+def _build_feeds(
+    run: PreparedRun, options: RunOptions, monitor: Any, place: Placement
+) -> tuple[FeedSource, dict[str, Any]]:
+    """What ranks open their feeds by, and the datasets that Ray Train hands them if it is they."""
+    if run.plan.feed.engine == "rayData":
+        return DatasetShards(), _datasets(run, monitor, place.data)
+    plans = {"training": run.plan.training, "evaluation": run.plan.evaluation}
+    streams = {
+        role: Stream(plan=plan, piece_rows=run.piece_rows)
+        for role, plan in plans.items()
+        if plan is not None
+    }
+    if run.plan.feed.may_be_threads and options.address == "local":
+        return ThreadReaders(streams=streams, ranks_here=run.world_size), {}
+    if run.plan.broadcast:
+        streams = {
+            role: replace(stream, plan=broadcast_side_tables(stream.plan))
+            for role, stream in streams.items()
+        }
+    pool = start_pool(streams, failure_reporter(monitor), place.data, run.world_size)
+    return ActorReaders(pool=pool, piece_rows=run.piece_rows), {}
 
 
 def _datasets(run: PreparedRun, monitor: Any, labels: dict[str, str] | None) -> dict[str, Any]:

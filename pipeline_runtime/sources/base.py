@@ -21,7 +21,7 @@ class Unit:
     file: int  # index into RawTable.files
     row_group: int
     num_rows: int
-    num_bytes: int  # uncompressed, of all columns
+    num_bytes: int  # uncompressed, of all columns as flat rows have them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,11 @@ class RawTable(Protocol):
         """Paths of its files relative to the table: part of a foreign row's identity."""
         ...
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know about how it is stored; often nothing."""
+        ...
+
     def footer_digests(self, files: Sequence[int]) -> list[str]:
         """What tells the content of these files from any other, without reading their data."""
         ...
@@ -72,7 +77,7 @@ class RawTable(Protocol):
         ...
 
     def column_bytes(self, units: Sequence[Unit], columns: Collection[str]) -> int:
-        """Uncompressed bytes that some columns of these units have on storage."""
+        """Uncompressed bytes of some columns of these units, as flat rows have them."""
         ...
 
     def read(self, unit: Unit, columns: Sequence[str], max_rows: int) -> Iterator[pa.Table]:

@@ -108,6 +108,12 @@ class BindContext:
 
     # The side table of a join: (source model, columns, where text, byte bound) -> SideTable.
     open_side_table: Callable[[SideTableRequest], SideTable]
+    kernels: bool = True  # pipelineOptions.kernels
+
+
+def wants_kernels(context: BindContext | None) -> bool:
+    """Whether a step that is bound in this context may use compiled kernels."""
+    return context is None or context.kernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from pipeline_runtime.config.steps import HashBucketStep
 from pipeline_runtime.hashing import bucket_of
-from pipeline_runtime.steps.base import BindContext, BoundStep
+from pipeline_runtime.kernels import describe, select
+from pipeline_runtime.steps.base import BindContext, BoundStep, wants_kernels
 from pipeline_runtime.steps.checks import Checks, broken, find_field, replace_types, set_column
 from pipeline_runtime.steps.lists import decoded_type, is_list, map_chunks
 
@@ -38,6 +39,7 @@ class HashBucket(BoundStep):
     columns: tuple[str, ...]
     buckets: int
     seed: int
+    kernels: bool = True  # pipelineOptions.kernels
 
     @classmethod
     def bind(
@@ -53,10 +55,16 @@ class HashBucket(BoundStep):
             columns=config.columns,
             buckets=config.buckets,
             seed=config.seed,
+            kernels=wants_kernels(context),
             inputs=frozenset(config.columns),
             outputs=frozenset(config.columns),
             output_schema=replace_types(input_schema, types),
         )
+
+    @property
+    def way(self) -> str:
+        """For people: which way the step takes, and why."""
+        return describe(self.kernels)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         for name in self.columns:
@@ -69,7 +77,9 @@ class HashBucket(BoundStep):
     def _hash(self, array: pa.Array) -> pa.Array:
         if is_list(array.type) or pa.types.is_fixed_size_list(array.type):
             return self._hash_lists(array)
-        return pa.array(bucket_of(array, self.seed, self.buckets), mask=_nulls(array))
+        kernels = select(self.kernels, len(array))
+        buckets = bucket_of(array, self.seed, self.buckets, kernels)
+        return pa.array(buckets, mask=_nulls(array))
 
     def _hash_lists(self, array: pa.Array) -> pa.Array:
         """The same lists of other items, of which only those that the slice reaches are hashed."""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_runtime.config.steps import PadSequenceStep
 from pipeline_runtime.errors import ManifestError
-from pipeline_runtime.steps.base import BindContext, BoundStep
+from pipeline_runtime.kernels import Kernels, describe, select
+from pipeline_runtime.steps.base import BindContext, BoundStep, wants_kernels
 from pipeline_runtime.steps.checks import Checks, broken, find_field, replace_types, set_column
 from pipeline_runtime.steps.fill_null import fit_constant
-from pipeline_runtime.steps.lists import is_list, map_chunks, split_lists
+from pipeline_runtime.steps.lists import Ragged, is_list, map_chunks, split_lists
+
+Numbers = npt.NDArray[Any]
 
 # Rows padded at once: their index matrix (8 bytes an item) stays near the cache at usual lengths.
 _BLOCK_ITEMS = 262_144
@@ -31,6 +35,7 @@ class PadSequence(BoundStep):
 
     columns: tuple[tuple[str, pa.Scalar], ...]  # the value in the type of the column's items
     length: int
+    kernels: bool = True  # pipelineOptions.kernels
 
     @classmethod
     def bind(
@@ -47,10 +52,16 @@ class PadSequence(BoundStep):
         return cls(
             columns=tuple(columns),
             length=config.length,
+            kernels=wants_kernels(context),
             inputs=frozenset(types),
             outputs=frozenset(types),
             output_schema=replace_types(input_schema, types),
         )
+
+    @property
+    def way(self) -> str:
+        """For people: which way the step takes, and why."""
+        return describe(self.kernels)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         for name, value in self.columns:
@@ -60,23 +71,57 @@ class PadSequence(BoundStep):
 
     def _pad_column(self, column: pa.ChunkedArray, value: pa.Scalar) -> pa.ChunkedArray:
         data_type = pa.list_(value.type, self.length)
-        return map_chunks(column, data_type, lambda chunk: pad_lists(chunk, self.length, value))
+        kernels = select(self.kernels, len(column) * self.length)
+        return map_chunks(
+            column, data_type, lambda chunk: pad_lists(chunk, self.length, value, kernels)
+        )
 
 
-def pad_lists(array: pa.Array, length: int, value: pa.Scalar) -> pa.FixedSizeListArray:
-    """The lists cut or filled up to `length` items of the value's type."""
+def pad_lists(
+    array: pa.Array, length: int, value: pa.Scalar, kernels: Kernels | None = None
+) -> pa.FixedSizeListArray:
+    """The lists cut or filled up to `length` items of the value's type; by `kernels` if given."""
     ragged = split_lists(array)
     items = pc.fill_null(ragged.items, value).to_numpy(zero_copy_only=False)
+    fill = np.array([value.as_py()], dtype=items.dtype)
+    padded = np.empty(len(array) * length, dtype=items.dtype)
+    if kernels is None:
+        _pad_by_index(ragged, items, fill, padded.reshape(len(array), length))
+    else:
+        _pad_compiled(kernels, ragged, items, fill, padded, length)
+    return pa.FixedSizeListArray.from_arrays(
+        pa.array(padded, value.type), type=pa.list_(value.type, length)
+    )
+
+
+def _pad_by_index(ragged: Ragged, items: Numbers, fill: Numbers, padded: Numbers) -> None:
+    num_rows, length = padded.shape
+    padded[:] = fill
     lengths = np.minimum(ragged.lengths, length)
-    padded = np.full((len(array), length), value.as_py(), dtype=items.dtype)
     places = np.arange(length)
     rows_per_block = max(1, _BLOCK_ITEMS // length)
-    for first in range(0, len(array), rows_per_block):
+    for first in range(0, num_rows, rows_per_block):
         block = slice(first, first + rows_per_block)
         filled = places < lengths[block, None]
         padded[block][filled] = items[(ragged.starts[block, None] + places)[filled]]
-    return pa.FixedSizeListArray.from_arrays(
-        pa.array(padded.ravel(), value.type), type=pa.list_(value.type, length)
+
+
+def _pad_compiled(
+    kernels: Kernels,
+    ragged: Ragged,
+    items: Numbers,
+    fill: Numbers,
+    padded: Numbers,
+    length: int,
+) -> None:
+    word = np.dtype(f"u{items.dtype.itemsize}")  # bits are moved, whatever they mean
+    kernels.pad(
+        np.require(items, requirements="A").view(word),
+        ragged.starts.view(np.uint64),
+        ragged.lengths.view(np.uint64),
+        np.uint64(length),
+        fill.view(word)[0],
+        padded.view(word),
     )
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.config.steps import TruncateStep
-from pipeline_runtime.steps.base import BindContext, BoundStep
+from pipeline_runtime.steps.base import BindContext, BoundStep, wants_kernels
 from pipeline_runtime.steps.checks import Checks, broken, find_field, set_column
+from pipeline_runtime.steps.gather import cut_lists
 from pipeline_runtime.steps.lists import (
     is_list,
     item_indices,
@@ -29,6 +30,7 @@ class Truncate(BoundStep):
     columns: tuple[str, ...]
     length: int
     keep: Literal["head", "tail"]
+    kernels: bool = True  # pipelineOptions.kernels
 
     @classmethod
     def bind(
@@ -45,10 +47,18 @@ class Truncate(BoundStep):
             columns=config.columns,
             length=config.length,
             keep=config.keep,
+            kernels=wants_kernels(context),
             inputs=frozenset(config.columns),
             outputs=frozenset(config.columns),
             output_schema=input_schema,
         )
+
+    @property
+    def way(self) -> str:
+        """For people: which way the step takes, and why."""
+        if self.kernels:
+            return "lists of numbers copied whole, others item by item"
+        return "lists copied item by item, since pipelineOptions.kernels is false"
 
     def __call__(self, table: pa.Table) -> pa.Table:
         for name in self.columns:
@@ -64,4 +74,7 @@ class Truncate(BoundStep):
         if not surplus.any():
             return array
         starts = ragged.starts + surplus if self.keep == "tail" else ragged.starts
+        cut = cut_lists(array, starts, lengths) if self.kernels else None
+        if cut is not None:
+            return cut
         return join_lists(array.type, ragged, item_indices(starts, lengths), lengths)

@@ -403,6 +403,7 @@ class TrainContext:
             batch_bytes=records.batch_bytes,
             checksum=stream.position.checksum.to_json(),
             waited=asdict(self.waited),
+            workers=asdict(stream.usage),
             counts=stream.counts,
             evaluation_counts=self.evaluation_counts,
             queue_length=stream.queue_length,

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.errors import FeedError
-from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.pieces import Header, Piece, StepCount, add_counts
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
@@ -82,6 +82,7 @@ class BatchStream:
     position: Position
     waited: Waited
     agree: Agree = agree_alone
+    usage: WorkerUsage = field(default_factory=WorkerUsage)  # of the readers, if the feed tells
     dropped_rows: int = 0
     _waiting: dict[int, set[int]] = field(init=False)  # epoch -> groups that have not arrived whole
     _arrivals: dict[tuple[int, int], _Arrival] = field(init=False, default_factory=dict)

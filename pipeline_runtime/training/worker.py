@@ -1,13 +1,13 @@
 """The function that Ray Train runs on every rank: wire a context together and call the entrypoint.
 
-Everything it needs travels in one `WorkerPlan`; rows come through Ray Train's dataset shards.
+Everything it needs travels in one `WorkerPlan`; rows come through the feed that the driver chose.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +18,8 @@ import torch
 
 from pipeline_runtime.config import Training
 from pipeline_runtime.errors import Interrupted, LastmileError, TrainingError
-from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.ray_data import RayDataFeed
+from pipeline_runtime.feed.base import FeedSource, Waited, WorkerUsage
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.work import name_of, user_traceback
 from pipeline_runtime.monitor import Evaluated, Order
 from pipeline_runtime.plan.groups import Group
@@ -40,6 +40,7 @@ class WorkerPlan:
 
     training: Training
     stream: StreamPlan
+    feeds: FeedSource
     groups: tuple[tuple[Group, ...], ...]
     positions: tuple[Position, ...]
     evaluation: StreamPlan | None
@@ -48,11 +49,6 @@ class WorkerPlan:
     identity: RunIdentity
     resume: CheckpointHeader | None
     monitor: Any
-
-
-def dataset_name(role: str, rank: int) -> str:
-    """The name of a rank's dataset at Ray Train."""
-    return f"{role}-{rank}"
 
 
 def train_worker(config: dict[str, WorkerPlan]) -> None:
@@ -116,9 +112,9 @@ def _send_evaluation(monitor: Any, evaluation: Evaluated) -> None:
 
 
 def _open_training(plan: WorkerPlan, rank: int) -> BatchStream:
-    waited = Waited()
+    waited, usage = Waited(), WorkerUsage()
     return BatchStream(
-        pieces=_pieces("training", rank, plan.groups[rank], waited),
+        pieces=_pieces(plan, "training", rank, waited, usage),
         groups=plan.groups[rank],
         cutting=Cutting(
             batch_size=plan.training.batch_size,
@@ -128,6 +124,7 @@ def _open_training(plan: WorkerPlan, rank: int) -> BatchStream:
         ),
         position=plan.positions[rank],
         waited=waited,
+        usage=usage,
     )
 
 
@@ -136,7 +133,7 @@ def _evaluation_opener(plan: WorkerPlan, rank: int) -> Callable[[Waited], BatchS
 
     def open_evaluation(waited: Waited) -> BatchStream:
         return BatchStream(
-            pieces=_pieces("evaluation", rank, groups, waited),
+            pieces=_pieces(plan, "evaluation", rank, waited, WorkerUsage()),
             groups=groups,
             cutting=Cutting(batch_size=plan.training.batch_size, last_batch="pad"),
             position=Position(),
@@ -146,11 +143,16 @@ def _evaluation_opener(plan: WorkerPlan, rank: int) -> Callable[[Waited], BatchS
     return open_evaluation
 
 
-def _pieces(role: str, rank: int, groups: Sequence[Group], waited: Waited) -> Any:
+def _pieces(
+    plan: WorkerPlan, role: str, rank: int, waited: Waited, usage: WorkerUsage
+) -> Iterator[Piece]:
+    """The rank's pieces; an evaluation's in order, so that its floating-point sums repeat."""
+    is_training = role == "training"
+    groups = (plan.groups if is_training else plan.evaluation_groups)[rank]
     if not groups:
         return iter(())
-    feed = RayDataFeed(ray.train.get_dataset_shard(dataset_name(role, rank)))
-    return feed.pieces(waited)
+    in_order = plan.identity.preserve_order if is_training else True
+    return plan.feeds.open(role, rank, groups, in_order=in_order).pieces(waited, usage)
 
 
 class _Pusher:

@@ -3,6 +3,7 @@
 import http.client
 import itertools
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -167,6 +168,11 @@ def test_prometheus_reads_its_metrics_while_it_runs(finished: Finished) -> None:
     assert stages == {"production", "transfer", "batching", "collate"}
     rows = {s.labels["step"]: s.value for s in families["lastmile_step_output_rows"].samples}
     assert list(rows)[:2] == ["0-read", "1-where"]
+    workers = {s.labels["state"]: s.value for s in families["lastmile_worker_seconds"].samples}
+    assert set(workers) == {"read", "compute", "blocked_output", "idle"}
+    assert min(workers["read"], workers["compute"]) > 0
+    [readers] = families["lastmile_ready_readers"].samples
+    assert readers.value == len(os.sched_getaffinity(0))
     assert {
         "lastmile_trainer_busy_seconds",
         "lastmile_trainer_rows",

@@ -13,6 +13,15 @@ TWO_RANKS = {"trainers": {"replicas": 2, "gpusPerReplica": 0}}
     ("options", "training", "spec"),
     [
         pytest.param(
+            {"feed": "rayData", "rowsPerBlock": 170}, {"epochs": 2}, TWO_RANKS, id="over Ray Data"
+        ),
+        pytest.param(
+            {"rowsPerBlock": 170, "preserveOrder": True},
+            {"epochs": 2},
+            TWO_RANKS,
+            id="over readers in order, two ranks, two epochs",
+        ),
+        pytest.param(
             {"pushdown": False},
             {"shuffle": {"unit": "row", "windowRows": 1700}},
             {},

@@ -38,6 +38,11 @@ def dies_once(table, marker):
         pathlib.Path(marker).touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return table
+
+def dies_always(table):
+    if table.num_rows:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return table
 """
 BAD_ID = 7601  # a row that no step before leaves out
 RAISES: dict[str, Any] = {"function": "user_steps:raises", "options": {"bad": BAD_ID}}
@@ -235,6 +240,14 @@ def label_with_nulls() -> dict[str, Any]:
             id="a map function that exits",
         ),
         pytest.param(
+            {"pipeline": [{"map": {"function": "user_steps:dies_always"}}], "rows": 200},
+            {"user_steps": STEPS},
+            None,
+            1,
+            ["group ", " of epoch 0: 11 data workers died", "spec.dataWorkers"],
+            id="a map function that kills its worker every time",
+        ),
+        pytest.param(
             {"pipeline": [{"map": {**RAISES, "concurrency": 1}}], "rows": 200},
             {"user_steps": STEPS},
             None,
@@ -298,13 +311,17 @@ def assert_reads_well(ended: Ended) -> None:
     assert "site-packages/ray" not in ended.stdout, ended
 
 
+@pytest.mark.parametrize("feed", ["readers", "rayData"])
 def test_a_killed_data_worker_costs_no_row(
-    clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
+    feed: str, clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
 ) -> None:
     run = project()
     marker = run.folder / "died"
     step = {"map": {"function": "user_steps:dies_once", "options": {"marker": str(marker)}}}
-    run.write(clicks_spec(run, pipeline=[*CLICKS_PIPELINE, step]), {"user_steps": STEPS})
+    spec = clicks_spec(
+        run, pipeline=[*CLICKS_PIPELINE, step], options={"feed": feed, "rowsPerBlock": 170}
+    )
+    run.write(spec, {"user_steps": STEPS})
 
     ended = on_cluster.run(*run.args("--address", "auto"))
 

@@ -49,6 +49,7 @@ SAME = [
     "artifacts.uri=elsewhere/",
     "training.checkpoint.everySteps=5",
     "pipelineOptions.fusion=false",
+    "pipelineOptions.kernels=false",
     "pipelineOptions.pushdown=false",
     "pipelineOptions.feed=rayData",
     "pipeline[0].antiJoin.maxBytes=1000",

@@ -1,6 +1,7 @@
 """The planner: what is pushed to the files, what is read, what is fused, what is refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -145,6 +146,48 @@ def test_a_filter_after_a_map_is_not_pushed_past_it(
     plan = base().map("plan_maps:same").filter("user < 25").plan(root)
     assert plan.training.pushed == ()
     assert "not pushed to the files: user < 25: comes after a map step" in explain(plan)
+
+
+# steps, their options → the engine, why, whether it may be threads
+FEEDS = {
+    "no step calls Python": ({}, {}, "readers", "threads of the trainers", True),
+    "a step calls Python": ({"function": "same"}, {}, "readers", "spec.pipeline[1] calls", False),
+    "a step has resources": (
+        {"function": "same", "resources": {"cpu": 2}},
+        {},
+        "rayData",
+        "spec.pipeline[1] runs in tasks of its own",
+        False,
+    ),
+    "steps are not fused": ({}, {"fusion": False}, "rayData", "spec.pipeline[0] runs in", False),
+    "readers are asked for": ({}, {"feed": "readers"}, "readers", "feed: readers", False),
+    "Ray Data is asked for": ({}, {"feed": "rayData"}, "rayData", "feed: rayData", False),
+}
+
+
+@pytest.mark.parametrize(
+    ("step", "options", "engine", "reason", "may_be_threads"), FEEDS.values(), ids=list(FEEDS)
+)
+def test_the_feed_is_chosen_by_what_the_steps_need(
+    step: dict[str, Any],
+    options: dict[str, Any],
+    engine: str,
+    reason: str,
+    may_be_threads: bool,
+    root: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "feed_maps.py").write_text("def same(table):\n    return table\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    pipeline = base().filter("score > 0.1").with_options(**options)
+    if step:
+        more = {name: value for name, value in step.items() if name != "function"}
+        pipeline = pipeline.map(f"feed_maps:{step['function']}", **more)
+    plan = pipeline.plan(root)
+    assert (plan.feed.engine, plan.feed.may_be_threads) == (engine, may_be_threads)
+    assert reason in plan.feed.reason
+    assert f"Feed: {engine} ({plan.feed.reason})" in explain(plan)
 
 
 def test_training_and_evaluation_share_no_row_and_lose_none(root: str) -> None:

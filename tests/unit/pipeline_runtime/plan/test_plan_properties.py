@@ -243,7 +243,7 @@ def stories(draw: st.DrawFn) -> list[Told]:
 
 
 SWITCHES = st.fixed_dictionaries(
-    {name: st.booleans() for name in ("pushdown", "projection", "fusion", "broadcast")}
+    {name: st.booleans() for name in ("pushdown", "projection", "fusion", "broadcast", "kernels")}
 )
 
 

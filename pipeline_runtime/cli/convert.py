@@ -1,0 +1,177 @@
+"""`lastmile convert`: a table rewritten with each request's columns stored once."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import Progress
+
+from pipeline_runtime.cli.failures import placing
+from pipeline_runtime.cli.options import (
+    DEFAULT_STORAGE_ROOT,
+    JsonOption,
+    StorageRootOption,
+    make_console,
+)
+from pipeline_runtime.config import LoadedManifest, ParquetSource, load_manifests
+
+if TYPE_CHECKING:  # these import pyarrow, which --help does without
+    from pipeline_runtime.convert import ConversionOptions, ConversionSummary
+
+_DEFAULT_ROWS = 65_536  # convert.DEFAULT_ROWS_PER_GROUP
+_MAX_ROWS = 1 << 24
+
+
+def convert(
+    output: Annotated[
+        str, typer.Option(metavar="URI", help="Folder to write to; it appears when it is whole.")
+    ],
+    input_uri: Annotated[
+        str | None,
+        typer.Option("--input", metavar="URI", help="The table: a file, folder or glob."),
+    ] = None,
+    filename: Annotated[
+        str | None,
+        typer.Option(
+            "--filename",
+            "-f",
+            metavar="FILE",
+            help="Manifest whose dataset is converted: its parquet, requestKey, requestColumns.",
+        ),
+    ] = None,
+    request_key: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Rows with an equal value are one request."),
+    ] = None,
+    request_columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,…", help="Columns that are equal in all rows of a request: stored once."
+        ),
+    ] = None,
+    row_group_rows: Annotated[
+        int, typer.Option(min=1, max=_MAX_ROWS, help="Impressions a row group, at most.")
+    ] = _DEFAULT_ROWS,
+    compression: Annotated[
+        str | None,
+        typer.Option(help="none, snappy, gzip, brotli, lz4 or zstd; as the input if absent."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what an earlier conversion left there.")
+    ] = False,
+    storage_root: StorageRootOption = DEFAULT_STORAGE_ROOT,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a flat Parquet table with one row a request, its impressions' columns as lists.
+
+    Every command reads the result as the flat table it was made of: same rows, fewer bytes.
+    """
+    manifest = _load(filename)
+    source = _source(manifest, input_uri)
+    dataset = manifest.experiment.spec.dataset if manifest else None
+    key = request_key or (dataset.request_key if dataset else None)
+    if not key:
+        raise typer.BadParameter(
+            "must name the column that tells requests apart; give it, or spec.dataset.requestKey "
+            "in the manifest",
+            param_hint="--request-key",
+        )
+    columns: tuple[str, ...] = (dataset.request_columns or ()) if dataset else ()
+    if request_columns is not None:
+        columns = tuple(name for part in request_columns.split(",") if (name := part.strip()))
+    _check_codec(compression)
+    from pipeline_runtime.convert import ConversionOptions
+
+    options = ConversionOptions(
+        request_key=key,
+        request_columns=columns,
+        rows_per_group=row_group_rows,
+        codec=compression,
+        has_row_key=bool(dataset and dataset.row_key),
+        overwrite=overwrite,
+        key_field="--request-key" if request_key else "spec.dataset.requestKey",
+        columns_field=(
+            "--request-columns" if request_columns is not None else "spec.dataset.requestColumns"
+        ),
+    )
+    root = ""
+    if manifest and not input_uri:
+        root = manifest.experiment.spec.storage.root or storage_root
+    with placing(manifest) if manifest else contextlib.nullcontext():
+        summary = _convert(source, root, output, options)
+    _print(summary, output, as_json=as_json)
+
+
+def _load(filename: str | None) -> LoadedManifest | None:
+    if filename is None:
+        return None
+    loaded = load_manifests(filename, overrides=[])
+    if len(loaded) != 1:
+        names = ", ".join(manifest.experiment.metadata.name for manifest in loaded)
+        raise typer.BadParameter(f"must hold one experiment, got {len(loaded)}: {names}")
+    return loaded[0]
+
+
+def _source(manifest: LoadedManifest | None, uri: str | None) -> ParquetSource:
+    """The table to read: --input's, reached as the manifest says if one is given."""
+    given = manifest.experiment.spec.dataset.parquet if manifest else None
+    if uri is not None:
+        return ParquetSource(uri=uri, s3=given.s3 if given else None)
+    if given is None:
+        why = "the manifest's dataset is no Parquet table" if manifest else "got neither"
+        raise typer.BadParameter(
+            f"must be given, or a manifest (-f) with dataset.parquet; {why}", param_hint="--input"
+        )
+    return given
+
+
+def _check_codec(codec: str | None) -> None:
+    known = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
+    if codec is not None and codec not in known:
+        raise typer.BadParameter(
+            f"must be one of {', '.join(known)}, got {codec!r}", param_hint="--compression"
+        )
+
+
+def _convert(
+    source: ParquetSource, root: str, output: str, options: ConversionOptions
+) -> ConversionSummary:
+    from pipeline_runtime.convert import convert_table
+    from pipeline_runtime.sources import open_location, open_parquet
+
+    table = open_parquet(source, root)
+    console = make_console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        total = table.scan(()).pruning.rows_total
+        task = progress.add_task("rows", total=total)
+        return convert_table(
+            table,
+            open_location(output, "", source.s3),
+            options,
+            lambda written: progress.update(task, completed=written),
+        )
+
+
+def _print(summary: ConversionSummary, output: str, *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        document = {**asdict(summary), "rows_per_request": summary.rows_per_request}
+        print(json.dumps({**document, "directory": output}))
+        return
+    print(
+        f"{output}: {summary.rows:,} rows in {summary.requests:,} requests "
+        f"({summary.rows_per_request:.1f} each) of {summary.files} files, "
+        f"{summary.input_bytes / 1e6:,.1f} MB -> {summary.output_bytes / 1e6:,.1f} MB, "
+        f"{summary.elapsed_seconds:.1f} s"
+    )
+    if summary.mismatches:
+        print(
+            f"{summary.mismatches:,} rows differ from the row before in their request's columns; "
+            "each began an entry of its own: check --request-columns"
+        )
+    if summary.null_keys:
+        print(f"{summary.null_keys:,} rows have no request key; each is a request of its own")

@@ -1,0 +1,256 @@
+"""Readers that are Ray actors, one a CPU of the data workers.
+
+`ReaderPool`, an actor beside the driver, keeps as many as the cluster has room for: a node that
+joins gets its readers, a reader that died is replaced. A rank asks the pool which readers there are
+and then talks to these alone; their pieces travel through the object store.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from pipeline_runtime.errors import FeedError, LastmileError
+from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.leases import Task
+from pipeline_runtime.feed.maker import PieceMaker, Stream
+from pipeline_runtime.feed.pieces import Piece, pack, unpack
+from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
+from pipeline_runtime.plan.groups import Group
+
+# How often a rank asks which readers there are: one that has joined is at work in seconds.
+_LOOK_SECONDS = 1.0
+# The same while there is none.
+_START_SECONDS = 0.02
+# Readers that never came up, one after another, before the run ends: the image or the user's
+# environment is broken, not a node.
+_MAX_FAILED_STARTS = 10
+
+
+class Reader:
+    """The actor's class: one process, one piece at a time."""
+
+    def __init__(
+        self, streams: Mapping[str, Any], on_failure: Callable[[LastmileError], None]
+    ) -> None:
+        self._maker = PieceMaker(lambda role: ray.get(streams[role]))
+        self._on_failure = on_failure
+
+    def ping(self) -> None:
+        """Answer once the process is up."""
+
+    def make(self, role: str, task: Task) -> pa.Table:
+        """A piece, packed; the driver hears of a failure before Ray wraps it."""
+        try:
+            return pack(self._maker.make(role, task))
+        except LastmileError as error:
+            self._on_failure(error)
+            raise
+
+
+@dataclass(slots=True)
+class _Started:
+    """A reader, and the call that it answers once it is up."""
+
+    actor: Any
+    node: str
+    starting: Any | None
+
+
+class ReaderPool:
+    """The actor's class; create it by `start_pool`."""
+
+    def __init__(
+        self,
+        streams: Mapping[str, Any],
+        on_failure: Callable[[LastmileError], None],
+        labels: Mapping[str, str] | None,
+        num_trainers: int,
+    ) -> None:
+        self._arguments = (dict(streams), on_failure)
+        self._labels = labels
+        self._num_trainers = num_trainers
+        self._readers: dict[str, _Started] = {}
+        self._numbers = itertools.count()
+        self._failed_starts = 0
+
+    def readers(self, lost: Sequence[str] = ()) -> dict[str, Any]:
+        """The readers that answer, by name, once those that a rank has lost are replaced.
+
+        Raises FeedError if none comes up at all.
+        """
+        for name in lost:
+            self._drop(name)
+        self._look_at_starts()
+        self._match_nodes()
+        return {n: reader.actor for n, reader in self._readers.items() if reader.starting is None}
+
+    def _drop(self, name: str) -> None:
+        reader = self._readers.pop(name, None)
+        if reader is not None:
+            ray.kill(reader.actor)
+
+    def _look_at_starts(self) -> None:
+        starting = {r.starting: name for name, r in self._readers.items() if r.starting is not None}
+        if not starting:
+            return
+        answered, _ = ray.wait(list(starting), num_returns=len(starting), timeout=0)
+        for reference in answered:
+            name = starting[reference]
+            try:
+                ray.get(reference)
+            except ray.exceptions.RayError as error:
+                self._drop(name)
+                self._count_failed_start(error)
+            else:
+                self._readers[name].starting = None
+                self._failed_starts = 0
+
+    def _count_failed_start(self, error: Exception) -> None:
+        self._failed_starts += 1
+        if self._failed_starts < _MAX_FAILED_STARTS:
+            return
+        failure = FeedError(f"no data worker comes up, {self._failed_starts} tries: {error}")
+        _, on_failure = self._arguments
+        on_failure(failure)
+        raise failure
+
+    def _match_nodes(self) -> None:
+        room = self._room()
+        for name, reader in list(self._readers.items()):
+            if reader.node not in room:
+                self._drop(name)  # with its node
+            else:
+                room[reader.node] -= 1
+        for node, missing in room.items():
+            for _ in range(missing):
+                self._start(node)
+
+    def _room(self) -> dict[str, int]:
+        """How many readers each node takes: one a CPU that no trainer holds."""
+        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+        wanted = (self._labels or {}).items()
+        there = [node for node in nodes if node["Alive"] and wanted <= node["Labels"].items()]
+        room = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in there}
+        if not self._labels:
+            leave_room(room, self._num_trainers)
+        return room
+
+    def _start(self, node: str) -> None:
+        # Soft where trainers are on the same nodes: they may hold this one's CPUs.
+        place = NodeAffinitySchedulingStrategy(node, soft=not self._labels)
+        options = {"num_cpus": 1, "scheduling_strategy": place}
+        actor: Any = ray.remote(Reader).options(**options).remote(*self._arguments)
+        name = f"reader-{next(self._numbers)}"
+        self._readers[name] = _Started(actor=actor, node=node, starting=actor.ping.remote())
+
+
+def leave_room(room: dict[str, int], num_trainers: int) -> None:
+    """Take the trainers' CPUs from the nodes that have most, one by one; one in all stays."""
+    for _ in range(num_trainers):
+        if sum(room.values()) <= 1:
+            return
+        room[max(room, key=lambda node: room[node])] -= 1
+
+
+def start_pool(
+    streams: Mapping[str, Stream],
+    on_failure: Callable[[LastmileError], None],
+    labels: Mapping[str, str] | None,
+    num_trainers: int,
+) -> Any:
+    """Start the pool on the driver's node, and its first readers; all end with the driver.
+
+    Args:
+        streams: by their role.
+        on_failure: called where it happens with what ends the run; picklable.
+        labels: of the nodes that readers run on; None: any, beside the trainers.
+        num_trainers: CPUs that trainers hold on these nodes, where no labels keep them apart.
+    """
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    held = {role: ray.put(stream) for role, stream in streams.items()}
+    options = {"num_cpus": 0, "scheduling_strategy": here}
+    pool: Any = (
+        ray.remote(ReaderPool).options(**options).remote(held, on_failure, labels, num_trainers)
+    )
+    pool.readers.remote()
+    return pool
+
+
+class ActorCrew:
+    """The pool's readers as one rank sees them."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self._actors: dict[str, Any] = {}
+        self._lost: set[str] = set()
+        self._look: Any | None = None
+        self._looked = float("-inf")
+
+    def readers(self) -> Sequence[str]:
+        interval = _LOOK_SECONDS if self._actors else _START_SECONDS
+        if self._look is None and time.monotonic() - self._looked >= interval:
+            self._look = self._pool.readers.remote(sorted(self._lost))
+        if self._look is not None and ray.wait([self._look], timeout=0)[0]:
+            found = ray.get(self._look)
+            self._look, self._looked = None, time.monotonic()
+            self._actors = {name: actor for name, actor in found.items() if name not in self._lost}
+        return tuple(self._actors)
+
+    def ask(self, reader: str, role: str, task: Task) -> Hashable:
+        reference: Hashable = self._actors[reader].make.remote(role, task)
+        return reference
+
+    def wait(self, tickets: Sequence[Any], waited: Waited) -> Hashable | None:
+        started = time.perf_counter()
+        ready: list[Any] = []
+        if tickets:
+            ready, _ = ray.wait(list(tickets), timeout=_LOOK_SECONDS, fetch_local=False)
+        else:
+            time.sleep(_START_SECONDS)
+        waited.production += time.perf_counter() - started
+        return ready[0] if ready else None
+
+    def take(self, ticket: Any, waited: Waited) -> Piece:
+        started = time.perf_counter()
+        try:
+            [piece] = unpack(ray.get(ticket))
+        except ray.exceptions.RayTaskError:
+            raise  # the work itself failed, which the driver has heard
+        except ray.exceptions.RayError as error:
+            raise ReaderLost from error
+        waited.transfer += time.perf_counter() - started
+        return piece
+
+    def lose(self, reader: str) -> None:
+        self._lost.add(reader)
+        self._actors.pop(reader, None)
+        self._looked = float("-inf")
+
+    def close(self) -> None:
+        pass  # readers belong to the pool; what they still make for this rank goes with its tickets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorReaders:
+    """Opens feeds over the pool's readers, from any process of the run."""
+
+    pool: Any
+    piece_rows: int
+
+    def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> ReaderFeed:
+        """A feed of these groups; see `feed.base.FeedSource`."""
+        return ReaderFeed(
+            crew=ActorCrew(self.pool),
+            role=role,
+            groups=groups,
+            piece_rows=self.piece_rows,
+            in_order=in_order,
+        )

@@ -1,0 +1,121 @@
+"""Which reader makes which piece: one rank's ledger of what is left, leased and delivered.
+
+A lease is a group of row groups that one reader works through, piece after piece. What a lost
+reader had not delivered is leased again, from the first piece that is missing: every piece is
+delivered once, whatever is lost. Pure: `reader_feed` asks the readers and waits for them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pipeline_runtime.errors import FeedError
+from pipeline_runtime.plan.groups import Group
+
+# A reader that dies takes nothing with it, but a group that kills each of its readers would never
+# end; as many times as Ray Data tries a task again here.
+MAX_LOSSES_PER_GROUP = 10
+
+
+def num_pieces_of(group: Group, piece_rows: int) -> int:
+    """Pieces that `read_group` makes of a group: one, but for a unit longer than a piece."""
+    if len(group.units) > 1:
+        return 1
+    return max(1, -(-group.units[0].num_rows // piece_rows))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One piece to make; `position` is the group's place in the rank's order."""
+
+    position: int
+    group: Group
+    piece: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Sorts as the rank's rows do."""
+        return self.position, self.piece
+
+
+@dataclass(slots=True)
+class _Lease:
+    """Pieces of one group, in order, for one reader."""
+
+    position: int
+    pieces: deque[int]
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Hands out tasks; never one that is delivered or in another reader's hands."""
+
+    groups: Sequence[Group]
+    piece_rows: int
+    _unleased: deque[_Lease] = field(init=False)
+    _leases: dict[str, _Lease] = field(init=False, default_factory=dict)  # reader -> what is left
+    _losses: dict[int, int] = field(init=False, default_factory=dict)  # position -> times lost
+
+    def __post_init__(self) -> None:
+        self._unleased = deque(
+            _Lease(position, deque(range(num_pieces_of(group, self.piece_rows))))
+            for position, group in enumerate(self.groups)
+        )
+
+    def choose(self, readers: Sequence[str]) -> str:
+        """Whose task to ask for next, of readers in the order of their load: the earliest one's.
+
+        In order, the piece whose turn it is must never wait for later ones to be given out.
+        """
+        holders = [reader for reader in readers if reader in self._leases]
+        if holders:
+            return min(holders, key=lambda reader: self._leases[reader].position)
+        return readers[0]
+
+    def take(self, reader: str) -> Task | None:
+        """The next task for a reader, earliest group first; None when nothing is left to lease."""
+        lease = self._leases.pop(reader, None)
+        if lease is None:
+            if not self._unleased:
+                return None
+            lease = self._unleased.popleft()
+        task = Task(
+            position=lease.position,
+            group=self.groups[lease.position],
+            piece=lease.pieces.popleft(),
+        )
+        if lease.pieces:
+            self._leases[reader] = lease
+        return task
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a task is left that no reader was given."""
+        return bool(self._unleased or self._leases)
+
+    def lose(self, reader: str, undelivered: Iterable[Task]) -> None:
+        """Take back what a reader was to make, before everything that comes after it.
+
+        Raises FeedError if one group was lost too often to be an accident.
+        """
+        lost = {task.position: deque[int]() for task in undelivered}
+        for task in sorted(undelivered, key=lambda task: task.place):
+            lost[task.position].append(task.piece)
+        lease = self._leases.pop(reader, None)
+        if lease is not None:
+            lost.setdefault(lease.position, deque()).extend(lease.pieces)
+        for position in sorted(lost, reverse=True):
+            self._count_loss(position)
+            self._unleased.appendleft(_Lease(position, lost[position]))
+
+    def _count_loss(self, position: int) -> None:
+        self._losses[position] = self._losses.get(position, 0) + 1
+        if self._losses[position] > MAX_LOSSES_PER_GROUP:
+            group = self.groups[position]
+            raise FeedError(
+                f"group {group.index} of epoch {group.epoch}: {self._losses[position]} data "
+                "workers died while they worked on it; it may need more memory than they have "
+                "(spec.dataWorkers), or a map function crashes on its rows"
+            )

@@ -1,0 +1,181 @@
+"""The feed over readers: a rank leases its groups to them and takes the pieces that they make.
+
+The rank's own process is the coordinator of its rows: it knows what was delivered, asks readers for
+single pieces ahead of need, and leases again what a lost reader still owed. What is ahead is
+bounded in bytes, whatever the number of readers. All epochs are one stream, so that the next one's
+first pieces are made while this one ends. Readers are threads of this process (`thread_readers`) or
+actors on the data workers (`actor_readers`), behind `Crew`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pipeline_runtime.feed.base import Waited, WorkerUsage
+from pipeline_runtime.feed.leases import Ledger, Task
+from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.usage import UsageMeter
+from pipeline_runtime.plan.groups import Group
+
+# Pieces asked of a reader at a time: one that it works on, one to go on with.
+_TASKS_PER_READER = 2
+# Pieces ahead of the trainer, made or in the making: two of the largest (plan.groups).
+CREDIT_BYTES = 512 << 20
+# How much of the estimated size of a piece a new one replaces.
+_SIZE_SMOOTHING = 0.3
+
+
+class ReaderLost(Exception):
+    """A reader has gone, and what it made and did not deliver with it."""
+
+
+class Crew(Protocol):
+    """Readers, by their names, and what they are asked."""
+
+    def readers(self) -> Sequence[str]:
+        """Names of the readers that can be asked now; another call may give others."""
+        ...
+
+    def ask(self, reader: str, role: str, task: Task) -> Hashable:
+        """Ask for a piece, without waiting; the ticket stands for it."""
+        ...
+
+    def wait(self, tickets: Sequence[Hashable], waited: Waited) -> Hashable | None:
+        """Wait until one is made, or a second has passed; the time goes to `waited`."""
+        ...
+
+    def take(self, ticket: Hashable, waited: Waited) -> Piece:
+        """The piece. Raises ReaderLost, or what the reader raised."""
+        ...
+
+    def lose(self, reader: str) -> None:
+        """Never name this reader again."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what was asked and not taken."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderFeed:
+    """Pieces of one rank's groups of one stream."""
+
+    crew: Crew
+    role: str
+    groups: Sequence[Group]
+    piece_rows: int
+    in_order: bool
+
+    def pieces(self, waited: Waited, usage: WorkerUsage | None = None) -> Iterator[Piece]:
+        """Pieces as they are made, or in the groups' order; `waited` grows by the time blocked.
+
+        Raises FeedError if readers keep dying, SourceError or StepError from the work itself.
+        """
+        return _Pass(self, waited, usage or WorkerUsage()).run()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A piece that a reader was asked for."""
+
+    reader: str
+    task: Task
+
+
+class _Pass:
+    """One pass over the groups."""
+
+    def __init__(self, feed: ReaderFeed, waited: Waited, usage: WorkerUsage) -> None:
+        self._feed = feed
+        self._meter = UsageMeter(usage, waited)
+        self._waited = waited
+        self._ledger = Ledger(feed.groups, feed.piece_rows)
+        self._asked: dict[Hashable, _Asked] = {}
+        self._made: dict[tuple[int, int], Piece] = {}  # in order: those before their turn
+        self._turn = (0, 0)  # in order: the place of the piece that is given out next
+        self._piece_bytes = _expected_bytes(feed)
+
+    def run(self) -> Iterator[Piece]:
+        try:
+            while self._ask() or self._asked:
+                made = self._wait()
+                if made is None:
+                    continue
+                self._ask()  # before the trainer is busy with this piece
+                yield from [made] if not self._feed.in_order else self._in_turn()
+        finally:
+            self._feed.crew.close()
+
+    def _ask(self) -> bool:
+        """Ask readers for pieces, the idlest first; whether any is left to ask for."""
+        crew = self._feed.crew
+        load = Counter(asked.reader for asked in self._asked.values())
+        readers = crew.readers()
+        self._meter.usage.ready = len(readers)
+        while len(self._asked) + len(self._made) < self._most_ahead(len(readers)):
+            free = [name for name in readers if load[name] < _TASKS_PER_READER]
+            if not free:
+                break
+            reader = self._ledger.choose(sorted(free, key=lambda name: load[name]))
+            task = self._ledger.take(reader)
+            if task is None:
+                break
+            self._asked[crew.ask(reader, self._feed.role, task)] = _Asked(reader=reader, task=task)
+            load[reader] += 1
+        return self._ledger.has_more
+
+    def _most_ahead(self, num_readers: int) -> int:
+        fitting = max(1, int(CREDIT_BYTES / self._piece_bytes))
+        return min(fitting, num_readers * _TASKS_PER_READER)
+
+    def _wait(self) -> Piece | None:
+        """One more piece, or None if none was made in time or its reader was lost."""
+        crew = self._feed.crew
+        ticket = crew.wait(list(self._asked), self._waited)
+        if ticket is None:
+            return None
+        asked = self._asked.pop(ticket)
+        try:
+            piece = crew.take(ticket, self._waited)
+        except ReaderLost:
+            self._lose(asked)
+            return None
+        num_units = len(asked.task.group.units) if piece.header.is_last else 0
+        self._meter.deliver(asked.reader, piece.header, num_units)
+        self._piece_bytes += _SIZE_SMOOTHING * (max(1, piece.table.nbytes) - self._piece_bytes)
+        if self._feed.in_order:
+            self._made[asked.task.place] = piece
+        return piece
+
+    def _lose(self, first: _Asked) -> None:
+        """Lease again what the reader owed."""
+        owed = [t for t, asked in self._asked.items() if asked.reader == first.reader]
+        tasks = [first.task, *(self._asked.pop(ticket).task for ticket in owed)]
+        self._feed.crew.lose(first.reader)
+        self._ledger.lose(first.reader, tasks)
+
+    def _in_turn(self) -> Iterator[Piece]:
+        """The pieces whose turn has come."""
+        while (piece := self._made.pop(self._turn, None)) is not None:
+            position, index = self._turn
+            self._turn = (position + 1, 0) if piece.header.is_last else (position, index + 1)
+            yield piece
+
+
+def _expected_bytes(feed: ReaderFeed) -> float:
+    """An upper bound before the first piece has come: all columns of the largest group."""
+    return (
+        max(
+            (
+                sum(unit.num_bytes for unit in group.units)
+                * min(1.0, feed.piece_rows / max(1, sum(unit.num_rows for unit in group.units)))
+                for group in feed.groups
+            ),
+            default=1.0,
+        )
+        or 1.0
+    )

@@ -1,0 +1,76 @@
+"""Readers that are threads of the trainer's process: on one machine the fastest, nothing is sent.
+
+Decoding and the steps' kernels run without Python's lock; steps that call Python code of the user
+do not, and have their readers in processes of their own (`actor_readers`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Hashable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.leases import Task
+from pipeline_runtime.feed.maker import PieceMaker, Stream
+from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.reader_feed import ReaderFeed
+from pipeline_runtime.plan.groups import Group
+
+# A thread is never lost, so the loop has nothing to look for but its pieces.
+_WAIT_SECONDS = 60.0
+
+
+class ThreadCrew:
+    """As many threads as this rank has cores."""
+
+    def __init__(self, streams: Mapping[str, Stream], num_threads: int) -> None:
+        self._makers = {f"thread-{i}": PieceMaker(streams.__getitem__) for i in range(num_threads)}
+        # One each, so that the pieces of a group are made one after another.
+        self._threads = {name: ThreadPoolExecutor(1, f"lastmile-{name}") for name in self._makers}
+
+    def readers(self) -> Sequence[str]:
+        return tuple(self._makers)
+
+    def ask(self, reader: str, role: str, task: Task) -> Hashable:
+        return self._threads[reader].submit(self._makers[reader].make, role, task)
+
+    def wait(self, tickets: Sequence[Hashable], waited: Waited) -> Hashable | None:
+        started = time.perf_counter()
+        futures = [ticket for ticket in tickets if isinstance(ticket, Future)]
+        done, _ = wait(futures, _WAIT_SECONDS, FIRST_COMPLETED)
+        waited.production += time.perf_counter() - started
+        return next((future for future in futures if future in done), None)
+
+    def take(self, ticket: Hashable, waited: Waited) -> Piece:
+        assert isinstance(ticket, Future)
+        piece: Piece = ticket.result()
+        return piece
+
+    def lose(self, reader: str) -> None:
+        raise AssertionError(f"a thread cannot be lost: {reader}")
+
+    def close(self) -> None:
+        for thread in self._threads.values():
+            thread.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadReaders:
+    """Opens feeds over threads, in the rank's own process."""
+
+    streams: Mapping[str, Stream]
+    ranks_here: int
+
+    def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> ReaderFeed:
+        """A feed of these groups; see `feed.base.FeedSource`."""
+        num_threads = max(1, len(os.sched_getaffinity(0)) // self.ranks_here)
+        return ReaderFeed(
+            crew=ThreadCrew(self.streams, num_threads),
+            role=role,
+            groups=groups,
+            piece_rows=self.streams[role].piece_rows,
+            in_order=in_order,
+        )

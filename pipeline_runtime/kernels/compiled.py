@@ -1,0 +1,112 @@
+"""The kernels themselves, compiled by numba for fixed types; only `loading` imports this module.
+
+All arithmetic is on uint64: it wraps as the hash needs, and an unsigned index is never checked for
+being negative, which lets the compiler turn loops over items into moves of whole vectors. Read-only
+arrays (Arrow's memory) are as welcome as others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+
+from pipeline_runtime.kernels.loading import Kernels, Numbers, UInt64s
+from pipeline_runtime.kernels.splitmix import GOLDEN, STAFFORD_1, STAFFORD_2
+
+_GOLDEN, _STAFFORD_1, _STAFFORD_2 = np.uint64(GOLDEN), np.uint64(STAFFORD_1), np.uint64(STAFFORD_2)
+_0, _8 = np.uint64(0), np.uint64(8)
+_27, _30, _31 = np.uint64(27), np.uint64(30), np.uint64(31)
+_32, _64 = np.uint64(32), np.uint64(64)
+
+_UNSIGNED = (types.uint8, types.uint16, types.uint32, types.uint64)
+_INTEGERS = (*_UNSIGNED, types.int8, types.int16, types.int32, types.int64)
+
+
+def compile_kernels(is_wanted: Callable[[], bool]) -> Kernels | None:
+    """All kernels, from numba's cache where it has them; None once they are no longer wanted."""
+    pads = [(_reads(t), *_ROWS, t, _writes(t)) for t in _UNSIGNED]
+    integers = [(_reads(t), types.uint64, _writes(types.uint64)) for t in _INTEGERS]
+    compiled: list[Any] = []
+    for function, signatures in (
+        (_pad, pads),
+        (_hash_integers, integers),
+        (_hash_bytes, [(_reads(types.uint8), _OFFSETS, types.uint64, _writes(types.uint64))]),
+        (_bucket, [(types.uint64, types.uint64, _writes(types.uint64))]),
+    ):
+        if not is_wanted():
+            return None
+        compiled.append(_compile(function, signatures))
+    pad, hash_integers, hash_bytes, bucket = compiled
+    return Kernels(pad=pad, hash_integers=hash_integers, hash_bytes=hash_bytes, bucket=bucket)
+
+
+def _compile(function: Callable[..., None], signatures: Sequence[tuple[Any, ...]]) -> Any:
+    """The function compiled for these arguments and no others."""
+    typed = [types.void(*arguments) for arguments in signatures]
+    try:
+        return numba.njit(typed, nogil=True, cache=True)(function)
+    except RuntimeError:  # "no locator available": no folder that the cache could be written to
+        return numba.njit(typed, nogil=True)(function)
+
+
+def _reads(item: Any) -> Any:
+    return types.Array(item, 1, "C", readonly=True)
+
+
+def _writes(item: Any) -> Any:
+    return types.Array(item, 1, "C")
+
+
+_OFFSETS = _reads(types.uint64)
+_ROWS = (_OFFSETS, _OFFSETS, types.uint64)  # starts, lengths, and the length that they get
+
+
+@numba.njit(inline="always")
+def _mix(value: Any) -> Any:
+    """As `hashing.mix64`."""
+    value = (value ^ (value >> _30)) * _STAFFORD_1
+    value = (value ^ (value >> _27)) * _STAFFORD_2
+    return value ^ (value >> _31)
+
+
+def _pad(
+    items: Numbers, starts: UInt64s, lengths: UInt64s, length: Any, fill: Any, out: Numbers
+) -> None:
+    place = _0
+    for row in range(len(starts)):
+        start = starts[row]
+        num_filled = min(lengths[row], length)
+        for index in range(num_filled):
+            out[place + index] = items[start + index]
+        for index in range(num_filled, length):
+            out[place + index] = fill
+        place += length
+
+
+def _hash_integers(values: Numbers, salt: Any, out: UInt64s) -> None:
+    for row in range(len(values)):
+        out[row] = _mix(np.uint64(values[row]) + salt)
+
+
+def _hash_bytes(values: Any, offsets: UInt64s, salt: Any, out: UInt64s) -> None:
+    for row in range(len(out)):
+        start, end = offsets[row], offsets[row + 1]
+        total, word, shift, step = _0, _0, _0, _GOLDEN
+        for place in range(start, end):  # little-endian words of eight bytes, the last one short
+            word |= np.uint64(values[place]) << shift
+            shift += _8
+            if shift == _64:
+                total += _mix(word ^ step)
+                word, shift, step = _0, _0, step + _GOLDEN
+        if shift:
+            total += _mix(word ^ step)
+        out[row] = _mix(total + (end - start) * _GOLDEN + salt)
+
+
+def _bucket(mixed_seed: Any, num_buckets: Any, hashes: UInt64s) -> None:
+    for row in range(len(hashes)):
+        hashes[row] = ((_mix(hashes[row] ^ mixed_seed) >> _32) * num_buckets) >> _32

@@ -1,0 +1,94 @@
+"""When kernels are compiled or read from numba's cache, and who gets them.
+
+numba takes a second to import and, with an empty cache, ten to compile. Nobody waits for that: the
+first table that is worth it starts a thread that loads them, and until it is done the plain path
+does the work. A process that only sees small tables never imports numba.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+UInt64s = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[Any]
+
+# Items of one call that make loading worth it: a millisecond of the plain path.
+MIN_ITEMS = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """Functions on contiguous, aligned arrays; the last argument is written to."""
+
+    # (items, starts, lengths, length, fill, out): rows of `length` items, cut or filled up; items,
+    # fill and out are unsigned integers of one width, whatever they mean.
+    pad: Callable[[Numbers, UInt64s, UInt64s, np.uint64, np.unsignedinteger[Any], Numbers], None]
+    # (integers of any width, salt, out): see hashing._hash_integers.
+    hash_integers: Callable[[Numbers, np.uint64, UInt64s], None]
+    # (bytes, where values start and the last one ends, salt, out): see hashing._hash_byte_values.
+    hash_bytes: Callable[[npt.NDArray[np.uint8], UInt64s, np.uint64, UInt64s], None]
+    # (seed, already mixed, number of buckets, hashes): hashes become buckets, see bucket_of.
+    bucket: Callable[[np.uint64, np.uint64, UInt64s], None]
+
+
+class _Loader:
+    """The kernels of this process, loaded at most once."""
+
+    def __init__(self) -> None:
+        self.kernels: Kernels | None = None
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> threading.Thread:
+        with self._lock:
+            if self._thread is None:
+                # Not a daemon: the interpreter must not be torn down around a running compiler.
+                self._thread = threading.Thread(target=self._load, name="lastmile-kernels")
+                self._thread.start()
+            return self._thread
+
+    def _load(self) -> None:
+        try:
+            from pipeline_runtime.kernels.compiled import compile_kernels
+        except ImportError:  # not installed, or not for this numpy: the plain path it is
+            return
+        self.kernels = compile_kernels(is_wanted=threading.main_thread().is_alive)
+
+
+_LOADER = _Loader()
+
+
+def select(wanted: bool, num_items: int) -> Kernels | None:
+    """The kernels, if they are wanted and ready; never waits.
+
+    Args:
+        wanted: `pipelineOptions.kernels`.
+        num_items: items of the work at hand; from `MIN_ITEMS` on, kernels begin to be loaded.
+    """
+    if not wanted:
+        return None
+    if _LOADER.kernels is None and num_items >= MIN_ITEMS:
+        _LOADER.start()
+    return _LOADER.kernels
+
+
+def warm() -> bool:
+    """Load the kernels and wait for them. Returns False where numba is not installed."""
+    _LOADER.start().join()
+    return _LOADER.kernels is not None
+
+
+def describe(wanted: bool) -> str:
+    """Which path a step takes here and why, for people."""
+    if not wanted:
+        return "by numpy, since pipelineOptions.kernels is false"
+    if importlib.util.find_spec("numba") is None:
+        return "by numpy, since numba is not installed"
+    return "by compiled kernels, once a process has loaded them"

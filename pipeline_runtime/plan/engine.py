@@ -1,0 +1,28 @@
+"""Which engine feeds the trainers, and why: readers where they can do the work, else Ray Data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline_runtime.config.steps import PipelineOptions
+from pipeline_runtime.plan.model import FeedChoice, Stage
+from pipeline_runtime.steps.map import Map
+
+
+def choose_feed(options: PipelineOptions, stages: Sequence[Stage]) -> FeedChoice:
+    """The engine for a stream of these stages; the rows are the same with each."""
+    if options.feed == "rayData":
+        return FeedChoice(engine="rayData", reason="pipelineOptions.feed: rayData")
+    apart = next((stage for stage in stages[1:] if stage.steps), None)
+    own = apart or next((s for s in stages if s.resources or s.concurrency), None)
+    if own is not None:
+        step = own.steps[0]
+        return FeedChoice(engine="rayData", reason=f"{step.path} runs in tasks of its own")
+    if options.feed == "readers":
+        return FeedChoice(engine="readers", reason="pipelineOptions.feed: readers")
+    python = [step for stage in stages for step in stage.steps if isinstance(step.transform, Map)]
+    if python:
+        reason = f"in processes, since {python[0].path} calls Python"
+        return FeedChoice(engine="readers", reason=reason)
+    reason = "on one machine as threads of the trainers"
+    return FeedChoice(engine="readers", reason=reason, may_be_threads=True)

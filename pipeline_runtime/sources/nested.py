@@ -1,0 +1,240 @@
+"""The nested layout: one row a request, its own columns once, its impressions' columns as lists.
+
+A file says of itself that it is nested, in its key-value metadata, as JSON under `METADATA_KEY`:
+
+    {"version": 1, "requestKey": "request_id",
+     "columns": [{"name": "user_id", "type": "int64", "of": "request"}, …],   in flat order
+     "rowGroups": [{"requests": 820, "rows": 16384}, …]}
+
+So a reader needs no manifest, and knows the flat rows of every row group from the footer alone.
+`COUNT_COLUMN` stands beside the data: the impressions of each request, so that request columns are
+read without reading an impression column. `convert` writes these files, `parquet` reads them as the
+flat table they were made of; `NestedRows` is what lies between, for who wants requests once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline_runtime.errors import SourceError
+from pipeline_runtime.sources.repeating import repeat_rows
+
+METADATA_KEY = "lastmile.nested"
+VERSION = 1
+COUNT_COLUMN = "_lastmile_num_rows"
+_REQUEST, _IMPRESSION = "request", "impression"
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NestedLayout:
+    """Which columns a nested file holds once a request, and which once an impression."""
+
+    request_key: str
+    request_columns: tuple[str, ...]  # the key among them
+    columns: tuple[str, ...]  # all, in the flat table's order
+
+    def is_request_column(self, name: str) -> bool:
+        return name in self.request_columns
+
+    def flat_schema(self, stored: pa.Schema) -> pa.Schema:
+        """The schema of the flat rows, from that of the file."""
+        return pa.schema([self._flat_field(stored.field(name)) for name in self.columns])
+
+    def _flat_field(self, field: pa.Field) -> pa.Field:
+        if self.is_request_column(field.name):
+            return field
+        return pa.field(field.name, field.type.value_type, field.type.value_field.nullable)
+
+    def stored_schema(self, flat: pa.Schema) -> pa.Schema:
+        """The schema of the file, from that of the flat rows: `flat_schema` the other way."""
+        fields = [
+            field if self.is_request_column(field.name) else _listed(field)
+            for field in (flat.field(name) for name in self.columns)
+        ]
+        return pa.schema([pa.field(COUNT_COLUMN, pa.int32(), nullable=False), *fields])
+
+
+def _listed(field: pa.Field) -> pa.Field:
+    element = pa.field("element", field.type, field.nullable)
+    return pa.field(field.name, pa.list_(element), nullable=False)
+
+
+def build_metadata(
+    layout: NestedLayout, flat: pa.Schema, row_groups: Sequence[tuple[int, int]]
+) -> dict[str, str]:
+    """What a nested file says of itself; `row_groups` are (requests, flat rows) of each."""
+    columns = [
+        {
+            "name": name,
+            "type": str(flat.field(name).type),
+            "of": _REQUEST if layout.is_request_column(name) else _IMPRESSION,
+        }
+        for name in layout.columns
+    ]
+    document = {
+        "version": VERSION,
+        "requestKey": layout.request_key,
+        "columns": columns,
+        "rowGroups": [{"requests": requests, "rows": rows} for requests, rows in row_groups],
+    }
+    return {METADATA_KEY: json.dumps(document)}
+
+
+def parse_footer(
+    metadata: pq.FileMetaData, stored: pa.Schema, path: str
+) -> tuple[NestedLayout, tuple[int, ...]] | None:
+    """A nested file's layout and the flat rows of its row groups; None for a flat file.
+
+    Raises SourceError if the file was written by a newer release, or rewritten by a tool that
+    copied the metadata without knowing what they say.
+    """
+    text = (metadata.metadata or {}).get(METADATA_KEY.encode())
+    if text is None:
+        return None
+    try:
+        document = json.loads(text)
+        if document["version"] != VERSION:
+            raise SourceError(
+                f"{path}: nested layout of version {document['version']!r}, this release reads "
+                f"{VERSION}; read it with the release that wrote it, or convert the table again"
+            )
+        layout = _parse_layout(document)
+        groups = [(int(group["requests"]), int(group["rows"])) for group in document["rowGroups"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise SourceError(_rewritten(path, f"its {METADATA_KEY} metadata do not parse")) from error
+    _check_layout(layout, stored, path)
+    requests = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+    if [group[0] for group in groups] != requests:
+        raise SourceError(_rewritten(path, "its row groups are not those it was written with"))
+    return layout, tuple(rows for _, rows in groups)
+
+
+def _parse_layout(document: Any) -> NestedLayout:
+    columns = document["columns"]
+    return NestedLayout(
+        request_key=document["requestKey"],
+        request_columns=tuple(c["name"] for c in columns if c["of"] == _REQUEST),
+        columns=tuple(c["name"] for c in columns),
+    )
+
+
+def _check_layout(layout: NestedLayout, stored: pa.Schema, path: str) -> None:
+    if set(stored.names) != {COUNT_COLUMN, *layout.columns}:
+        raise SourceError(_rewritten(path, "its columns are not those it was written with"))
+    for name in layout.columns:
+        kind = stored.field(name).type
+        if not layout.is_request_column(name) and not pa.types.is_list(kind):
+            raise SourceError(_rewritten(path, f"impression column {name!r} is {kind}, no list"))
+
+
+def _rewritten(path: str, what: str) -> str:
+    return (
+        f"{path}: not a whole nested file: {what}; another tool rewrote it: convert the flat table "
+        "again with `lastmile convert`"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NestedRows:
+    """Rows with their requests' columns once: row i belongs to the request that `counts` says."""
+
+    requests: pa.Table  # a row a request
+    impressions: pa.Table  # a row a flat row, requests one after another
+    counts: Int64Array  # flat rows of each request, at least 1
+
+    @property
+    def num_rows(self) -> int:
+        """Flat rows."""
+        return int(self.counts.sum())
+
+    def slice(self, first: int, num_rows: int) -> NestedRows:
+        """Flat rows [first, first + num_rows); requests that the ends cut stay with fewer rows."""
+        ends = np.cumsum(self.counts)
+        last = first + num_rows
+        start = int(np.searchsorted(ends, first, side="right"))
+        stop = int(np.searchsorted(ends, last, side="left")) + 1 if num_rows else start
+        kept = ends[start:stop].clip(max=last) - (ends - self.counts)[start:stop].clip(min=first)
+        return NestedRows(
+            requests=self.requests.slice(start, stop - start),
+            impressions=self.impressions.slice(first, num_rows),
+            counts=kept,
+        )
+
+    def expand(self, columns: Sequence[str]) -> pa.Table:
+        """The flat rows, request columns repeated; `columns` in the order asked for."""
+        table = pa.table({"": pa.nulls(self.num_rows)}).select([])  # knows its rows, has no column
+        for name in columns:
+            if name in self.requests.column_names:
+                column = repeat_rows(self.requests[name], self.counts)
+            else:
+                column = self.impressions[name]
+            table = table.append_column(name, column)
+        return table
+
+
+def read_nested(
+    file: pq.ParquetFile,
+    row_group: int,
+    layout: NestedLayout,
+    columns: Sequence[str],
+    max_requests: int | None,
+) -> Iterator[NestedRows]:
+    """A row group's requests in order, at most `max_requests` at once; None: all of them.
+
+    Raises ArrowInvalid if lists and counts disagree.
+    """
+    stored = [COUNT_COLUMN, *columns]
+    if max_requests is None:
+        tables: Iterable[pa.Table] = [
+            file.read_row_group(row_group, columns=stored, use_threads=False)
+        ]
+    else:
+        batches = file.iter_batches(
+            batch_size=max_requests, row_groups=[row_group], columns=stored, use_threads=False
+        )
+        tables = (pa.Table.from_batches([batch]) for batch in batches)
+    return (_unnest(table, layout, columns) for table in tables)
+
+
+def _unnest(table: pa.Table, layout: NestedLayout, columns: Sequence[str]) -> NestedRows:
+    counts = table.column(COUNT_COLUMN).to_numpy().astype(np.int64)
+    once = [name for name in columns if layout.is_request_column(name)]
+    flat = {name: _flatten(table.column(name)) for name in columns if name not in once}
+    if counts.min(initial=1) < 1 or any(len(c) != counts.sum() for c in flat.values()):
+        raise pa.ArrowInvalid("lists and counts of rows disagree")
+    return NestedRows(requests=table.select(once), impressions=pa.table(flat), counts=counts)
+
+
+def _flatten(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    chunks = [chunk.flatten() for chunk in column.chunks]
+    return pa.chunked_array(chunks, type=column.type.value_type)
+
+
+def cut_rows(parts: Iterable[NestedRows], max_rows: int) -> Iterator[NestedRows]:
+    """The same rows with exactly `max_rows` flat rows each, but for the last."""
+    held: NestedRows | None = None
+    for part in parts:
+        held = part if held is None else _join(held, part)
+        while held.num_rows >= max_rows:
+            yield held.slice(0, max_rows)
+            held = held.slice(max_rows, held.num_rows - max_rows)
+    if held is not None and held.num_rows:
+        yield held
+
+
+def _join(left: NestedRows, right: NestedRows) -> NestedRows:
+    return NestedRows(
+        requests=pa.concat_tables([left.requests, right.requests]),
+        impressions=pa.concat_tables([left.impressions, right.impressions]),
+        counts=np.concatenate([left.counts, right.counts]),
+    )

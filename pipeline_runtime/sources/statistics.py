@@ -1,0 +1,102 @@
+"""Pruning of nested row groups: what a predicate on flat columns says of lists' items.
+
+pyarrow prunes by the statistics of plain columns only. A Parquet file has the same statistics of
+the items of a list, so they are handed to pyarrow as what a row group guarantees, in the way that
+partition folders are, and its own simplification of the predicate decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+
+from pipeline_runtime.sources.nested import NestedLayout
+
+_Kind = Callable[[pa.DataType], bool]
+# As in expressions.pushdown: kinds whose statistics compare as their values do.
+_TEXT: tuple[_Kind, ...] = (pa.types.is_string, pa.types.is_large_string)
+_FLOATS: tuple[_Kind, ...] = (pa.types.is_float32, pa.types.is_float64)
+
+
+def has_statistics(kind: pa.DataType) -> bool:
+    """Whether row groups can be left out by a predicate on a column of this type."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_date32(kind)
+        or pa.types.is_timestamp(kind)
+        or any(is_kind(kind) for is_kind in (*_TEXT, *_FLOATS))
+    )
+
+
+def leaf_path(layout: NestedLayout, name: str) -> str:
+    """The path in a nested file of a column whose flat values are no lists or structs."""
+    return name if layout.is_request_column(name) else f"{name}.list.element"
+
+
+def surviving_row_groups(
+    fragment: Any, layout: NestedLayout, keep: pads.Expression, schema: pa.Schema
+) -> list[int]:
+    """Indices of the row groups that may hold a flat row for which `keep` is true."""
+    metadata = fragment.metadata
+    text = str(keep)  # names every column it reads; a name too many costs a look at statistics
+    columns = [n for n in layout.columns if n in text and has_statistics(schema.field(n).type)]
+    leaves = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    known = [(n, leaves[path]) for n in columns if (path := leaf_path(layout, n)) in leaves]
+    pieces = []
+    for index in range(metadata.num_row_groups):
+        guarantee = fragment.partition_expression
+        for name, leaf in known:
+            chunk = metadata.row_group(index).column(leaf)
+            for bound in _bounds(name, chunk, schema.field(name).type):
+                guarantee = guarantee & bound
+        pieces.append(
+            fragment.format.make_fragment(
+                fragment.path,
+                fragment.filesystem,
+                partition_expression=guarantee,
+                row_groups=[index],
+            )
+        )
+    dataset = pads.FileSystemDataset(pieces, schema, fragment.format, fragment.filesystem)
+    return sorted(
+        group.id for piece in dataset.get_fragments(filter=keep) for group in piece.row_groups
+    )
+
+
+def _bounds(name: str, chunk: pq.ColumnChunkMetaData, kind: pa.DataType) -> Iterator[Any]:
+    """What statistics say of every value of a row group's column."""
+    statistics = chunk.statistics
+    if statistics is None or not statistics.has_null_count:
+        return
+    column = pads.field(name)
+    if statistics.null_count == chunk.num_values:
+        yield column.is_null()
+        return
+    if statistics.null_count == 0:
+        yield column.is_valid()
+    if statistics.has_min_max:
+        low, high = (_scalar(raw, kind) for raw in (statistics.min_raw, statistics.max_raw))
+        yield _or_null(column >= low, column, statistics.null_count)
+        yield _or_null(column <= high, column, statistics.null_count)
+
+
+def _or_null(test: Any, column: Any, null_count: int) -> Any:
+    return test | column.is_null() if null_count else test
+
+
+def _scalar(raw: Any, kind: pa.DataType) -> pa.Scalar:
+    """A bound as Parquet stores it, as a value of the column's type; exact to the nanosecond."""
+    if any(is_kind(kind) for is_kind in _TEXT):
+        return pa.scalar(raw.decode(), type=kind)
+    if pa.types.is_unsigned_integer(kind):
+        return pa.scalar(raw % (1 << max(32, kind.bit_width)), type=kind)
+    if pa.types.is_timestamp(kind):
+        return pa.scalar(raw, type=pa.int64()).cast(kind)
+    if pa.types.is_date32(kind):
+        return pa.scalar(raw, type=pa.int32()).cast(kind)
+    return pa.scalar(raw, type=kind)

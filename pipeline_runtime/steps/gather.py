@@ -1,0 +1,115 @@
+"""Rows of columns picked by number: Arrow's take, and a faster one for lists of numbers.
+
+Arrow moves the items of a picked list one by one (about 1 GB/s for int64, an eighth of that for
+int8), but the bytes of a picked binary value at once. A list of fixed-width numbers is a binary
+value in all but name, so such columns are taken as binary ones; their buffers are shared, not
+copied. Whatever has nulls among its items, or items of no fixed width, goes Arrow's own way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Int64s = npt.NDArray[np.int64]
+
+_MAX_INT32 = 2**31 - 1
+
+
+def take_rows(column: pa.ChunkedArray, indices: Int64s, *, kernels: bool = True) -> pa.ChunkedArray:
+    """The values at `indices`, which are from 0 to the column's length less 1, in their order.
+
+    Args:
+        kernels: False for Arrow's own take whatever the type; the values are the same.
+    """
+    if kernels and len(indices) and _is_list_of_numbers(column.type):
+        taken = _take_chunks(column, indices)
+        if taken is not None:
+            return pa.chunked_array(taken)
+    return column.take(pa.array(indices))
+
+
+def _take_chunks(column: pa.ChunkedArray, indices: Int64s) -> list[pa.Array] | None:
+    """Chunk by chunk where the indices ascend; else all chunks have to become one, by a copy."""
+    if column.num_chunks > 1 and (indices[1:] < indices[:-1]).any():
+        column = pa.chunked_array([pa.concat_arrays(column.chunks)])
+    ends = np.cumsum([len(chunk) for chunk in column.chunks])
+    parts = np.split(indices, np.searchsorted(indices, ends[:-1]))
+    taken = []
+    for chunk, end, part in zip(column.chunks, ends, parts, strict=True):
+        array = _take_lists(chunk, part - (end - len(chunk))) if len(part) else None
+        if array is not None:
+            taken.append(array)
+        elif len(part):
+            return None
+    return taken
+
+
+def cut_lists(array: pa.Array, starts: Int64s, lengths: Int64s) -> pa.Array | None:
+    """The same lists with just the items from `starts` on, `lengths` a list.
+
+    Args:
+        array: of lists, whose items are in ascending places.
+        starts: where each list's items begin among `array.values`; within the list.
+        lengths: items that stay; none of a null list.
+
+    Returns:
+        The lists, or None if Arrow's own way is needed: items of no fixed width, or with nulls.
+    """
+    items = array.values
+    if len(array) == 0 or items.null_count or not _is_list_of_numbers(array.type):
+        return None
+    bounds = np.stack([starts, starts + lengths], axis=1).ravel()
+    wanted = np.arange(0, len(bounds), 2)  # the odd ones lie between two lists' items
+    return _as_lists(array.type, _as_binary(items, bounds).take(pa.array(wanted)), _validity(array))
+
+
+def _is_list_of_numbers(data_type: pa.DataType) -> bool:
+    if not (pa.types.is_list(data_type) or pa.types.is_large_list(data_type)):
+        return False
+    item = data_type.value_type
+    return bool(pa.types.is_primitive(item) and item.bit_width % 8 == 0)
+
+
+def _take_lists(array: pa.Array, indices: Int64s) -> pa.Array | None:
+    """None if an item is null, or if there are more items than the type's offsets can count."""
+    if array.values.null_count:
+        return None
+    offsets = array.offsets.to_numpy().astype(np.int64, copy=False)
+    taken = _as_binary(array.values, offsets, _validity(array)).take(pa.array(indices))
+    return _as_lists(array.type, taken, taken.buffers()[0] if taken.null_count else None)
+
+
+def _as_binary(items: pa.Array, bounds: Int64s, validity: pa.Buffer | None = None) -> pa.Array:
+    """One binary value between each two bounds, which count items, over the items' memory."""
+    width = items.type.bit_width // 8
+    offsets = pa.py_buffer((bounds + items.offset) * width)
+    data = items.buffers()[1] or pa.py_buffer(b"")
+    return pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, [validity, offsets, data])
+
+
+def _as_lists(
+    data_type: pa.DataType, binary: pa.Array, validity: pa.Buffer | None
+) -> pa.Array | None:
+    """The binary values, in fresh memory, as the lists that they are; None if they are too many."""
+    width = data_type.value_type.bit_width // 8
+    offsets = np.frombuffer(binary.buffers()[1], np.int64, len(binary) + 1) // width
+    if pa.types.is_list(data_type):
+        if offsets[-1] > _MAX_INT32:
+            return None
+        offsets = offsets.astype(np.int32)
+    items = pa.Array.from_buffers(
+        data_type.value_type, int(offsets[-1]), [None, binary.buffers()[2]], null_count=0
+    )
+    return pa.Array.from_buffers(
+        data_type, len(binary), [validity, pa.py_buffer(offsets)], children=[items]
+    )
+
+
+def _validity(array: pa.Array) -> pa.Buffer | None:
+    """A bit a value from the first bit on, wherever the array starts in its own."""
+    if array.null_count == 0:
+        return None
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))

@@ -1,0 +1,275 @@
+"""`lastmile convert`: what it writes and says, and what it refuses."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline_runtime.cli import main
+from pipeline_runtime.config import ParquetSource
+from pipeline_runtime.convert import MARKER_NAME, ConversionOptions, convert_table, windows
+from pipeline_runtime.errors import ManifestError
+from pipeline_runtime.sources import ParquetTable, open_location, open_parquet
+
+MANIFEST = """
+apiVersion: experiments.lastmile.dev/v1alpha1
+kind: DatasetExperiment
+metadata: {name: nest}
+spec:
+  dataset:
+    parquet: {uri: t/}
+    rowKey: [id]
+    requestKey: request
+    requestColumns: [user]
+"""
+ROWS = {
+    "id": [1, 2, 3, 4, 5, 6],
+    "request": [7, 8, 7, 7, None, None],
+    "user": ["a", "b", "a", "c", "d", "d"],
+    "score": [0.5] * 6,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "build/t").mkdir(parents=True)
+    pq.write_table(pa.table(ROWS), tmp_path / "build/t/a.parquet", compression="gzip")
+    (tmp_path / "nest.yaml").write_text(MANIFEST)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class Command:
+    """The command line, and what it printed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capture: Any) -> None:
+        self.monkeypatch, self.capture = monkeypatch, capture
+        self.out = self.error = ""
+
+    def __call__(self, *arguments: str) -> int:
+        self.monkeypatch.setattr(sys, "argv", ["/usr/bin/lastmile", "convert", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        captured = self.capture.readouterr()
+        self.out, self.error = captured.out, " ".join(captured.err.split())
+        return int(caught.value.code or 0)
+
+
+@pytest.fixture
+def convert(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+def open_(uri: Path | str) -> ParquetTable:
+    return open_parquet(ParquetSource(uri=str(uri)), "")
+
+
+def ids(table: ParquetTable) -> list[int]:
+    parts = [t for unit in table.scan(()).units for t in table.read(unit, ["id"], 100)]
+    return [value for part in parts for value in part.column("id").to_pylist()]
+
+
+FLAGS = ("--input", "build/t", "--request-key", "request", "--request-columns", "user")
+
+
+def test_a_summary_tells_rows_requests_and_what_did_not_fit(folder: Path, convert: Command) -> None:
+    assert convert(*FLAGS, "--output", "out") == 0
+    assert convert.out.startswith("out: 6 rows in 5 requests (1.2 each) of 1 files, ")
+    assert "1 rows differ from the row before in their request's columns" in convert.out
+    assert "2 rows have no request key; each is a request of its own" in convert.out
+    assert ids(open_("out")) == [1, 3, 4, 2, 5, 6]
+    assert not list(folder.glob(".*"))
+
+
+def test_a_manifest_gives_table_key_and_columns(folder: Path, convert: Command) -> None:
+    assert convert("-f", "nest.yaml", "--output", "out", "--json") == 0
+    summary = json.loads(convert.out)
+    assert (summary["rows"], summary["requests"], summary["mismatches"]) == (6, 5, 1)
+    assert summary["output_bytes"] == Path("out/a.parquet").stat().st_size
+    assert open_("out").schema.names == list(ROWS)  # rowKey is the identity: no other is added
+
+
+def test_a_flag_wins_over_the_manifest(folder: Path, convert: Command) -> None:
+    assert convert("-f", "nest.yaml", "--request-key", "user", "--output", "out") == 0
+    assert "6 rows in 4 requests" in convert.out
+
+
+def test_codec_and_row_groups_are_as_asked_else_the_input_s(folder: Path, convert: Command) -> None:
+    assert convert(*FLAGS, "--output", "out") == 0
+    assert (
+        convert(*FLAGS, "--output", "small", "--row-group-rows", "2", "--compression", "snappy")
+        == 0
+    )
+    kept, asked = (pq.read_metadata(f"{name}/a.parquet") for name in ("out", "small"))
+    assert kept.row_group(0).column(0).compression == "GZIP"
+    assert asked.row_group(0).column(0).compression == "SNAPPY"
+    assert (kept.num_row_groups, asked.num_row_groups) == (1, 3)
+
+
+WINDOWS = {
+    "a request that would be cut goes to the next": ([0, 0, 0, 1, 1, 1, 2, 2, 2], 5, [3, 3, 3]),
+    "requests that fit are not held back": ([0, 0, 1, 1, 2, 2], 4, [4, 2]),
+    "a request longer than a window is cut": ([0, 1, 1, 1, 1, 1], 2, [1, 2, 2, 1]),
+    "rows without a key are cut anywhere": ([None] * 5, 2, [2, 2, 1]),
+}
+
+
+@pytest.mark.parametrize(("keys", "window", "sizes"), WINDOWS.values(), ids=WINDOWS)
+def test_windows_end_between_requests(
+    tmp_path: Path, keys: list[int | None], window: int, sizes: list[int]
+) -> None:
+    table = pa.table({"id": range(len(keys)), "request": pa.array(keys, pa.int64())})
+    pq.write_table(table, tmp_path / "a.parquet")
+    options = ConversionOptions(request_key="request", rows_per_group=window)
+    convert_table(open_(tmp_path / "a.parquet"), open_location(f"{tmp_path}/o"), options)
+    nested = open_(tmp_path / "o")
+    assert [unit.num_rows for unit in nested.scan(()).units] == sizes
+    assert ids(nested) == list(range(len(keys)))
+
+
+def test_windows_of_wide_rows_are_cut_by_their_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pa.table({"id": range(60), "request": [i // 5 for i in range(60)]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=20)
+    row_bytes = table.nbytes // table.num_rows
+    monkeypatch.setattr(windows, "MAX_WINDOW_BYTES", 22 * row_bytes)
+    options = ConversionOptions(request_key="request")
+    summary = convert_table(open_(tmp_path / "a.parquet"), open_location(f"{tmp_path}/o"), options)
+    assert summary.requests == 12
+    assert [unit.num_rows for unit in open_(tmp_path / "o").scan(()).units] == [35, 20, 5]
+
+
+def test_files_that_readers_would_pass_over_are_refused(tmp_path: Path) -> None:
+    for name in ("_a", "_b"):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table(ROWS), tmp_path / name / "x.parquet")
+    source = ParquetSource(uris=(f"{tmp_path}/_a", f"{tmp_path}/_b"))
+    with pytest.raises(ManifestError, match="--input: must have names that readers see, got '_a/"):
+        convert_table(
+            open_parquet(source, ""),
+            open_location(f"{tmp_path}/out"),
+            ConversionOptions(request_key="request"),
+        )
+
+
+def test_a_second_call_is_refused_and_may_replace_the_first(folder: Path, convert: Command) -> None:
+    assert convert(*FLAGS, "--output", "out") == 0
+    assert convert(*FLAGS, "--output", "out") == 2
+    assert "--output: out: must be empty or new, holds a table converted earlier" in convert.error
+    assert convert(*FLAGS[:4], "--output", "out", "--overwrite") == 0
+    assert "of 1 files" in convert.out
+    assert open_("out").layouts[0].request_columns == ("request",)
+    assert not list(folder.glob(".*"))
+
+
+def test_a_conversion_that_fails_leaves_what_was_there(folder: Path, convert: Command) -> None:
+    assert convert(*FLAGS, "--output", "out") == 0
+    before = ids(open_("out"))
+    path = folder / "build/t/b.parquet"
+    pq.write_table(pa.table({**ROWS, "id": range(6)}), path)
+    data = bytearray(path.read_bytes())
+    data[4:200] = b"\xff" * 196
+    path.write_bytes(data)
+    assert convert(*FLAGS, "--output", "out", "--overwrite") == 3
+    assert "b.parquet: cannot read row group 0" in convert.error
+    assert ids(open_("out")) == before
+    assert not list(folder.glob(".*"))
+
+
+def test_an_object_store_s_marker_says_whether_the_table_is_whole(tmp_path: Path) -> None:
+    pq.write_table(pa.table(ROWS), tmp_path / "a.parquet")
+    output = open_location(f"local://{tmp_path}/out")  # through fsspec: no renames are relied on
+    options = ConversionOptions(request_key="request")
+    stopped: list[dict[str, Any]] = []
+
+    def stop(_: int) -> None:
+        stopped.append(json.loads((tmp_path / "out" / MARKER_NAME).read_text()))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert_table(open_(tmp_path / "a.parquet"), output, options, stop)
+    assert stopped == [{"version": 1, "complete": False}]
+    assert not (tmp_path / "out").exists()
+    convert_table(open_(tmp_path / "a.parquet"), output, options)
+    assert json.loads((tmp_path / "out" / MARKER_NAME).read_text())["complete"] is True
+    assert sorted(ids(open_(tmp_path / "out"))) == ROWS["id"]
+
+
+def test_a_column_of_the_layout_s_own_name_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"k": [1], "_lastmile_num_rows": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(ManifestError, match="--input: must have no column '_lastmile_num_rows'"):
+        convert_table(
+            open_(tmp_path / "a.parquet"),
+            open_location(f"{tmp_path}/out"),
+            ConversionOptions(request_key="k"),
+        )
+
+
+REFUSED = {
+    "an unknown key": (
+        ("--input", "build/t", "--request-key", "request_"),
+        2,
+        "--request-key: must be a column of the table, got 'request_'; did you mean 'request'?",
+    ),
+    "unknown columns": (
+        (*FLAGS[:4], "--request-columns", "usr,nothing"),
+        2,
+        "--request-columns: must be a column of the table, got 'usr'; did you mean 'user'?",
+    ),
+    "a column of the manifest": (
+        ("-f", "nest.yaml", "--input", "build/other"),
+        2,
+        "nest.yaml:10:5: spec.dataset.requestColumns: must be a column of the table, got 'user'",
+    ),
+    "a key of floats": (
+        ("--input", "build/t", "--request-key", "score"),
+        2,
+        "--request-key: column 'score': must be of a type with exact equality, got double",
+    ),
+    "no key": (("--input", "build/t"), 2, "must name the column that tells requests apart"),
+    "no table": (("--request-key", "request"), 2, "must be given, or a manifest (-f) with"),
+    "a table that is not there": (
+        ("--input", "build/x", "--request-key", "request"),
+        3,
+        "build/x: nothing is there",
+    ),
+    "a table that is no Parquet": (
+        ("--input", "nest.yaml", "--request-key", "request"),
+        3,
+        "nest.yaml: cannot read the Parquet footer",
+    ),
+    "an unknown codec": (
+        (*FLAGS, "--compression", "zip"),
+        2,
+        "must be one of none, snappy, gzip, brotli, lz4, zstd, got 'zip'",
+    ),
+    "somebody's folder": (
+        (*FLAGS, "--output", "build/other", "--overwrite"),
+        2,
+        "build/other: must be empty or new, or an earlier conversion's; it holds 'a.parquet'",
+    ),
+    "a file": ((*FLAGS, "--output", "nest.yaml"), 2, "must be a folder, is a file; name another"),
+    "the input": (
+        (*FLAGS, "--output", "build/t", "--overwrite"),
+        2,
+        "--output: must be apart from the input, got a folder that holds",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_is_refused_with_the_flag_or_field(
+    folder: Path, convert: Command, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    (folder / "build/other").mkdir()
+    pq.write_table(pa.table({"request": [1]}), folder / "build/other/a.parquet")
+    output = () if "--output" in arguments else ("--output", "out")
+    assert convert(*arguments, *output) == code
+    assert message in convert.error.replace("│ ", "")
+    assert sorted(path.name for path in folder.iterdir()) == ["build", "nest.yaml"]
+    assert pq.read_table(folder / "build/t/a.parquet").num_rows == 6

@@ -1,0 +1,79 @@
+"""The ledger of pieces: each is delivered once, whichever readers are lost on the way."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline_runtime.errors import FeedError
+from pipeline_runtime.feed.leases import MAX_LOSSES_PER_GROUP, Ledger, Task, num_pieces_of
+from pipeline_runtime.plan import Group
+from pipeline_runtime.sources import Unit
+
+PIECE_ROWS = 10
+
+
+def group(index: int, *rows: int) -> Group:
+    units = tuple(Unit(file=0, row_group=i, num_rows=n, num_bytes=n) for i, n in enumerate(rows))
+    return Group(epoch=0, index=index, units=units)
+
+
+@pytest.mark.parametrize(
+    ("rows", "pieces"),
+    [((0,), 1), ((10,), 1), ((11,), 2), ((25,), 3), ((4, 5), 1)],  # 10 is a piece, 11 are two
+)
+def test_a_group_has_one_piece_unless_its_unit_is_longer(
+    rows: tuple[int, ...], pieces: int
+) -> None:
+    assert num_pieces_of(group(0, *rows), PIECE_ROWS) == pieces
+
+
+@given(
+    lengths=st.lists(st.integers(0, 45), max_size=8),
+    choices=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=60),
+)
+def test_every_piece_is_delivered_once(lengths: list[int], choices: list[tuple[str, int]]) -> None:
+    groups = [group(index, rows) for index, rows in enumerate(lengths)]
+    ledger = Ledger(groups, PIECE_ROWS)
+    held: dict[str, list[Task]] = {"a": [], "b": [], "c": []}
+    delivered: list[tuple[int, int]] = []
+    losses = 0
+    everyone = [(reader, 1) for _ in range(200) for reader in "abc"]
+    for reader, action in [*choices, *everyone]:
+        if action == 0 and losses < MAX_LOSSES_PER_GROUP:
+            ledger.lose(reader, held[reader])
+            held[reader], losses = [], losses + 1
+        elif action == 1 and held[reader]:
+            delivered.append(held[reader].pop(0).place)
+        elif (task := ledger.take(reader)) is not None:
+            held[reader].append(task)
+    assert not ledger.has_more
+    wanted = [(i, p) for i, g in enumerate(groups) for p in range(num_pieces_of(g, PIECE_ROWS))]
+    assert sorted(delivered) == wanted
+
+
+def test_what_was_lost_comes_before_what_follows_it() -> None:
+    ledger = Ledger([group(0, 30), group(1, 10)], PIECE_ROWS)
+    first = ledger.take("a")
+    assert first is not None
+    ledger.lose("a", [first])
+    again = [ledger.take("b") for _ in range(4)]
+    assert [task.place for task in again if task] == [(0, 0), (0, 1), (0, 2), (1, 0)]
+
+
+def test_the_reader_of_the_earliest_group_is_asked_first() -> None:
+    ledger = Ledger([group(0, 20), group(1, 20), group(2, 20)], PIECE_ROWS)
+    ledger.take("b")
+    ledger.take("c")
+    assert ledger.choose(["a", "c", "b"]) == "b"
+    assert ledger.choose(["a", "c"]) == "c"
+    assert ledger.choose(["a"]) == "a"
+
+
+def test_a_group_that_kills_its_readers_ends_the_run() -> None:
+    ledger = Ledger([group(0, 10)], PIECE_ROWS)
+    for _ in range(MAX_LOSSES_PER_GROUP):
+        task = ledger.take("a")
+        assert task is not None
+        ledger.lose("a", [task])
+    with pytest.raises(FeedError, match=r"group 0 of epoch 0: 11 data workers died"):
+        ledger.lose("a", [task])

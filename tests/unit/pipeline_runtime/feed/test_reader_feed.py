@@ -1,0 +1,169 @@
+"""The feed over readers: whatever they do, every piece once, in order if asked, never far ahead."""
+
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline_runtime import Pipeline
+from pipeline_runtime.errors import StepError
+from pipeline_runtime.feed import reader_feed
+from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.leases import Task, num_pieces_of
+from pipeline_runtime.feed.maker import PieceMaker, Stream
+from pipeline_runtime.feed.pieces import Header, Piece
+from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
+from pipeline_runtime.feed.thread_readers import ThreadReaders
+from pipeline_runtime.feed.work import read_group
+from pipeline_runtime.plan import Group, build_plan, plan_groups
+from pipeline_runtime.sources import Unit
+
+PIECE_ROWS = 10
+
+
+def groups_of(lengths: Sequence[int]) -> list[Group]:
+    units = [Unit(file=0, row_group=i, num_rows=n, num_bytes=n) for i, n in enumerate(lengths)]
+    return [Group(epoch=0, index=i, units=(unit,)) for i, unit in enumerate(units)]
+
+
+def make_piece(task: Task) -> Piece:
+    last = num_pieces_of(task.group, PIECE_ROWS) - 1
+    header = Header(
+        epoch=0,
+        group=task.group.index,
+        piece=task.piece,
+        is_last=task.piece == last,
+        num_rows=1,
+        counts=(),
+    )
+    return Piece(header=header, table=pa.table({"place": [f"{task.place}"]}))
+
+
+class DrawnCrew:
+    """Readers that finish in a drawn order, come late and go when they like."""
+
+    def __init__(self, draw: Any, num_readers: int, losses: int) -> None:
+        self._draw = draw
+        self._names = [f"r{i}" for i in range(num_readers)]
+        self._next = num_readers
+        self._losses = losses
+        self._tickets: dict[int, tuple[str, Task]] = {}
+        self._gone: set[str] = set()
+        self._count = 0
+        self.most_asked = 0
+        self.is_closed = False
+
+    def readers(self) -> Sequence[str]:
+        if not self._names or self._draw(st.booleans()):
+            self._names.append(f"r{self._next}")
+            self._next += 1
+        return tuple(self._names[:4])
+
+    def ask(self, reader: str, role: str, task: Task) -> Hashable:
+        assert role == "training"
+        self._count += 1
+        self._tickets[self._count] = (reader, task)
+        self.most_asked = max(self.most_asked, len(self._tickets))
+        return self._count
+
+    def wait(self, tickets: Sequence[Any], waited: Waited) -> Hashable | None:
+        assert set(tickets) <= set(self._tickets)
+        return self._draw(st.sampled_from([None, *tickets])) if tickets else None
+
+    def take(self, ticket: Any, waited: Waited) -> Piece:
+        reader, task = self._tickets.pop(ticket)
+        if reader in self._gone or (self._losses and self._draw(st.integers(0, 4)) == 0):
+            self._losses -= 1
+            raise ReaderLost
+        return make_piece(task)
+
+    def lose(self, reader: str) -> None:
+        self._names.remove(reader)
+        self._tickets = {t: asked for t, asked in self._tickets.items() if asked[0] != reader}
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@given(
+    data=st.data(),
+    lengths=st.lists(st.integers(0, 35), max_size=6),
+    in_order=st.booleans(),
+    credit=st.sampled_from([1, 3, 100]),  # pieces that may be ahead
+)
+def test_every_piece_comes_once(
+    data: st.DataObject, lengths: list[int], in_order: bool, credit: int
+) -> None:
+    crew = DrawnCrew(data.draw, num_readers=data.draw(st.integers(0, 3)), losses=5)
+    feed = ReaderFeed(
+        crew=crew,
+        role="training",
+        groups=groups_of(lengths),
+        piece_rows=PIECE_ROWS,
+        in_order=in_order,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        size = make_piece(Task(position=0, group=groups_of([1])[0], piece=0)).table.nbytes
+        patch.setattr(reader_feed, "CREDIT_BYTES", credit * max(size, PIECE_ROWS) * 1.5)
+        places = [(p.header.group, p.header.piece) for p in feed.pieces(Waited())]
+    wanted = [
+        (group.index, piece)
+        for group in feed.groups
+        for piece in range(num_pieces_of(group, PIECE_ROWS))
+    ]
+    assert (places if in_order else sorted(places)) == wanted
+    assert crew.is_closed
+    assert crew.most_asked <= 8  # two a reader, of at most four
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "t").mkdir()
+    rows = {"id": range(200), "x": [i % 7 for i in range(200)], "text": ["ten"] * 200}
+    pq.write_table(pa.table(rows), tmp_path / "t/a.parquet", row_group_size=25)
+    return tmp_path
+
+
+def threads_over(root: Path, pipeline: Pipeline, *, in_order: bool) -> tuple[ReaderFeed, Stream]:
+    plan = build_plan(pipeline.experiment("threads"), str(root)).training
+    stream = Stream(plan=plan, piece_rows=PIECE_ROWS)
+    groups = plan_groups(
+        plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=PIECE_ROWS
+    )
+    source = ThreadReaders(streams={"training": stream}, ranks_here=1)
+    return source.open("training", 0, groups, in_order=in_order), stream
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_threads_make_the_pieces_of_the_groups(root: Path, in_order: bool) -> None:
+    base = Pipeline.read_parquet("t/", row_key="id").filter("x > 1")
+    feed, stream = threads_over(root, base, in_order=in_order)
+    found = list(feed.pieces(waited := Waited()))
+    wanted = [p for g in feed.groups for p in read_group(stream.plan, g, PIECE_ROWS)]
+    if not in_order:
+        found.sort(key=lambda piece: (piece.header.group, piece.header.piece))
+    assert [piece.table for piece in found] == [piece.table for piece in wanted]
+    assert waited.production > 0
+
+
+def test_what_a_thread_raises_is_raised(root: Path) -> None:
+    base = Pipeline.read_parquet("t/", row_key="id").derive(y="cast(text as bigint)")
+    feed, _ = threads_over(root, base, in_order=False)
+    with pytest.raises(StepError, match=r"a\.parquet, row group \d"):
+        list(feed.pieces(Waited()))
+
+
+def test_a_piece_asked_again_is_the_same(root: Path) -> None:
+    feed, stream = threads_over(root, Pipeline.read_parquet("t/", row_key="id"), in_order=True)
+    group = feed.groups[0]
+    whole = list(read_group(stream.plan, group, PIECE_ROWS))
+    assert len(whole) == 3  # 25 rows of the row group, ten a piece
+    maker = PieceMaker(lambda role: stream)
+    for index in (1, 2, 0, 1, 2, 2):  # as readers are asked after others were lost
+        task = Task(position=0, group=group, piece=index)
+        assert maker.make("training", task).table == whole[index].table

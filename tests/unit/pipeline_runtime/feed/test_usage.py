@@ -1,0 +1,40 @@
+"""Where readers' time went: a gap is idle as far as the trainer waited, else it was held back."""
+
+import pytest
+
+from pipeline_runtime.feed.base import Waited, WorkerUsage
+from pipeline_runtime.feed.pieces import Header, StepCount
+from pipeline_runtime.feed.usage import UsageMeter
+
+
+def header(gap: float) -> Header:
+    counts = tuple(StepCount(rows=1, num_bytes=1, seconds=s) for s in (2.0, 1.0, 0.5))
+    return Header(
+        epoch=0, group=0, piece=0, is_last=True, num_rows=1, counts=counts, gap_seconds=gap
+    )
+
+
+@pytest.mark.parametrize(
+    ("gap", "waited", "idle", "blocked"),
+    [
+        pytest.param(4.0, 0.0, 0.0, 4.0, id="a trainer that never waited held it back"),
+        pytest.param(4.0, 9.0, 4.0, 0.0, id="a trainer that waited all the time did not"),
+        pytest.param(4.0, 1.0, 1.0, 3.0, id="some of both"),
+        pytest.param(0.0, 9.0, 0.0, 0.0, id="no gap"),
+    ],
+)
+def test_a_gap_is_idle_or_blocked(gap: float, waited: float, idle: float, blocked: float) -> None:
+    usage = WorkerUsage()
+    UsageMeter(usage, Waited(production=waited)).deliver("a", header(gap), num_units=3)
+    assert usage == WorkerUsage(
+        read=2.0, compute=1.5, blocked_output=blocked, idle=idle, units=3, ready=0
+    )
+
+
+def test_what_a_reader_was_waited_for_counts_once() -> None:
+    usage, waited = WorkerUsage(), Waited(production=3.0)
+    meter = UsageMeter(usage, waited)
+    meter.deliver("a", header(2.0), 0)
+    meter.deliver("a", header(2.0), 0)  # nobody waited since
+    meter.deliver("b", header(2.0), 0)
+    assert (usage.idle, usage.blocked_output) == (4.0, 2.0)
