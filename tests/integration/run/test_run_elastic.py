@@ -21,6 +21,7 @@ from run_support import (
     wait_for,
 )
 
+# A name of its own: the process of the runs imports a module once.
 NOTES_ITS_NODE = """
 import os, pathlib
 
@@ -62,7 +63,7 @@ def test_a_node_joins_works_and_is_killed(
 ) -> None:
     run = project()
     nodes = run.folder / "nodes"
-    step = {"map": {"function": "user_steps:notes", "options": {"folder": str(nodes)}}}
+    step = {"map": {"function": "noting_steps:notes", "options": {"folder": str(nodes)}}}
     spec = clicks_spec(
         run,
         pipeline=[*CLICKS_PIPELINE, step],
@@ -70,7 +71,7 @@ def test_a_node_joins_works_and_is_killed(
         training={"epochs": 2},
         config={"sleepSeconds": 0.25},
     )
-    run.write(spec, {"user_steps": NOTES_ITS_NODE})
+    run.write(spec, {"noting_steps": NOTES_ITS_NODE})
     nodes.mkdir()
 
     with ThreadPoolExecutor(1) as beside:
