@@ -153,8 +153,8 @@ def _workers(snapshots: list[RankSnapshot]) -> Iterator[Metric]:
         "lastmile_ready_readers", "Readers that answer a rank.", labels=["rank"]
     )
     for snapshot in snapshots:
-        if not snapshot.workers.get("ready"):
-            continue
+        if not any(snapshot.workers.values()):
+            continue  # none yet, or an engine that does not tell; none any more is told as 0
         rank = str(snapshot.rank)
         for state in _WORKER_STATES:
             seconds.add_metric([rank, state], snapshot.workers[state])
