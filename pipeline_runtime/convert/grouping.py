@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pipeline_runtime.convert.equality import BoolArray, Int64Array, rows_equal
+from pipeline_runtime.sources.equality import BoolArray, Int64Array, rows_equal
 from pipeline_runtime.sources.nested import NestedLayout
 
 

@@ -1,5 +1,9 @@
 """Rows on their way through a stage: a column is copied when a step reads it, or at the end.
 
+Columns that are equal within a request stand once a request, in `requests`, rows of their own; a
+row knows its request's place among them. A step that reads nothing else runs there, so once a
+request; for any other step, and at the end, they are repeated.
+
 A step is asked for its rows with just the columns that it reads, over the rows that are left then.
 What it only passes through (the wide lists, mostly) stays where it was read until the last step has
 said which rows are left, and is copied once. With fusion off a stage holds one step, and every
@@ -8,6 +12,7 @@ step's rows are copied: the rows are the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.plan.model import PlannedStep
+from pipeline_runtime.sources.gather import Int64s, take_rows
+from pipeline_runtime.sources.nested import NestedRows
 from pipeline_runtime.steps.base import INTERNAL_PREFIX, Transform, is_internal
-from pipeline_runtime.steps.gather import Int64s, take_rows
 
 # The row's number among those that a step was given, while the step drops or repeats rows.
 _PLACE = INTERNAL_PREFIX + "place"
@@ -40,10 +46,17 @@ class Rows:
     metadata: dict[bytes, bytes] | None  # of the table's schema
     kernels: bool
     kept: Int64s | None = None  # which of the rows that were read are left; None: all of them
+    requests: Rows | None = None  # columns that stand once a request
+    codes: Int64s | None = None  # each row's request among them
 
     @classmethod
-    def of(cls, table: pa.Table, *, kernels: bool = True) -> Rows:
+    def of(cls, table: pa.Table | NestedRows, *, kernels: bool = True) -> Rows:
         """All rows of a table; `kernels` as in `take_rows`."""
+        if isinstance(table, NestedRows):
+            rows = cls.of(table.impressions, kernels=kernels)
+            rows.requests = cls.of(table.requests, kernels=kernels)
+            rows.codes = table.codes
+            return rows
         pairs = zip(table.schema, table.columns, strict=True)
         return cls(
             num_rows=table.num_rows,
@@ -54,34 +67,41 @@ class Rows:
 
     @property
     def num_bytes(self) -> int:
-        """Arrow bytes of the rows that are left; their share of a column's while not copied."""
-        return sum(self._bytes_of(column) for column in self.columns.values())
+        """Arrow bytes of the rows that are left; their share of a column's while not copied.
+
+        What stands once a request counts as often as it is repeated.
+        """
+        num_bytes = sum(self._bytes_of(column) for column in self.columns.values())
+        if self.requests is None:
+            return num_bytes
+        return num_bytes + self.requests.num_bytes * self.num_rows // max(1, self.requests.num_rows)
 
     def run(self, step: PlannedStep) -> None:
         """Run a step, and let go of the columns that nothing after it uses."""
         transform = step.transform
-        mask_of = getattr(transform, "mask", None)
-        view = self.view(transform.inputs)
-        if mask_of is not None and not transform.outputs:
-            self._narrow(mask_of(view))
-        elif transform.changes_rows:
-            self._replace(transform, view)
+        if self._is_of_requests(transform):
+            self._run_on_requests(transform)
         else:
-            self._add(transform(view), transform.outputs)
+            self._run(transform)
         names = [name for name in transform.output_schema.names if name in step.live]
-        names += [name for name in self.columns if is_internal(name)]
-        self.columns = {name: self.columns[name] for name in names if name in self.columns}
+        self._let_go([*names, *(name for name in self.columns if is_internal(name))])
 
     def view(self, names: frozenset[str]) -> pa.Table:
         """The rows that are left with these columns and Lastmile's own."""
         wanted = [name for name in self.columns if name in names or is_internal(name)]
         fields = [self.columns[name].field for name in wanted]
         arrays = [self._copied(self.columns[name]) for name in wanted]
+        if self.requests is not None:
+            assert self.codes is not None
+            shared = self.requests.view(names)
+            fields += shared.schema
+            arrays += [take_rows(c, self.codes, kernels=self.kernels) for c in shared.columns]
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields, self.metadata))
 
     def table(self) -> pa.Table:
         """The rows that are left, all columns copied."""
-        return self.view(frozenset(self.columns))
+        shared = self.requests.columns if self.requests else {}
+        return self.view(frozenset([*self.columns, *shared]))
 
     def pick(self, places: Int64s) -> None:
         """Leave of the rows that are left those at `places`, in that order."""
@@ -94,6 +114,56 @@ class Rows:
                 column.now = take_rows(column.now, places, kernels=self.kernels)
             else:
                 column.now = None
+        if self.codes is not None:
+            self.codes = self.codes[places]
+
+    def _is_of_requests(self, transform: Transform) -> bool:
+        """Whether all that a step does to a row is told by the columns of its request."""
+        if self.requests is None or transform.needs_row_hash or not transform.inputs:
+            return False
+        if not self.requests.columns.keys() >= transform.inputs:
+            return False
+        is_filter = hasattr(transform, "mask") and not transform.outputs
+        return is_filter or (transform.is_elementwise and not transform.changes_rows)
+
+    def _run_on_requests(self, transform: Transform) -> None:
+        assert self.requests is not None
+        assert self.codes is not None
+        self._forget_requests()
+        mask_of = getattr(transform, "mask", None)
+        if mask_of is not None and not transform.outputs:
+            self._narrow(np.asarray(mask_of(self.requests.view(transform.inputs)))[self.codes])
+            return
+        self.requests._run(transform)
+        for name in transform.outputs:
+            self.columns.pop(name, None)
+
+    def _forget_requests(self) -> None:
+        """Leave out the requests of which no row is left: a step must not see them."""
+        assert self.requests is not None
+        is_left = np.zeros(self.requests.num_rows, dtype=np.bool_)
+        is_left[self.codes] = True
+        if not is_left.all():
+            self.requests.pick(np.flatnonzero(is_left))
+            self.codes = (np.cumsum(is_left) - 1)[self.codes]
+
+    def _run(self, transform: Transform) -> None:
+        mask_of = getattr(transform, "mask", None)
+        view = self.view(transform.inputs)
+        if mask_of is not None and not transform.outputs:
+            self._narrow(mask_of(view))
+        elif transform.changes_rows:
+            self._replace(transform, view)
+        else:
+            self._add(transform(view), transform.outputs)
+
+    def _let_go(self, names: Sequence[str]) -> None:
+        """Keep these columns, in this order."""
+        self.columns = {name: self.columns[name] for name in names if name in self.columns}
+        if self.requests is not None:
+            self.requests._let_go(names)
+            if not self.requests.columns:
+                self.requests = self.codes = None
 
     def _narrow(self, mask: Any) -> None:
         kept = np.asarray(mask)
@@ -104,6 +174,8 @@ class Rows:
         """Take over the columns that a step made; one that it did not make is gone."""
         for name in outputs:
             self.columns.pop(name, None)
+            if self.requests is not None:
+                self.requests.columns.pop(name, None)
         for field, column in zip(result.schema, result.columns, strict=True):
             if field.name in outputs:
                 self.columns[field.name] = _Column(field, None, column)
@@ -113,6 +185,7 @@ class Rows:
         if transform.outputs.issuperset(transform.output_schema.names):
             rows = Rows.of(transform(view), kernels=self.kernels)  # nothing passes through
             self.num_rows, self.columns, self.kept = rows.num_rows, rows.columns, None
+            self.requests = self.codes = None
             return
         internal = frozenset(name for name in view.schema.names if is_internal(name))
         result = transform(view.append_column(_PLACE, pa.array(np.arange(self.num_rows))))

@@ -12,15 +12,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline_runtime import hashing
 from pipeline_runtime.errors import LastmileError, SourceError, StepError
 from pipeline_runtime.feed.pieces import Header, Piece, StepCount
+from pipeline_runtime.feed.requests import find_requests
 from pipeline_runtime.feed.rows import Rows
 from pipeline_runtime.plan.groups import Group, permutation
 from pipeline_runtime.plan.model import PlannedStep, Stage, StreamPlan
 from pipeline_runtime.sources import Unit
+from pipeline_runtime.sources.nested import NestedRows, join_rows
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 
 # A group of tiny row groups has hundreds of places; an error names the first few.
@@ -53,49 +56,68 @@ def read_group(
     index = 0
     while pending is not None:
         following = next(parts, None)
-        table, places, seconds = pending
-        read = StepCount(rows=table.num_rows, num_bytes=table.nbytes, seconds=seconds)
+        rows, places, seconds = pending
+        read = StepCount(rows=rows.num_rows, num_bytes=rows.num_bytes, seconds=seconds)
         header = Header(
             epoch=group.epoch,
             group=group.index,
             piece=index,
             is_last=following is None,
-            num_rows=table.num_rows,
+            num_rows=rows.num_rows,
             counts=(read,),
         )
         if index >= first_piece:
-            yield run_stage(stream, 0, Piece(header=header, table=table), places)
+            yield _run_stage(stream, 0, header, rows, places)
         pending, index = following, index + 1
 
 
 def _read_pieces(
     stream: StreamPlan, group: Group, piece_rows: int
-) -> Iterator[tuple[pa.Table, Sequence[Place], float]]:
-    """Tables of at most `piece_rows` rows; a group of several units fits one (see plan.groups)."""
+) -> Iterator[tuple[Rows, Sequence[Place], float]]:
+    """At most `piece_rows` rows at a time; a group of several units fits that (see plan.groups)."""
     started = time.perf_counter()
-    tables: list[pa.Table] = []
+    parts: list[pa.Table | NestedRows] = []
     places: list[Place] = []
     for unit in group.units:
-        for table, place in _read_unit(stream, unit, piece_rows):
-            tables.append(table)
+        for part, place in _read_unit(stream, unit, piece_rows):
+            parts.append(part)
             places.append(place)
             if len(group.units) == 1:
-                yield table, places, time.perf_counter() - started
-                tables, places, started = [], [], time.perf_counter()
-    if tables:
-        yield pa.concat_tables(tables), places, time.perf_counter() - started
+                yield Rows.of(part, kernels=stream.kernels), places, time.perf_counter() - started
+                parts, places, started = [], [], time.perf_counter()
+    if parts:
+        joined = _join(stream, parts)
+        yield Rows.of(joined, kernels=stream.kernels), places, time.perf_counter() - started
 
 
-def _read_unit(stream: StreamPlan, unit: Unit, max_rows: int) -> Iterator[tuple[pa.Table, Place]]:
-    columns = list(dict.fromkeys([*stream.read_columns, *stream.identity.columns]))
+def _join(stream: StreamPlan, parts: Sequence[pa.Table | NestedRows]) -> pa.Table | NestedRows:
+    """All parts' rows; columns stay once a request that do so in all parts."""
+    nested = [part for part in parts if isinstance(part, NestedRows)]
+    kinds = {tuple(part.requests.schema.names) for part in nested}
+    if len(nested) == len(parts) and len(kinds) == 1:
+        return join_rows(nested)
+    names = [*stream.read_columns, ROW_HASH_COLUMN]
+    return pa.concat_tables(
+        [part if isinstance(part, pa.Table) else part.expand(names) for part in parts]
+    )
+
+
+def _read_unit(
+    stream: StreamPlan, unit: Unit, max_rows: int
+) -> Iterator[tuple[pa.Table | NestedRows, Place]]:
+    sharing = stream.sharing
+    key = (sharing.key,) if sharing.key else ()
+    columns = list(dict.fromkeys([*stream.read_columns, *stream.identity.columns, *key]))
+    read = stream.table.read_nested if sharing.is_on else stream.table.read
     first_row = 0
     file = stream.table.files[unit.file]
-    for table in stream.table.read(unit, columns, max_rows):
+    for rows in read(unit, columns, max_rows):
         place = Place(
-            file=file, row_group=unit.row_group, first_row=first_row, num_rows=table.num_rows
+            file=file, row_group=unit.row_group, first_row=first_row, num_rows=rows.num_rows
         )
-        yield _with_row_hash(stream, table, place), place
-        first_row += table.num_rows
+        hashes = _row_hashes(stream, rows, place)
+        yield _with_row_hash(stream, rows, hashes), place
+        first_row += rows.num_rows
     if first_row != unit.num_rows:
         raise SourceError(
             f"{file}: row group {unit.row_group} has {first_row} rows, but had {unit.num_rows} "
@@ -103,14 +125,32 @@ def _read_unit(stream: StreamPlan, unit: Unit, max_rows: int) -> Iterator[tuple[
         )
 
 
-def _with_row_hash(stream: StreamPlan, table: pa.Table, place: Place) -> pa.Table:
-    """Add the identity's hash; identity columns that nothing else uses go."""
+def _row_hashes(
+    stream: StreamPlan, rows: pa.Table | NestedRows, place: Place
+) -> npt.NDArray[np.uint64]:
     if stream.identity.is_position:
-        hashes = hashing.position_hash(place.file, place.row_group, place.first_row, place.num_rows)
-    else:
-        hashes = hashing.hash_columns([table.column(n) for n in stream.identity.columns], seed=0)
-    table = table.select(list(stream.read_columns))
-    return table.append_column(ROW_HASH_COLUMN, pa.array(hashes, type=pa.uint64()))
+        return hashing.position_hash(place.file, place.row_group, place.first_row, place.num_rows)
+    names = stream.identity.columns
+    table = rows if isinstance(rows, pa.Table) else rows.expand(names)
+    return hashing.hash_columns([table.column(name) for name in names], seed=0)
+
+
+def _with_row_hash(
+    stream: StreamPlan, rows: pa.Table | NestedRows, hashes: npt.NDArray[np.uint64]
+) -> pa.Table | NestedRows:
+    """Add the identity's hash; columns of identity and key that nothing else uses go."""
+    sharing, column = stream.sharing, pa.array(hashes, type=pa.uint64())
+    if isinstance(rows, pa.Table) and sharing.key:
+        rows = find_requests(rows, sharing.key, sharing.columns) or rows
+    if isinstance(rows, pa.Table):
+        return rows.select(list(stream.read_columns)).append_column(ROW_HASH_COLUMN, column)
+    once, each = rows.requests.schema.names, rows.impressions.schema.names
+    impressions = rows.impressions.select([n for n in stream.read_columns if n in each])
+    return NestedRows(
+        requests=rows.requests.select([n for n in stream.read_columns if n in once]),
+        impressions=impressions.append_column(ROW_HASH_COLUMN, column),
+        counts=rows.counts,
+    )
 
 
 def name_of(step: PlannedStep) -> str:
@@ -134,26 +174,25 @@ def places_of(group: Group, header: Header, files: Sequence[str], piece_rows: in
 
 
 def run_stage(stream: StreamPlan, index: int, piece: Piece, places: Sequence[Place] = ()) -> Piece:
-    """Run one stage's steps on a piece; after the last stage its rows are shuffled and trimmed."""
+    """Run a later stage's steps on a piece; after the last its rows are shuffled and trimmed."""
     rows = Rows.of(piece.table, kernels=stream.kernels)
-    counts = _run_steps(stream.stages[index], piece.header, rows, places)
+    return _run_stage(stream, index, piece.header, rows, places)
+
+
+def _run_stage(
+    stream: StreamPlan, index: int, before: Header, rows: Rows, places: Sequence[Place]
+) -> Piece:
+    counts = _run_steps(stream.stages[index], before, rows, places)
     started = time.perf_counter()
     if index == len(stream.stages) - 1:
-        _shuffle(stream, piece.header, rows)
+        _shuffle(stream, before, rows)
         table = rows.table().select([*stream.output_schema.names, ROW_HASH_COLUMN])
     else:
         table = rows.table()
     if counts:  # the copy that the steps put off is the last one's to pay
         seconds = counts[-1].seconds + time.perf_counter() - started
         counts[-1] = replace(counts[-1], num_bytes=rows.num_bytes, seconds=seconds)
-    header = Header(
-        epoch=piece.header.epoch,
-        group=piece.header.group,
-        piece=piece.header.piece,
-        is_last=piece.header.is_last,
-        num_rows=table.num_rows,
-        counts=(*piece.header.counts, *counts),
-    )
+    header = replace(before, num_rows=table.num_rows, counts=(*before.counts, *counts))
     return Piece(header=header, table=table)
 
 

@@ -23,6 +23,7 @@ from pipeline_runtime.plan.engine import choose_feed
 from pipeline_runtime.plan.labels import describe_step
 from pipeline_runtime.plan.model import Identity, Plan, PlannedStep, Stage, StreamPlan
 from pipeline_runtime.plan.predicates import Pushdown, build_pushdown
+from pipeline_runtime.plan.sharing import choose_sharing
 from pipeline_runtime.plan.side_tables import open_side_table
 from pipeline_runtime.plan.split import Split
 from pipeline_runtime.sources import RawTable, open_table
@@ -265,12 +266,13 @@ class _Stream:
         if not options.projection:
             everything = frozenset(self.schema.names).union(*(s.transform.outputs for s in steps))
             needed, after = everything, [everything] * len(steps)
+        read_columns = tuple(name for name in self.schema.names if name in needed)
         return StreamPlan(
             role=role,
             table=self.table,
             scan=scan,
             pushed=push.texts if options.pushdown else (),
-            read_columns=tuple(name for name in self.schema.names if name in needed),
+            read_columns=read_columns,
             identity=self._identity(),
             stages=_fuse(_annotate(steps, push, after), fusion=options.fusion),
             output_schema=self._output_schema(steps),
@@ -279,6 +281,12 @@ class _Stream:
             seed=training.seed,
             max_rows_per_block=options.rows_per_block,
             kernels=options.kernels,
+            sharing=choose_sharing(
+                self.spec.dataset,
+                self.table.schema,
+                read_columns,
+                deduplication=options.deduplication,
+            ),
         )
 
     def _pushdown(self) -> Pushdown:

@@ -82,6 +82,8 @@ def _read_notes(stream: StreamPlan) -> list[str]:
     ]
     notes += stream.table.notes
     notes += [f"pushed to the files: {text}" for text in stream.pushed]
+    if stream.sharing.reason:
+        notes.append(stream.sharing.reason)
     if not stream.kernels:
         notes.append("lists copied item by item, since pipelineOptions.kernels is false")
     return [*notes, f"row identity: {stream.identity}"]

@@ -55,6 +55,16 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """How the rows of one request share the columns that are equal in all of them."""
+
+    is_on: bool  # a nested table is read so that they do
+    key: str | None = None  # in a flat table, neighbours with an equal key do; None: none do
+    columns: tuple[str, ...] = ()  # of the flat table, the key perhaps among them
+    reason: str = ""  # for people
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPlan:
     """One stream of rows, for training or for evaluation; stage 0 begins with the read."""
 
@@ -71,6 +81,7 @@ class StreamPlan:
     seed: int
     max_rows_per_block: int | None
     kernels: bool  # rows may be copied by faster ways than Arrow's own
+    sharing: Sharing
 
     @property
     def steps(self) -> tuple[PlannedStep, ...]:

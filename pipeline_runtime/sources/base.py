@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from pipeline_runtime.sources.nested import NestedRows
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
@@ -82,4 +84,10 @@ class RawTable(Protocol):
 
     def read(self, unit: Unit, columns: Sequence[str], max_rows: int) -> Iterator[pa.Table]:
         """The unit's rows in order, at most `max_rows` a table, columns in the order asked for."""
+        ...
+
+    def read_nested(
+        self, unit: Unit, columns: Sequence[str], max_rows: int
+    ) -> Iterator[pa.Table | NestedRows]:
+        """The same, a request's columns once where they are stored so; columns in any order."""
         ...

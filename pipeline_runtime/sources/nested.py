@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline_runtime.errors import SourceError
-from pipeline_runtime.sources.repeating import repeat_rows
+from pipeline_runtime.sources.gather import take_rows
 
 METADATA_KEY = "lastmile.nested"
 VERSION = 1
@@ -157,6 +157,11 @@ class NestedRows:
         """Flat rows."""
         return int(self.counts.sum())
 
+    @property
+    def codes(self) -> Int64Array:
+        """The request of each flat row."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
     def slice(self, first: int, num_rows: int) -> NestedRows:
         """Flat rows [first, first + num_rows); requests that the ends cut stay with fewer rows."""
         ends = np.cumsum(self.counts)
@@ -173,12 +178,13 @@ class NestedRows:
     def expand(self, columns: Sequence[str]) -> pa.Table:
         """The flat rows, request columns repeated; `columns` in the order asked for."""
         table = pa.table({"": pa.nulls(self.num_rows)}).select([])  # knows its rows, has no column
+        codes = self.codes
         for name in columns:
             if name in self.requests.column_names:
-                column = repeat_rows(self.requests[name], self.counts)
+                field, column = self.requests.field(name), take_rows(self.requests[name], codes)
             else:
-                column = self.impressions[name]
-            table = table.append_column(name, column)
+                field, column = self.impressions.field(name), self.impressions[name]
+            table = table.append_column(field, column)
         return table
 
 
@@ -224,7 +230,7 @@ def cut_rows(parts: Iterable[NestedRows], max_rows: int) -> Iterator[NestedRows]
     """The same rows with exactly `max_rows` flat rows each, but for the last."""
     held: NestedRows | None = None
     for part in parts:
-        held = part if held is None else _join(held, part)
+        held = part if held is None else join_rows([held, part])
         while held.num_rows >= max_rows:
             yield held.slice(0, max_rows)
             held = held.slice(max_rows, held.num_rows - max_rows)
@@ -232,9 +238,10 @@ def cut_rows(parts: Iterable[NestedRows], max_rows: int) -> Iterator[NestedRows]
         yield held
 
 
-def _join(left: NestedRows, right: NestedRows) -> NestedRows:
+def join_rows(parts: Sequence[NestedRows]) -> NestedRows:
+    """The rows of all parts, at least one, in their order."""
     return NestedRows(
-        requests=pa.concat_tables([left.requests, right.requests]),
-        impressions=pa.concat_tables([left.impressions, right.impressions]),
-        counts=np.concatenate([left.counts, right.counts]),
+        requests=pa.concat_tables([part.requests for part in parts]),
+        impressions=pa.concat_tables([part.impressions for part in parts]),
+        counts=np.concatenate([part.counts for part in parts]),
     )

@@ -27,7 +27,13 @@ from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sources.base import Pruning, Scan, Unit
 from pipeline_runtime.sources.filesystem import Location, open_location
 from pipeline_runtime.sources.listing import find_files
-from pipeline_runtime.sources.nested import NestedLayout, cut_rows, parse_footer, read_nested
+from pipeline_runtime.sources.nested import (
+    NestedLayout,
+    NestedRows,
+    cut_rows,
+    parse_footer,
+    read_nested,
+)
 from pipeline_runtime.sources.schemas import common_schema, discover_partitioning
 from pipeline_runtime.sources.statistics import surviving_row_groups
 
@@ -142,34 +148,55 @@ class ParquetTable:
 
     def read(self, unit: Unit, columns: Sequence[str], max_rows: int) -> Iterator[pa.Table]:
         """See RawTable. Raises SourceError naming the file if it is gone, corrupt or changed."""
+        for part in self.read_nested(unit, columns, max_rows):
+            yield part if isinstance(part, pa.Table) else part.expand(columns)
+
+    def read_nested(
+        self, unit: Unit, columns: Sequence[str], max_rows: int
+    ) -> Iterator[pa.Table | NestedRows]:
+        """See RawTable; raises as `read` does."""
         path, layout = self.paths[unit.file], self.layouts[unit.file]
-        partitions = self.partition_values[unit.file]
-        stored = [name for name in columns if name not in partitions]
+        stored = [name for name in columns if name not in self.partition_values[unit.file]]
         try:
             with (
                 self.filesystem.open_input_file(path) as stream,
                 pq.ParquetFile(stream, pre_buffer=True) as file,
             ):
-                tables = (
-                    _read_flat(file, unit, stored, max_rows)
-                    if layout is None
-                    else _read_expanded(file, unit, layout, stored, max_rows)
-                )
-                for table in tables:
-                    yield self._complete(table, columns, partitions)
+                if layout is None:
+                    for table in _read_flat(file, unit, stored, max_rows):
+                        yield self._complete(table, columns, unit.file, table.num_rows)
+                else:
+                    once = [name for name in columns if name not in stored]
+                    once += [name for name in stored if layout.is_request_column(name)]
+                    each = [name for name in columns if name not in once]
+                    for rows in _read_requests(file, unit, layout, stored, max_rows):
+                        yield NestedRows(
+                            requests=self._complete(
+                                rows.requests, once, unit.file, len(rows.counts)
+                            ),
+                            impressions=self._complete(
+                                rows.impressions, each, unit.file, rows.num_rows
+                            ),
+                            counts=rows.counts,
+                        )
         except (OSError, pa.ArrowException, IndexError) as error:
             raise SourceError(_explain_read_failure(path, unit, error)) from error
 
     def _complete(
-        self, table: pa.Table, columns: Sequence[str], partitions: dict[str, Any]
+        self, table: pa.Table, columns: Sequence[str], file: int, num_rows: int
     ) -> pa.Table:
-        """Add partition columns, and give every column the table's type."""
+        """Add a file's partition columns, and give every column the table's type.
+
+        Args:
+            num_rows: of the table, which does not know them itself once it has no column.
+        """
+        partitions = self.partition_values[file]
         arrays = []
         for name in columns:
             kind = self.schema.field(name).type
             if name in partitions:
                 scalar = pa.scalar(partitions[name], type=kind)
-                arrays.append(pa.chunked_array([pa.repeat(scalar, table.num_rows)], type=kind))
+                arrays.append(pa.chunked_array([pa.repeat(scalar, num_rows)], type=kind))
             else:
                 column = table.column(name)
                 arrays.append(column if column.type == kind else column.cast(kind))
@@ -206,17 +233,15 @@ def _read_flat(
         yield pa.Table.from_batches([batch])
 
 
-def _read_expanded(
+def _read_requests(
     file: pq.ParquetFile, unit: Unit, layout: NestedLayout, stored: list[str], max_rows: int
-) -> Iterator[pa.Table]:
-    """A nested unit's flat rows; cut into parts, about as many are held as a part has."""
+) -> Iterator[NestedRows]:
+    """A nested unit's rows; cut into parts, about as many are held as a part has."""
     if unit.num_rows <= max_rows:
-        parts = read_nested(file, unit.row_group, layout, stored, None)
-    else:
-        requests = file.metadata.row_group(unit.row_group).num_rows
-        max_requests = max(1, requests * max_rows // unit.num_rows)
-        parts = cut_rows(read_nested(file, unit.row_group, layout, stored, max_requests), max_rows)
-    return (part.expand(stored) for part in parts)
+        return read_nested(file, unit.row_group, layout, stored, None)
+    requests = file.metadata.row_group(unit.row_group).num_rows
+    max_requests = max(1, requests * max_rows // unit.num_rows)
+    return cut_rows(read_nested(file, unit.row_group, layout, stored, max_requests), max_rows)
 
 
 def _explain_read_failure(path: str, unit: Unit, error: Exception) -> str:

@@ -57,6 +57,11 @@ class Transform(Protocol):
         ...
 
     @property
+    def is_elementwise(self) -> bool:
+        """Whether what comes out of a row depends on that row alone, whichever rows are beside."""
+        ...
+
+    @property
     def runs_alone(self) -> bool:
         """Whether the step asks for workers of its own, so that it is not fused with others."""
         ...
@@ -80,6 +85,10 @@ class BoundStep:
     @property
     def needs_row_hash(self) -> bool:
         return False
+
+    @property
+    def is_elementwise(self) -> bool:
+        return True
 
     @property
     def runs_alone(self) -> bool:

@@ -52,6 +52,10 @@ class Map(BoundStep):
     concurrency: int | None = None
 
     @property
+    def is_elementwise(self) -> bool:
+        return False  # the function may look at all rows that it is given
+
+    @property
     def runs_alone(self) -> bool:
         return self.resources is not None or self.concurrency is not None
 

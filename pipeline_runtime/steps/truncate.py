@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.config.steps import TruncateStep
+from pipeline_runtime.sources.gather import cut_lists
 from pipeline_runtime.steps.base import BindContext, BoundStep, wants_kernels
 from pipeline_runtime.steps.checks import Checks, broken, find_field, set_column
-from pipeline_runtime.steps.gather import cut_lists
 from pipeline_runtime.steps.lists import (
     is_list,
     item_indices,

@@ -65,6 +65,14 @@ def cut_lists(array: pa.Array, starts: Int64s, lengths: Int64s) -> pa.Array | No
     return _as_lists(array.type, _as_binary(items, bounds).take(pa.array(wanted)), _validity(array))
 
 
+def lists_as_binary(array: pa.Array) -> pa.Array | None:
+    """Lists of numbers as binary values over the same memory; None for any other array."""
+    if not _is_list_of_numbers(array.type) or array.values.null_count:
+        return None
+    offsets = array.offsets.to_numpy().astype(np.int64, copy=False)
+    return _as_binary(array.values, offsets, _validity(array))
+
+
 def _is_list_of_numbers(data_type: pa.DataType) -> bool:
     if not (pa.types.is_list(data_type) or pa.types.is_large_list(data_type)):
         return False
@@ -74,10 +82,10 @@ def _is_list_of_numbers(data_type: pa.DataType) -> bool:
 
 def _take_lists(array: pa.Array, indices: Int64s) -> pa.Array | None:
     """None if an item is null, or if there are more items than the type's offsets can count."""
-    if array.values.null_count:
+    binary = lists_as_binary(array)
+    if binary is None:
         return None
-    offsets = array.offsets.to_numpy().astype(np.int64, copy=False)
-    taken = _as_binary(array.values, offsets, _validity(array)).take(pa.array(indices))
+    taken = binary.take(pa.array(indices))
     return _as_lists(array.type, taken, taken.buffers()[0] if taken.null_count else None)
 
 

@@ -1,7 +1,7 @@
 """Which rows of a column are equal byte by byte, for every type that a Parquet file holds.
 
-`==` will not do: it tells NaN from itself and takes -0.0 for 0.0. Used by `grouping`, which stores
-rows once only where nothing tells them apart.
+`==` will not do: it tells NaN from itself and takes -0.0 for 0.0. Used where rows are kept once
+that nothing tells apart: in nested files (`convert`), and in a reader (`feed.requests`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from pipeline_runtime.sources.gather import lists_as_binary
 
 BoolArray = npt.NDArray[np.bool_]
 Int64Array = npt.NDArray[np.int64]
@@ -30,6 +32,23 @@ def rows_equal(array: pa.Array, left: Int64Array, right: Int64Array) -> BoolArra
     both = np.flatnonzero(valid[left] & valid[right])
     equal[both] = _values_equal(array, left[both], right[both])
     return equal
+
+
+def equal_to_previous(array: pa.Array) -> BoolArray:
+    """Whether row i + 1 is row i, for all rows but the last: `rows_equal` of neighbours, faster.
+
+    Lists of numbers are compared as binary values over the same memory, a memcmp each.
+
+    Raises TypeError as `rows_equal` does.
+    """
+    binary = lists_as_binary(array)
+    if binary is not None:
+        array = binary
+    left, right = array.slice(0, max(0, len(array) - 1)), array.slice(1)
+    if not array.null_count and _is_text(array.type):
+        return np.asarray(pc.equal(left, right).to_numpy(zero_copy_only=False))
+    places = np.arange(len(left))
+    return rows_equal(array, places, places + 1)
 
 
 def _values_equal(array: pa.Array, left: Int64Array, right: Int64Array) -> BoolArray:

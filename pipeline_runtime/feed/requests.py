@@ -1,0 +1,59 @@
+"""Flat rows found to be requests: what a reader does with a table that is not stored by request.
+
+Rows that follow one another with an equal key and all request columns equal byte by byte share an
+entry, so that the steps that read only those columns run once a request (`feed.rows`). A null key
+is no key. Rows of a request that do not lie together are several entries: `lastmile convert` brings
+them together for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline_runtime.sources.equality import equal_to_previous
+from pipeline_runtime.sources.nested import NestedRows
+
+# With fewer rows a request the flat way is as fast: see benchmarks/README.md.
+MIN_ROWS_PER_REQUEST = 1.5
+
+
+def find_requests(rows: pa.Table, key: str, request_columns: Sequence[str]) -> NestedRows | None:
+    """The rows by request, in their order; None if there are too few rows a request to pay.
+
+    Args:
+        rows: with the key and the request columns among their columns.
+        request_columns: that are kept once a request; the key may be one of them.
+    """
+    if rows.num_rows < 2:
+        return None
+    values = _array(rows, key)
+    same = equal_to_previous(values)
+    if values.null_count:
+        same &= values.is_valid().to_numpy(zero_copy_only=False)[1:]
+    if not _pays(same):
+        return None
+    for name in request_columns:
+        if name != key:
+            same &= equal_to_previous(_array(rows, name))
+    if not _pays(same):
+        return None
+    starts = np.flatnonzero(np.append(True, ~same))
+    each = [name for name in rows.schema.names if name not in request_columns]
+    return NestedRows(
+        requests=rows.select(list(request_columns)).take(pa.array(starts)),
+        impressions=rows.select(each),
+        counts=np.diff(np.append(starts, rows.num_rows)),
+    )
+
+
+def _pays(same: np.ndarray) -> bool:
+    num_rows = len(same) + 1
+    return num_rows >= MIN_ROWS_PER_REQUEST * (num_rows - int(same.sum()))
+
+
+def _array(rows: pa.Table, name: str) -> pa.Array:
+    column = rows.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,0 +1,235 @@
+"""Columns that a request's rows share: worked on once a request, the rows are those of each row."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline_runtime import Pipeline
+from pipeline_runtime.config import ParquetSource
+from pipeline_runtime.config.steps import CastStep, FilterStep
+from pipeline_runtime.convert import ConversionOptions, convert_table
+from pipeline_runtime.feed.requests import find_requests
+from pipeline_runtime.feed.rows import Rows
+from pipeline_runtime.pipeline import iter_tables
+from pipeline_runtime.plan import build_plan, explain
+from pipeline_runtime.sources import open_location, open_parquet
+from pipeline_runtime.steps import Cast, Filter
+
+SHARED = ("user", "country", "history")
+Story = Callable[[Pipeline, str], Pipeline]
+
+MODULE = """
+import pyarrow as pa
+import pyarrow.compute as pc
+
+def rank_of(table):
+    return table.append_column("rank", pa.array(range(table.num_rows), pa.int64()))
+
+def odd(table):
+    return table.filter(pc.equal(pc.bit_wise_and(table["id"], 1), 1))
+"""
+
+STORIES: dict[str, Story] = {
+    "nothing": lambda base, folder: base,
+    "padded, hashed and filtered by what is shared": lambda base, folder: (
+        base.filter("country != 'b'")
+        .filter("id % 3 != 0")
+        .hash_bucket("country", "history", buckets=100)
+        .fill_null({"user": -1})
+        .pad_sequence("history", length=3, value=0)
+        .filter("user > 1")
+    ),
+    "a shared column made of two levels": lambda base, folder: (
+        base.filter("id > 5").derive(user="user + id").filter("user % 2 = 0")
+    ),
+    "an own column made of a shared one": lambda base, folder: (
+        base.derive(id="user * 2").filter("id > 2").derive(other="id + user")
+    ),
+    "names traded across levels": lambda base, folder: (
+        base.rename({"user": "score", "score": "user"}).filter("user < 20").drop("country")
+    ),
+    "sampled by the row": lambda base, folder: (
+        base.downsample(40, where="country = 'a'", seed=1, weight_column="weight")
+        .sample(80, by="user", seed=2)
+        .truncate("history", length=1)
+    ),
+    "repeated by a join on a shared key": lambda base, folder: base.join(
+        f"{folder}/side.parquet", on="user"
+    ).filter("name is null or name = 'b'"),
+    "a function over the rows of a shared column": lambda base, folder: base.filter("id > 3").map(
+        "shared_rows_module:rank_of", input_columns=["user"]
+    ),
+    "a function that drops rows": lambda base, folder: base.map(
+        "shared_rows_module:odd", changes_rows=True
+    ).filter("country = 'a'"),
+    "only what is shared": lambda base, folder: base.filter("id > 7").select("history", "country"),
+    "no row left": lambda base, folder: base.filter("country = 'z'").truncate("history", length=1),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("requests")
+    draw = random.Random(5)
+    rows: list[dict[str, Any]] = []
+    for request in range(60):
+        shared: dict[str, Any] = {
+            "user": draw.choice([None, 1, 2, 3, 40]),
+            "country": draw.choice(["a", "b", None]),
+            "history": draw.choice([None, [], [1], [2, 3], [request] * 5]),
+        }
+        for _ in range(draw.randint(1, 9)):
+            key = None if request % 11 == 0 else request
+            rows.append({"id": len(rows), "request": key, "score": draw.random(), **shared})
+        if request % 7 == 0:  # a row that is not as the others of its request
+            rows[-1]["history"] = [9, 9]
+    schema = pa.schema(
+        {
+            "id": pa.int64(),
+            "request": pa.int64(),
+            "score": pa.float64(),
+            "user": pa.int64(),
+            "country": pa.string(),
+            "history": pa.list_(pa.int64()),
+        }
+    )
+    pq.write_table(pa.Table.from_pylist(rows, schema), path / "t.parquet", row_group_size=90)
+    options = ConversionOptions(request_key="request", request_columns=SHARED, has_row_key=True)
+    convert_table(
+        open_parquet(ParquetSource(uri=str(path / "t.parquet")), ""),
+        open_location(str(path / "nested")),
+        options,
+    )
+    pq.write_table(
+        pa.table({"user": [1, 1, 2, 3], "name": ["a", "b", "c", None]}), path / "side.parquet"
+    )
+    (path / "shared_rows_module.py").write_text(MODULE)
+    return str(path)
+
+
+def base(folder: str, table: str, **more: Any) -> Pipeline:
+    uri = f"{folder}/{table}"
+    return Pipeline.read_parquet(uri, row_key="id", request_key="request", **more)
+
+
+@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
+@pytest.mark.parametrize("table", ["t.parquet", "nested"])
+def test_rows_are_the_same_however_they_are_shared(
+    folder: str, monkeypatch: pytest.MonkeyPatch, story: Story, table: str
+) -> None:
+    monkeypatch.syspath_prepend(folder)
+    shared = story(base(folder, table, request_columns=SHARED), folder)
+    rows = shared.to_table()
+    plain = shared.with_options(deduplication=False, fusion=False, kernels=False)
+    assert rows.equals(plain.to_table())
+    assert rows.equals(shared.with_options(fusion=False).to_table())
+    assert rows.num_rows or story is STORIES["no row left"]
+
+
+@pytest.mark.parametrize("unit", ["row", "request"])
+@pytest.mark.parametrize("table", ["t.parquet", "nested"])
+def test_shuffled_rows_are_the_same_however_they_are_shared(
+    folder: str, unit: str, table: str
+) -> None:
+    pipeline = STORIES["padded, hashed and filtered by what is shared"](
+        base(folder, table, request_columns=SHARED), folder
+    )
+
+    def shuffled(**options: bool) -> pa.Table:
+        shuffle = {"unit": unit, "windowRows": 200}
+        experiment = pipeline.with_options(**options).experiment("rows", shuffle=shuffle)
+        return pa.concat_tables(iter_tables(build_plan(experiment, folder).training))
+
+    assert shuffled().equals(shuffled(deduplication=False))
+
+
+def test_a_step_runs_once_a_request_and_sees_no_request_without_rows() -> None:
+    seen: list[int] = []
+
+    class Watched:
+        """A cast that says how many rows it was given."""
+
+        def __init__(self, cast: Cast) -> None:
+            self._cast = cast
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._cast, name)
+
+        def __call__(self, table: pa.Table) -> pa.Table:
+            seen.append(table.num_rows)
+            return self._cast(table)
+
+    table = pa.table(
+        {
+            "id": range(6),
+            "request": [0, 0, 1, 1, 2, 2],
+            "text": ["1", "1", "no number", "no number", "3", "3"],
+        }
+    )
+    requests = find_requests(table, "request", ["text"])
+    assert requests is not None
+    rows = Rows.of(requests)
+    live = frozenset(table.schema.names)
+    keep: Any = Filter.bind(FilterStep(where="id < 2 or id > 3"), table.schema)
+    cast: Any = Watched(Cast.bind(CastStep(columns={"text": "int64"}), table.schema))
+    for transform in (keep, cast):
+        rows.run(SimpleNamespace(transform=transform, live=live))
+    assert seen == [2]
+    assert rows.table().to_pydict() == {
+        "id": [0, 1, 4, 5],
+        "request": [0, 0, 2, 2],
+        "text": [1, 1, 3, 3],
+    }
+
+
+VALUES = st.one_of(
+    st.lists(st.one_of(st.none(), st.lists(st.integers(0, 2), max_size=3)), max_size=12).map(
+        lambda v: pa.array(v, pa.list_(pa.int8()))
+    ),
+    st.lists(st.lists(st.one_of(st.none(), st.integers(0, 1)), max_size=2), max_size=12).map(
+        lambda v: pa.array(v, pa.list_(pa.int8()))
+    ),
+    st.lists(st.sampled_from([None, "", "a", "b"]), max_size=12).map(
+        lambda v: pa.array(v, pa.string())
+    ),
+    st.lists(st.sampled_from([None, 0.0, -0.0, float("nan")]), max_size=12).map(
+        lambda v: pa.array(v, pa.float32())
+    ),
+)
+
+
+@given(VALUES, st.lists(st.sampled_from([None, 0, 1]), min_size=12, max_size=12), st.data())
+def test_rows_found_to_be_requests_expand_to_themselves(
+    values: pa.Array, keys: list[int | None], data: st.DataObject
+) -> None:
+    rows = pa.table(
+        {"key": pa.array(sorted(keys[: len(values)], key=str), pa.int64()), "shared": values}
+    ).append_column("id", pa.array(range(len(values)), pa.int64()))
+    first = data.draw(st.integers(0, len(values)))
+    rows = rows.slice(first)
+    found = find_requests(rows, "key", ["shared"])
+    if found is None:
+        return
+    assert found.expand(rows.schema.names).equals(rows)
+    assert found.requests.num_rows < rows.num_rows
+    assert "key" in found.impressions.schema.names
+
+
+def test_explain_says_what_stands_once_a_request(folder: str) -> None:
+    def said(**more: Any) -> str:
+        pipeline = base(folder, "t.parquet", **more)
+        return explain(build_plan(pipeline.experiment("rows"), folder))
+
+    assert "once a request (request): user, country, history" in said(request_columns=SHARED)
+    assert "requests are not looked for: of their columns only numbers are read" in said(
+        request_columns=["user"]
+    )
