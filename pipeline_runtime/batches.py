@@ -20,7 +20,7 @@ Shapes: B rows, L items of a fixed-size list, N items of all lists of a column.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +28,8 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from pipeline_runtime.errors import TrainingError
-from pipeline_runtime.steps.base import public_schema
+from pipeline_runtime.request_batches import REQUEST_INDEX, requests_of
+from pipeline_runtime.steps.base import REQUEST_COLUMN, public_schema
 
 # float32 [B] in every batch: the weight column's value, or 1; 0 for the rows of padding.
 ROW_WEIGHT = "row_weight"
@@ -70,7 +71,8 @@ def to_batch(
     """Convert the rows of a table to CPU tensors, without a copy where Arrow's memory allows.
 
     Args:
-        table: the B rows; columns of Lastmile's own (`_lastmile_…`) are left out.
+        table: the B rows; columns of Lastmile's own (`_lastmile_…`) are left out, but for
+            `REQUEST_COLUMN`, of which come `request_index` and tensors of Q requests.
         weight_column: whose values become `row_weight`; every row weighs 1 when None.
         label_column: may hold neither nulls nor NaN.
         writable: copy what Arrow holds read-only (shared memory, a mapped file), so that a training
@@ -82,6 +84,10 @@ def to_batch(
     batch: Batch = {}
     for field in public_schema(table.schema):
         batch.update(_column_tensors(field.name, table.column(field.name), writable))
+    if REQUEST_COLUMN in table.schema.names:
+        requests, batch[REQUEST_INDEX] = requests_of(table)
+        for name, column in zip(requests.schema.names, requests.columns, strict=True):
+            batch.update(_column_tensors(name, column, writable))
     if label_column is not None:
         _check_label(label_column, table.column(label_column).type, batch)
     batch[ROW_WEIGHT] = _row_weight(weight_column, table, batch)
@@ -98,14 +104,21 @@ def to_device(batch: Batch, device: torch.device | str) -> Batch:
     }
 
 
-def empty_batch(schema: pa.Schema) -> Batch:
-    """One row of zeros that weighs nothing, for a rank without rows; its lists are empty."""
+def empty_batch(schema: pa.Schema, request_columns: Collection[str] = ()) -> Batch:
+    """One row of zeros that weighs nothing, for a rank without rows; its lists are empty.
+
+    Args:
+        schema: of the batches' columns.
+        request_columns: those that batches carry once a request, if any.
+    """
     none = to_batch(schema.empty_table(), weight_column=None, label_column=None)
     batch = {name: tensor.new_zeros((1, *tensor.shape[1:])) for name, tensor in none.items()}
     for field in public_schema(schema):
         if is_ragged(field.type):
             batch[field.name + VALUES_SUFFIX] = none[field.name + VALUES_SUFFIX]
             batch[field.name + OFFSETS_SUFFIX] = torch.zeros(2, dtype=torch.int64)
+    if request_columns:
+        batch[REQUEST_INDEX] = torch.zeros(1, dtype=torch.int64)
     return batch
 
 
@@ -166,6 +179,8 @@ def _name_clashes(schema: pa.Schema, weight_column: str | None) -> Iterator[tupl
     if ROW_WEIGHT in schema.names and weight_column != ROW_WEIGHT:
         advice = "rename it, or make it training.weightColumn"
         yield ROW_WEIGHT, f"must not have the name of the weight in every batch; {advice}"
+    if REQUEST_INDEX in schema.names:
+        yield REQUEST_INDEX, "must not have the name of a batch's own tensor; rename it"
     for field in schema:
         for suffix in (VALUES_SUFFIX, OFFSETS_SUFFIX) if is_ragged(field.type) else ():
             if field.name + suffix in schema.names:

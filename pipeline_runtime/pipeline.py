@@ -261,6 +261,7 @@ class Pipeline:
 
 def iter_tables(stream: StreamPlan) -> Iterator[pa.Table]:
     """A stream's rows in the table's order, in this process; the columns of its batches."""
+    stream = replace(stream, request_columns=())
     piece_rows = rows_per_piece(stream.scan.units, stream.shuffle, stream.max_rows_per_block)
     groups = plan_groups(
         stream.scan.units, seed=0, epoch=0, shuffle=stream.shuffle, piece_rows=piece_rows

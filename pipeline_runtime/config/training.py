@@ -68,10 +68,13 @@ class CheckpointPolicy(SpecModel):
     """Whole checkpoints that are kept."""
 
 
+BUILT_IN_ENTRYPOINT = "pipeline_runtime.training.ranking:train_loop"
+
+
 class Training(SpecModel):
     """The training job."""
 
-    entrypoint: ImportPath = "pipeline_runtime.training.ranking:train_loop"
+    entrypoint: ImportPath = BUILT_IN_ENTRYPOINT
     """`package.module:function` of the training loop."""
     batch_size: Annotated[int, Field(ge=1, le=10_000_000)] = 4096
     """Rows of one step of one trainer."""
@@ -88,6 +91,9 @@ class Training(SpecModel):
     shuffle: Shuffle = Field(default_factory=Shuffle)
     last_batch: Literal["pad", "drop"] = "pad"
     """The remainder is filled up with rows of weight zero, or dropped."""
+    deduplicated: bool | None = None
+    """Batches carry a request's columns once, and `request_index`; the default for the built-in
+    entrypoint."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number type of the forward and backward pass."""
     seed: Seed = 0
@@ -99,6 +105,13 @@ class Training(SpecModel):
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from check_options("config", self.config)
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether the entrypoint takes batches with a request's columns once."""
+        if self.deduplicated is None:
+            return self.entrypoint == BUILT_IN_ENTRYPOINT
+        return self.deduplicated
 
 
 class Artifacts(SpecModel):

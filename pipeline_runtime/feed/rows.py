@@ -20,9 +20,15 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.plan.model import PlannedStep
+from pipeline_runtime.plan.sharing import is_of_requests
 from pipeline_runtime.sources.gather import Int64s, take_rows
 from pipeline_runtime.sources.nested import NestedRows
-from pipeline_runtime.steps.base import INTERNAL_PREFIX, Transform, is_internal
+from pipeline_runtime.steps.base import (
+    INTERNAL_PREFIX,
+    REQUEST_COLUMN,
+    Transform,
+    is_internal,
+)
 
 # The row's number among those that a step was given, while the step drops or repeats rows.
 _PLACE = INTERNAL_PREFIX + "place"
@@ -79,7 +85,7 @@ class Rows:
     def run(self, step: PlannedStep) -> None:
         """Run a step, and let go of the columns that nothing after it uses."""
         transform = step.transform
-        if self._is_of_requests(transform):
+        if self.requests and is_of_requests(transform, self.requests.columns):
             self._run_on_requests(transform)
         else:
             self._run(transform)
@@ -103,6 +109,37 @@ class Rows:
         shared = self.requests.columns if self.requests else {}
         return self.view(frozenset([*self.columns, *shared]))
 
+    def table_by_request(self, names: Sequence[str]) -> pa.Table:
+        """The rows that are left, these columns once a request, together as `REQUEST_COLUMN`.
+
+        Requests stand in the order of their first rows. Where rows do not share the columns, since
+        that did not pay, each row is a request of its own.
+        """
+        shared = self.requests.columns if self.requests else {}
+        if shared.keys() >= set(names):
+            once, codes = self._requests_in_order(names)
+            table = self.view(frozenset([*self.columns, *shared]) - frozenset(names))
+        else:
+            table = self.table()
+            once, codes = table.select(list(names)), np.arange(self.num_rows)
+        arrays = [column.combine_chunks() for column in once.columns]
+        values = pa.StructArray.from_arrays(arrays, fields=list(once.schema))
+        column = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), values)
+        each = [name for name in table.schema.names if name not in names]
+        return table.select(each).append_column(REQUEST_COLUMN, column)
+
+    def _requests_in_order(self, names: Sequence[str]) -> tuple[pa.Table, Int64s]:
+        """These columns of the requests as their rows come, and each row's place among them."""
+        assert self.requests is not None
+        assert self.codes is not None
+        present, first = np.unique(self.codes, return_index=True)
+        order = present[np.argsort(first)]
+        places = np.zeros(self.requests.num_rows, dtype=np.int64)
+        places[order] = np.arange(len(order))
+        self.requests.pick(order)
+        self.codes = places[self.codes]
+        return self.requests.view(frozenset(names)).select(list(names)), self.codes
+
     def pick(self, places: Int64s) -> None:
         """Leave of the rows that are left those at `places`, in that order."""
         if len(places) == self.num_rows and np.array_equal(places, np.arange(self.num_rows)):
@@ -116,15 +153,6 @@ class Rows:
                 column.now = None
         if self.codes is not None:
             self.codes = self.codes[places]
-
-    def _is_of_requests(self, transform: Transform) -> bool:
-        """Whether all that a step does to a row is told by the columns of its request."""
-        if self.requests is None or transform.needs_row_hash or not transform.inputs:
-            return False
-        if not self.requests.columns.keys() >= transform.inputs:
-            return False
-        is_filter = hasattr(transform, "mask") and not transform.outputs
-        return is_filter or (transform.is_elementwise and not transform.changes_rows)
 
     def _run_on_requests(self, transform: Transform) -> None:
         assert self.requests is not None

@@ -24,7 +24,7 @@ from pipeline_runtime.plan.groups import Group, permutation
 from pipeline_runtime.plan.model import PlannedStep, Stage, StreamPlan
 from pipeline_runtime.sources import Unit
 from pipeline_runtime.sources.nested import NestedRows, join_rows
-from pipeline_runtime.steps.base import ROW_HASH_COLUMN
+from pipeline_runtime.steps.base import REQUEST_COLUMN, ROW_HASH_COLUMN
 
 # A group of tiny row groups has hundreds of places; an error names the first few.
 _MAX_PLACES = 3
@@ -186,7 +186,7 @@ def _run_stage(
     started = time.perf_counter()
     if index == len(stream.stages) - 1:
         _shuffle(stream, before, rows)
-        table = rows.table().select([*stream.output_schema.names, ROW_HASH_COLUMN])
+        table = _finish(stream, rows)
     else:
         table = rows.table()
     if counts:  # the copy that the steps put off is the last one's to pay
@@ -194,6 +194,16 @@ def _run_stage(
         counts[-1] = replace(counts[-1], num_bytes=rows.num_bytes, seconds=seconds)
     header = replace(before, num_rows=table.num_rows, counts=(*before.counts, *counts))
     return Piece(header=header, table=table)
+
+
+def _finish(stream: StreamPlan, rows: Rows) -> pa.Table:
+    """What the trainer is given."""
+    names = stream.output_schema.names
+    if not stream.request_columns:
+        return rows.table().select([*names, ROW_HASH_COLUMN])
+    table = rows.table_by_request(stream.request_columns)
+    each = [name for name in names if name not in stream.request_columns]
+    return table.select([*each, REQUEST_COLUMN, ROW_HASH_COLUMN])
 
 
 def _run_steps(

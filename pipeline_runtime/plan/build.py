@@ -21,9 +21,9 @@ from pipeline_runtime.errors import ExpressionError, ManifestError, Problem
 from pipeline_runtime.expressions import Expression
 from pipeline_runtime.plan.engine import choose_feed
 from pipeline_runtime.plan.labels import describe_step
-from pipeline_runtime.plan.model import Identity, Plan, PlannedStep, Stage, StreamPlan
+from pipeline_runtime.plan.model import Identity, Plan, PlannedStep, Sharing, Stage, StreamPlan
 from pipeline_runtime.plan.predicates import Pushdown, build_pushdown
-from pipeline_runtime.plan.sharing import choose_sharing
+from pipeline_runtime.plan.sharing import choose_sharing, shared_after
 from pipeline_runtime.plan.side_tables import open_side_table
 from pipeline_runtime.plan.split import Split
 from pipeline_runtime.sources import RawTable, open_table
@@ -267,6 +267,9 @@ class _Stream:
             everything = frozenset(self.schema.names).union(*(s.transform.outputs for s in steps))
             needed, after = everything, [everything] * len(steps)
         read_columns = tuple(name for name in self.schema.names if name in needed)
+        sharing = choose_sharing(
+            self.spec.dataset, self.table, read_columns, deduplication=options.deduplication
+        )
         return StreamPlan(
             role=role,
             table=self.table,
@@ -281,13 +284,18 @@ class _Stream:
             seed=training.seed,
             max_rows_per_block=options.rows_per_block,
             kernels=options.kernels,
-            sharing=choose_sharing(
-                self.spec.dataset,
-                self.table.schema,
-                read_columns,
-                deduplication=options.deduplication,
-            ),
+            sharing=sharing,
+            request_columns=self._request_columns(steps, sharing),
         )
+
+    def _request_columns(self, steps: Sequence[PlannedStep], sharing: Sharing) -> tuple[str, ...]:
+        """The batches' columns that they carry once a request; never the label or the weight."""
+        training = self.spec.training
+        if not training.takes_requests:
+            return ()
+        shared = shared_after([step.transform for step in steps], sharing.columns)
+        shared -= {training.label_column, training.weight_column}
+        return tuple(name for name in self.batch_columns if name in shared)
 
     def _pushdown(self) -> Pushdown:
         filters = [(b.pushed or b.expression, b.step.transform) for b in self.bound]

@@ -135,4 +135,6 @@ def _then(plan: Plan) -> str:
         "request": f"requests shuffled in windows of {shuffle.window_rows:,} rows",
     }[shuffle.unit]
     order = "in a fixed order" if plan.preserve_order else "in the order they are ready"
-    return f"{mixed}, batches of {len(plan.batch_columns)} columns, {order}"
+    once = plan.training.request_columns
+    shared = f" ({', '.join(once)} once a request)" if once else ""
+    return f"{mixed}, batches of {len(plan.batch_columns)} columns{shared}, {order}"

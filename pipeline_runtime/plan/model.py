@@ -82,6 +82,7 @@ class StreamPlan:
     max_rows_per_block: int | None
     kernels: bool  # rows may be copied by faster ways than Arrow's own
     sharing: Sharing
+    request_columns: tuple[str, ...]  # of the output: batches carry them once a request
 
     @property
     def steps(self) -> tuple[PlannedStep, ...]:

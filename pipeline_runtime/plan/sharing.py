@@ -1,31 +1,59 @@
-"""Which columns a reader keeps once a request, and why, or why not."""
+"""Which columns a reader keeps once a request, and why, or why not.
+
+A step that reads only such columns gives such columns, so what leaves the last step once a request
+is known before anything runs (`shared_after`), and `feed.rows` goes by the same rule.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 
 from pipeline_runtime.config import Dataset
 from pipeline_runtime.plan.model import Sharing
+from pipeline_runtime.sources import RawTable
+from pipeline_runtime.steps.base import Transform
 
 
 def choose_sharing(
-    dataset: Dataset, schema: pa.Schema, read_columns: Sequence[str], *, deduplication: bool
+    dataset: Dataset, table: RawTable, read_columns: Sequence[str], *, deduplication: bool
 ) -> Sharing:
     """What the stream shares; tables nested by request say of themselves what they hold once."""
+    schema = table.schema
     if not deduplication:
         reason = "a request's columns repeated at the read, since pipelineOptions.deduplication is"
         return Sharing(is_on=False, reason=f"{reason} false")
     declared = set(dataset.request_columns or ())
     columns = tuple(name for name in read_columns if name in declared)
     if dataset.request_key is None or not columns:
-        return Sharing(is_on=True)
+        once = tuple(name for name in read_columns if name in table.request_columns)
+        return Sharing(is_on=True, columns=once)
     if not any(_is_wide(schema.field(name).type) for name in columns):
         reason = "requests are not looked for: of their columns only numbers are read"
         return Sharing(is_on=True, reason=reason)
     reason = f"once a request ({dataset.request_key}): {', '.join(columns)}"
     return Sharing(is_on=True, key=dataset.request_key, columns=columns, reason=reason)
+
+
+def is_of_requests(transform: Transform, shared: Collection[str]) -> bool:
+    """Whether all that a step does to a row is told by columns that rows of a request share."""
+    if transform.needs_row_hash or not transform.inputs or not transform.inputs <= set(shared):
+        return False
+    is_filter = hasattr(transform, "mask") and not transform.outputs
+    return is_filter or (transform.is_elementwise and not transform.changes_rows)
+
+
+def shared_after(transforms: Sequence[Transform], shared: Collection[str]) -> frozenset[str]:
+    """The columns that rows of a request still share after these steps."""
+    left = frozenset(shared)
+    for transform in transforms:
+        if is_of_requests(transform, left):
+            left |= transform.outputs
+        else:
+            left -= transform.outputs
+        left &= frozenset(transform.output_schema.names)
+    return left
 
 
 def _is_wide(data_type: pa.DataType) -> bool:

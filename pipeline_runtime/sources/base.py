@@ -70,6 +70,11 @@ class RawTable(Protocol):
         """What a person should know about how it is stored; often nothing."""
         ...
 
+    @property
+    def request_columns(self) -> frozenset[str]:
+        """Columns that every file holds once a request."""
+        ...
+
     def footer_digests(self, files: Sequence[int]) -> list[str]:
         """What tells the content of these files from any other, without reading their data."""
         ...

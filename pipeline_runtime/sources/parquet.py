@@ -75,6 +75,14 @@ class ParquetTable:
             f"rows{some}",
         )
 
+    @property
+    def request_columns(self) -> frozenset[str]:
+        """See RawTable."""
+        if None in self.layouts or not self.layouts:
+            return frozenset()
+        held = [layout.request_columns for layout in self.layouts if layout]
+        return frozenset(held[0]).intersection(*held)
+
     def scan(self, predicates: Sequence[pads.Expression]) -> Scan:
         """See RawTable; a predicate prunes by partition values and row-group statistics."""
         keep = None

@@ -20,6 +20,8 @@ import pyarrow as pa
 INTERNAL_PREFIX = "_lastmile_"
 # uint64: the hash of a row's identity, the same whatever block, worker or order it comes in.
 ROW_HASH_COLUMN = "_lastmile_row_hash"
+# dictionary<int32, struct>: what the rows of a request share, once, and which of it is each row's.
+REQUEST_COLUMN = "_lastmile_request"
 
 
 @runtime_checkable

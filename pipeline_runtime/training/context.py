@@ -80,6 +80,7 @@ class Wiring:
     warn: Callable[[str], None]
     evaluated: Callable[[Evaluated], None]
     stop_event: threading.Event  # set when the run was asked to stop
+    request_columns: tuple[str, ...] = ()  # that batches carry once a request
 
 
 class TrainContext:
@@ -90,6 +91,7 @@ class TrainContext:
     ) -> None:
         self.spec = spec
         self.schema = schema
+        self.request_columns = frozenset(wiring.request_columns)
         self.device = device
         self.config: Mapping[str, Any] = spec.config
         self.seed = spec.seed
@@ -225,7 +227,7 @@ class TrainContext:
     def _make_batch(self, table: pa.Table | None, waited: Waited) -> Batch:
         started = time.perf_counter()
         if table is None:
-            batch = empty_batch(self.schema)
+            batch = empty_batch(self.schema, self.request_columns)
             self.records.padded_rows += 1
         else:
             batch = to_batch(

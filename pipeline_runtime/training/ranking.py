@@ -92,7 +92,7 @@ class _Run:
             self.config, ctx.schema, label=ctx.label_column, weight=ctx.weight_column
         )
         torch.manual_seed(step_seed(ctx.seed, 0, 0))  # every rank begins with the same weights
-        self.module = RankingModel(self.features, self.config)
+        self.module = RankingModel(self.features, self.config, ctx.request_columns)
         self.model = ctx.prepare(self.module)
         self.optimizer = _build_optimizer(self.module, self.config)
         self.scaler = ctx.scaler()
@@ -104,7 +104,7 @@ class _Run:
         meter = ScoreMeter(self.ctx.device)
         self.model.train()
         for batch in self.ctx.batches():
-            self._train_step(batch, meter)
+            self._train_step(self.module.by_row(batch), meter)
             is_due = self.ctx.checkpoint_due()
             if is_due or self.step % self.config.report_every_steps == 0:
                 self.ctx.report(self._flush_window(), self.state() if is_due else None)
@@ -147,7 +147,8 @@ class _Run:
     def _evaluate(self) -> dict[str, float]:
         meter = ScoreMeter(self.ctx.device)
         self.module.eval()
-        for batch in self.ctx.evaluation_batches():
+        for given in self.ctx.evaluation_batches():
+            batch = self.module.by_row(given)
             # Not through DistributedDataParallel, which would wait for ranks that have no batch.
             logits_B, losses_B = self._losses(self.module, batch)
             meter.add(logits_B, batch[self.features.label], losses_B, batch[ROW_WEIGHT])

@@ -10,7 +10,7 @@ M rows looked up one by one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from pipeline_runtime.batches import (
     Batch,
 )
 from pipeline_runtime.errors import TrainingError
+from pipeline_runtime.request_batches import expand, expand_rows
 from pipeline_runtime.training.ranking_config import Features, RankingConfig, SequenceFeature
 
 # Standard deviation of fresh embeddings: small beside the 1 of a standardised dense column. Items
@@ -152,11 +153,20 @@ def _chunks(ids_N: torch.Tensor, width: int) -> Iterator[slice]:
 
 
 class RankingModel(nn.Module):
-    """Logits of the label for each row of a batch."""
+    """Logits of the label for each row of a batch.
 
-    def __init__(self, features: Features, config: RankingConfig) -> None:
+    What comes of columns that batches carry once a request is computed once a request.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        config: RankingConfig,
+        request_columns: Collection[str] = (),
+    ) -> None:
         super().__init__()
         self.features, self.config = features, config
+        self.request_columns = frozenset(request_columns)
         self.tables = _number_tables(features)
         self.weight_RD = nn.Parameter(_fresh_tables(features, self.tables, config))
         self.scaler = DenseScaler(features.dense)
@@ -172,13 +182,21 @@ class RankingModel(nn.Module):
         self.mlp, width = _build_mlp(width + self.scaler.num_outputs, config)
         self.output = nn.Linear(width, 1)
 
+    def by_row(self, batch: Batch) -> Batch:
+        """The batch with a value a row of every column but the lists."""
+        lists = {sequence.column for sequence in self.features.sequences}
+        read = {self.features.label, *self.features.dense, *self.features.categorical}
+        return expand(batch, (self.request_columns & read) - lists)
+
     def forward(self, batch: Batch) -> torch.Tensor:
-        """Logits [B]."""
+        """Logits [B] for a batch that `by_row` gave."""
         sequences = [self._sequence_rows(batch, feature) for feature in self.features.sequences]
         heads = [sequences[i].head(self.config.attention_length) for i, _ in self.targeted]
         rows = [self._categorical_rows(batch), *(rows_BK for rows_BK, _ in heads)]
         (columns_BCD, *keys), vectors = self._look_up(rows, sequences)
-        for (_, target), keys_BKD, (_, is_item_BK) in zip(self.targeted, keys, heads, strict=True):
+        vectors = [self._expanded(i, vector, batch) for i, vector in enumerate(vectors)]
+        for (i, target), keys_KD, (_, is_item_K) in zip(self.targeted, keys, heads, strict=True):
+            keys_BKD, is_item_BK = (self._expanded(i, x, batch) for x in (keys_KD, is_item_K))
             vectors.append(attend(columns_BCD[:, target], keys_BKD, is_item_BK))
         inputs = [columns_BCD.flatten(1), *vectors]
         inputs += [torch.einsum("bcd,bd->bc", columns_BCD, vector_BD) for vector_BD in vectors]
@@ -192,6 +210,11 @@ class RankingModel(nn.Module):
         """Let the untrained model predict the base rate: it learns faster from there."""
         if 0 < base_rate < 1:
             self.output.bias.fill_(math.log(base_rate) - math.log1p(-base_rate))
+
+    def _expanded(self, sequence: int, values: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """What was computed of a sequence, as [B, …]."""
+        is_shared = self.features.sequences[sequence].column in self.request_columns
+        return expand_rows(values, batch) if is_shared else values
 
     def _row_ids(self, column: str, ids: torch.Tensor) -> torch.Tensor:
         """Rows of the embedding tables for the ids of a column, or of a sequence's items."""
@@ -216,7 +239,7 @@ class RankingModel(nn.Module):
     def _look_up(
         self, rows: Sequence[torch.Tensor], sequences: Sequence[Ragged]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Embeddings of each tensor of rows [..., D], and a vector [B, D] of each sequence.
+        """Embeddings of each tensor of rows [..., D], and the vectors of each sequence's lists.
 
         That is the items' sum ÷ √their number: as long for many random items as for few.
         """
@@ -228,7 +251,8 @@ class RankingModel(nn.Module):
             part.view(*each.shape, part.shape[-1]) for part, each in zip(parts, rows, strict=True)
         ]
         vectors_GD = means_GD * bags.starts_B1.diff().sqrt()[:, None]
-        return found, list(vectors_GD.chunk(len(sequences))) if sequences else []
+        sizes = [sequence.starts_B1.shape[0] - 1 for sequence in sequences]
+        return found, list(torch.split(vectors_GD, sizes)) if sequences else []
 
     @property
     def device(self) -> torch.device:

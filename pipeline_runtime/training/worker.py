@@ -103,6 +103,7 @@ def _build_context(plan: WorkerPlan) -> TrainContext:
         warn=lambda message: ray.get(plan.monitor.warn.remote(message)),
         evaluated=lambda evaluation: _send_evaluation(plan.monitor, evaluation),
         stop_event=threading.Event(),
+        request_columns=plan.stream.request_columns,
     )
     return TrainContext(plan.training, plan.stream.output_schema, device, wiring)
 
