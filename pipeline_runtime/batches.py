@@ -94,14 +94,17 @@ def to_batch(
     return batch
 
 
+def pin(batch: Batch) -> Batch:
+    """The batch in memory that a GPU copies from by itself."""
+    return {name: tensor.pin_memory() for name, tensor in batch.items()}
+
+
 def to_device(batch: Batch, device: torch.device | str) -> Batch:
     """Copy a batch to a device; to a GPU through pinned memory, without waiting for the copy."""
     device = torch.device(device)
     if device.type != "cuda":
         return {name: tensor.to(device) for name, tensor in batch.items()}
-    return {
-        name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in batch.items()
-    }
+    return {name: tensor.to(device, non_blocking=True) for name, tensor in pin(batch).items()}
 
 
 def empty_batch(schema: pa.Schema, request_columns: Collection[str] = ()) -> Batch:

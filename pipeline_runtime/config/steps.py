@@ -304,6 +304,8 @@ class PipelineOptions(SpecModel):
     """Compiled kernels pad and hash, lists of numbers are copied whole."""
     deduplication: bool = True
     """Columns that a request's rows share are read and worked on once a request."""
+    prefetch: bool = True
+    """The next batch is made while the trainer computes."""
     # Rows that one piece of work reads and hands on, at most; from the files' row width if absent.
     rows_per_block: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     """Rows of one piece of work, at most; from the files' row width if absent."""

@@ -13,11 +13,9 @@ def choose_feed(options: PipelineOptions, stages: Sequence[Stage]) -> FeedChoice
     """The engine for a stream of these stages; the rows are the same with each."""
     if options.feed == "rayData":
         return FeedChoice(engine="rayData", reason="pipelineOptions.feed: rayData")
-    apart = next((stage for stage in stages[1:] if stage.steps), None)
-    own = apart or next((s for s in stages if s.resources or s.concurrency), None)
-    if own is not None:
-        step = own.steps[0]
-        return FeedChoice(engine="rayData", reason=f"{step.path} runs in tasks of its own")
+    apart = next((stage.steps[0] for stage in stages[1:] if stage.steps), None)
+    if apart is not None:
+        return FeedChoice(engine="rayData", reason=f"{apart.path} runs in tasks of its own")
     if options.feed == "readers":
         return FeedChoice(engine="readers", reason="pipelineOptions.feed: readers")
     python = [step for stage in stages for step in stage.steps if isinstance(step.transform, Map)]

@@ -173,6 +173,7 @@ def _build_trainer(run: PreparedRun, options: RunOptions, monitor: Any) -> Torch
         identity=run.identity,
         resume=run.resume,
         monitor=monitor,
+        prefetch=run.experiment.spec.pipeline_options.prefetch,
     )
     return TorchTrainer(
         train_worker,

@@ -20,13 +20,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pipeline_runtime.batches import ROW_WEIGHT, Batch, empty_batch, to_batch, to_device
+from pipeline_runtime.batches import ROW_WEIGHT, Batch, empty_batch, to_device
 from pipeline_runtime.config import Training
 from pipeline_runtime.errors import CheckpointError, Interrupted, TrainingError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.pieces import StepCount, add_counts
 from pipeline_runtime.monitor import Evaluated, HistoryPoint, RankSnapshot
 from pipeline_runtime.training.checkpoint import CheckpointHeader, CheckpointStore
+from pipeline_runtime.training.collating import Collator
 from pipeline_runtime.training.stream import Agreement, BatchStream, explain_no_rows
 
 # A point of the history at most so often: an hour's run stays under 10,000 points a metric.
@@ -81,6 +82,7 @@ class Wiring:
     evaluated: Callable[[Evaluated], None]
     stop_event: threading.Event  # set when the run was asked to stop
     request_columns: tuple[str, ...] = ()  # that batches carry once a request
+    prefetch: bool = True  # pipelineOptions.prefetch
 
 
 class TrainContext:
@@ -114,6 +116,7 @@ class TrainContext:
             self.checkpoint = state["user"]
             torch.set_rng_state(state["rng"][min(self.rank, len(state["rng"]) - 1)])
         wiring.training.agree = self._agree
+        self._collator = self._make_collator()
 
     # --- what the run is -------------------------------------------------------------------------
 
@@ -192,7 +195,7 @@ class TrainContext:
         if self._is_over():
             return
         for table in self._wiring.training.epoch_tables(self.epoch):
-            batch = self._make_batch(table, self.waited)
+            batch = self._make_batch(table, self._wiring.training, self._collator)
             if self.records.first_batch_seconds is None:
                 self.records.first_batch_seconds = self.records.seconds()
             yield from self._timed(batch, 0 if table is None else table.num_rows)
@@ -224,23 +227,19 @@ class TrainContext:
             self.records.last_step_seconds = seconds
             self._record_point()
 
-    def _make_batch(self, table: pa.Table | None, waited: Waited) -> Batch:
-        started = time.perf_counter()
-        if table is None:
-            batch = empty_batch(self.schema, self.request_columns)
-            self.records.padded_rows += 1
-        else:
-            batch = to_batch(
-                table,
-                weight_column=self.weight_column,
-                label_column=self.label_column,
-                writable=self.device.type == "cpu",  # else the copy to the device is the user's
-            )
-        collated = time.perf_counter()
-        waited.collate += collated - started
-        batch = to_device(batch, self.device)
-        waited.transfer += time.perf_counter() - collated
-        return batch
+    def _make_batch(self, table: pa.Table | None, stream: BatchStream, collator: Collator) -> Batch:
+        if table is not None:
+            return collator.make(table, stream.following(), stream.waited)
+        self.records.padded_rows += 1
+        return to_device(empty_batch(self.schema, self.request_columns), self.device)
+
+    def _make_collator(self) -> Collator:
+        return Collator(
+            self.device,
+            weight_column=self.weight_column,
+            label_column=self.label_column,
+            ahead=self._wiring.prefetch,
+        )
 
     def evaluation_batches(self) -> Iterator[Batch]:
         """All rows held out for evaluation, once; nothing if the spec has no evaluation.
@@ -252,9 +251,10 @@ class TrainContext:
         started = time.perf_counter()
         stream = self._wiring.open_evaluation(Waited())
         stream.agree = self._agree
+        collator = self._make_collator()
         try:
             for table in stream.epoch_tables(0):
-                yield self._make_batch(table, stream.waited)
+                yield self._make_batch(table, stream, collator)
         finally:
             self.evaluation_counts = stream.position.counts
             self._pause(started)

@@ -70,6 +70,13 @@ class _Buffered:
 
     piece: Piece
     offset: int
+    _ahead: tuple[int, int, pa.Table] | None = None
+
+    def slice(self, rows: int) -> pa.Table:
+        """The next rows; the same object as long as none was taken."""
+        if self._ahead is None or self._ahead[:2] != (self.offset, rows):
+            self._ahead = (self.offset, rows, self.piece.table.slice(self.offset, rows))
+        return self._ahead[2]
 
 
 @dataclass(slots=True)
@@ -130,6 +137,16 @@ class BatchStream:
             self.position.samples += rows
             yield self._cut(rows) if rows else None
 
+    def following(self) -> pa.Table | None:
+        """What the next batch will be, if a piece that has arrived has all of it; it stays there.
+
+        `epoch_tables` gives this very object then.
+        """
+        head, size = self._buffer[0] if self._buffer else None, self.cutting.batch_size
+        if head is None or head.piece.header.num_rows - head.offset < size:
+            return None
+        return head.slice(size)
+
     def _arriving(self, epoch: int) -> Iterator[Piece]:
         """Pieces of this epoch; those of later ones, made ahead, are held back."""
         yield from self._held.pop(epoch, [])
@@ -186,7 +203,7 @@ class BatchStream:
         while rows:
             head = self._buffer[0]
             taken = min(rows, head.piece.header.num_rows - head.offset)
-            slices.append(head.piece.table.slice(head.offset, taken))
+            slices.append(head.slice(taken))
             self._take(head, taken)
             rows -= taken
         table = slices[0] if len(slices) == 1 else pa.concat_tables(slices)

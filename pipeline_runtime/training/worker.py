@@ -49,6 +49,7 @@ class WorkerPlan:
     identity: RunIdentity
     resume: CheckpointHeader | None
     monitor: Any
+    prefetch: bool = True
 
 
 def train_worker(config: dict[str, WorkerPlan]) -> None:
@@ -104,6 +105,7 @@ def _build_context(plan: WorkerPlan) -> TrainContext:
         evaluated=lambda evaluation: _send_evaluation(plan.monitor, evaluation),
         stop_event=threading.Event(),
         request_columns=plan.stream.request_columns,
+        prefetch=plan.prefetch,
     )
     return TrainContext(plan.training, plan.stream.output_schema, device, wiring)
 

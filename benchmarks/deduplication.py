@@ -1,0 +1,225 @@
+"""What sharing a request's columns gains, by rows a request: `python -m benchmarks.deduplication`.
+
+Tables of the same rows, but for how many of them one request has; in each the user's sequence and
+its actions are wide, as in an impression log. Every cell reads, pads and hashes them and makes
+batches of tensors, in one process and one thread, in turn:
+
+    flat | nested       how the table is stored
+    expanded | once     what batches carry: every row its own, or a request's columns once
+
+against the flat table with sharing off. All cells of a table must hand over the same rows, which is
+checked off the clock by a digest of every tensor, expanded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from benchmarks.dataloading.machine import describe_commit, describe_machine, describe_versions
+from benchmarks.dataloading.results import spread
+from pipeline_runtime import Pipeline
+from pipeline_runtime.batches import Batch, to_batch
+from pipeline_runtime.config import ParquetSource
+from pipeline_runtime.convert import ConversionOptions, convert_table
+from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.work import read_group
+from pipeline_runtime.plan import build_plan, plan_groups
+from pipeline_runtime.plan.model import StreamPlan
+from pipeline_runtime.request_batches import REQUEST_INDEX, expand
+from pipeline_runtime.sources import open_location, open_parquet
+from pipeline_runtime.training.position import Position
+from pipeline_runtime.training.stream import BatchStream, Cutting
+
+NAME = "deduplication"
+DEFAULT_ROWS = 200_000
+FACTORS = (1, 2, 3, 5, 10, 20, 50)
+DEFAULT_ROUNDS = 7
+GROUP_ROWS = 20_000
+BATCH_SIZE = 4096
+SHARED = ("user_id", "country", "history", "actions")
+COLUMNS = ["item_id", *(f"dense_{i:02d}" for i in range(20)), "country", "history", "actions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One way to read a table; the first is what the others are compared with."""
+
+    name: str
+    table: str
+    deduplication: bool
+    once: bool
+
+
+CELLS = (
+    Cell(name="flat, off", table="flat.parquet", deduplication=False, once=False),
+    Cell(name="flat, expanded", table="flat.parquet", deduplication=True, once=False),
+    Cell(name="flat, once", table="flat.parquet", deduplication=True, once=True),
+    Cell(name="nested, off", table="nested", deduplication=False, once=False),
+    Cell(name="nested, expanded", table="nested", deduplication=True, once=False),
+    Cell(name="nested, once", table="nested", deduplication=True, once=True),
+)
+
+
+def main() -> int:
+    """Measure, print a table, and write it as JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.deduplication", description=__doc__)
+    parser.add_argument("--rows", type=int, default=DEFAULT_ROWS, help="of each table")
+    parser.add_argument("--factors", type=int, nargs="+", default=FACTORS)
+    parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS)
+    parser.add_argument("--data", type=Path, default=Path("build"), help="folder of the tables")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    tables = [measure(options.data, options.rows, f, options.rounds) for f in options.factors]
+    document = {
+        "version": 1,
+        "benchmark": NAME,
+        "command": f"python -m benchmarks.deduplication {' '.join(sys.argv[1:])}".strip(),
+        "commit": describe_commit(),
+        "machine": describe_machine(),
+        "versions": describe_versions(),
+        "settings": {"rows": options.rows, "rounds": options.rounds, "batchSize": BATCH_SIZE},
+        "tables": tables,
+    }
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / f"{NAME}.json").write_text(json.dumps(document, indent=1) + "\n")
+    print("\n".join(_format(tables)))
+    return 0
+
+
+def measure(data: Path, rows: int, factor: int, rounds: int) -> dict[str, Any]:
+    """Rows a second of every cell in turn, and how often as many as the first.
+
+    Raises AssertionError if two cells hand over other rows.
+    """
+    folder = make_table(data / f"{NAME}-{rows}-{factor}", rows, factor)
+    plans = {cell.name: plan_of(folder, cell) for cell in CELLS}
+    digests = {name: digest(plan) for name, plan in plans.items()}  # and warms up
+    assert len(set(digests.values())) == 1, digests
+    rates: dict[str, list[float]] = {cell.name: [] for cell in CELLS}
+    for index in range(rounds):
+        names = list(plans)
+        for name in names[index % len(names) :] + names[: index % len(names)]:
+            started = time.perf_counter()
+            for _ in batches_of(plans[name]):
+                pass
+            rates[name].append(rows / (time.perf_counter() - started))
+    base = rates[CELLS[0].name]
+    return {
+        "rowsPerRequest": factor,
+        "digest": digests[CELLS[0].name],
+        "cells": {
+            name: {
+                "rowsPerSecond": spread(found),
+                "ratio": spread(a / b for a, b in zip(found, base, strict=True)),
+            }
+            for name, found in rates.items()
+        },
+    }
+
+
+def make_table(folder: Path, rows: int, factor: int) -> Path:
+    """The same rows' own columns for every factor; flat, and nested by request."""
+    flat = folder / "flat.parquet"
+    if not flat.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        draw = np.random.default_rng(7)
+        request = np.arange(rows) // factor
+        lengths = draw.integers(100, 200, request[-1] + 1)
+        offsets = pa.array(np.append(0, np.cumsum(lengths)).astype(np.int32))
+        history = pa.ListArray.from_arrays(offsets, pa.array(draw.integers(0, 10**6, sum(lengths))))
+        kinds = draw.integers(0, 9, sum(lengths), dtype=np.int8)
+        actions = pa.ListArray.from_arrays(offsets, pa.array(kinds))
+        columns = {
+            "id": pa.array(np.arange(rows)),
+            "request": pa.array(request),
+            "user_id": pa.array(request * 31),
+            "country": pa.array([f"c{i % 50}" for i in request]),
+            "history": history.take(pa.array(request)),
+            "actions": actions.take(pa.array(request)),
+            "item_id": pa.array(draw.integers(0, 10**6, rows)),
+        }
+        for i in range(20):
+            columns[f"dense_{i:02d}"] = pa.array(draw.standard_normal(rows, dtype=np.float32))
+        pq.write_table(pa.table(columns), flat, row_group_size=GROUP_ROWS, compression="zstd")
+    if not (folder / "nested").exists():
+        convert_table(
+            open_parquet(ParquetSource(uri=str(flat)), ""),
+            open_location(str(folder / "nested")),
+            ConversionOptions(
+                request_key="request",
+                request_columns=SHARED,
+                has_row_key=True,
+                rows_per_group=GROUP_ROWS,
+            ),
+        )
+    return folder
+
+
+def plan_of(folder: Path, cell: Cell) -> StreamPlan:
+    """The plan of a cell's manifest."""
+    pipeline = (
+        Pipeline.read_parquet(
+            str(folder / cell.table), row_key="id", request_key="request", request_columns=SHARED
+        )
+        .filter("item_id % 10 != 0")
+        .pad_sequence("history", length=128)
+        .hash_bucket("country", buckets=1000)
+        .with_options(deduplication=cell.deduplication)
+    )
+    training = {"columns": COLUMNS, "shuffle": {"unit": "none"}, "deduplicated": cell.once}
+    return build_plan(pipeline.experiment(NAME, **training), "").training
+
+
+def batches_of(plan: StreamPlan) -> Iterator[Batch]:
+    """Batches as a trainer on this machine gets them, made by this thread."""
+    groups = plan_groups(
+        plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=GROUP_ROWS
+    )
+    stream = BatchStream(
+        pieces=itertools.chain.from_iterable(read_group(plan, g, GROUP_ROWS) for g in groups),
+        groups=groups,
+        cutting=Cutting(batch_size=BATCH_SIZE, last_batch="pad"),
+        position=Position(),
+        waited=Waited(),
+    )
+    for table in stream.epoch_tables(0):
+        if table is not None:
+            yield to_batch(table, weight_column=None, label_column=None)
+
+
+def digest(plan: StreamPlan) -> str:
+    """Of all batches in their order, a request's columns expanded."""
+    found = hashlib.sha256()
+    for batch in batches_of(plan):
+        flat = expand(batch, plan.request_columns)
+        for name in sorted(flat.keys() - {REQUEST_INDEX}):
+            found.update(flat[name].numpy().tobytes())
+    return found.hexdigest()
+
+
+def _format(tables: list[dict[str, Any]]) -> Iterator[str]:
+    yield "| rows a request | " + " | ".join(cell.name for cell in CELLS[1:]) + " |"
+    yield "|---|" + "---|" * (len(CELLS) - 1)
+    for table in tables:
+        ratios = [table["cells"][cell.name]["ratio"] for cell in CELLS[1:]]
+        shown = [f"{r['median']:.2f} ({r['min']:.2f}–{r['max']:.2f})" for r in ratios]
+        yield f"| {table['rowsPerRequest']} | " + " | ".join(shown) + " |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
