@@ -92,8 +92,8 @@ class Training(SpecModel):
     last_batch: Literal["pad", "drop"] = "pad"
     """The remainder is filled up with rows of weight zero, or dropped."""
     deduplicated: bool | None = None
-    """Batches carry a request's columns once, and `request_index`; the default for the built-in
-    entrypoint."""
+    """Batches carry a request's columns once, with an index of them for the rows; the default for
+    the built-in entrypoint alone."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number type of the forward and backward pass."""
     seed: Seed = 0
