@@ -5,8 +5,10 @@ shares something of the machine is one group, whose tests run one after another.
 """
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -25,17 +27,27 @@ sys.path.insert(0, str(TESTS / "support"))
 GPU_TESTS = TESTS / "gpu"
 # Tests of a folder or file → what of the machine they share.
 GROUPS = {
-    "contract": "ray",  # Ray notes the cluster of this machine in one file
+    "contract": "ray",  # one Ray for most of them
     "gpu": "ray",
     "integration/run": "ray",
-    "integration/test_benchmark_dataloading.py": "ray",
-    "integration/test_benchmark_table_size.py": "ray",
-    "integration/test_notebook_sample.py": "ray",
+    "integration/run/test_readme.py": "own ray",  # each starts its own
+    "integration/run/test_run_end_to_end.py": "own ray",
+    "integration/run/test_run_on_s3.py": "own ray",
+    "integration/test_benchmark_dataloading.py": "own ray",
+    "integration/test_benchmark_table_size.py": "own ray",
+    "integration/test_notebook_sample.py": "own ray",
     "e2e": "node",  # containerd's images are one node's at a time
     "integration/images": "node",
     "integration/node": "node",
     "integration/cluster": "cluster",  # one control plane for all of them
 }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each process of tests a folder of Ray's: there it notes the cluster of the machine."""
+    folder = tempfile.mkdtemp(prefix="ray-")
+    os.environ["RAY_TMPDIR"] = folder
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def has_gpu() -> bool:
