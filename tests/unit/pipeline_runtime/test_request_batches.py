@@ -34,7 +34,7 @@ COLUMNS = ["item", "score", "clicked", "country", "age", "history", "padded"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """`flat.parquet` and `nested`, the same 60 requests of 1 to 9 rows."""
+    """`flat.parquet` and `nested`, the same 60 requests of 3 to 12 rows."""
     path = tmp_path_factory.mktemp("requests")
     draw = random.Random(2)
     rows: list[dict[str, Any]] = []
@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
             "history": None if request % 13 == 0 else history,
             "padded": [request, 0, 7],
         }
-        for _ in range(draw.randint(1, 9)):
+        for _ in range(draw.randint(3, 12)):
             item = {"id": len(rows), "item": draw.randrange(50), "score": draw.random()}
             rows.append(item | {"clicked": draw.random() < 0.4} | user)
     pq.write_table(pa.Table.from_pylist(rows), path / "flat.parquet", row_group_size=70)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +18,7 @@ from pipeline_runtime import Pipeline
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.config.steps import CastStep, FilterStep
 from pipeline_runtime.convert import ConversionOptions, convert_table
+from pipeline_runtime.feed import requests
 from pipeline_runtime.feed.requests import find_requests
 from pipeline_runtime.feed.rows import Rows
 from pipeline_runtime.pipeline import iter_tables
@@ -87,7 +89,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
             "country": draw.choice(["a", "b", None]),
             "history": draw.choice([None, [], [1], [2, 3], [request] * 5]),
         }
-        for _ in range(draw.randint(1, 9)):
+        for _ in range(draw.randint(3, 12)):
             key = None if request % 11 == 0 else request
             rows.append({"id": len(rows), "request": key, "score": draw.random(), **shared})
         if request % 7 == 0:  # a row that is not as the others of its request
@@ -170,24 +172,24 @@ def test_a_step_runs_once_a_request_and_sees_no_request_without_rows() -> None:
 
     table = pa.table(
         {
-            "id": range(6),
-            "request": [0, 0, 1, 1, 2, 2],
-            "text": ["1", "1", "no number", "no number", "3", "3"],
+            "id": range(12),
+            "request": [0, 1, 2] * 4,
+            "text": ["1", "no number", "3"] * 4,
         }
-    )
-    requests = find_requests(table, "request", ["text"])
-    assert requests is not None
-    rows = Rows.of(requests)
+    ).sort_by("request")
+    found = find_requests(table, "request", ["text"])
+    assert found is not None
+    rows = Rows.of(found)
     live = frozenset(table.schema.names)
-    keep: Any = Filter.bind(FilterStep(where="id < 2 or id > 3"), table.schema)
+    keep: Any = Filter.bind(FilterStep(where="request != 1 and id > 2"), table.schema)
     cast: Any = Watched(Cast.bind(CastStep(columns={"text": "int64"}), table.schema))
     for transform in (keep, cast):
         rows.run(SimpleNamespace(transform=transform, live=live))
     assert seen == [2]
     assert rows.table().to_pydict() == {
-        "id": [0, 1, 4, 5],
-        "request": [0, 0, 2, 2],
-        "text": [1, 1, 3, 3],
+        "id": [3, 6, 9, 5, 8, 11],
+        "request": [0, 0, 0, 2, 2, 2],
+        "text": [1, 1, 1, 3, 3, 3],
     }
 
 
@@ -216,11 +218,12 @@ def test_rows_found_to_be_requests_expand_to_themselves(
     ).append_column("id", pa.array(range(len(values)), pa.int64()))
     first = data.draw(st.integers(0, len(values)))
     rows = rows.slice(first)
-    found = find_requests(rows, "key", ["shared"])
+    with patch.object(requests, "MIN_ROWS_PER_REQUEST", 1.0):
+        found = find_requests(rows, "key", ["shared"])
     if found is None:
+        assert rows.num_rows < 2
         return
     assert found.expand(rows.schema.names).equals(rows)
-    assert found.requests.num_rows < rows.num_rows
     assert "key" in found.impressions.schema.names
 
 
