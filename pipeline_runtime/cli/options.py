@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from pipeline_runtime.config import LoadedManifest
+
 FilesOption = Annotated[
     list[str],
     typer.Option(
@@ -39,3 +41,12 @@ def code_paths(manifest: str) -> tuple[str, ...]:
     here = str(Path.cwd())
     beside = here if manifest == "-" else str(Path(manifest).absolute().parent)
     return (here,) if here == beside else (here, beside)
+
+
+def working_dir(manifest: LoadedManifest) -> tuple[str, ...]:
+    """The folder of `spec.code.workingDir`, relative to the manifest, if it is on this machine."""
+    folder = manifest.experiment.spec.code.working_dir
+    if folder is None or "://" in folder:
+        return ()
+    base = Path.cwd() if manifest.file == "-" else Path(manifest.file).absolute().parent
+    return (str((base / folder).resolve()),)

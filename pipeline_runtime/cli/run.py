@@ -18,6 +18,7 @@ from pipeline_runtime.cli.options import (
     StorageRootOption,
     code_paths,
     make_console,
+    working_dir,
 )
 from pipeline_runtime.config import LoadedManifest, load_manifests
 from pipeline_runtime.errors import AlreadyComplete
@@ -74,7 +75,7 @@ def run(
         address=address,
         resume=resume,
         metrics_port=metrics_port,
-        code_paths=(*_working_dir(manifest), *code_paths(manifest.file)),
+        code_paths=(*working_dir(manifest), *code_paths(manifest.file)),
         verbose=verbose,
     )
     raise typer.Exit(_run(manifest, _text(manifest, overrides), options, as_json=as_json))
@@ -85,15 +86,6 @@ def _text(manifest: LoadedManifest, overrides: list[str] | None) -> str:
     if not overrides and manifest.document_index == 0:
         return manifest.text
     return yaml.safe_dump(manifest.document, sort_keys=False, allow_unicode=True)
-
-
-def _working_dir(manifest: LoadedManifest) -> tuple[str, ...]:
-    """The folder of `spec.code.workingDir`, relative to the manifest, if it is on this machine."""
-    folder = manifest.experiment.spec.code.working_dir
-    if folder is None or "://" in folder:
-        return ()
-    base = Path.cwd() if manifest.file == "-" else Path(manifest.file).absolute().parent
-    return (str((base / folder).resolve()),)
 
 
 def _run(manifest: LoadedManifest, text: str, options: RunOptions, *, as_json: bool) -> int:

@@ -36,7 +36,7 @@ from pipeline_runtime.report.series import (
 # desktop in two columns at 1.7 times, so 8 pt text stays readable on both.
 _WIDTH_INCHES = 4.3
 _HEIGHT_INCHES = 2.3
-_FONT_POINTS = 8
+FONT_POINTS = 8
 
 # Above this many points markers run into each other, and a mean helps the eye.
 _MAX_MARKED_POINTS = 60
@@ -51,14 +51,14 @@ _SECONDS_PER_HOUR = 3600
 _SVG_SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "lastmile",
     "svg.fonttype": "none",
-    "font.size": _FONT_POINTS,
+    "font.size": FONT_POINTS,
     "font.family": ["DejaVu Sans"],
     "axes.unicode_minus": False,
     "path.simplify": True,
 }
 
 # Stand-ins that no palette has; matplotlib writes colours in lower case.
-_STAND_INS = {
+STAND_INS = {
     "--ink": "#010203",
     "--muted": "#010204",
     "--grid": "#010205",
@@ -67,7 +67,7 @@ _STAND_INS = {
     "--surface": "#010208",
 }
 _STAGE_STAND_INS = {f"--stage-{index}": f"#0102{index + 16:02x}" for index in range(6)}
-_VARIABLES = {code: name for name, code in (_STAND_INS | _STAGE_STAND_INS).items()}
+_VARIABLES = {code: name for name, code in (STAND_INS | _STAGE_STAND_INS).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class CurvePlot:
 
 def draw_curve(plot: CurvePlot) -> str:
     """An SVG element of one metric, its points and its moving mean."""
-    figure, axes = _new_figure()
+    figure, axes = new_figure()
     drawn = [series for series in (plot.series, plot.points) if series is not None]
     xs = [_get_x(plot, series) for series in drawn]
     unit = _set_x_axis(axes, plot.over_time, max((x[-1] for x in xs if len(x)), default=0.0))
@@ -97,12 +97,12 @@ def draw_curve(plot: CurvePlot) -> str:
     if plot.points is not None:
         _draw_points(axes, _get_x(plot, plot.points) / unit, plot.points.values_N, "--second")
     _set_y_axis(axes, drawn, from_zero=plot.from_zero)
-    return _to_svg(figure, plot.name, plot.label)
+    return to_svg(figure, plot.name, plot.label)
 
 
 def draw_stack(stack: Stack, name: str, label: str) -> str:
     """An SVG element of the shares over time, stacked, each as a block since the moment before."""
-    figure, axes = _new_figure()
+    figure, axes = new_figure()
     unit = _set_x_axis(axes, True, float(stack.seconds_T[-1]))
     # Each entry is the mean since the one before, so the first begins at 0.
     x = [0.0, *(stack.seconds_T / unit)]
@@ -112,7 +112,7 @@ def draw_stack(stack: Stack, name: str, label: str) -> str:
     axes.set_ylim(0, 1)
     axes.set_xlim(0, x[-1] or 1)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
-    return _to_svg(figure, name, label)
+    return to_svg(figure, name, label)
 
 
 def is_log_scaled(series: Series) -> bool:
@@ -121,7 +121,8 @@ def is_log_scaled(series: Series) -> bool:
     return bool(len(values) and values.min() > 0 and values.max() / values.min() > _LOG_RATIO)
 
 
-def _new_figure() -> tuple[Figure, Axes]:
+def new_figure() -> tuple[Figure, Axes]:
+    """An empty figure of the report's size and look."""
     with mpl.rc_context(_SVG_SETTINGS):
         figure = Figure(figsize=(_WIDTH_INCHES, _HEIGHT_INCHES), layout="constrained")
         FigureCanvasSVG(figure)
@@ -130,15 +131,15 @@ def _new_figure() -> tuple[Figure, Axes]:
     axes.patch.set_visible(False)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(_STAND_INS["--muted"])
+    axes.spines["bottom"].set_color(STAND_INS["--muted"])
     axes.tick_params(
-        color=_STAND_INS["--muted"],
-        labelcolor=_STAND_INS["--muted"],
-        labelsize=_FONT_POINTS,
+        color=STAND_INS["--muted"],
+        labelcolor=STAND_INS["--muted"],
+        labelsize=FONT_POINTS,
         length=3,
     )
     axes.tick_params(axis="y", which="both", length=0)
-    axes.grid(axis="y", color=_STAND_INS["--grid"], linewidth=0.7)
+    axes.grid(axis="y", color=STAND_INS["--grid"], linewidth=0.7)
     axes.set_axisbelow(True)
     return figure, axes
 
@@ -150,9 +151,9 @@ def _get_x(plot: CurvePlot, series: Series) -> Floats:
 def _set_x_axis(axes: Axes, over_time: bool, last: float) -> float:
     """Label the x axis; what to divide x by."""
     unit, text = _choose_time_unit(last) if over_time else (1.0, "step")
-    axes.set_xlabel(text, color=_STAND_INS["--muted"], fontsize=_FONT_POINTS)
+    axes.set_xlabel(text, color=STAND_INS["--muted"], fontsize=FONT_POINTS)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=not over_time))
-    axes.xaxis.set_major_formatter(_TickFormatter())
+    axes.xaxis.set_major_formatter(TickFormatter())
     return unit
 
 
@@ -171,12 +172,12 @@ def _set_y_axis(axes: Axes, drawn: list[Series], *, from_zero: bool) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_short(value)))
     else:
         axes.yaxis.set_major_locator(MaxNLocator(5))
-        axes.yaxis.set_major_formatter(_TickFormatter())
+        axes.yaxis.set_major_formatter(TickFormatter())
     if from_zero:
         axes.set_ylim(bottom=0)
 
 
-class _TickFormatter(Formatter):
+class TickFormatter(Formatter):
     """Ticks with one SI prefix and as many decimals as tell two of them apart."""
 
     def __call__(self, value: float, pos: int | None = None) -> str:
@@ -189,7 +190,7 @@ class _TickFormatter(Formatter):
 
 
 def _draw_series(axes: Axes, x: Floats, values: Floats, role: str) -> None:
-    color = _STAND_INS[role]
+    color = STAND_INS[role]
     shown = thin_indices(values)
     if len(values) <= _MAX_MARKED_POINTS:
         axes.plot(x, values, color=color, linewidth=1.5, marker="o", markersize=2.5)
@@ -207,11 +208,12 @@ def _draw_series(axes: Axes, x: Floats, values: Floats, role: str) -> None:
 def _draw_points(axes: Axes, x: Floats, values: Floats, role: str) -> None:
     shown = thin_indices(values)
     size = 3.5 if len(values) <= _MAX_MARKED_POINTS else 0
-    color = _STAND_INS[role]
+    color = STAND_INS[role]
     axes.plot(x[shown], values[shown], color=color, linewidth=1.2, marker="o", markersize=size)
 
 
-def _to_svg(figure: Figure, name: str, label: str) -> str:
+def to_svg(figure: Figure, name: str, label: str) -> str:
+    """The figure as an SVG element; `name` makes its ids unique in the page, `label` says it."""
     buffer = io.StringIO()
     with mpl.rc_context(_SVG_SETTINGS):
         figure.savefig(

@@ -95,8 +95,8 @@ def prepare_run(
     plan = build_plan(experiment, storage_root(experiment, options))
     training = experiment.spec.training
     check_training(experiment, plan)
-    _check_entrypoint(training.entrypoint)
-    _check_rows(plan)
+    check_entrypoint(training.entrypoint)
+    check_rows(plan)
     identity = RunIdentity(
         run_hash=run_hash(experiment),
         run_config=run_config(experiment),
@@ -175,7 +175,8 @@ def _check_not_complete(store: CheckpointStore, header: CheckpointHeader) -> Non
         )
 
 
-def _check_entrypoint(path: str) -> None:
+def check_entrypoint(path: str) -> None:
+    """Raises ManifestError if the entrypoint cannot be imported or is no function of one thing."""
     field = "spec.training.entrypoint"
     try:
         load_entrypoint(path)
@@ -204,7 +205,8 @@ def _check_batches(plan: Plan, weight_column: str | None) -> None:
         raise ManifestError(problems)
 
 
-def _check_rows(plan: Plan) -> None:
+def check_rows(plan: Plan) -> None:
+    """Raises TrainingError if there is no row to read."""
     pruning = plan.training.scan.pruning
     table = plan.training.table.description
     if pruning.rows_total == 0:

@@ -87,6 +87,10 @@ class RawTable(Protocol):
         """Uncompressed bytes of some columns of these units, as flat rows have them."""
         ...
 
+    def stored_bytes(self, units: Sequence[Unit], columns: Collection[str]) -> int:
+        """Bytes that some columns of these units take on the storage, compressed as they lie."""
+        ...
+
     def read(self, unit: Unit, columns: Sequence[str], max_rows: int) -> Iterator[pa.Table]:
         """The unit's rows in order, at most `max_rows` a table, columns in the order asked for."""
         ...

@@ -144,6 +144,13 @@ class ParquetTable:
             if name in columns
         )
 
+    def stored_bytes(self, units: Sequence[Unit], columns: Collection[str]) -> int:
+        """See RawTable; by the footers, so on the planner's side only."""
+        groups = [self.fragments[unit.file].metadata.row_group(unit.row_group) for unit in units]
+        chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
+        named = [(chunk.path_in_schema.split(".")[0], chunk) for chunk in chunks]
+        return sum(chunk.total_compressed_size for name, chunk in named if name in columns)
+
     def _pruning(self, units: Sequence[Unit]) -> Pruning:
         return Pruning(
             files_total=len(self.files),

@@ -60,7 +60,7 @@ def train_worker(config: dict[str, WorkerPlan]) -> None:
         pusher = _Pusher(plan.monitor, context)
         pusher.start()
         try:
-            _call_entrypoint(plan.training.entrypoint, context)
+            call_entrypoint(plan.training.entrypoint, context)
             context.records.is_finished = True
         finally:
             pusher.finish()
@@ -80,7 +80,7 @@ def _telling(plan: WorkerPlan) -> Iterator[None]:
         raise
 
 
-def _call_entrypoint(path: str, context: TrainContext) -> None:
+def call_entrypoint(path: str, context: TrainContext) -> None:
     """Call it. Raises TrainingError, with the user's own traceback first, if it raised."""
     try:
         load_entrypoint(path)(context)
