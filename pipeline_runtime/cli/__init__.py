@@ -16,7 +16,7 @@ from pathlib import Path
 
 import typer
 
-from pipeline_runtime.cli import convert, explain, report, run, sample_data, validate
+from pipeline_runtime.cli import convert, explain, profile, report, run, sample_data, validate
 from pipeline_runtime.cli.failures import EXIT_CODES_HELP, EXIT_INTERRUPTED, exiting
 from pipeline_runtime.cli.fetch import fetch_run
 from pipeline_runtime.cli.upload import upload_code
@@ -60,6 +60,7 @@ def _root(
 app.command("run")(run.run)
 app.command("validate")(validate.validate)
 app.command("explain")(explain.explain)
+app.command("profile")(profile.profile)
 app.command("sample-data")(sample_data.sample_data)
 app.command("convert")(convert.convert)
 app.command("report")(report.report)

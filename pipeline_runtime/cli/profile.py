@@ -1,0 +1,77 @@
+"""`lastmile profile`: where time goes, what binds, how many data workers it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline_runtime.cli.failures import placing
+from pipeline_runtime.cli.options import (
+    DEFAULT_STORAGE_ROOT,
+    JsonOption,
+    SetOption,
+    StorageRootOption,
+    code_paths,
+    make_console,
+    working_dir,
+)
+from pipeline_runtime.config import load_manifests
+
+DEFAULT_SECONDS = 12.0
+# As many as fill 64 batches of the default size where every row is kept.
+DEFAULT_ROWS = 262_144
+
+
+def profile(
+    filename: Annotated[
+        str, typer.Option("--filename", "-f", metavar="FILE", help="The manifest.")
+    ],
+    overrides: SetOption = None,
+    storage_root: StorageRootOption = DEFAULT_STORAGE_ROOT,
+    seconds: Annotated[
+        float, typer.Option(min=1, max=3600, help="How long to measure, about.")
+    ] = DEFAULT_SECONDS,
+    rows: Annotated[
+        int, typer.Option(min=1, help="Rows to measure on, at most; whole row groups are read.")
+    ] = DEFAULT_ROWS,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for profile.json and profile.html.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the model, the storage and every step on a sample, here and without Ray.
+
+    Says what binds, how many data workers feed the trainers, and what to change. Nothing is trained
+    for good: no checkpoint is written.
+    """
+    loaded = load_manifests(filename, overrides=overrides or [])
+    if len(loaded) != 1:
+        names = ", ".join(manifest.experiment.metadata.name for manifest in loaded)
+        raise typer.BadParameter(f"must hold one experiment, got {len(loaded)}: {names}")
+    manifest = loaded[0]
+    from pipeline_runtime.profiling.page import write_profile
+    from pipeline_runtime.profiling.session import ProfileOptions, profile_experiment
+    from pipeline_runtime.profiling.terminal import print_profile
+    from pipeline_runtime.run.prepare import add_code_paths
+
+    add_code_paths((*working_dir(manifest), *code_paths(manifest.file)))
+    options = ProfileOptions(seconds=seconds, rows=rows, storage_root=storage_root)
+    console = make_console(stderr=True)
+    status = console.status("planning …") if console.is_terminal else None
+    with placing(manifest):
+        if status is None:
+            found = profile_experiment(manifest.experiment, options)
+        else:
+            with status:
+                found = profile_experiment(
+                    manifest.experiment, options, lambda phase: status.update(f"measuring: {phase}")
+                )
+    page = write_profile(output, found) if output else None
+    if as_json:
+        print(found.model_dump_json(by_alias=True, indent=2))
+        return
+    print_profile(make_console(), found)
+    if page:
+        print(f"profile: {page}")

@@ -1,0 +1,170 @@
+"""Measurements as the document has them: per row, per sample, shares of a reader's time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from pipeline_runtime.config import DatasetExperiment, Training
+from pipeline_runtime.feed.pieces import StepCount
+from pipeline_runtime.plan import Plan
+from pipeline_runtime.profiling.clock import Spent, summarise
+from pipeline_runtime.profiling.document import (
+    Column,
+    Hop,
+    Need,
+    Reading,
+    Sample,
+    StepCost,
+    Trainer,
+)
+from pipeline_runtime.profiling.sample import Pass, Taken
+from pipeline_runtime.report.formats import format_percent
+from pipeline_runtime.training.ranking_config import choose_features, parse_config
+
+# With the cores at others for more of the time than this, caches and memory were theirs too.
+_BUSY_RATIO = 0.05
+_MICROSECONDS = 1e6
+
+
+def describe_sample(taken: Taken, passes: Sequence[Pass]) -> Sample:
+    """How much was measured on."""
+    pruning = taken.stream.scan.pruning
+    return Sample(
+        row_groups=sum(len(group.units) for group in taken.groups),
+        row_groups_left=pruning.row_groups_read,
+        rows=taken.rows,
+        rows_left=pruning.rows_read,
+        samples=taken.samples,
+        times=len(passes),
+    )
+
+
+def describe_reading(taken: Taken, passes: Sequence[Pass]) -> Reading:
+    """The decode floor. Stored bytes are by the footers, decoded ones as the read counted them."""
+    stream = taken.stream
+    units = [unit for group in taken.groups for unit in group.units]
+    names = {*stream.read_columns, *stream.identity.columns}
+    spent = sum((one.floor for one in passes), Spent())
+    return Reading(
+        columns=len(names),
+        rows_per_second=summarise([taken.rows / one.floor.own for one in passes]),
+        waiting_ratio=spent.waiting / spent.own,
+        stored_bytes_per_row=stream.table.stored_bytes(units, names) / taken.rows,
+        decoded_bytes_per_row=taken.counts[0].num_bytes / taken.rows,
+    )
+
+
+def describe_steps(taken: Taken, passes: Sequence[Pass]) -> tuple[StepCost, ...]:
+    """The read, every step, and handing over, which is what the counts leave of the whole.
+
+    Each pass's seconds are its own, as `Spent.own` has them, shared out as the clock on the wall
+    counted them.
+    """
+    stream, samples = taken.stream, taken.samples
+    seconds = [_seconds_of(one) for one in passes]
+    whole = sum(map(sum, seconds))
+    last = taken.counts[-1]
+    handed = StepCount(rows=samples, num_bytes=last.num_bytes, seconds=0.0)
+    named = [
+        ("read", "spec.dataset", stream.table.description),
+        *((step.kind, step.path, step.label) for step in stream.steps),
+        ("handOver", "", "pieces packed to be sent"),
+    ]
+    counts = [*taken.counts, handed]
+    costs = []
+    for index, ((kind, path, label), count) in enumerate(zip(named, counts, strict=True)):
+        rows_in = counts[max(0, index - 1)].rows
+        times = [one[index] for one in seconds]
+        costs.append(
+            StepCost(
+                kind=kind,
+                path=path,
+                label=label,
+                rows_in=rows_in,
+                rows_out=count.rows,
+                microseconds_per_row=summarise(
+                    [_MICROSECONDS * t / max(1, rows_in) for t in times]
+                ),
+                share=sum(times) / whole,
+                bytes_per_row=count.num_bytes / max(1, count.rows),
+            )
+        )
+    return tuple(costs)
+
+
+def _seconds_of(one: Pass) -> list[float]:
+    walls = [*(count.seconds for count in one.counts), one.hand_over_seconds]
+    return [wall * one.whole.own / sum(walls) for wall in walls]
+
+
+def describe_columns(training: Training, taken: Taken) -> tuple[Column, ...]:
+    """What is read, the widest first; uncompressed bytes by the footers."""
+    stream = taken.stream
+    units = [unit for group in taken.groups for unit in group.units]
+    sizes = {name: stream.table.column_bytes(units, {name}) for name in stream.read_columns}
+    whole = max(1, sum(sizes.values()))
+    used = _used_columns(training, taken)
+    return tuple(
+        Column(
+            name=name,
+            bytes_ratio=sizes[name] / whole,
+            is_trained_on=None if used is None else name in used,
+        )
+        for name in sorted(sizes, key=lambda name: -sizes[name])
+    )
+
+
+def _used_columns(training: Training, taken: Taken) -> set[str] | None:
+    """Those that the built-in model or a step uses; None: an entrypoint of the user's own."""
+    if training.entrypoint != Training().entrypoint:
+        return None
+    stream = taken.stream
+    features = choose_features(
+        parse_config(training.config),
+        stream.output_schema,
+        label=training.label_column,
+        weight=training.weight_column,
+    )
+    used = {features.label, *features.dense, *features.categorical}
+    used |= {sequence.column for sequence in features.sequences}
+    used |= {name for name in (training.weight_column, stream.request_key) if name}
+    return used.union(*(step.transform.inputs for step in stream.steps), stream.identity.columns)
+
+
+def describe_hops(
+    taken: Taken, reading: Reading, steps: Sequence[StepCost], trainer: Trainer, need: Need
+) -> tuple[Hop, ...]:
+    """Bytes at each place on the way, for each sample at its end."""
+    rows_per_sample = taken.rows / taken.samples
+    sizes = {
+        "storage": reading.stored_bytes_per_row * rows_per_sample,
+        "decoded": reading.decoded_bytes_per_row * rows_per_sample,
+        "after the steps": steps[-1].bytes_per_row,
+        f"batch on {trainer.device}": trainer.batch_bytes_per_sample,
+    }
+    return tuple(
+        Hop(name=name, bytes_per_sample=size, bytes_per_second=size * need.demand)
+        for name, size in sizes.items()
+    )
+
+
+def list_warnings(
+    experiment: DatasetExperiment, plan: Plan, passes: Sequence[Pass], device: torch.device
+) -> Iterator[str]:
+    """What makes the figures less than they seem."""
+    spent = sum((one.floor + one.whole for one in passes), Spent())
+    if spent.queued > _BUSY_RATIO * spent.wall:
+        yield (
+            f"the machine was busy: {format_percent(spent.queued / spent.wall)} of the time this "
+            "process stood in line for a core; that is left out of the rates, which are low and "
+            "far apart all the same: measure again when it is idle"
+        )
+    if experiment.spec.trainers.gpus_per_replica and device.type != "cuda":
+        yield (
+            "trainers have a GPU by spec.trainers.gpusPerReplica, this machine has none: the model "
+            "was measured on its CPU; measure where a GPU is to size a cluster"
+        )
+    if experiment.spec.pipeline_options.feed == "rayData" or plan.feed.engine == "rayData":
+        yield f"the run uses Ray Data ({plan.feed.reason}), whose own cost a block is not measured"

@@ -1,0 +1,114 @@
+"""How many data workers the trainers need, and what binds: pure functions of what was measured.
+
+The number is the one that the autoscaler comes to: demand over what a busy reader makes, with
+headroom, in whole data workers.
+"""
+
+from __future__ import annotations
+
+import math
+
+from pipeline_runtime.config import ExperimentSpec
+from pipeline_runtime.config.quantities import parse_quantity
+from pipeline_runtime.profiling.document import (
+    Binding,
+    Bottleneck,
+    Measured,
+    Need,
+    Reading,
+    StepCost,
+    Trainer,
+)
+from pipeline_runtime.report.formats import format_percent, format_short
+
+# Of the 5 to 10 % that the autoscaler keeps above the demand, the careful end.
+HEADROOM_RATIO = 0.10
+# What the operator gives a data worker whose manifest says nothing of its CPUs.
+DEFAULT_WORKER_CPUS = 4
+
+
+def plan_need(spec: ExperimentSpec, intake: Measured, reader: Measured) -> Need:
+    """Data workers for all trainers of a spec.
+
+    Args:
+        intake: samples a second of one trainer that never waits for data.
+        reader: samples a second of one reader that never waits for the trainer.
+    """
+    trainers, workers = spec.trainers, spec.data_workers
+    ranks = trainers.replicas * max(1, trainers.gpus_per_replica)
+    cpus = worker_cpus(spec)
+
+    def count(demand: float, rate: float) -> int:
+        # Rounded, since 24,000 · 1.1 ÷ 4,400 is a little more than 6 in binary fractions.
+        return max(1, math.ceil(round(ranks * demand * (1 + HEADROOM_RATIO) / (rate * cpus), 6)))
+
+    def waiting(replicas: int) -> float:
+        return max(0.0, 1 - replicas * cpus * reader.median / (ranks * intake.median))
+
+    return Need(
+        ranks=ranks,
+        demand=ranks * intake.median,
+        reader=reader,
+        readers_per_worker=cpus,
+        headroom=HEADROOM_RATIO,
+        workers=count(intake.median, reader.median),
+        workers_low=count(intake.low, reader.high),
+        workers_high=count(intake.high, reader.low),
+        min_workers=workers.min_replicas,
+        max_workers=workers.max_replicas,
+        waiting_at_min=waiting(workers.min_replicas),
+        waiting_at_max=waiting(workers.max_replicas),
+    )
+
+
+def worker_cpus(spec: ExperimentSpec) -> int:
+    """Readers of a data worker: its CPUs as Ray counts them, limit before request, rounded up."""
+    resources = spec.data_workers.resources
+    for given in (resources.limits, resources.requests):
+        cpus = parse_quantity(given["cpu"]) if "cpu" in given else None
+        if cpus:
+            return max(1, math.ceil(cpus))
+    return DEFAULT_WORKER_CPUS
+
+
+def find_binding(
+    need: Need, trainer: Trainer, reading: Reading, steps: tuple[StepCost, ...]
+) -> Binding:
+    """What keeps the run from going faster once there are as many data workers as there may be."""
+    supply = need.supply(need.max_workers)
+    if supply < need.demand:
+        return _bind_data(need, reading, steps, supply)
+    return _bind_trainer(need, trainer)
+
+
+def _bind_data(need: Need, reading: Reading, steps: tuple[StepCost, ...], supply: float) -> Binding:
+    costliest = max(steps, key=lambda step: step.share)
+    waiting = steps[0].share * reading.waiting_ratio
+    of = f"{need.max_workers} data workers make {format_short(supply)} of the "
+    of += f"{format_short(need.demand)} samples a second that the trainers take"
+    if waiting > 0.5:
+        why = f"; a reader waits {format_percent(waiting)} of its time for the storage"
+        return Binding(what="storage", samples_per_second=supply, reason=of + why)
+    why = f"; {costliest.kind} takes {format_percent(costliest.share)} of a reader's time"
+    return Binding(what="dataWorkers", samples_per_second=supply, reason=of + why)
+
+
+def _bind_trainer(need: Need, trainer: Trainer) -> Binding:
+    parts: dict[Bottleneck, float] = {
+        "model": trainer.model_ratio,
+        "collate": trainer.collate_ratio + trainer.batching_ratio,
+        "transfer": trainer.transfer_ratio,
+    }
+    what = max(parts, key=lambda part: parts[part])
+    words = {
+        "model": f"the model itself on {trainer.device}",
+        "collate": "cutting batches and turning them into tensors",
+        "transfer": f"copying batches to {trainer.device}",
+    }
+    workers = "1 data worker makes" if need.workers == 1 else f"{need.workers} data workers make"
+    reason = (
+        f"the trainers take {format_short(need.demand)} samples a second, {workers} "
+        f"{format_short(need.supply(need.workers))}; {format_percent(parts[what])} of a trainer's "
+        f"time is {words[what]}"
+    )
+    return Binding(what=what, samples_per_second=need.demand, reason=reason)

@@ -1,0 +1,211 @@
+"""A context whose batches are already there: the user's loop runs on it as it is.
+
+It offers an entrypoint all that `TrainContext` does and changes two things: batches come from
+memory, in blocks of a kind each, until the time is over; and checkpoints are kept nowhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+import torch
+from pyarrow import fs as pafs
+
+from pipeline_runtime.batches import Batch
+from pipeline_runtime.config import Training
+from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.plan import Group
+from pipeline_runtime.profiling.clock import read_clock
+from pipeline_runtime.sources import Location
+from pipeline_runtime.training.checkpoint import CheckpointStore
+from pipeline_runtime.training.context import RunIdentity, TrainContext, Wiring
+from pipeline_runtime.training.position import Position
+from pipeline_runtime.training.stream import BatchStream, Cutting, agree_alone
+
+# The first round warms up; of the others at least so many are wanted.
+MIN_ROUNDS = 3
+# So many rounds would fit the time.
+_PLANNED_ROUNDS = 6
+# A block of one step would count the odd one that is slow.
+_MIN_STEPS = 2
+# A loop whose steps are so slow that the time is over long before there are enough rounds.
+_MAX_OVERTIME = 3.0
+
+
+class Kind(Enum):
+    """What a block's batches are."""
+
+    FROZEN = "frozen"  # tensors on the device
+    SMALL = "small"  # the same with half the rows
+    PIECES = "pieces"  # cut, collated and copied to the device, as in a run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Steps of one kind, one after another; seconds without reports and frozen batches' copies."""
+
+    kind: Kind
+    rows: int
+    steps: int
+    seconds: float
+    waited: Mapping[str, float]  # batching, collate and transfer among the seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stock:
+    """The batches of each kind, and the pieces that others are cut from."""
+
+    frozen: Sequence[Batch]
+    small: Sequence[Batch]  # empty: the loop is given whole batches only
+    pieces: Sequence[Piece]
+    batch_rows: int
+
+
+class ReplayContext(TrainContext):
+    """See the module's docstring; afterwards `blocks` has what was measured."""
+
+    def __init__(
+        self,
+        spec: Training,
+        schema: pa.Schema,
+        device: torch.device,
+        stock: Stock,
+        seconds: float,
+    ) -> None:
+        wiring = _build_wiring(spec, stock)
+        super().__init__(spec, schema, device, wiring)
+        wiring.training.agree = agree_alone  # no checkpoint falls due
+        self.blocks: list[Block] = []
+        self._training = wiring.training
+        self._seconds = seconds
+        self._kinds = [Kind.FROZEN, Kind.PIECES, *([Kind.SMALL] if stock.small else [])]
+        self._sources = {
+            Kind.FROZEN: itertools.cycle(stock.frozen),
+            Kind.SMALL: itertools.cycle(stock.small),
+        }
+        self._tables = wiring.training.epoch_tables(0)
+        self._began = time.perf_counter()
+
+    @property
+    def rounds(self) -> list[list[Block]]:
+        """Blocks of every kind in turn, without the first round and one that is not whole."""
+        size = len(self._kinds)
+        whole = len(self.blocks) // size * size
+        return [self.blocks[first : first + size] for first in range(size, whole, size)]
+
+    def epochs(self) -> Iterator[int]:
+        """One, which lasts as long as the measurement."""
+        self._began = time.perf_counter()  # what comes before the first batch is no part of it
+        yield 0
+
+    def batches(self) -> Iterator[Batch]:
+        """Batches until the time is over."""
+        while not self._has_enough():
+            yield from self._play(self._kinds[len(self.blocks) % len(self._kinds)])
+
+    def _has_enough(self) -> bool:
+        if len(self.blocks) % len(self._kinds):
+            return False
+        rounds, spent = len(self.rounds), time.perf_counter() - self._began
+        if spent > _MAX_OVERTIME * self._seconds:
+            return rounds >= 1
+        return rounds >= MIN_ROUNDS and spent >= self._seconds
+
+    def _play(self, kind: Kind) -> Iterator[Batch]:
+        """One block. Raises what a column does that has no place in its tensor."""
+        seconds = self._seconds / _PLANNED_ROUNDS / len(self._kinds)
+        before, paused = self._host_seconds(), self.waited.paused
+        rows = steps = 0
+        aside = 0.0
+        self._synchronise()
+        started, clock = time.perf_counter(), read_clock()
+        while steps < _MIN_STEPS or time.perf_counter() - started < seconds:
+            asked = time.perf_counter()
+            batch = self._next_batch(kind)
+            if kind is not Kind.PIECES:
+                aside += time.perf_counter() - asked
+            num_rows = len(batch["row_weight"])
+            yield batch
+            rows, steps = rows + num_rows, steps + 1
+        self._synchronise()
+        spent = read_clock() - clock
+        # A GPU works on while this thread stands in line for a core.
+        whole = spent.wall if self.device.type == "cuda" else spent.own
+        took = whole - aside - (self.waited.paused - paused)
+        waited = {
+            name: (value - before[name]) * whole / spent.wall
+            for name, value in self._host_seconds().items()
+        }
+        self.blocks.append(Block(kind=kind, rows=rows, steps=steps, seconds=took, waited=waited))
+
+    def _next_batch(self, kind: Kind) -> Batch:
+        if kind is Kind.PIECES:
+            return self._make_batch(next(self._tables), self.waited)
+        self._training.position.batches += 1
+        # A loop may write to its batch, which will come again.
+        return {name: tensor.clone() for name, tensor in next(self._sources[kind]).items()}
+
+    def _host_seconds(self) -> dict[str, float]:
+        waited = self.waited
+        return {
+            "batching": waited.batching,
+            "collate": waited.collate,
+            "transfer": waited.transfer,
+        }
+
+    def _synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NoStore(CheckpointStore):
+    """Where a profile's checkpoints go: what a loop saves at its end is let go."""
+
+    def save(self, state: dict[str, Any], header: dict[str, Any]) -> str:
+        return self.location.uri
+
+    def remove_old(self, newest: str) -> None:
+        """There is none."""
+
+
+def _build_wiring(spec: Training, stock: Stock) -> Wiring:
+    nowhere = Location(uri="nowhere:", filesystem=pafs.LocalFileSystem(), path="")
+    # A group that never comes, so that the epoch has no end.
+    endless = Group(epoch=0, index=-1, units=())
+    return Wiring(
+        training=BatchStream(
+            pieces=_repeat(stock.pieces),
+            groups=[endless],
+            cutting=Cutting(
+                batch_size=stock.batch_rows,
+                last_batch=spec.last_batch,
+                weight_column=spec.weight_column,
+            ),
+            position=Position(),
+            waited=Waited(),
+        ),
+        open_evaluation=None,
+        store=_NoStore(location=nowhere),
+        identity=RunIdentity(run_hash="", run_config={}, preserve_order=False, data_digest=""),
+        step_names=(),
+        resume=None,
+        warn=lambda message: None,
+        evaluated=lambda evaluation: None,
+        stop_event=threading.Event(),
+    )
+
+
+def _repeat(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """The pieces over and over, each time as groups of their own, so that all are new."""
+    for index, piece in enumerate(itertools.cycle(pieces)):
+        header = replace(piece.header, epoch=0, group=index, piece=0, is_last=True, counts=())
+        yield Piece(header=header, table=piece.table)

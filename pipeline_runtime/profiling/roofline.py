@@ -1,0 +1,172 @@
+"""The model's own limit: the entrypoint on batches that are already there.
+
+Before it runs `sample`, whose rows the batches are made of; after it `need` compares what the
+trainer takes with what a reader makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from pipeline_runtime.batches import Batch, to_batch, to_device
+from pipeline_runtime.config import Training
+from pipeline_runtime.errors import TrainingError
+from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.profiling.clock import summarise
+from pipeline_runtime.profiling.document import Trainer
+from pipeline_runtime.profiling.replay import Block, Kind, ReplayContext, Stock
+from pipeline_runtime.profiling.sample import Taken, join_rows
+from pipeline_runtime.training.worker import call_entrypoint
+
+# So many different batches do not fit a CPU's caches, as those of a run do not.
+NUM_FROZEN = 64
+# What they may take of memory; of wider batches there are fewer.
+MAX_FROZEN_BYTES = 1 << 30
+# Fewer would replay the same rows out of the caches.
+MIN_FROZEN = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """What the trainer does with data at hand, and whether that is as good as it should be."""
+
+    trainer: Trainer
+    warnings: tuple[str, ...]
+
+
+def measure_roofline(
+    spec: Training, taken: Taken, device: torch.device, seconds: float
+) -> Roofline:
+    """Run the entrypoint for about so many seconds, on frozen batches and on pieces in turn.
+
+    Raises:
+        TrainingError: it raised, or left before enough steps were measured; or a column has a
+            null or value that has no place in its tensor.
+    """
+    stock = _build_stock(spec, taken, device)
+    context = ReplayContext(spec, taken.stream.output_schema, device, stock, seconds)
+    try:
+        call_entrypoint(spec.entrypoint, context)
+    except SystemExit as error:
+        raise TrainingError(
+            f"spec.training.entrypoint: {spec.entrypoint} ended the program (exit code "
+            f"{error.code!r}); return, or raise what is wrong"
+        ) from error
+    if not context.rounds:
+        steps = sum(block.steps for block in context.blocks)
+        raise TrainingError(
+            f"spec.training.entrypoint: {spec.entrypoint} must take batches until there are no "
+            f"more, but returned after about {steps} steps, before anything could be measured; "
+            "lift its own limit of steps, or give fewer --seconds"
+        )
+    trainer = _describe(spec, device, stock, context.rounds)
+    return Roofline(trainer=trainer, warnings=tuple(_warnings(stock)))
+
+
+def _warnings(stock: Stock) -> Iterator[str]:
+    if len(stock.frozen) < NUM_FROZEN:
+        yield (
+            f"{len(stock.frozen)} frozen batches took {MAX_FROZEN_BYTES / 1e9:.1f} GB, where "
+            f"{NUM_FROZEN} are wanted: the model may have found them in its caches"
+        )
+
+
+def _build_stock(spec: Training, taken: Taken, device: torch.device) -> Stock:
+    """Batches of rows drawn from the sample, every one a different choice."""
+    rows = join_rows(taken)
+    is_whole_table = taken.rows == taken.stream.scan.pruning.rows_read
+    size = min(spec.batch_size, rows.num_rows) if is_whole_table else spec.batch_size
+    random = np.random.default_rng([spec.seed, size])
+
+    def convert(places: np.ndarray) -> Batch:
+        batch = to_batch(
+            rows.take(pa.array(places)),
+            weight_column=spec.weight_column,
+            label_column=spec.label_column,
+        )
+        return to_device(batch, device)
+
+    frozen: list[Batch] = []
+    small: list[Batch] = []
+    for places in _draw(random, rows.num_rows, size):
+        frozen.append(convert(places))
+        if spec.last_batch == "pad" and size > 1:  # else the loop never sees another size
+            small.append(convert(places[: size // 2]))
+        if len(frozen) >= MIN_FROZEN and _num_bytes(frozen) > MAX_FROZEN_BYTES:
+            break
+    return Stock(
+        frozen=frozen, small=small, pieces=tuple(map(_protect, taken.pieces)), batch_rows=size
+    )
+
+
+def _protect(piece: Piece) -> Piece:
+    """The piece in memory that nobody writes to, as out of Ray's object store.
+
+    A loop may write to its batch, which otherwise is a view of the piece where Arrow allows.
+    """
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, piece.table.schema) as writer:
+        writer.write_table(piece.table)
+    held = pa.py_buffer(sink.getvalue().to_pybytes())
+    return Piece(header=piece.header, table=pa.ipc.open_stream(held).read_all())
+
+
+def _num_bytes(batches: Sequence[Batch]) -> int:
+    return sum(t.numel() * t.element_size() for batch in batches for t in batch.values())
+
+
+def _draw(random: np.random.Generator, rows: int, size: int) -> Iterator[np.ndarray]:
+    """Places of each batch's rows: all rows once before any comes again."""
+    left = np.empty(0, dtype=np.int64)
+    for _ in range(NUM_FROZEN):
+        while len(left) < size:
+            left = np.concatenate([left, random.permutation(rows)])
+        yield left[:size]
+        left = left[size:]
+
+
+def _describe(
+    spec: Training, device: torch.device, stock: Stock, rounds: Sequence[Sequence[Block]]
+) -> Trainer:
+    blocks = {
+        kind: [block for blocks in rounds for block in blocks if block.kind is kind]
+        for kind in Kind
+    }
+    roofline = summarise([block.rows / block.seconds for block in blocks[Kind.FROZEN]])
+    intake = summarise([block.rows / block.seconds for block in blocks[Kind.PIECES]])
+    step = summarise([block.seconds / block.steps for block in blocks[Kind.FROZEN]]).median
+    pieces_seconds = sum(block.seconds for block in blocks[Kind.PIECES])
+    shares = {
+        f"{name}_ratio": sum(block.waited[name] for block in blocks[Kind.PIECES]) / pieces_seconds
+        for name in ("batching", "collate", "transfer")
+    }
+    return Trainer(
+        device=_name(device),
+        entrypoint=spec.entrypoint,
+        batch_rows=stock.batch_rows,
+        batch_bytes_per_sample=_num_bytes(stock.frozen) / (len(stock.frozen) * stock.batch_rows),
+        batches=len(stock.frozen),
+        roofline=roofline,
+        intake=intake,
+        step_seconds=step,
+        fixed_seconds=_fixed_seconds(step, blocks[Kind.SMALL]),
+        model_ratio=max(0.0, 1 - sum(shares.values())),
+        **shares,
+    )
+
+
+def _fixed_seconds(step: float, small: Sequence[Block]) -> float | None:
+    """t(B) = fixed + B·rest and t(B/2) = fixed + B/2·rest: fixed = 2·t(B/2) − t(B)."""
+    if not small:
+        return None
+    half = summarise([block.seconds / block.steps for block in small]).median
+    return min(step, max(0.0, 2 * half - step))
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)

@@ -1,0 +1,167 @@
+"""A sample of row groups, and the work of one reader on it, measured step by step.
+
+The groups are the first of epoch 0 in its order, which is a random one unless the shuffle is off.
+Before it runs the planner; after it `roofline` trains on what came out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from pipeline_runtime.errors import TrainingError
+from pipeline_runtime.feed.pieces import Piece, StepCount, add_counts, pack
+from pipeline_runtime.feed.work import name_of, places_of, read_group, run_stage
+from pipeline_runtime.plan import Group, StreamPlan, plan_groups, rows_per_piece
+from pipeline_runtime.profiling.clock import Spent, read_clock
+from pipeline_runtime.training.stream import explain_no_rows
+
+# With fewer there is no middle one.
+MIN_PASSES = 3
+# More say nothing new.
+MAX_PASSES = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much is measured.
+
+    Attributes:
+        seconds: that a phase may take; a little more where one row group is long.
+        rows: that are read at most, but for the last row group.
+    """
+
+    seconds: float
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """The sampled groups and what became of their rows."""
+
+    stream: StreamPlan
+    piece_rows: int
+    groups: tuple[Group, ...]
+    pieces: tuple[Piece, ...]  # of rows that reach the model, ready for batches
+    counts: tuple[StepCount, ...]  # the read and every step
+
+    @property
+    def rows(self) -> int:
+        return self.counts[0].rows
+
+    @property
+    def samples(self) -> int:
+        return sum(piece.header.num_rows for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One reading of the sampled groups.
+
+    Attributes:
+        floor: reading and decoding alone.
+        whole: reading, all steps, and handing over.
+        counts: of the read and every step.
+        hand_over_seconds: what `whole` has beyond the counts: pieces packed to be sent.
+    """
+
+    floor: Spent
+    whole: Spent
+    counts: tuple[StepCount, ...]
+    hand_over_seconds: float
+
+
+def take_sample(stream: StreamPlan, limits: Limits) -> Taken:
+    """Read groups until there are enough rows, or the time is over; the first one in any case.
+
+    It warms up too: files are in the page cache afterwards as far as they fit, kernels compiled,
+    side tables read. Raises SourceError or StepError as a run would, TrainingError if no row of
+    the sample reaches the model.
+    """
+    units, shuffle = stream.scan.units, stream.shuffle
+    piece_rows = rows_per_piece(units, shuffle, stream.max_rows_per_block)
+    deadline = time.perf_counter() + limits.seconds
+    taken = Taken(stream=stream, piece_rows=piece_rows, groups=(), pieces=(), counts=())
+    for group in plan_groups(
+        units, seed=stream.seed, epoch=0, shuffle=shuffle, piece_rows=piece_rows
+    ):
+        pieces = tuple(_make_pieces(stream, group, piece_rows))
+        taken = replace(
+            taken,
+            groups=(*taken.groups, group),
+            pieces=(*taken.pieces, *(piece for piece in pieces if piece.header.num_rows)),
+            counts=add_counts(taken.counts, _add_all(pieces)),
+        )
+        if taken.rows >= limits.rows or time.perf_counter() > deadline:
+            break
+    if not taken.samples:
+        _refuse(taken)
+    return taken
+
+
+def _refuse(taken: Taken) -> None:
+    names = ("the read", *map(name_of, taken.stream.steps))
+    total = taken.stream.scan.pruning.rows_read
+    more = "" if taken.rows >= total else f", or look at more of the {total:,} with --rows"
+    raise TrainingError(explain_no_rows(names, taken.counts, 0) + more)
+
+
+def _make_pieces(stream: StreamPlan, group: Group, piece_rows: int) -> Iterator[Piece]:
+    for piece in read_group(stream, group, piece_rows):
+        places = places_of(group, piece.header, stream.table.files, piece_rows)
+        for index in range(1, len(stream.stages)):
+            piece = run_stage(stream, index, piece, places)
+        yield piece
+
+
+def _add_all(pieces: Sequence[Piece]) -> tuple[StepCount, ...]:
+    counts: tuple[StepCount, ...] = ()
+    for piece in pieces:
+        counts = add_counts(counts, piece.header.counts)
+    return counts
+
+
+def measure_passes(taken: Taken, seconds: float) -> tuple[Pass, ...]:
+    """Read the sample again and again: decode alone, then all the work, group by group."""
+    deadline = time.perf_counter() + seconds
+    passes: list[Pass] = []
+    while len(passes) < MIN_PASSES or time.perf_counter() < deadline:
+        passes.append(_run_pass(taken))
+        if len(passes) == MAX_PASSES:
+            break
+    return tuple(passes)
+
+
+def _run_pass(taken: Taken) -> Pass:
+    floor, whole = Spent(), Spent()
+    counts: tuple[StepCount, ...] = ()
+    for group in taken.groups:
+        started = read_clock()
+        _decode(taken, group)
+        decoded = read_clock()
+        pieces = []
+        for piece in _make_pieces(taken.stream, group, taken.piece_rows):
+            pieces.append(piece.header)
+            pack(piece)
+            del piece  # a reader holds one at a time
+        floor, whole = floor + (decoded - started), whole + (read_clock() - decoded)
+        for header in pieces:
+            counts = add_counts(counts, header.counts)
+    rest = whole.wall - sum(count.seconds for count in counts)
+    return Pass(floor=floor, whole=whole, counts=counts, hand_over_seconds=max(0.0, rest))
+
+
+def _decode(taken: Taken, group: Group) -> None:
+    stream = taken.stream
+    columns = list(dict.fromkeys([*stream.read_columns, *stream.identity.columns]))
+    for unit in group.units:
+        for table in stream.table.read(unit, columns, taken.piece_rows):
+            del table
+
+
+def join_rows(taken: Taken) -> pa.Table:
+    """All samples in one table."""
+    return pa.concat_tables([piece.table for piece in taken.pieces])
