@@ -63,6 +63,14 @@ class Split:
     def needs_row_hash(self) -> bool:
         return self.evaluation.where is None and not self.evaluation.by
 
+    @property
+    def changes_rows(self) -> bool:
+        return True
+
+    @property
+    def runs_alone(self) -> bool:
+        return False
+
     def mask(self, table: pa.Table) -> pa.Array | pa.ChunkedArray:
         """True for the rows of this role, without null."""
         held_out = self._held_out(table)

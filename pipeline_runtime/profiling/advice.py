@@ -111,8 +111,8 @@ def _columns(found: Findings) -> Iterator[Advice]:
         names += f" and {len(unused) - _MAX_NAMES} more" if len(unused) > _MAX_NAMES else ""
         yield Advice(
             field="spec.training.columns",
-            text=f"leave out {names}: neither the model nor a step uses them, and they are "
-            f"{percent(share)} of the bytes that are decoded",
+            text=f"leave out {names}, and steps on nothing else: the model does not use them, no "
+            f"row is chosen by them, and they are {percent(share)} of the bytes that are decoded",
         )
         return
     widest = found.columns[0]

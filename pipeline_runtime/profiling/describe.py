@@ -103,7 +103,8 @@ def describe_columns(training: Training, taken: Taken) -> tuple[Column, ...]:
     """What is read, the widest first; uncompressed bytes by the footers."""
     stream = taken.stream
     units = [unit for group in taken.groups for unit in group.units]
-    sizes = {name: stream.table.column_bytes(units, {name}) for name in stream.read_columns}
+    names = {*stream.read_columns, *stream.identity.columns}
+    sizes = {name: stream.table.column_bytes(units, {name}) for name in names}
     whole = max(1, sum(sizes.values()))
     used = _used_columns(training, taken)
     return tuple(
@@ -112,12 +113,12 @@ def describe_columns(training: Training, taken: Taken) -> tuple[Column, ...]:
             bytes_ratio=sizes[name] / whole,
             is_trained_on=None if used is None else name in used,
         )
-        for name in sorted(sizes, key=lambda name: -sizes[name])
+        for name in sorted(sizes, key=lambda name: (-sizes[name], name))
     )
 
 
 def _used_columns(training: Training, taken: Taken) -> set[str] | None:
-    """Those that the built-in model or a step uses; None: an entrypoint of the user's own."""
+    """Those that the built-in model is made of, or rows are chosen by; None: another entrypoint."""
     if training.entrypoint != Training().entrypoint:
         return None
     stream = taken.stream
@@ -130,7 +131,10 @@ def _used_columns(training: Training, taken: Taken) -> set[str] | None:
     used = {features.label, *features.dense, *features.categorical}
     used |= {sequence.column for sequence in features.sequences}
     used |= {name for name in (training.weight_column, stream.request_key) if name}
-    return used.union(*(step.transform.inputs for step in stream.steps), stream.identity.columns)
+    for transform in reversed([step.transform for step in stream.steps]):
+        if transform.changes_rows or not used.isdisjoint(transform.outputs):
+            used = (used - transform.outputs) | transform.inputs
+    return used.union(stream.identity.columns)
 
 
 def describe_hops(

@@ -56,7 +56,8 @@ class Column(SummaryModel):
     name: str = Field(description="Its name.")
     bytes_ratio: float = Field(description="Its share of the bytes that are decoded.")
     is_trained_on: bool | None = Field(
-        description="Whether the built-in model reads it, or a step; null: an entrypoint of yours."
+        description="Whether the built-in model is made of it, or rows are chosen by it; null: an "
+        "entrypoint of yours."
     )
 
 

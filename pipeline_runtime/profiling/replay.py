@@ -138,12 +138,9 @@ class ReplayContext(TrainContext):
         self._synchronise()
         spent = read_clock() - clock
         # A GPU works on while this thread stands in line for a core.
-        whole = spent.wall if self.device.type == "cuda" else spent.own
-        took = whole - aside - (self.waited.paused - paused)
-        waited = {
-            name: (value - before[name]) * whole / spent.wall
-            for name, value in self._host_seconds().items()
-        }
+        own = 1.0 if self.device.type == "cuda" else spent.own / spent.wall
+        took = own * (spent.wall - aside - (self.waited.paused - paused))
+        waited = {name: own * (now - before[name]) for name, now in self._host_seconds().items()}
         self.blocks.append(Block(kind=kind, rows=rows, steps=steps, seconds=took, waited=waited))
 
     def _next_batch(self, kind: Kind) -> Batch:

@@ -190,8 +190,8 @@ def test_a_step_stays_where(root: Path, pipeline: Pipeline, costs: list[tuple[in
 
 def test_columns_that_reach_nothing_are_named(root: Path) -> None:
     [text] = texts(find(root, TABLE, unused=["y", "items"]), "spec.training.columns")
-    assert text.startswith("leave out y, items: neither the model nor a step uses them, and they")
-    assert "are 50 % of the bytes" in text
+    assert text.startswith("leave out y, items, and steps on nothing else: ")
+    assert text.endswith("they are 50 % of the bytes that are decoded")
 
 
 def test_an_optimisation_that_is_off_is_named(root: Path) -> None:
