@@ -27,6 +27,8 @@ def draw_supply(profile: Profile) -> str:
     last = max(_MIN_WORKERS_SHOWN, round(_BEYOND_RATIO * need.workers))
     roofline = need.ranks * trainer.roofline.median
     figure, axes = new_figure()
+    allowed = (min(need.min_workers, last), min(need.max_workers, last))
+    axes.axvspan(*allowed, color=STAND_INS["--grid"], alpha=0.5, linewidth=0)
     workers = [0, *range(1, last + 1)]
     supply = [need.supply(n) for n in workers]
     axes.plot(workers, supply, color=STAND_INS["--accent"], linewidth=1.8)

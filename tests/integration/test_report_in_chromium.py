@@ -1,4 +1,4 @@
-"""The report as a reader's browser shows it: whole, quiet, within the screen, in light and dark."""
+"""Report and profile as a browser shows them: whole, quiet, within the screen, light and dark."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
+from pipeline_runtime.profiling.page import PAGE_FILE, write_profile
+from pipeline_runtime.profiling.testing import build_sample_profile
 from pipeline_runtime.report import ExperimentName, Summary, build_report, write_summary
+from pipeline_runtime.report.html import REPORT_FILE
 from pipeline_runtime.report.testing import build_sample_summary, write_sample_run
 
 PHONE_PX = 390
@@ -46,6 +49,16 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_report(directory)
 
 
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A profile's page, with an overlong text."""
+    profile = build_sample_profile()
+    long = profile.steps[0].model_copy(update={"label": EVIL_NAME})
+    steps = (long, *profile.steps[1:])
+    directory = tmp_path_factory.mktemp("profiled")
+    return write_profile(directory, profile.model_copy(update={"steps": steps}))
+
+
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     """A page that fails the test if it writes to the console, raises, or asks for another URL."""
@@ -59,7 +72,7 @@ def page(browser: Browser) -> Iterator[Page]:
     page.close()
     requests = [line for line in heard if line.startswith("request:")]
     assert len(requests) == 1
-    assert requests[0].endswith("/report.html")
+    assert requests[0].endswith((REPORT_FILE, PAGE_FILE))
     assert heard == requests
 
 
@@ -99,7 +112,7 @@ def test_every_figure_is_drawn_and_named(width_px: int, page: Page, complete: Pa
 
 
 @pytest.mark.parametrize("width_px", [PHONE_PX, DESKTOP_PX])
-@pytest.mark.parametrize("which", ["complete", "failed"])
+@pytest.mark.parametrize("which", ["complete", "failed", "profiled"])
 def test_nothing_runs_off_the_screen(
     width_px: int, which: str, page: Page, request: pytest.FixtureRequest
 ) -> None:
@@ -123,6 +136,15 @@ def test_labels_of_a_figure_do_not_overlap_on_a_phone(page: Page, complete: Path
         })"""
     )
     assert overlaps == []
+
+
+def test_a_profile_shows_supply_and_demand(page: Page, profiled: Path) -> None:
+    page.goto(profiled.as_uri())
+    assert page.title() == "ranking: the data workers bind"
+    for name in ("advice", "supply", "steps", "bytes"):
+        assert page.locator(f"section#{name} h2").is_visible(), name
+    assert "12 needed" in (page.locator("#supply svg").get_attribute("aria-label") or "")
+    assert page.locator("#steps tbody tr").count() == 3
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
