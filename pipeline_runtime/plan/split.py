@@ -68,6 +68,10 @@ class Split:
         return True
 
     @property
+    def is_elementwise(self) -> bool:
+        return True
+
+    @property
     def runs_alone(self) -> bool:
         return False
 

@@ -93,7 +93,7 @@ def _storage(found: Findings) -> Iterator[Advice]:
 
 def _switches(found: Findings) -> Iterator[Advice]:
     options = found.spec.pipeline_options
-    for name in ("projection", "pushdown", "fusion", "kernels"):
+    for name in ("projection", "pushdown", "fusion", "kernels", "deduplication", "prefetch"):
         if not getattr(options, name):
             yield Advice(
                 field=f"spec.pipelineOptions.{name}",
@@ -163,8 +163,8 @@ def _may_pass(moved: Transform, step: PlannedStep) -> bool:
     passed = step.transform
     return (
         step.path.startswith("spec.pipeline[")
+        and passed.is_elementwise
         and not passed.changes_rows
-        and not isinstance(passed, Map)
         and moved.inputs <= set(passed.output_schema.names)
         and passed.outputs.isdisjoint(moved.inputs | moved.outputs)
         and passed.inputs.isdisjoint(moved.outputs)

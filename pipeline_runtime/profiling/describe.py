@@ -45,7 +45,7 @@ def describe_reading(taken: Taken, passes: Sequence[Pass]) -> Reading:
     """The decode floor. Stored bytes are by the footers, decoded ones as the read counted them."""
     stream = taken.stream
     units = [unit for group in taken.groups for unit in group.units]
-    names = {*stream.read_columns, *stream.identity.columns}
+    names = taken.columns
     spent = sum((one.floor for one in passes), Spent())
     return Reading(
         columns=len(names),
@@ -103,8 +103,7 @@ def describe_columns(training: Training, taken: Taken) -> tuple[Column, ...]:
     """What is read, the widest first; uncompressed bytes by the footers."""
     stream = taken.stream
     units = [unit for group in taken.groups for unit in group.units]
-    names = {*stream.read_columns, *stream.identity.columns}
-    sizes = {name: stream.table.column_bytes(units, {name}) for name in names}
+    sizes = {name: stream.table.column_bytes(units, {name}) for name in taken.columns}
     whole = max(1, sum(sizes.values()))
     used = _used_columns(training, taken)
     return tuple(
@@ -130,7 +129,7 @@ def _used_columns(training: Training, taken: Taken) -> set[str] | None:
     )
     used = {features.label, *features.dense, *features.categorical}
     used |= {sequence.column for sequence in features.sequences}
-    used |= {name for name in (training.weight_column, stream.request_key) if name}
+    used |= {training.weight_column or "", stream.request_key or "", stream.sharing.key or ""}
     for transform in reversed([step.transform for step in stream.steps]):
         if transform.changes_rows or not used.isdisjoint(transform.outputs):
             used = (used - transform.outputs) | transform.inputs

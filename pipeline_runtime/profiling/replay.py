@@ -67,6 +67,8 @@ class Stock:
     small: Sequence[Batch]  # empty: the loop is given whole batches only
     pieces: Sequence[Piece]
     batch_rows: int
+    request_columns: tuple[str, ...]  # that batches carry once a request
+    prefetch: bool  # pipelineOptions.prefetch
 
 
 class ReplayContext(TrainContext):
@@ -145,7 +147,7 @@ class ReplayContext(TrainContext):
 
     def _next_batch(self, kind: Kind) -> Batch:
         if kind is Kind.PIECES:
-            return self._make_batch(next(self._tables), self.waited)
+            return self._make_batch(next(self._tables), self._training, self._collator)
         self._training.position.batches += 1
         # A loop may write to its batch, which will come again.
         return {name: tensor.clone() for name, tensor in next(self._sources[kind]).items()}
@@ -198,6 +200,8 @@ def _build_wiring(spec: Training, stock: Stock) -> Wiring:
         warn=lambda message: None,
         evaluated=lambda evaluation: None,
         stop_event=threading.Event(),
+        request_columns=stock.request_columns,
+        prefetch=stock.prefetch,
     )
 
 

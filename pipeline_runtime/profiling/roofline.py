@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import torch
 
 from pipeline_runtime.batches import Batch, to_batch, to_device
-from pipeline_runtime.config import Training
+from pipeline_runtime.config import ExperimentSpec, Training
 from pipeline_runtime.errors import TrainingError
 from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.profiling.clock import summarise
@@ -29,6 +28,8 @@ NUM_FROZEN = 64
 MAX_FROZEN_BYTES = 1 << 30
 # Fewer would replay the same rows out of the caches.
 MIN_FROZEN = 4
+# A number that few batch sizes share a factor with.
+_LAP_ROWS = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class Roofline:
 
 
 def measure_roofline(
-    spec: Training, taken: Taken, device: torch.device, seconds: float
+    experiment: ExperimentSpec, taken: Taken, device: torch.device, seconds: float
 ) -> Roofline:
     """Run the entrypoint for about so many seconds, on frozen batches and on pieces in turn.
 
@@ -48,7 +49,8 @@ def measure_roofline(
         TrainingError: it raised, or left before enough steps were measured; or a column has a
             null or value that has no place in its tensor.
     """
-    stock = _build_stock(spec, taken, device)
+    spec = experiment.training
+    stock = _build_stock(spec, taken, device, prefetch=experiment.pipeline_options.prefetch)
     context = ReplayContext(spec, taken.stream.output_schema, device, stock, seconds)
     try:
         call_entrypoint(spec.entrypoint, context)
@@ -76,31 +78,31 @@ def _warnings(stock: Stock) -> Iterator[str]:
         )
 
 
-def _build_stock(spec: Training, taken: Taken, device: torch.device) -> Stock:
-    """Batches of rows drawn from the sample, every one a different choice."""
+def _build_stock(spec: Training, taken: Taken, device: torch.device, *, prefetch: bool) -> Stock:
+    """Batches of rows of the sample as a run cuts them, every one different."""
     rows = join_rows(taken)
     is_whole_table = taken.rows == taken.stream.scan.pruning.rows_read
     size = min(spec.batch_size, rows.num_rows) if is_whole_table else spec.batch_size
-    random = np.random.default_rng([spec.seed, size])
 
-    def convert(places: np.ndarray) -> Batch:
-        batch = to_batch(
-            rows.take(pa.array(places)),
-            weight_column=spec.weight_column,
-            label_column=spec.label_column,
-        )
+    def convert(table: pa.Table) -> Batch:
+        batch = to_batch(table, weight_column=spec.weight_column, label_column=spec.label_column)
         return to_device(batch, device)
 
     frozen: list[Batch] = []
     small: list[Batch] = []
-    for places in _draw(random, rows.num_rows, size):
-        frozen.append(convert(places))
+    for table in _cut(rows, size):
+        frozen.append(convert(table))
         if spec.last_batch == "pad" and size > 1:  # else the loop never sees another size
-            small.append(convert(places[: size // 2]))
+            small.append(convert(table.slice(0, size // 2)))
         if len(frozen) >= MIN_FROZEN and _num_bytes(frozen) > MAX_FROZEN_BYTES:
             break
     return Stock(
-        frozen=frozen, small=small, pieces=tuple(map(_protect, taken.pieces)), batch_rows=size
+        frozen=frozen,
+        small=small,
+        pieces=tuple(map(_protect, taken.pieces)),
+        batch_rows=size,
+        request_columns=taken.stream.request_columns,
+        prefetch=prefetch,
     )
 
 
@@ -120,14 +122,17 @@ def _num_bytes(batches: Sequence[Batch]) -> int:
     return sum(t.numel() * t.element_size() for batch in batches for t in batch.values())
 
 
-def _draw(random: np.random.Generator, rows: int, size: int) -> Iterator[np.ndarray]:
-    """Places of each batch's rows: all rows once before any comes again."""
-    left = np.empty(0, dtype=np.int64)
-    for _ in range(NUM_FROZEN):
-        while len(left) < size:
-            left = np.concatenate([left, random.permutation(rows)])
-        yield left[:size]
-        left = left[size:]
+def _cut(rows: pa.Table, size: int) -> Iterator[pa.Table]:
+    """Tables of `size` rows, one after another; each lap over the rows begins at another one."""
+    for index in range(NUM_FROZEN):
+        lap, start = divmod(index * size, rows.num_rows)
+        parts, left = [], size
+        start = (start + lap * _LAP_ROWS) % rows.num_rows
+        while left:
+            parts.append(rows.slice(start, left))
+            left -= parts[-1].num_rows
+            start = 0
+        yield pa.concat_tables(parts)
 
 
 def _describe(

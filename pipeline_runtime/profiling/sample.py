@@ -49,6 +49,13 @@ class Taken:
     counts: tuple[StepCount, ...]  # the read and every step
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """All that is read: for the steps and batches, the rows' identity, and the requests'."""
+        stream = self.stream
+        key = (stream.sharing.key,) if stream.sharing.key else ()
+        return tuple(dict.fromkeys([*stream.read_columns, *stream.identity.columns, *key]))
+
+    @property
     def rows(self) -> int:
         return self.counts[0].rows
 
@@ -155,11 +162,11 @@ def _run_pass(taken: Taken) -> Pass:
 
 
 def _decode(taken: Taken, group: Group) -> None:
-    stream = taken.stream
-    columns = list(dict.fromkeys([*stream.read_columns, *stream.identity.columns]))
+    table, names = taken.stream.table, list(taken.columns)
+    read = table.read_nested if taken.stream.sharing.is_on else table.read
     for unit in group.units:
-        for table in stream.table.read(unit, columns, taken.piece_rows):
-            del table
+        for rows in read(unit, names, taken.piece_rows):
+            del rows
 
 
 def join_rows(taken: Taken) -> pa.Table:

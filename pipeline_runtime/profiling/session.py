@@ -73,7 +73,7 @@ def profile_experiment(
         passes = measure_passes(taken, _WORK_SHARE * options.seconds)
         tell(f"the model on {taken.samples:,} frozen samples")
         device = _device(experiment)
-        roofline = measure_roofline(spec.training, taken, device, _TRAIN_SHARE * options.seconds)
+        roofline = measure_roofline(spec, taken, device, _TRAIN_SHARE * options.seconds)
     reading, steps = describe_reading(taken, passes), describe_steps(taken, passes)
     reader = summarise([taken.samples / one.whole.own for one in passes])
     need = plan_need(spec, roofline.trainer.intake, reader)

@@ -84,7 +84,7 @@ class _ProfilePainter(Painter):
 
     def print_shares(self, profile: Profile) -> None:
         table = self.table(
-            "A trainer's time", ("stage", "left"), ("share", "right"), *self._bar_columns
+            "Trainer's time", ("stage", "left"), ("share", "right"), *self._bar_columns
         )
         for name, share, text in view.build_shares(profile):
             bars = [self.bar(share)] if self._is_wide else []

@@ -5,11 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.errors import ManifestError, TrainingError
+from pipeline_runtime.pipeline import Pipeline
 from pipeline_runtime.profiling.document import Profile
 from pipeline_runtime.profiling.session import ProfileOptions, profile_experiment
 
@@ -69,6 +71,26 @@ def test_the_loop_sees_64_batches_again_and_again_and_leaves_nothing(
     assert {size for _, size, _ in seen} == {100, 50}  # halves say what a step's own cost is
     assert len({total for _, size, total in seen if size == 50}) == 64
     assert sorted(p for p in tmp_path.rglob("*") if "__pycache__" not in str(p)) == before
+
+
+def test_what_a_request_shares_is_in_a_batch_once(loops: str, tmp_path: Path) -> None:
+    rows = {
+        "x": list(range(800)),
+        "request": [i // 20 for i in range(800)],
+        "items": [[i // 20] * 50 for i in range(800)],
+    }
+    (tmp_path / "requests").mkdir()
+    pq.write_table(pa.table(rows), tmp_path / "requests" / "a.parquet")
+    table = Pipeline.read_parquet("requests/", request_key="request", request_columns=["items"])
+
+    def batch_bytes(*, deduplicated: bool) -> float:
+        training = {"batch_size": 100, "columns": ["x", "items"], "shuffle": {"unit": "none"}}
+        made = table.experiment(
+            "shared", entrypoint=f"{loops}:steps", deduplicated=deduplicated, **training
+        )
+        return profile(made, tmp_path).trainer.batch_bytes_per_sample
+
+    assert batch_bytes(deduplicated=True) < batch_bytes(deduplicated=False) / 4
 
 
 def test_a_loop_that_keeps_to_whole_batches_gets_no_other(experiment: Make, tmp_path: Path) -> None:
