@@ -87,7 +87,9 @@ def to_batch(
     if REQUEST_COLUMN in table.schema.names:
         requests, batch[REQUEST_INDEX] = requests_of(table)
         for name, column in zip(requests.schema.names, requests.columns, strict=True):
-            batch.update(_column_tensors(name, column, writable))
+            tensors = dict(_column_tensors(name, column, False))
+            # A request may have rows in the next batch too, which must not see what is written.
+            batch |= {n: t.clone() for n, t in tensors.items()} if writable else tensors
     if label_column is not None:
         _check_label(label_column, table.column(label_column).type, batch)
     batch[ROW_WEIGHT] = _row_weight(weight_column, table, batch)

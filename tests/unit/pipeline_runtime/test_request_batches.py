@@ -120,6 +120,18 @@ def test_batches_with_requests_once_expand_to_those_with_a_value_a_row(
         assert sum(len(batch["age"]) for batch in batches) < plan.scan.pruning.rows_read / 2
 
 
+def test_what_a_loop_writes_to_a_batch_is_not_in_the_next(folder: str) -> None:
+    plan = plan_of(f"{folder}/nested")
+    expected = list(batches_of(plan))
+    got = []
+    for batch in batches_of(plan):
+        got.append({name: tensor.clone() for name, tensor in batch.items()})
+        for tensor in batch.values():
+            tensor.zero_()
+    for mine, theirs in zip(got, expected, strict=True):
+        assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
 def test_entrypoints_get_a_value_a_row_unless_they_ask(folder: str) -> None:
     uri = f"{folder}/nested"
     assert plan_of(uri).request_columns  # the built-in one
