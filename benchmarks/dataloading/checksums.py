@@ -1,9 +1,9 @@
 """Sums over delivered tensors that are equal for equal rows, in whatever order and batches.
 
-    totals   a sum a column, and of the rows' identities: reads every byte once, so it is the
-             consumer of the loader's limit at the same time, and checks every timed epoch
-    proof    binds each value to its row, and each item of a list to its place: a checksum for each
-             column of hash(identity, value), taken in an epoch of its own that is not timed
+    identities  how many rows, and which: cheap enough to check every timed epoch
+    totals      a sum a column besides: reads every byte once
+    proof       binds each value to its row, and each item of a list to its place: a checksum for
+                every column of hash(identity, value), over a whole epoch that is not timed
 
 `check_agreement` compares what the loaders gave; speeds of loaders that differ are never printed.
 All sums are modulo 2⁶⁴. Shapes: B rows, L items of a fixed-size list, N items of all lists.

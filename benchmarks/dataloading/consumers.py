@@ -1,4 +1,4 @@
-"""What is done with each batch: touch it, train on it, or prove what is in it.
+"""What is done with each batch: take it, touch it, train on it, or prove what is in it.
 
 A consumer is made anew for every epoch, before the clock starts, and gives at the end the sums of
 `checksums` over all it took.
@@ -15,9 +15,6 @@ import torch.nn.functional as F
 from benchmarks.dataloading.checksums import Sums, add_sums, identities_of, proof_of, totals_of
 from benchmarks.dataloading.workloads import MODEL_CONFIG, Workload, build_experiment
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
-from pipeline_runtime.plan import build_plan
-from pipeline_runtime.training.ranking_config import choose_features, parse_config
-from pipeline_runtime.training.ranking_model import RankingModel
 
 _SEED = 7  # of the model's first weights, equal for every loader
 
@@ -33,7 +30,11 @@ class Consumer(Protocol):
 
 
 class Summing:
-    """Adds up a function of each batch; with `totals_of` it reads every byte once."""
+    """Adds up a function of each batch.
+
+    With `identities_of` it only counts rows and adds up who they are, so that what is timed ends at
+    the tensors; with `totals_of` it reads every byte of them once.
+    """
 
     def __init__(self, sums_of: Callable[[Batch], Sums]) -> None:
         self.sums: Sums = {}
@@ -48,6 +49,11 @@ class Training:
     """One optimiser step of the built-in ranking model a batch, as its `train_loop` makes it."""
 
     def __init__(self, workload: Workload) -> None:
+        # Imported here: the time from a process' start to a first batch is measured without them.
+        from pipeline_runtime.plan import build_plan
+        from pipeline_runtime.training.ranking_config import choose_features, parse_config
+        from pipeline_runtime.training.ranking_model import RankingModel
+
         torch.manual_seed(_SEED)
         self.sums: Sums = {}
         config = parse_config(MODEL_CONFIG)
@@ -80,6 +86,7 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 CONSUMERS: Mapping[str, Callable[[Workload], Consumer]] = {
+    "take": lambda workload: Summing(identities_of),
     "touch": lambda workload: Summing(totals_of),
     "train": Training,
     "prove": lambda workload: Summing(proof_of),

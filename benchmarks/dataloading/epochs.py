@@ -1,29 +1,35 @@
 """One measured epoch: from asking a loader for its first batch to the consumer's last.
 
 The clock starts before the loader looks at the table, so listing files, reading footers, planning
-and starting workers count; importing libraries, starting Ray and building the model do not.
+and starting workers count; importing libraries, starting Ray and building the model do not. It
+stops at the tensors that the model takes. The steady state is the middle 80 % of the rows.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from benchmarks.dataloading.checksums import Sums, num_rows
 from benchmarks.dataloading.consumers import CONSUMERS
+from benchmarks.dataloading.jobs import Job
 from benchmarks.dataloading.machine import tree_cpu_seconds
-from benchmarks.dataloading.workloads import Workload
 from pipeline_runtime.batches import Batch
+
+# Shares of an epoch's rows between which it is in its steady state.
+_STEADY_FROM, _STEADY_TO = 0.1, 0.9
 
 
 class Loader(Protocol):
-    """What brings an epoch's batches."""
+    """What brings batches."""
 
     def batches(self) -> Iterator[Batch]:
-        """The batches, once."""
+        """The next epoch's batches; asked for again only when the former have ended."""
         ...
 
     def profile(self) -> dict[str, float]:
@@ -32,81 +38,112 @@ class Loader(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One epoch to measure.
+class Steady:
+    """The middle of an epoch: seconds from one batch's arrival to a later one's, rows between."""
 
-    Args:
-        loader: one of `hosts.LOADERS`.
-        workload: level and table.
-        consumer: one of `consumers.CONSUMERS`.
-        num_workers: of a DataLoader; other loaders pay no heed to it.
-    """
-
-    loader: str
-    workload: Workload
-    consumer: str
-    num_workers: int = 0
+    seconds: float
+    rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """What an epoch gave; `cpu_seconds` are those of all its processes, None where unknown."""
+    """What an epoch gave.
+
+    `cpu_seconds` are those of all its processes, None where unknown; `cold_seconds` from the start
+    of the process to the first batch and `peak_bytes` of all processes, None but in a fresh one;
+    `next_first_batch_seconds` from this epoch's end to the next one's first batch, None if nobody
+    asked for it.
+    """
 
     job: Job
     seconds: float
     first_batch_seconds: float
-    first_batch_rows: int
+    first_batch_at: float  # by the system's clock, to be compared with other processes'
+    steady: Steady
     batches: int
     num_bytes: int
     cpu_seconds: float | None
     sums: Sums
     profile: dict[str, float]
+    next_first_batch_seconds: float | None = None
+    cold_seconds: float | None = None
+    peak_bytes: int | None = None
 
     @property
     def rows_out(self) -> int:
         """Rows that reached the consumer."""
-        return self.sums["rows"]
+        return self.sums.get("rows", 0)
+
+    @property
+    def steady_seconds_a_row(self) -> float:
+        """Seconds that a delivered row took in the steady state."""
+        return self.steady.seconds / max(1, self.steady.rows)
 
     def rows_per_second(self, rows_in: int) -> float:
         """Input rows over the whole epoch."""
         return rows_in / self.seconds
 
     def steady_rows_per_second(self, rows_in: int) -> float:
-        """Input rows after the first batch, over the time after it; all of one that is alone."""
-        rest = 1 - self.first_batch_rows / max(1, self.rows_out)
-        if rest <= 0:
-            return self.rows_per_second(rows_in)
-        return rows_in * rest / max(self.seconds - self.first_batch_seconds, 1e-9)
+        """Input rows over the steady state; each delivered row stands for as many."""
+        return rows_in / max(1, self.rows_out) / max(self.steady_seconds_a_row, 1e-12)
 
 
-def run_epoch(job: Job, open_loader: Callable[[], Loader]) -> Epoch:
-    """Measure one epoch in this process."""
+def run_epoch(job: Job, open_loader: Callable[[], Loader], *helpers: int) -> Epoch:
+    """Measure one epoch in this process; `helpers` are ids of others that work for it."""
+    roots = (os.getpid(), *helpers)
     consumer = CONSUMERS[job.consumer](job.workload)
     gc.collect()
-    cpu = tree_cpu_seconds()
-    batches = num_bytes = first_rows = 0
-    first_seconds = 0.0
+    cpu = tree_cpu_seconds(*roots)
+    num_bytes = rows = 0
+    arrivals: list[tuple[float, int]] = []  # when, and how many rows had come by then
+    first_batch_at = 0.0
     started = time.perf_counter()
     loader = open_loader()
-    for batch in loader.batches():
-        if batches == 0:
-            first_seconds, first_rows = time.perf_counter() - started, num_rows(batch)
-        batches += 1
+    for batch in islice(loader.batches(), 1 if job.until_first_batch else None):
+        first_batch_at = first_batch_at or time.time()
+        rows += num_rows(batch)
+        arrivals.append((time.perf_counter() - started, rows))
         num_bytes += sum(tensor.nbytes for tensor in batch.values())
         consumer.take(batch)
     seconds = time.perf_counter() - started
-    profile = loader.profile()
+    used = tree_cpu_seconds(*roots)
+    profile = {} if job.until_first_batch else loader.profile()
+    next_seconds = _time_first_batch(loader) if job.asks_again else None
     del loader
-    gc.collect()  # ends a DataLoader's workers, whose time the system counts only then
-    used = tree_cpu_seconds()
+    gc.collect()  # ends a DataLoader's workers
     return Epoch(
         job=job,
         seconds=seconds,
-        first_batch_seconds=first_seconds,
-        first_batch_rows=first_rows,
-        batches=batches,
+        first_batch_seconds=arrivals[0][0] if arrivals else seconds,
+        first_batch_at=first_batch_at or time.time(),
+        steady=find_steady(arrivals, seconds),
+        batches=len(arrivals),
         num_bytes=num_bytes,
         cpu_seconds=used - cpu if cpu is not None and used is not None else None,
         sums=consumer.sums,
         profile=profile,
+        next_first_batch_seconds=next_seconds,
     )
+
+
+def find_steady(arrivals: Sequence[tuple[float, int]], seconds: float) -> Steady:
+    """The steady part of an epoch of so many seconds; all of one with too few batches to have one.
+
+    Args:
+        arrivals: of each batch the seconds since the start, and the rows that had come by then.
+        seconds: of the whole epoch.
+    """
+    rows = arrivals[-1][1] if arrivals else 0
+    first = next((a for a in arrivals if a[1] >= _STEADY_FROM * rows), (0.0, 0))
+    last = next((a for a in arrivals if a[1] >= _STEADY_TO * rows), (seconds, rows))
+    if last[1] <= first[1] or last[0] <= first[0]:
+        return Steady(seconds=seconds, rows=rows)
+    return Steady(seconds=last[0] - first[0], rows=last[1] - first[1])
+
+
+def _time_first_batch(loader: Loader) -> float:
+    """Seconds to the first batch of an epoch, which is then left."""
+    started = time.perf_counter()
+    batches = loader.batches()
+    next(batches, None)
+    return time.perf_counter() - started

@@ -1,8 +1,8 @@
-"""The results as a picture: rows a second by loader and level, and the time to the first batch."""
+"""The results as a picture: ratios with their bounds, rates, first batches, memory, by peer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,105 +10,122 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.dataloading.report import find_row
 from benchmarks.dataloading.results import Document
-from benchmarks.dataloading.workloads import LEVELS
 
 # Okabe and Ito's colours, which people who see colours differently can tell apart.
-_LOADERS = {
-    "dataloader": ("DataLoader, batches from workers", "#56B4E9"),
-    "dataloader-ship": ("DataLoader, row groups from workers", "#0072B2"),
-    "ray-stock": ("stock Ray Data", "#999999"),
-    "lastmile": ("Lastmile", "#D55E00"),
-}
-_ROOFLINE = ("batches frozen in memory", "#222222")
-_LEVEL_NAMES = {"none": "no work", "light": "light work", "heavy": "heavy work"}
-# title, consumer, quantity, unit, the axis' name
-_PANELS = (
-    ("Loader alone, whole epoch", "touch", "rowsPerSecond", 1000, "thousand input rows/s"),
-    ("Loader alone, after the first batch", "touch", "steadyRowsPerSecond", 1000, ""),
-    ("With the training step, whole epoch", "train", "rowsPerSecond", 1000, ""),
-    ("Time to the first batch", "touch", "firstBatchSeconds", 1, "seconds"),
-)
-_BAR_WIDTH = 0.2  # four bars and a gap at each level
-_SIZE_INCHES = (11.0, 7.4)
-_WHISKERS = {"ecolor": "#222222", "elinewidth": 1, "capsize": 2}
+_COLOURS = {"none": "#56B4E9", "light": "#009E73", "heavy": "#D55E00"}
+_NAMES = {"none": "no work", "light": "light work", "heavy": "heavy work"}
+_LINE = "#222222"
+_ROW_INCHES = 0.42  # a peer's height
+_WIDTH_INCHES = 12.0
+_FRAME_INCHES = 2.2
+_MARKER_GAP = 0.22  # between levels within a peer's row
 
 
 def draw(results: Document, path: Path) -> None:
     """Write the picture as SVG; equal results give equal bytes."""
     with matplotlib.rc_context({"svg.hashsalt": "lastmile", "font.size": 9}):
-        figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
-        for axes, panel in zip(figure.subplots(2, 2).flat, _PANELS, strict=True):
-            _draw_panel(axes, results, panel)
-        handles, labels = axes.get_legend_handles_labels()
-        roofline = _draw_roofline(figure.axes[2], results)
-        figure.legend(
-            [*handles, roofline],
-            [*labels, _ROOFLINE[0]],
-            loc="outside lower center",
-            ncols=5,
-            frameon=False,
-        )
+        rows = [row for row in results["throughput"] if row["consumer"] == "take"]
+        names = list(dict.fromkeys(_label(row) for row in rows))
+        height = _FRAME_INCHES + 2 * _ROW_INCHES * len(names)
+        figure = Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
+        (ratios, rates), (starts, memory) = figure.subplots(2, 2)
+        _draw_ratios(ratios, results["comparisons"])
+        _draw_bars(rates, rows, "steady state, thousand input rows/s", _rate)
+        _draw_bars(starts, rows, "first batch of a fresh process, s", _cold)
+        _draw_bars(memory, rows, "most memory of all processes, GiB", _memory)
+        handles, labels = rates.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
         figure.suptitle(_title(results))
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 def _title(results: Document) -> str:
-    settings, machine = results["settings"], results["machine"]
     return (
-        f"{settings['rows']:,} rows ({settings['smallRows']:,} with training), "
-        f"{machine['cores']} cores; medians of {settings['repeats']} interleaved repeats, "
-        "whiskers from least to largest"
+        f"{results['rows']:,} rows, {results['machine']['cores']} cores, {results['rounds']} "
+        "interleaved rounds"
     )
 
 
-def _draw_panel(axes: Axes, results: Document, panel: tuple[str, str, str, float, str]) -> None:
-    title, consumer, quantity, unit, name = panel
-    axes.set_title(title)
-    axes.set_ylabel(name or _PANELS[0][4])
-    for place, (loader, (label, colour)) in enumerate(_LOADERS.items()):
-        rows = [(i, find_row(results, consumer, level, loader)) for i, level in enumerate(LEVELS)]
-        found = [(index, row[quantity]) for index, row in rows if row]
-        medians = [values["median"] / unit for _, values in found]
-        bars = axes.bar(
-            [index + (place - 1.5) * _BAR_WIDTH for index, _ in found],
+def _label(row: Document) -> str:
+    cell = (row["layout"], row["form"])
+    return str(row["loader"]) + ("" if cell == ("flat", "expanded") else f" ({', '.join(cell)})")
+
+
+def _draw_ratios(axes: Axes, comparisons: Sequence[Document]) -> None:
+    names = list(dict.fromkeys(_peer(row) for row in comparisons))
+    for level, colour in _COLOURS.items():
+        mine = [row for row in comparisons if row["work"] == level]
+        if not mine:
+            continue
+        medians = [row["ratio_median"] for row in mine]
+        axes.errorbar(
             medians,
-            _BAR_WIDTH,
-            label=label,
+            [names.index(_peer(row)) + _shift(level) for row in mine],
+            xerr=_whiskers(mine),
+            fmt="o",
             color=colour,
-            yerr=_whiskers([values for _, values in found], unit),
-            error_kw=_WHISKERS,
+            capsize=2,
+            markersize=4,
         )
-        for bar, median, (_, values) in zip(bars, medians, found, strict=True):
-            at = (bar.get_x() + bar.get_width() / 2, values["max"] / unit)
-            axes.annotate(
-                _short(median), at, (0, 2), textcoords="offset points", ha="center", fontsize=7
-            )
-    axes.set_xticks(range(len(LEVELS)), [_LEVEL_NAMES[level] for level in LEVELS])
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.margins(y=0.08)
+    axes.axvline(1, color=_LINE, linewidth=0.8, linestyle="dashed")
+    axes.set_xscale("log")
+    _name_rows(axes, names, "Lastmile's speed, times the peer's (steady state, 95 % bounds)")
 
 
-def _whiskers(found: Sequence[Any], unit: float) -> list[list[float]]:
+def _peer(row: Document) -> str:
+    own = (row["layout"], row["form"])
+    return str(row["peer"]) + ("" if own == ("flat", "expanded") else f" | {', '.join(own)}")
+
+
+def _whiskers(rows: Sequence[Document]) -> list[list[float]]:
+    """How far the bounds are from the median; nowhere where there is one round."""
+    medians = [row["ratio_median"] for row in rows]
+    lows = [row["ratio_low"] or median for row, median in zip(rows, medians, strict=True)]
+    highs = [row["ratio_high"] or median for row, median in zip(rows, medians, strict=True)]
     return [
-        [(values["median"] - values["min"]) / unit for values in found],
-        [(values["max"] - values["median"]) / unit for values in found],
+        [max(0.0, median - low) for median, low in zip(medians, lows, strict=True)],
+        [max(0.0, high - median) for median, high in zip(medians, highs, strict=True)],
     ]
 
 
-def _short(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+def _draw_bars(
+    axes: Axes, rows: Sequence[Document], title: str, value_of: Callable[[Document], float | None]
+) -> None:
+    names = list(dict.fromkeys(_label(row) for row in rows))
+    for level, colour in _COLOURS.items():
+        values = [(r, value_of(r)) for r in rows if r["level"] == level]
+        found = [(names.index(_label(row)), value) for row, value in values if value is not None]
+        axes.barh(
+            [place + _shift(level) for place, _ in found],
+            [value for _, value in found],
+            _MARKER_GAP,
+            color=colour,
+            label=_NAMES[level],
+        )
+    _name_rows(axes, names, title)
 
 
-def _draw_roofline(axes: Axes, results: Document) -> Any:
-    """The consumer's own limit: what it does with batches that cost nothing to bring."""
-    line: Any = None
-    for index, level in enumerate(LEVELS):
-        row = find_row(results, "train", level, "roofline")
-        if row:
-            rate = row["rowsPerSecond"]["median"] / _PANELS[2][3]
-            line = axes.hlines(
-                rate, index - 0.42, index + 0.42, colors=_ROOFLINE[1], linestyles="dashed"
-            )
-    return line
+def _name_rows(axes: Axes, names: Sequence[str], title: str) -> None:
+    axes.set_title(title)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _shift(level: str) -> float:
+    return (list(_COLOURS).index(level) - 1) * _MARKER_GAP
+
+
+def _rate(row: Document) -> float | None:
+    return float(row["steadyRowsPerSecond"]["median"]) / 1000
+
+
+def _cold(row: Document) -> float | None:
+    spread: Any = row["coldFirstBatchSeconds"]
+    return None if spread is None else float(spread["median"])
+
+
+def _memory(row: Document) -> float | None:
+    peak: Any = row["peakMemoryBytes"]
+    return None if peak is None else float(peak) / 2**30

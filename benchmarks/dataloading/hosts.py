@@ -1,8 +1,9 @@
-"""The two processes in which epochs run: one without Ray, one with, alive for the whole benchmark.
+"""The processes in which epochs run, alive for the whole benchmark; and fresh ones for a start.
 
-A DataLoader forks its workers, which is not safe beside Ray's threads, so loaders with and
-without Ray have a process each; both run the same code around the loader. Jobs go down a pipe, one
-at a time, and epochs come back. While one works the other waits.
+A DataLoader forks its workers, which is not safe beside the threads of Ray or of an engine, so
+loaders with and without them have processes of their own; all run the same code around the loader.
+Ray itself is up for the whole time, in one more process, and those with Ray join it. Jobs go down a
+pipe, one at a time, and epochs come back. While one process works the others wait.
 """
 
 from __future__ import annotations
@@ -11,59 +12,69 @@ import multiprocessing
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any, Self
 
 import torch
 
-from benchmarks.dataloading.epochs import Epoch, Job, Loader, run_epoch
+from benchmarks.dataloading.epochs import Epoch, run_epoch
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.dataloading.torch_loader import TorchLoader
-from benchmarks.dataloading.workloads import Workload
-from pipeline_runtime.batches import Batch
-from pipeline_runtime.run.cluster import connected, logical_cpus
+from benchmarks.dataloading.jobs import Job
+from benchmarks.dataloading.machine import num_cores, tree_pss_bytes
+from benchmarks.dataloading.peers import LOADERS, RAY, ROOFLINE, opener_of
+from benchmarks.dataloading.ray_up import RayUp, hold_ray, join_ray
 
-# loader -> the process that it runs in
-LOADERS: Mapping[str, str] = {
-    "dataloader": "plain",
-    "dataloader-ship": "plain",
-    "ray-stock": "ray",
-    "lastmile": "ray",
-    "roofline": "plain",
-}
 # Ray needs tens of seconds to stop on a machine that is busy; then it is left to the system.
 _STOP_SECONDS = 60.0
+# How often memory is looked at, which costs some milliseconds a process: never on the clock.
+_WATCH_SECONDS = 0.2
 
 
-class Host:
-    """A process that measures jobs; use it as a context."""
+class Process:
+    """A process at the other end of a pipe; use it as a context."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._ours, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, kind), name=f"host-{kind}")
+        self.started_at = time.time()
+        self._process = context.Process(target=target, args=(theirs, *arguments), name=name)
         self._process.start()
         theirs.close()
-        self.start_seconds = float(self._receive())  # without imports
+        self.hello = self.receive()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ours.close()  # the process takes it as the end
+        self.let_go()
         self._process.join(_STOP_SECONDS)
         if self._process.is_alive():
             self._process.terminate()
 
-    def run(self, job: Job) -> Epoch:
-        """Measure a job. Raises BenchmarkError if it failed there."""
-        self._ours.send(job)
-        epoch: Epoch = self._receive()
-        return epoch
+    def let_go(self) -> None:
+        """Ask it to end, without waiting."""
+        self._ours.close()  # the process takes it as the end
 
-    def _receive(self) -> Any:
+    @property
+    def pid(self) -> int:
+        """Its id."""
+        pid = self._process.pid
+        assert pid is not None  # it has been started
+        return pid
+
+    def send(self, value: Any) -> None:
+        """Send something to the process."""
+        self._ours.send(value)
+
+    def is_answering(self, seconds: float) -> bool:
+        """Wait so long at most for an answer."""
+        return self._ours.poll(seconds)
+
+    def receive(self) -> Any:
+        """Its answer. Raises BenchmarkError if it failed there, or died."""
         try:
             kind, value = self._ours.recv()
         except EOFError:
@@ -73,86 +84,98 @@ class Host:
         return value
 
 
-def serve(connection: Connection, kind: str) -> None:
-    """Measure jobs until the other side closes."""
+class Hosts:
+    """Measures jobs where they belong; processes start when they are first needed."""
+
+    def __init__(self, ray: Process) -> None:
+        self.ray_start_seconds = ray.hello.start_seconds
+        self._ray = ray
+        self._alive: dict[str, Process] = {}
+
+    def run(self, job: Job) -> Epoch:
+        """Measure a job in the process of its kind. Raises BenchmarkError if it failed there."""
+        kind = LOADERS[job.loader].host
+        if kind not in self._alive:
+            self._alive[kind] = self._start(kind)
+        host = self._alive[kind]
+        host.send(job)
+        epoch: Epoch = host.receive()
+        return epoch
+
+    def run_fresh(self, job: Job) -> Epoch:
+        """Measure a job in a process of its own, and its start and its memory too.
+
+        The process of its kind that stays is ended before: its workers at Ray would count as
+        memory, and hold up the others'.
+        """
+        kind = LOADERS[job.loader].host
+        roots = [self._ray.pid] if kind == RAY else []
+        if stays := self._alive.pop(kind, None):
+            stays.__exit__()
+        with self._start(kind) as host:
+            host.send(job)
+            peak = 0
+            # A start alone is on the clock.
+            while not job.until_first_batch and not host.is_answering(_WATCH_SECONDS):
+                peak = max(peak, sum(map(tree_pss_bytes, [host.pid, *roots])))
+            epoch: Epoch = host.receive()
+            cold = epoch.first_batch_at - host.started_at
+        return replace(epoch, cold_seconds=cold, peak_bytes=peak or None)
+
+    def _start(self, kind: str) -> Process:
+        return Process(f"host-{kind}", serve, self._ray.hello if kind == RAY else None)
+
+    def close(self) -> None:
+        """End the processes, all at once."""
+        for host in self._alive.values():
+            host.let_go()
+        for host in self._alive.values():
+            host.__exit__()
+
+
+@contextmanager
+def all_hosts() -> Iterator[Hosts]:
+    """The processes, for the time of the benchmark."""
+    with Process("ray", hold_ray) as ray:
+        hosts = Hosts(ray)
+        try:
+            yield hosts
+        finally:
+            hosts.close()
+
+
+def serve(connection: Connection, ray: RayUp | None) -> None:
+    """Measure jobs until the other side closes, with Ray where it is up."""
     # Batches are only read here, whatever memory they lie in.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     # More workers than cores are tried on purpose.
     warnings.filterwarnings("ignore", message="This DataLoader will create")
-    torch.set_num_threads(logical_cpus())
-    started = time.perf_counter()
-    # A trainer has a logical CPU of its own in `lastmile run`; here it is no actor, so none is held
-    # and data work may have as many as there.
-    ray_session = connected("local", 0, verbose=False) if kind == "ray" else nullcontext()
-    session: AbstractContextManager[None] = ray_session
-    with session:
-        connection.send(("ready", time.perf_counter() - started))
-        frozen = Frozen()
-        while (job := _next_job(connection)) is not None:
-            try:
-                connection.send(("epoch", run_epoch(job, opener(job, frozen))))
-            except Exception:  # noqa: BLE001 - it goes to the other side, whatever it is
-                connection.send(("error", traceback.format_exc()))
+    torch.set_num_threads(num_cores())
+    plain: AbstractContextManager[None] = nullcontext()
+    with join_ray(ray) if ray else plain:
+        connection.send(("ready", None))
+        while (job := _receive_job(connection)) is not None:
+            connection.send(_answer(job, [ray.pid] if ray else []))
 
 
-def _next_job(connection: Connection) -> Job | None:
+def _answer(job: Job, helpers: list[int]) -> tuple[str, Any]:
+    try:
+        return "epoch", _measure(job, helpers)
+    except Exception:  # noqa: BLE001 - it goes to the other side, whatever it is
+        return "error", traceback.format_exc()
+
+
+def _measure(job: Job, helpers: list[int]) -> Epoch:
+    if job.loader == ROOFLINE:
+        from benchmarks.dataloading.frozen import freeze
+
+        freeze(job.workload)
+    return run_epoch(job, opener_of(job), *helpers)
+
+
+def _receive_job(connection: Connection) -> Job | None:
     try:
         job: Job = connection.recv()
     except EOFError:
         return None
     return job
-
-
-def opener(job: Job, frozen: Frozen) -> Callable[[], Loader]:
-    """What opens the job's loader; the roofline's batches are made here, before the clock."""
-    if job.loader == "roofline":
-        frozen.fill(job.workload)
-        return lambda: frozen
-    if job.loader in ("dataloader", "dataloader-ship"):
-        ships = job.loader == "dataloader-ship"
-        return lambda: TorchLoader(job.workload, job.num_workers, ships_row_groups=ships)
-    return _ray_opener(job)
-
-
-def _ray_opener(job: Job) -> Callable[[], Loader]:
-    # Imported here: the process without Ray stays without it.
-    from benchmarks.dataloading.lastmile_loader import LastmileLoader
-    from benchmarks.dataloading.stock_loader import StockLoader, be_quiet
-
-    be_quiet()
-    if job.loader == "lastmile":
-        return lambda: LastmileLoader(job.workload)
-    return lambda: StockLoader(job.workload)
-
-
-class Frozen:
-    """The roofline: the batches of one workload in memory, handed on as they are."""
-
-    def __init__(self) -> None:
-        self._workload: Workload | None = None
-        self._batches: list[Batch] = []
-
-    def fill(self, workload: Workload) -> None:
-        """Load a workload's batches, unless they are there; those of another are let go."""
-        if workload == self._workload:
-            return
-        self._batches = []
-        loader = TorchLoader(workload, 0, ships_row_groups=False)
-        for batch in loader.batches():
-            self._batches.append({name: tensor.clone() for name, tensor in batch.items()})
-        self._workload = workload
-
-    def batches(self) -> Iterator[Batch]:
-        """See Loader."""
-        return iter(self._batches)
-
-    def profile(self) -> dict[str, float]:
-        """See Loader."""
-        return {}
-
-
-@contextmanager
-def both_hosts() -> Iterator[Mapping[str, Host]]:
-    """The two processes by kind, for the time of the benchmark."""
-    with Host("plain") as plain, Host("ray") as with_ray:
-        yield {"plain": plain, "ray": with_ray}

@@ -22,7 +22,7 @@ from pipeline_runtime.training.stream import BatchStream, Cutting
 
 
 class LastmileLoader:
-    """One epoch of a manifest's training stream."""
+    """Epochs of a manifest's training stream."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
@@ -31,7 +31,8 @@ class LastmileLoader:
         self._position = Position()
 
     def batches(self) -> Iterator[Batch]:
-        """The epoch's batches, in the order in which they come."""
+        """The next epoch's batches, in the order in which they come."""
+        self._waited, self._position = Waited(), Position()
         cutting = Cutting(
             batch_size=BATCH_SIZE, last_batch="pad", weight_column=self._workload.weight_column
         )

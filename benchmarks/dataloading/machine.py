@@ -23,10 +23,15 @@ def describe_machine() -> dict[str, Any]:
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": num_cores(),
         "memoryGiB": round(memory_bytes / 2**30),
         "system": f"{platform.system()} {platform.machine()}",
     }
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def describe_versions() -> dict[str, str]:
@@ -57,11 +62,12 @@ def _processor() -> str:
     return next(names, "unknown")
 
 
-def tree_cpu_seconds() -> float | None:
-    """Processor seconds of this process and all below it, ended ones too; None but on Linux."""
+def tree_cpu_seconds(*roots: int) -> float | None:
+    """Processor seconds of processes and all below them, ended ones too; None but on Linux."""
     ticks = {
         pid: sum(int(field) for field in fields[_TIME_FIELDS])
-        for pid, fields in _tree_stats(os.getpid()).items()
+        for root in roots
+        for pid, fields in _tree_stats(root).items()
     }
     return sum(ticks.values()) / os.sysconf("SC_CLK_TCK") if ticks else None
 

@@ -1,18 +1,15 @@
-"""The results as Markdown: the headline, one table a consumer, the ablation, how it was done."""
+"""The results as Markdown: the bars, the comparisons, who did what, and how it was done."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.dataloading.bars import MIN_ROUNDS, MIN_ROWS
 from benchmarks.dataloading.results import Document
-from benchmarks.dataloading.workloads import LEVELS
 
 _THOUSAND = 1000
-TITLES: Mapping[str, str] = {
-    "touch": "Loader alone: the consumer reads every byte of the batch",
-    "train": "End to end: one training step of the built-in ranking model a batch",
-}
+_MEBIBYTE = 2**20
 
 
 def build_markdown(results: Document) -> str:
@@ -21,115 +18,164 @@ def build_markdown(results: Document) -> str:
 
 
 def _lines(results: Document) -> Iterator[str]:
-    settings = results["settings"]
-    yield "# Loading data: torch DataLoader, stock Ray Data, Lastmile"
+    yield "# Loading data: Lastmile and its peers"
     yield ""
     yield f"Made by `{results['command']}` at commit {results['commit']}; do not edit."
-    yield "How to read it: [README](../README.md)."
+    yield "How to read it: [docs/benchmarks.md](../../docs/benchmarks.md)."
     yield ""
+    yield from _circumstances(results)
+    yield from _bars(results["bars"])
+    yield from _comparisons(results["comparisons"])
+    yield from _throughput(results)
+    yield from _training(results)
+    yield from _ablation(results["ablation"])
+    yield from _calibration(results["calibration"])
+    yield from _agreement(results["proof"])
+    yield from _absent(results["absent"])
+
+
+def _circumstances(results: Document) -> Iterator[str]:
     machine = results["machine"]
     load = " and ".join(str(value) for value in results["loadAverage"])
+    versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
     yield (
+        f"{results['rows']:,} input rows, {results['rounds']} interleaved rounds. "
         f"{machine['processor']}, {machine['cores']} cores, {machine['memoryGiB']} GiB, "
         f"{machine['system']}; load average {load} at the start and the end (other work ran beside "
-        f"it if the first is not near 0). {_versions(results['versions'])}."
+        f"it if the first is not near 0). {versions}."
     )
     yield ""
     if results["quick"]:
         yield "**A quick run: it proves that the loaders agree; its speeds mean nothing.**"
         yield ""
-    yield from _headline(results)
-    for consumer, title in TITLES.items():
-        rows = [row for row in results["throughput"] if row["consumer"] == consumer]
-        count = settings["rows"] if consumer == "touch" else settings["smallRows"]
-        yield f"## {title}"
+    elif results["rows"] < MIN_ROWS or results["rounds"] < MIN_ROUNDS:
+        yield f"**Bars stand for {MIN_ROWS:,} rows and {MIN_ROUNDS} rounds at least: a trial.**"
         yield ""
-        yield f"{count:,} input rows, {settings['repeats']} interleaved repeats."
-        yield ""
-        yield from _throughput_table(rows)
-        yield ""
-    yield from _ablation(results["ablation"])
-    yield from _agreement(results["proof"])
 
 
-def _versions(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {number}" for name, number in versions.items())
-
-
-def _headline(results: Document) -> Iterator[str]:
-    """Lastmile against the best DataLoader, level by level."""
-    yield "## Lastmile against the best DataLoader"
+def _bars(bars: Sequence[Document]) -> Iterator[str]:
+    yield "## Bars"
     yield ""
-    yield "| work | loader alone | steady state | with training | steady state |"
-    yield "|---|---|---|---|---|"
-    for level in LEVELS:
-        cells = []
-        for consumer in TITLES:
-            row = find_row(results, consumer, level, "lastmile")
-            cells += [_times(row[name]) for name in ("ratio", "steadyRatio")] if row else ["–"] * 2
-        yield f"| {level} | {' | '.join(cells)} |"
+    yield "| bar | work | asked | measured | lower bound | met |"
+    yield "|---|---|---|---|---|---|"
+    for row in bars:
+        if "at_least" in row:
+            asked = f"≥ {row['at_least']:g} ×"
+            measured, low = _times(row["measured"]), _times(row["low"])
+        else:
+            asked, low = f"≤ {row['at_most']:g}", "–"
+            measured = "–" if row["measured"] is None else f"{row['measured']:.2f}"
+        met = {None: "not measured" if measured == "–" else "unknown", True: "yes", False: "**no**"}
+        yield f"| {row['bar']} | {row['work']} | {asked} | {measured} | {low} | {met[row['met']]} |"
     yield ""
 
 
-def find_row(results: Document, consumer: str, level: str, loader: str) -> Document | None:
-    """The throughput of one loader; None if it was not measured."""
-    wanted = (consumer, level, loader)
-    rows: Sequence[Document] = results["throughput"]
-    found = (r for r in rows if (r["consumer"], r["level"], r["loader"]) == wanted)
-    return next(found, None)
+def _times(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f} ×"
 
 
-def _times(ratio: Mapping[str, float]) -> str:
-    return f"{ratio['median']:.2f} × [{ratio['min']:.2f}–{ratio['max']:.2f}]"
+def _comparisons(comparisons: Sequence[Document]) -> Iterator[str]:
+    yield "## Lastmile against each peer"
+    yield ""
+    yield "Steady state: the middle 80 % of the rows; in brackets the bounds, each at 95 %."
+    yield ""
+    yield "| work | layout | form | peer | ratio | whole epoch | memory, MiB | its memory, MiB |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for row in comparisons:
+        place = [row[name] for name in ("work", "layout", "form", "peer")]
+        ratios = [_bounded(row, "ratio"), _bounded(row, "epoch_ratio")]
+        memory = [_mebibytes(row[n]) for n in ("peak_memory_bytes", "peer_peak_memory_bytes")]
+        yield f"| {' | '.join([*place, *ratios, *memory])} |"
+    yield ""
 
 
-def _throughput_table(rows: Sequence[Document]) -> Iterator[str]:
+def _bounded(row: Document, name: str) -> str:
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    bounds = "" if low is None else f" [{low:.2f}–{high:.2f}]"
+    return f"{row[f'{name}_median']:.2f} ×{bounds}"
+
+
+def _mebibytes(value: int | None) -> str:
+    return "–" if value is None else f"{value / _MEBIBYTE:,.0f}"
+
+
+def _throughput(results: Document) -> Iterator[str]:
+    yield "## What each of them did"
+    yield ""
+    yield "Medians, least and largest of the rounds; first batches in seconds."
+    yield ""
     yield (
-        "| work | loader | thousand rows/s | first batch, s | steady, thousand rows/s | "
-        "core seconds a million rows | against the best DataLoader |"
+        "| work | loader | layout, form | setting | steady, thousand rows/s | whole epoch | "
+        "first batch, fresh process | of the next epoch | core seconds a million rows | MiB |"
     )
-    yield "|---|---|---|---|---|---|---|"
-    for row in rows:
-        cells = (row["level"], _name(row), *_cells(row))
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for row in results["throughput"]:
+        if row["consumer"] != "take":
+            continue
+        cells = [row["level"], row["loader"], f"{row['layout']}, {row['form']}", row["tuning"]]
+        cells += [
+            _spread(row["steadyRowsPerSecond"], _THOUSAND),
+            _spread(row["rowsPerSecond"], _THOUSAND),
+            _spread(row["coldFirstBatchSeconds"], 1, digits=2),
+            _spread(row["nextFirstBatchSeconds"], 1, digits=2),
+            _spread(row["cpuSecondsPerMillionRows"], 1, digits=1),
+            _mebibytes(row["peakMemoryBytes"]),
+        ]
         yield f"| {' | '.join(cells)} |"
+    yield ""
 
 
-def _cells(row: Document) -> tuple[str, ...]:
-    cpu = row["cpuSecondsPerMillionRows"]
-    return (
-        _spread(row["rowsPerSecond"], _THOUSAND),
-        _spread(row["firstBatchSeconds"], 1, digits=2),
-        _spread(row["steadyRowsPerSecond"], _THOUSAND),
-        _spread(cpu, 1, digits=1) if cpu else "–",
-        _times(row["ratio"]),
-    )
-
-
-def _name(row: Document) -> str:
-    if "workers" not in row:
-        return str(row["loader"])
-    name = f"{row['loader']}, {row['workers']} workers"
-    return f"**{name}**" if row["isBestDataloader"] else name
-
-
-def _spread(values: Mapping[str, float], unit: float, digits: int = 0) -> str:
+def _spread(values: Mapping[str, float] | None, unit: float, digits: int = 0) -> str:
+    if values is None:
+        return "–"
     median, low, high = (values[name] / unit for name in ("median", "min", "max"))
     return f"{median:,.{digits}f} [{low:,.{digits}f}–{high:,.{digits}f}]"
 
 
+def _training(results: Document) -> Iterator[str]:
+    rows = [row for row in results["throughput"] if row["consumer"] == "train"]
+    if not rows:
+        return
+    yield "## With one training step of the built-in ranking model a batch"
+    yield ""
+    yield f"{rows[0]['rowsIn']:,} input rows; `roofline`: batches frozen in memory."
+    yield ""
+    yield "| work | loader | thousand rows/s | first batch, s | core seconds a million rows |"
+    yield "|---|---|---|---|---|"
+    for row in rows:
+        cells = [row["level"], row["loader"], _spread(row["rowsPerSecond"], _THOUSAND)]
+        cells += [_spread(row["firstBatchSeconds"], 1, digits=2)]
+        cells += [_spread(row["cpuSecondsPerMillionRows"], 1, digits=1)]
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
 def _ablation(rows: Sequence[Document]) -> Iterator[str]:
+    if not rows:
+        return
     yield "## Lastmile with each optimisation switched off"
     yield ""
     where = f"`where: {rows[0]['where']}`" if rows[0]["where"] else "no `where`"
     yield f"Heavy work, {where}; rates count all {rows[0]['rowsIn']:,} rows of the table."
     yield ""
-    yield (
-        "| variant | thousand rows/s | first batch, s | steady, thousand rows/s | "
-        "core seconds a million rows | against all on |"
-    )
-    yield "|---|---|---|---|---|---|"
+    yield "| variant | thousand rows/s | steady | core seconds a million rows | to all on |"
+    yield "|---|---|---|---|---|"
     for row in rows:
-        yield f"| {row['variant']} | {' | '.join(_cells(row))} |"
+        cells = [row["variant"], _spread(row["rowsPerSecond"], _THOUSAND)]
+        cells += [_spread(row["steadyRowsPerSecond"], _THOUSAND)]
+        cells += [_spread(row["cpuSecondsPerMillionRows"], 1, digits=1)]
+        yield f"| {' | '.join([*cells, _spread(row['ratio'], 1, digits=2)])} |"
+    yield ""
+
+
+def _calibration(rows: Sequence[Document]) -> Iterator[str]:
+    yield "## How calm the machine was"
+    yield ""
+    yield "Decoding alone, before each round, seconds; a round far off the median is set aside."
+    yield ""
+    for row in rows:
+        seconds = "; ".join(f"{name}: {values}" for name, values in row["seconds"].items())
+        yield f"- {row['level']}: {row['rounds']} rounds, {row['repeated']} set aside. {seconds}."
     yield ""
 
 
@@ -138,8 +184,16 @@ def _agreement(proof: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     for level, found in proof.items():
         yield (
-            f"- {level}: {', '.join(found['agreed'])} delivered the same {found['rows']:,} rows "
-            f"of the small table, by {len(found['checksums'])} checksums over identities and "
-            f"contents; identities {found['checksums']['identities']}."
+            f"- {level}: {'; '.join(found['agreed'])} delivered the same {found['rows']:,} rows, "
+            f"by {len(found['checksums'])} checksums over identities and contents of a whole "
+            f"epoch; identities {found['checksums']['identities']}."
         )
-    yield "- Every timed epoch had the column sums of the first of its kind."
+    yield "- Every timed epoch delivered the rows of the first of its kind."
+    yield ""
+
+
+def _absent(absent: Mapping[str, str]) -> Iterator[str]:
+    yield "## Who did not take part"
+    yield ""
+    for name, reason in absent.items():
+        yield f"- {name}: {reason}."

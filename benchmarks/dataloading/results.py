@@ -1,4 +1,4 @@
-"""From measured epochs to the document of results: medians, spread, ratios; schema in README.md.
+"""From measured epochs to the document of results; its schema is in docs/benchmarks.md.
 
 `schedule` runs before it, `report` and `figure` print what it gives.
 """
@@ -9,40 +9,52 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.dataloading.epochs import Epoch
-from benchmarks.dataloading.hosts import LOADERS
-from benchmarks.dataloading.schedule import (
-    ALL_ON,
-    TORCH_LOADERS,
-    Measured,
-    Table,
+from benchmarks.dataloading.bars import judge
+from benchmarks.dataloading.comparisons import (
+    build_comparisons,
+    epochs_of,
+    next_starts_of,
+    starts_of,
 )
-from benchmarks.dataloading.workloads import BATCH_SIZE, LEVELS
+from benchmarks.dataloading.epochs import Epoch
+from benchmarks.dataloading.peers import (
+    FLOORS,
+    SUBJECT,
+    Contender,
+    describe_absent,
+)
+from benchmarks.dataloading.rounds import Rounds
+from benchmarks.dataloading.settings import ALL_ON, Measured
+from benchmarks.dataloading.workloads import BATCH_SIZE
 
-RESULTS_VERSION = 1
+RESULTS_VERSION = 2
 Document = dict[str, Any]
 _MILLION = 1_000_000
 
 
 def build_results(measured: Measured, environment: Mapping[str, Any]) -> Document:
-    """Everything that was measured; `environment` says on what."""
+    """Everything that was measured; `environment` says on what, the machine among it."""
     settings = measured.settings
+    comparisons = build_comparisons(measured)
+    throughput = [row for level in measured.rounds for row in _level_rows(measured, level)]
     return {
         "version": RESULTS_VERSION,
         "benchmark": "dataloading",
         "quick": settings.quick,
         **environment,
+        "rows": settings.table.rows,
+        "rounds": settings.rounds,
+        "comparisons": comparisons,
+        "bars": judge(comparisons, _subjects(throughput)),
         "settings": {
-            "rows": settings.table.rows,
+            "tuningRows": settings.tuning_table.rows,
             "smallRows": settings.small.rows,
-            "repeats": settings.repeats,
-            "tuningRepeats": settings.tuning_repeats,
+            "levels": list(settings.levels),
             "batchSize": BATCH_SIZE,
         },
-        "throughput": [
-            *_consumer_rows(measured.touch, "touch", settings.table),
-            *_consumer_rows(measured.train, "train", settings.small),
-        ],
+        "calibration": [_calibration(level, found) for level, found in measured.rounds.items()],
+        "throughput": throughput + _train_rows(measured),
+        "absent": describe_absent(settings.loaders),
         "tuning": _tuning_rows(measured),
         "ablation": _ablation_rows(measured),
         "proof": {level: _proof(found) for level, found in measured.proofs.items()},
@@ -59,104 +71,146 @@ def spread(values: Iterable[float]) -> dict[str, float]:
     }
 
 
+def _spread(values: Sequence[float]) -> dict[str, float] | None:
+    return spread(values) if values else None
+
+
 def _round(value: float) -> float:
     """Four significant digits: more would only look exact."""
     return float(f"{value:.4g}")
 
 
-def _consumer_rows(epochs: Sequence[Epoch], consumer: str, table: Table) -> list[Document]:
+def _subjects(throughput: Sequence[Document]) -> dict[str, Document]:
+    """The subject on flat, expanded files, by level."""
+    cell = (SUBJECT, "flat", "expanded")
+    return {r["level"]: r for r in throughput if (r["loader"], r["layout"], r["form"]) == cell}
+
+
+def _calibration(level: str, rounds: Rounds) -> Document:
+    """How the machine was: seconds of the decoding before each round, and rounds set aside."""
+    return {
+        "level": level,
+        "rounds": len(rounds.kept),
+        "repeated": len(rounds.set_aside),
+        "seconds": {
+            f"{floor.loader}, {floor.layout}": [_round(r.calibration[floor].seconds) for r in kept]
+            for kept in [rounds.kept]
+            for floor in kept[0].calibration
+        },
+    }
+
+
+def _level_rows(measured: Measured, level: str) -> list[Document]:
+    """What each contender did at a level, who only decodes among them."""
+    kept = measured.rounds[level].kept
     rows = []
-    for level in LEVELS:
-        mine = [epoch for epoch in epochs if epoch.job.workload.level == level]
-        if not mine:
-            continue
-        by_loader = {name: [e for e in mine if e.job.loader == name] for name in LOADERS}
-        best = fastest(by_loader, TORCH_LOADERS)
-        for name, repeats in by_loader.items():
-            row: Document = {"consumer": consumer, "level": level, "loader": name}
-            if name in TORCH_LOADERS:
-                row |= {"workers": repeats[0].job.num_workers, "isBestDataloader": name == best}
-            rows.append(row | _figures(repeats, by_loader[best], table.rows))
+    for contender in [*measured.settings.contenders, *kept[0].calibration]:
+        epochs = epochs_of(kept, contender)
+        row = _cell(contender, level, "take") | {"tuning": str(epochs[0].job.tuning)}
+        row |= _figures(epochs, measured.settings.table.rows)
+        starts = [e for who, e in measured.starts if who == contender]
+        mine = [e for e in starts if e.job.workload.level == level]
+        row["coldFirstBatchSeconds"] = _spread(starts_of(mine))
+        row["nextFirstBatchSeconds"] = _spread(next_starts_of(epochs))
+        row["peakMemoryBytes"] = measured.proofs[level][contender].peak_bytes
+        rows.append(row)
     return rows
 
 
-def fastest(by_loader: Mapping[str, Sequence[Epoch]], names: Sequence[str]) -> str:
-    """The loader of the shortest median epoch."""
-    return min(names, key=lambda name: statistics.median(e.seconds for e in by_loader[name]))
+def _cell(contender: Contender, level: str, consumer: str) -> Document:
+    return {
+        "consumer": consumer,
+        "level": level,
+        "loader": contender.loader,
+        "layout": contender.layout,
+        "form": contender.form,
+    }
 
 
-def _figures(repeats: Sequence[Epoch], base: Sequence[Epoch], rows_in: int) -> Document:
-    first = repeats[0]
+def _train_rows(measured: Measured) -> list[Document]:
+    kinds: dict[tuple[str, str], list[Epoch]] = {}
+    for epoch in measured.train:
+        kinds.setdefault((epoch.job.workload.level, epoch.job.loader), []).append(epoch)
+    return [
+        _cell(Contender(loader=loader, layout="flat", form="expanded"), level, "train")
+        | {"tuning": str(epochs[0].job.tuning)}
+        | _figures(epochs, measured.settings.small.rows)
+        for (level, loader), epochs in kinds.items()
+    ]
+
+
+def _figures(epochs: Sequence[Epoch], rows_in: int) -> Document:
+    first = epochs[0]
     return {
         "rowsIn": rows_in,
         "rowsOut": first.rows_out,
         "batches": first.batches,
-        "bytesOut": first.num_bytes,
-        "seconds": [_round(epoch.seconds) for epoch in repeats],
-        "rowsPerSecond": spread(e.rows_per_second(rows_in) for e in repeats),
-        "steadyRowsPerSecond": spread(e.steady_rows_per_second(rows_in) for e in repeats),
-        "firstBatchSeconds": spread(e.first_batch_seconds for e in repeats),
-        "cpuSecondsPerMillionRows": _cpu(repeats, rows_in),
-        "ratio": _ratio(repeats, base, lambda e: e.rows_per_second(rows_in)),
-        "steadyRatio": _ratio(repeats, base, lambda e: e.steady_rows_per_second(rows_in)),
-        "profileSeconds": _profile(repeats),
+        "bytesOut": None if first.job.loader in FLOORS else first.num_bytes,
+        "seconds": [_round(epoch.seconds) for epoch in epochs],
+        "rowsPerSecond": spread(e.rows_per_second(rows_in) for e in epochs),
+        "steadyRowsPerSecond": spread(e.steady_rows_per_second(rows_in) for e in epochs),
+        "firstBatchSeconds": spread(e.first_batch_seconds for e in epochs),
+        "cpuSecondsPerMillionRows": _cpu(epochs, rows_in),
+        "profileSeconds": _profile(epochs),
     }
 
 
-def _ratio(
-    repeats: Sequence[Epoch], base: Sequence[Epoch], speed: Callable[[Epoch], float]
-) -> dict[str, float]:
-    """The ratio of the medians, and the least and largest of one round's two epochs."""
-    pairs = [speed(mine) / speed(other) for mine, other in zip(repeats, base, strict=True)]
-    medians = [statistics.median(speed(epoch) for epoch in side) for side in (repeats, base)]
-    return spread(pairs) | {"median": _round(medians[0] / medians[1])}
-
-
-def _cpu(repeats: Sequence[Epoch], rows_in: int) -> dict[str, float] | None:
-    known = [epoch.cpu_seconds for epoch in repeats if epoch.cpu_seconds is not None]
+def _cpu(epochs: Sequence[Epoch], rows_in: int) -> dict[str, float] | None:
+    known = [epoch.cpu_seconds for epoch in epochs if epoch.cpu_seconds is not None]
     return spread(seconds / rows_in * _MILLION for seconds in known) if known else None
 
 
-def _profile(repeats: Sequence[Epoch]) -> dict[str, float]:
-    names = repeats[0].profile
+def _profile(epochs: Sequence[Epoch]) -> dict[str, float]:
+    names = epochs[0].profile
     return {
-        name: _round(statistics.median(epoch.profile[name] for epoch in repeats)) for name in names
+        name: _round(statistics.median(epoch.profile[name] for epoch in epochs)) for name in names
     }
 
 
 def _tuning_rows(measured: Measured) -> list[Document]:
-    rows: dict[tuple[str, str, int], list[float]] = {}
-    for epoch in measured.tuning:
-        key = (epoch.job.workload.level, epoch.job.loader, epoch.job.num_workers)
-        rate = epoch.rows_per_second(measured.settings.table.rows)
-        rows.setdefault(key, []).append(rate)
+    kinds: dict[tuple[str, Contender, str], list[Epoch]] = {}
+    for contender, tuning, epoch in measured.tuning:
+        key = (epoch.job.workload.level, contender, str(tuning))
+        kinds.setdefault(key, []).append(epoch)
+    rows_in = measured.settings.tuning_table.rows
     return [
         {
             "level": level,
-            "loader": loader,
-            "workers": workers,
-            "isChosen": measured.workers[level, loader] == workers,
-            "rowsPerSecond": spread(rates),
+            "loader": contender.loader,
+            "tuning": tuning,
+            "layout": contender.layout,
+            "form": contender.form,
+            "isChosen": str(measured.best[level, contender]) == tuning,
+            "steadyRowsPerSecond": spread(e.steady_rows_per_second(rows_in) for e in epochs),
         }
-        for (level, loader, workers), rates in rows.items()
+        for (level, contender, tuning), epochs in kinds.items()
     ]
 
 
 def _ablation_rows(measured: Measured) -> list[Document]:
-    by_name = {
-        name: [epoch for found, epoch in measured.ablation if found == name]
-        for name in measured.settings.ablations
-    }
-    base = by_name[ALL_ON]
-    rows_in = measured.settings.table.rows
+    by_name: dict[str, list[Epoch]] = {}
+    for name, epoch in measured.ablation:
+        by_name.setdefault(name, []).append(epoch)
+    rows_in = measured.settings.tuning_table.rows
     return [
-        {"variant": name, "where": repeats[0].job.workload.where} | _figures(repeats, base, rows_in)
-        for name, repeats in by_name.items()
+        {"variant": name, "where": epochs[0].job.workload.where}
+        | _figures(epochs, rows_in)
+        | {"ratio": _ratio(epochs, by_name[ALL_ON], lambda e: e.rows_per_second(rows_in))}
+        for name, epochs in by_name.items()
     ]
 
 
-def _proof(found: Mapping[str, Mapping[str, int]]) -> Document:
+def _ratio(
+    epochs: Sequence[Epoch], base: Sequence[Epoch], speed: Callable[[Epoch], float]
+) -> dict[str, float]:
+    """Of the pairs of one round."""
+    return spread(speed(mine) / speed(other) for mine, other in zip(epochs, base, strict=True))
+
+
+def _proof(found: Mapping[Contender, Epoch]) -> Document:
     """The sums that all loaders agreed on; `schedule` refused anything else."""
-    sums = next(iter(found.values()))
+    loaders = {who: epoch for who, epoch in found.items() if who.loader not in FLOORS}
+    sums = next(iter(loaders.values())).sums
     columns = {k: f"{v:016x}" for k, v in sorted(sums.items()) if k != "rows"}
-    return {"agreed": list(found), "rows": sums["rows"], "checksums": columns}
+    agreed = [f"{who.loader} ({who.layout}, {who.form})" for who in loaders]
+    return {"agreed": agreed, "rows": sums["rows"], "checksums": columns}

@@ -1,9 +1,10 @@
 """Which epochs are measured, in which order, and what must hold between them.
 
-    tuning    the DataLoader with 0 to 4 workers, on the whole table; the best goes on
-    proof     every loader and level once, on the small table, contents bound to rows; not timed
-    touch     loaders in turn (A B C D E A B …), all levels, on the whole table
-    train     the same on the small table, with the model's training step, two levels
+    tuning    settings of the peers that have some, the best goes on
+    proof     each contender once, in a fresh process: start, memory, and every column of all rows
+    rounds    a calibration, then contenders in turn (A B C D E A B …), level by level
+    starts    fresh processes up to their first batch
+    train     loaders in turn on the small table, with the model's training step
     ablation  Lastmile without each of its optimisations, in turn, heavy work
 
 Every epoch's sums are compared with those of the first of its kind as soon as it ends.
@@ -11,136 +12,194 @@ Every epoch's sums are compared with those of the first of its kind as soon as i
 
 from __future__ import annotations
 
-import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from benchmarks.dataloading.checksums import Sums, check_agreement
-from benchmarks.dataloading.epochs import Epoch, Job
-from benchmarks.dataloading.hosts import LOADERS
-from benchmarks.dataloading.workloads import LEVELS, Workload
+from benchmarks.dataloading.epochs import Epoch
+from benchmarks.dataloading.jobs import Job, Tuning
+from benchmarks.dataloading.peers import (
+    FLOORS,
+    LOADERS,
+    ROOFLINE,
+    SUBJECT,
+    TRAINED,
+    Contender,
+    list_contenders,
+)
+from benchmarks.dataloading.rounds import Round, measure_rounds
+from benchmarks.dataloading.settings import (
+    ABLATION_WHERE,
+    ROW_SHUFFLE_ON,
+    SWITCHES,
+    Measured,
+    Settings,
+    Table,
+)
+from benchmarks.dataloading.tuning import quick, tune
+from benchmarks.dataloading.workloads import Workload
 
-TORCH_LOADERS = ("dataloader", "dataloader-ship")
-# Half of the sample data's days, so that there is something for the planner to push down.
-ABLATION_WHERE = "day >= '2026-01-05'"
-ALL_ON = "all on"
-# Not an optimisation: what the default shuffle costs, which the comparison goes without.
-ROW_SHUFFLE_ON = "row shuffle on"
-SWITCHES: Mapping[str, str] = {
-    "pushdown off": "pushdown",
-    "projection off": "projection",
-    "fusion off": "fusion",
-    "broadcast off": "broadcast",
-}
-ABLATIONS = (ALL_ON, *SWITCHES, ROW_SHUFFLE_ON)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """A table of sample data."""
-
-    root: str
-    rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What is measured, and how often."""
-
-    table: Table
-    small: Table
-    repeats: int
-    tuning_repeats: int
-    worker_counts: tuple[int, ...]
-    train_levels: tuple[str, ...]
-    ablations: tuple[str, ...]
-    quick: bool
-
-
-@dataclass(slots=True, kw_only=True)
-class Measured:
-    """All epochs, by the part of the schedule that they belong to."""
-
-    settings: Settings
-    workers: dict[tuple[str, str], int] = field(default_factory=dict)  # (level, loader) -> best
-    tuning: list[Epoch] = field(default_factory=list)
-    proofs: dict[str, dict[str, Sums]] = field(default_factory=dict)  # level -> loader -> sums
-    touch: list[Epoch] = field(default_factory=list)
-    train: list[Epoch] = field(default_factory=list)
-    ablation: list[tuple[str, Epoch]] = field(default_factory=list)
+# The timed consumer takes the tensors; the proof reads every value of them.
+TAKE, TRAIN, PROVE = "take", "train", "prove"
 
 
 class Runs(Protocol):
-    """What measures jobs: a `hosts.Host`, or a stand-in."""
+    """What measures jobs: `hosts.Hosts`, or a stand-in."""
 
     def run(self, job: Job) -> Epoch:
-        """Measure one epoch."""
+        """Measure one epoch in a process that stays."""
+        ...
+
+    def run_fresh(self, job: Job) -> Epoch:
+        """Measure one epoch in a process of its own."""
         ...
 
 
-def run_schedule(settings: Settings, hosts: Mapping[str, Runs]) -> Measured:
+def run_schedule(
+    settings: Settings, hosts: Runs, say: Callable[[str], None] | None = None
+) -> Measured:
     """Measure everything.
 
     Raises DisagreementError if loaders deliver different rows, BenchmarkError if one fails.
     """
-    measured = Measured(settings=settings)
-    bench = _Bench(hosts)
-    _tune(bench, measured)
-    _prove(bench, measured)
-    for level in LEVELS:
-        workload = Workload(level=level, root=settings.table.root)
-        for _ in range(settings.repeats):
-            measured.touch += bench.run_round(_jobs(measured, workload, "touch"))
+    schedule = _Schedule(settings, hosts, say or _say)
+    for level in settings.levels:
+        schedule.tune(level)
+        schedule.prove(level)
+        schedule.compare(level)
+    for level in settings.start_levels:
+        schedule.start(level)
     for level in settings.train_levels:
-        workload = Workload(level=level, root=settings.small.root)
-        for _ in range(settings.repeats):
-            measured.train += bench.run_round(_jobs(measured, workload, "train"))
-    _ablate(bench, measured)
-    return measured
+        schedule.train(level)
+    if "heavy" in settings.levels:
+        schedule.ablate()
+    return schedule.measured
 
 
-def _tune(bench: _Bench, measured: Measured) -> None:
-    settings = measured.settings
-    for level in LEVELS:
-        workload = Workload(level=level, root=settings.table.root)
-        jobs = [
-            Job(loader=loader, workload=workload, consumer="touch", num_workers=workers)
-            for loader in TORCH_LOADERS
-            for workers in settings.worker_counts
-        ]
-        epochs = [e for _ in range(settings.tuning_repeats) for e in bench.run_round(jobs)]
-        measured.tuning += epochs
-        for loader in TORCH_LOADERS:
-            measured.workers[level, loader] = best_workers(epochs, loader)
+class _Schedule:
+    """Runs jobs where they belong and compares what they delivered."""
 
+    def __init__(self, settings: Settings, hosts: Runs, say: Callable[[str], None]) -> None:
+        self.measured = Measured(settings=settings)
+        self._settings = settings
+        self._hosts = hosts
+        self._say = say
+        self._first: dict[tuple[object, ...], tuple[str, Sums]] = {}
 
-def best_workers(epochs: Sequence[Epoch], loader: str) -> int:
-    """The number of workers whose median epoch was shortest."""
-    seconds: dict[int, list[float]] = {}
-    for epoch in epochs:
-        if epoch.job.loader == loader:
-            seconds.setdefault(epoch.job.num_workers, []).append(epoch.seconds)
-    return min(seconds, key=lambda workers: statistics.median(seconds[workers]))
+    def tune(self, level: str) -> None:
+        """Choose the settings of those that have some; the others' are as they are."""
+        settings = self._settings
+        for contender in settings.contenders:
+            candidates = LOADERS[contender.loader].candidates
+            if candidates is None:
+                continue
+            job = self._job(contender, level, TAKE, settings.tuning_table)
+            best, epochs = tune(
+                partial(self._run_tuned, job),
+                quick(candidates()) if settings.quick else candidates(),
+                settings.finals,
+            )
+            self.measured.best[level, contender] = best
+            self.measured.tuning += [(contender, tuning, epoch) for tuning, epoch in epochs]
 
+    def _run_tuned(self, job: Job, tuning: Tuning) -> Epoch:
+        return self._run(replace(job, tuning=tuning), self._settings.tuning_table)
 
-def _prove(bench: _Bench, measured: Measured) -> None:
-    for level in LEVELS:
-        workload = Workload(level=level, root=measured.settings.small.root)
-        epochs = bench.run_round(_jobs(measured, workload, "prove"))
-        measured.proofs[level] = {epoch.job.loader: epoch.sums for epoch in epochs}
+    def prove(self, level: str) -> None:
+        """Every column of a whole epoch, bound to its rows, of all contenders and the floors."""
+        settings = self._settings
+        found = {}
+        for contender in [*settings.contenders, *settings.floors]:
+            # Who only decodes hands on the identities alone.
+            consumer = TAKE if contender.loader in FLOORS else PROVE
+            job = self._job(contender, level, consumer, settings.table)
+            run = self._hosts.run_fresh if settings.fresh_proofs else self._hosts.run
+            found[contender] = self._check(run(job), settings.table)
+        self.measured.proofs[level] = found
 
+    def compare(self, level: str) -> None:
+        """The rounds of a level."""
+        self.measured.rounds[level] = measure_rounds(
+            partial(self._measure_round, level), self._settings.rounds
+        )
 
-def _ablate(bench: _Bench, measured: Measured) -> None:
-    plain = Workload(level="heavy", root=measured.settings.table.root, where=ABLATION_WHERE)
-    if measured.settings.table.rows <= measured.settings.small.rows:
-        plain = replace(plain, where=None)  # a small table has one day
-    variants = {name: _without(plain, name) for name in measured.settings.ablations}
-    jobs = [Job(loader="lastmile", workload=w, consumer="touch") for w in variants.values()]
-    for _ in range(measured.settings.repeats):
-        epochs = bench.run_round(jobs, names=tuple(variants))
-        measured.ablation += zip(variants, epochs, strict=True)
+    def _measure_round(self, level: str, index: int) -> Round:
+        settings = self._settings
+        calibration = {
+            floor: self._run(self._job(floor, level, TAKE, settings.table), settings.table)
+            for floor in settings.floors
+        }
+        contenders = settings.contenders
+        turn = index % len(contenders)  # nobody always comes first
+        epochs = {}
+        for contender in contenders[turn:] + contenders[:turn]:
+            job = self._job(contender, level, TAKE, settings.table)
+            epochs[contender] = self._run(replace(job, asks_again=True), settings.table)
+        return Round(level=level, calibration=calibration, epochs=epochs)
+
+    def start(self, level: str) -> None:
+        """Fresh processes, in turn, up to the table's first batch."""
+        settings = self._settings
+        for _ in range(settings.starts):
+            for contender in list_contenders(settings.starters, settings.layouts, settings.forms):
+                job = self._job(contender, level, TAKE, settings.table)
+                epoch = self._hosts.run_fresh(replace(job, until_first_batch=True))
+                self.measured.starts.append((contender, epoch))
+                self._say(f"start {level:5} {contender.loader}: {epoch.cold_seconds:.2f} s")
+
+    def train(self, level: str) -> None:
+        """The model's training step on every batch of the small table."""
+        settings = self._settings
+        for _ in range(settings.rounds):
+            for contender in list_contenders(TRAINED, ("flat",), ("expanded",)):
+                if contender.loader in (*settings.loaders, ROOFLINE):
+                    job = self._job(contender, level, TRAIN, settings.small)
+                    self.measured.train.append(self._run(job, settings.small))
+
+    def ablate(self) -> None:
+        """Lastmile without each of its optimisations, heavy work."""
+        settings = self._settings
+        table = settings.tuning_table
+        subject = Contender(loader=SUBJECT, layout="flat", form="expanded")
+        job = self._job(subject, "heavy", TAKE, table)
+        if table.rows > settings.small.rows:  # a small table has one day
+            job = replace(job, workload=replace(job.workload, where=ABLATION_WHERE))
+        for _ in range(settings.rounds):
+            for name in settings.ablations:
+                variant = replace(job, workload=_without(job.workload, name))
+                self.measured.ablation.append((name, self._run(variant, table, name)))
+
+    def _job(self, contender: Contender, level: str, consumer: str, table: Table) -> Job:
+        workload = Workload(
+            level=level,
+            root=table.roots[contender.layout],
+            layout=contender.layout,
+            form=contender.form,
+        )
+        like = LOADERS[contender.loader].tuned_like
+        tuned = replace(contender, loader=like) if like else contender
+        tuning = self.measured.best.get((level, tuned), Tuning())
+        return Job(loader=contender.loader, workload=workload, consumer=consumer, tuning=tuning)
+
+    def _run(self, job: Job, table: Table, name: str | None = None) -> Epoch:
+        return self._check(self._hosts.run(job), table, name)
+
+    def _check(self, epoch: Epoch, table: Table, name: str | None = None) -> Epoch:
+        job, work = epoch.job, epoch.job.workload
+        name = name or job.loader
+        # Who only decodes delivers all rows, whatever is done with them later.
+        key = (work.level, job.loader in FLOORS, table.rows, work.where, job.consumer)
+        first, sums = self._first.setdefault(key, (name, epoch.sums))
+        label = name if name != first else f"{name} again"
+        check_agreement(f"{work.level} work, {job.consumer}", {first: sums, label: epoch.sums})
+        self._say(
+            f"{job.consumer:5} {work.level:5} {name} ({job.tuning}): {epoch.rows_out:,} rows in "
+            f"{epoch.seconds:.2f} s, first batch after {epoch.first_batch_seconds:.2f} s"
+        )
+        return epoch
 
 
 def _without(workload: Workload, variant: str) -> Workload:
@@ -148,47 +207,6 @@ def _without(workload: Workload, variant: str) -> Workload:
         return replace(workload, shuffle="row")
     option = SWITCHES.get(variant)
     return replace(workload, switched_off=(option,) if option else ())
-
-
-def _jobs(measured: Measured, workload: Workload, consumer: str) -> list[Job]:
-    return [
-        Job(
-            loader=loader,
-            workload=workload,
-            consumer=consumer,
-            num_workers=measured.workers.get((workload.level, loader), 0),
-        )
-        for loader in LOADERS
-    ]
-
-
-class _Bench:
-    """Runs jobs where they belong and compares what they delivered."""
-
-    def __init__(self, hosts: Mapping[str, Runs], say: Callable[[str], None] | None = None) -> None:
-        self._hosts = hosts
-        self._say = say or _say
-        self._first: dict[tuple[str, str, str | None, str], tuple[str, Sums]] = {}
-
-    def run_round(self, jobs: Sequence[Job], names: Sequence[str] = ()) -> list[Epoch]:
-        """One epoch of each job, in turn; `names` where the loader's does not tell them apart."""
-        shown = names or [job.loader for job in jobs]
-        return [self._run(job, name) for job, name in zip(jobs, shown, strict=True)]
-
-    def _run(self, job: Job, name: str) -> Epoch:
-        epoch = self._hosts[LOADERS[job.loader]].run(job)
-        work = job.workload
-        first, sums = self._first.setdefault(
-            (work.level, work.root, work.where, job.consumer), (name, epoch.sums)
-        )
-        label = name if name != first else f"{name} again"
-        check_agreement(f"{work.level} work, {job.consumer}", {first: sums, label: epoch.sums})
-        workers = f" with {job.num_workers} workers" if job.loader in TORCH_LOADERS else ""
-        self._say(
-            f"{job.consumer:5} {work.level:5} {name}{workers}: {epoch.rows_out:,} rows in "
-            f"{epoch.seconds:.2f} s, first batch after {epoch.first_batch_seconds:.2f} s"
-        )
-        return epoch
 
 
 def _say(line: str) -> None:

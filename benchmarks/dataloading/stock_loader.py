@@ -27,7 +27,7 @@ from benchmarks.dataloading.arrow_work import (
     process,
     weigh,
 )
-from benchmarks.dataloading.torch_loader import to_tensors
+from benchmarks.dataloading.pieces import to_tensors
 from benchmarks.dataloading.workloads import (
     BATCH_SIZE,
     HASHED,
@@ -44,9 +44,10 @@ NumpyBatch = dict[str, npt.NDArray[Any]]
 
 
 class StockLoader:
-    """One epoch by Ray Data alone."""
+    """Epochs by Ray Data alone."""
 
     def __init__(self, workload: Workload) -> None:
+        be_quiet()
         self._workload = workload
         dataset = ray.data.read_parquet(f"{workload.root}/impressions")
         dataset = dataset.select_columns(list(workload.read_columns))
@@ -61,7 +62,7 @@ class StockLoader:
         self._dataset = dataset
 
     def batches(self) -> Iterator[Batch]:
-        """The epoch's batches."""
+        """The next epoch's batches."""
         if self._workload.level == "heavy":
             for batch in self._dataset.iter_torch_batches(batch_size=BATCH_SIZE):
                 batch[ROW_WEIGHT] = batch["sample_weight"]

@@ -20,6 +20,10 @@ from pipeline_runtime.config import DatasetExperiment, parse_experiment
 from pipeline_runtime.sample_data.options import SampleDataOptions
 
 LEVELS: Final = ("none", "light", "heavy")
+# How a table lies in its files: a row an impression, or a row a request with lists of impressions.
+LAYOUTS: Final = ("flat", "nested")
+# How a batch reaches the model: every row with its user's columns, or those once a request.
+FORMS: Final = ("expanded", "deduplicated")
 BATCH_SIZE: Final = 4096  # rows; the spec's default
 
 NUM_DENSE: Final = 20
@@ -73,6 +77,8 @@ class Workload:
     Args:
         level: one of `LEVELS`.
         root: folder of the sample data; relative paths are relative to the working directory.
+        layout: of its files, one of `LAYOUTS`.
+        form: of the batches, one of `FORMS`.
         switched_off: planner options that Lastmile goes without, such as `fusion`.
         where: rows of the table that are read, as `spec.dataset.where`; for Lastmile alone.
         shuffle: `spec.training.shuffle.unit`; for Lastmile alone.
@@ -80,6 +86,8 @@ class Workload:
 
     level: str
     root: str
+    layout: str = "flat"
+    form: str = "expanded"
     switched_off: tuple[str, ...] = ()
     where: str | None = None
     shuffle: str = "none"

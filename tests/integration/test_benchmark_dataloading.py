@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,16 @@ import pytest
 import torch
 
 from benchmarks.dataloading.checksums import check_agreement, proof_of, totals_of
-from benchmarks.dataloading.epochs import Epoch, Job
 from benchmarks.dataloading.errors import DisagreementError
-from benchmarks.dataloading.hosts import LOADERS
-from benchmarks.dataloading.schedule import Settings, Table, run_schedule
-from benchmarks.dataloading.torch_loader import cut
+from benchmarks.dataloading.peers import COMPARED, FLOORS, LOADERS, SUBJECT, TRAINED, UNABLE
+from benchmarks.dataloading.pieces import cut
 from benchmarks.dataloading.workloads import LEVELS
 from pipeline_runtime.batches import Batch
 
 ROOT = Path(__file__).parents[2]
 QUICK_ROWS = 20_000
-TIMEOUT_SECONDS = 900  # under a minute on idle cores; most of it is Ray starting processes
+TIMEOUT_SECONDS = 900  # a minute on idle cores; most of it is Ray starting processes
+INSTALLED = [name for name in COMPARED if LOADERS[name].is_installed]
 
 pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS)
 
@@ -31,12 +29,16 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run the benchmark once, on data of its own."""
     folder = tmp_path_factory.mktemp("benchmark")
     options = ["--quick", "--data", str(folder / "data"), "--output", str(folder / "results")]
-    command = [sys.executable, "-m", "benchmarks.dataloading", *options]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
-    )
+    done = run_benchmark(*options)
     assert done.returncode == 0, done.stderr
     return folder / "results"
+
+
+def run_benchmark(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks.dataloading", *options]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -46,38 +48,57 @@ def document(results: Path) -> dict[str, Any]:
     return parsed
 
 
+def test_lastmile_is_compared_with_every_peer_at_every_level(document: dict[str, Any]) -> None:
+    assert (document["version"], document["quick"]) == (2, True)
+    assert (document["rows"], document["rounds"]) == (QUICK_ROWS, 1)
+    peers = {*INSTALLED, *FLOORS} - {SUBJECT}
+    found = {(row["work"], row["peer"]) for row in document["comparisons"]}
+    assert found == {(level, peer) for level in LEVELS for peer in peers}
+
+
+def test_a_comparison_has_the_documented_shape(document: dict[str, Any]) -> None:
+    for row in document["comparisons"]:
+        assert (row["subject"], row["layout"], row["form"]) == ("lastmile", "flat", "expanded")
+        assert row["ratio_median"] > 0
+        assert (row["ratio_low"], row["ratio_high"]) == (None, None)  # a single round tells nothing
+        assert row["equal_rows"] is True
+        assert "peak_memory_bytes" in row
+
+
 def test_every_loader_is_measured_at_every_level(document: dict[str, Any]) -> None:
-    found = {(row["level"], row["loader"]) for row in of_consumer(document, "touch")}
-    assert found == {(level, loader) for level in LEVELS for loader in LOADERS}
-    assert {row["loader"] for row in of_consumer(document, "train")} == set(LOADERS)
-
-
-def test_figures_have_the_documented_shape(document: dict[str, Any]) -> None:
-    assert (document["version"], document["quick"]) == (1, True)
+    found = {(row["level"], row["loader"]) for row in of_consumer(document, "take")}
+    assert found == {(level, name) for level in LEVELS for name in [*INSTALLED, *FLOORS]}
+    assert {row["loader"] for row in of_consumer(document, "train")} == set(TRAINED)
     for row in [*document["throughput"], *document["ablation"]]:
         assert row["rowsIn"] == QUICK_ROWS
-        assert len(row["seconds"]) == 1
-        for name in ("rowsPerSecond", "steadyRowsPerSecond", "firstBatchSeconds", "ratio"):
-            spread = row[name]
-            assert set(spread) == {"median", "min", "max"}
-            assert spread["min"] <= spread["max"]
+        assert row["rowsPerSecond"]["min"] <= row["rowsPerSecond"]["max"]
+
+
+def test_a_fresh_process_tells_when_its_first_batch_came(document: dict[str, Any]) -> None:
+    rows = {(row["level"], row["loader"]): row for row in of_consumer(document, "take")}
+    assert rows["heavy", SUBJECT]["coldFirstBatchSeconds"]["median"] > 0
+    assert rows["heavy", "dataloader"]["coldFirstBatchSeconds"] is None  # a quick run asks for one
+    for level in LEVELS:
+        assert rows[level, SUBJECT]["nextFirstBatchSeconds"]["median"] > 0
 
 
 def test_all_loaders_deliver_the_same_rows_and_contents(document: dict[str, Any]) -> None:
     assert set(document["proof"]) == set(LEVELS)
     for proof in document["proof"].values():
-        assert proof["agreed"] == list(LOADERS)
+        assert proof["agreed"] == [f"{name} (flat, expanded)" for name in INSTALLED]
     assert {"cat_00", "user_sequence", "label", "sample_weight"} <= set(
         document["proof"]["heavy"]["checksums"]
     )
-    for level in LEVELS:
-        delivered = {r["rowsOut"] for r in document["throughput"] if r["level"] == level}
-        assert delivered == {document["proof"][level]["rows"]}
+    for row in of_consumer(document, "take"):
+        decodes = row["loader"] in FLOORS
+        wanted = QUICK_ROWS if decodes else document["proof"][row["level"]]["rows"]
+        assert row["rowsOut"] == wanted
 
 
-def test_the_best_dataloader_is_what_ratios_stand_against(document: dict[str, Any]) -> None:
-    best = [row for row in document["throughput"] if row.get("isBestDataloader")]
-    assert [row["ratio"] for row in best] == [{"median": 1.0, "min": 1.0, "max": 1.0}] * len(best)
+def test_who_is_left_out_is_named_with_why(document: dict[str, Any]) -> None:
+    assert set(document["absent"]) == {*COMPARED, *UNABLE} - set(INSTALLED)
+    for name, reason in document["absent"].items():
+        assert name in UNABLE or reason.startswith("not installed: pip install ")
 
 
 def test_no_host_name_is_written(results: Path) -> None:
@@ -87,8 +108,24 @@ def test_no_host_name_is_written(results: Path) -> None:
 
 
 def test_a_table_and_a_picture_are_written_beside_the_figures(results: Path) -> None:
-    assert "| heavy | lastmile |" in (results / "dataloading.md").read_text()
+    text = (results / "dataloading.md").read_text()
+    assert "| heavy | lastmile | flat, expanded |" in text
+    assert "| flat files, share of the decode floor | heavy | ≥ 0.9 × |" in text
     assert "<svg" in (results / "dataloading.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param(["--peers", "spark"], "--peers: must be among dataloader", id="unknown"),
+        pytest.param(["--peers", "tf.data"], "TensorFlow has no reader of Parquet", id="unable"),
+        pytest.param(["--layouts", "nested"], "must have a cell that Lastmile", id="no such cell"),
+    ],
+)
+def test_an_option_that_cannot_be_met_is_refused(options: list[str], message: str) -> None:
+    done = run_benchmark("--quick", *options)
+    assert done.returncode == 1
+    assert message in done.stderr
 
 
 def of_consumer(document: dict[str, Any], consumer: str) -> list[dict[str, Any]]:
@@ -156,60 +193,6 @@ def test_a_corrupted_batch_is_refused_by_the_column_that_differs(batch: Batch, c
         check_agreement("heavy work", {"good": good, "bad": proof_of(batch)})
 
 
-class CorruptHost:
-    """Measures nothing, and loses a row in one loader."""
-
-    def __init__(self, loader: str) -> None:
-        self._loader = loader
-
-    def run(self, job: Job) -> Epoch:
-        rows = 3 if job.loader == self._loader else 4
-        return Epoch(
-            job=job,
-            seconds=1.0,
-            first_batch_seconds=0.1,
-            first_batch_rows=rows,
-            batches=1,
-            num_bytes=1,
-            cpu_seconds=None,
-            sums={"rows": rows},
-            profile={},
-        )
-
-
-def make_settings() -> Settings:
-    table = Table(root="nowhere", rows=4)
-    return Settings(
-        table=table,
-        small=table,
-        repeats=1,
-        tuning_repeats=1,
-        worker_counts=(0,),
-        train_levels=("heavy",),
-        ablations=("all on",),
-        quick=True,
-    )
-
-
-@pytest.mark.parametrize("loader", [name for name in LOADERS if name != "dataloader"])
-def test_a_benchmark_with_a_loader_that_loses_rows_is_refused(loader: str) -> None:
-    host = CorruptHost(loader)
-    with pytest.raises(DisagreementError, match=rf"{loader} differs .* 'rows' \(4, got 3\)"):
-        run_schedule(make_settings(), {"plain": host, "ray": host})
-
-
 def test_batches_are_cut_to_size_whatever_the_pieces() -> None:
     pieces = [{"row_weight": torch.ones(rows)} for rows in (0, 4000, 97, 0, 8192, 3)]
     assert [len(batch["row_weight"]) for batch in cut(pieces)] == [4096, 4096, 4096, 4]
-
-
-def test_a_dataloader_that_is_faster_in_the_median_is_chosen() -> None:
-    from benchmarks.dataloading.schedule import best_workers
-
-    host = CorruptHost("none")
-    base = host.run(Job(loader="dataloader", workload=None, consumer="touch"))  # type: ignore[arg-type]
-    epochs = [
-        replace(base, job=replace(base.job, num_workers=workers), seconds=seconds)
-        for workers, seconds in [(0, 3.0), (2, 1.0), (2, 9.0), (2, 1.5), (1, 2.0)]
-    ]
-    assert best_workers(epochs, "dataloader") == 2

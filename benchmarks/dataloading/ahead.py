@@ -1,0 +1,31 @@
+"""Work done ahead of who consumes it, by threads of one process, in order, and only a little."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import TypeVar
+
+Unit = TypeVar("Unit")
+Made = TypeVar("Made")
+
+
+def in_threads(
+    make: Callable[[Unit], Made], units: Iterable[Unit], num_threads: int
+) -> Iterator[Made]:
+    """What is made of each unit, in order; at most two a thread are made or in the making."""
+    coming = iter(units)
+    waiting: deque[Future[Made]] = deque()
+    pool = ThreadPoolExecutor(num_threads, "ahead")
+    try:
+        for unit in islice(coming, 2 * num_threads):
+            waiting.append(pool.submit(make, unit))
+        while waiting:
+            made = waiting.popleft().result()
+            for unit in islice(coming, 1):
+                waiting.append(pool.submit(make, unit))
+            yield made
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -1,0 +1,95 @@
+"""The comparisons of the results: one entry a cell of the subject and a peer, by paired rounds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from benchmarks.dataloading.epochs import Epoch
+from benchmarks.dataloading.peers import FLOORS, SUBJECT, Contender
+from benchmarks.dataloading.ratios import Ratio, pair_ratios
+from benchmarks.dataloading.rounds import Round
+from benchmarks.dataloading.settings import Measured
+
+Document = dict[str, Any]
+
+
+def build_comparisons(measured: Measured) -> list[Document]:
+    """Entries of all levels, in their order; the subject's own other cells are not its peers."""
+    return [
+        _compare(measured, level, subject, peer)
+        for level, rounds in measured.rounds.items()
+        for subject in measured.settings.contenders
+        if subject.loader == SUBJECT
+        for peer in _peers(rounds.kept[0])
+    ]
+
+
+def _peers(first: Round) -> Iterator[Contender]:
+    yield from (contender for contender in first.epochs if contender.loader != SUBJECT)
+    yield from first.calibration
+
+
+def _compare(measured: Measured, level: str, subject: Contender, peer: Contender) -> Document:
+    rows = measured.settings.table.rows
+    kept = measured.rounds[level].kept
+    mine, others = epochs_of(kept, subject), epochs_of(kept, peer)
+    steady = [[e.steady_rows_per_second(rows) for e in side] for side in (mine, others)]
+    whole = [[e.rows_per_second(rows) for e in side] for side in (mine, others)]
+    proofs = measured.proofs[level]
+    return {
+        "subject": SUBJECT,
+        "peer": peer.named_for(subject),
+        "layout": subject.layout,
+        "form": subject.form,
+        "work": level,
+        **_fields("ratio", pair_ratios(*steady)),
+        "peak_memory_bytes": proofs[subject].peak_bytes,
+        "equal_rows": _are_equal(measured, level, subject, peer),
+        "peer_layout": peer.layout,
+        "peer_form": peer.form,
+        "peer_peak_memory_bytes": proofs[peer].peak_bytes,
+        "rows_per_second": _round(statistics.median(steady[0])),
+        "peer_rows_per_second": _round(statistics.median(steady[1])),
+        **_fields("epoch_ratio", pair_ratios(*whole)),
+        "rounds": len(kept),
+    }
+
+
+def _fields(name: str, ratio: Ratio) -> Document:
+    bounds = {f"{name}_low": ratio.low, f"{name}_high": ratio.high}
+    rounded = {key: None if value is None else _round(value) for key, value in bounds.items()}
+    return {f"{name}_median": _round(ratio.median), **rounded}
+
+
+def epochs_of(rounds: Iterable[Round], contender: Contender) -> list[Epoch]:
+    """A contender's epochs, round by round; those of who only decodes are the calibrations."""
+    return [
+        found.calibration[contender] if contender.loader in FLOORS else found.epochs[contender]
+        for found in rounds
+    ]
+
+
+def _are_equal(measured: Measured, level: str, subject: Contender, peer: Contender) -> bool:
+    """Whether the proofs of both are equal; of who only decodes, whether it decoded every row."""
+    proofs = measured.proofs[level]
+    if peer.loader not in FLOORS:
+        return proofs[subject].sums == proofs[peer].sums
+    return proofs[peer].rows_out == measured.settings.table.rows
+
+
+def starts_of(epochs: Sequence[Epoch]) -> list[float]:
+    """Seconds from a process' start to its first batch, where they were measured."""
+    return [epoch.cold_seconds for epoch in epochs if epoch.cold_seconds is not None]
+
+
+def next_starts_of(epochs: Sequence[Epoch]) -> list[float]:
+    """Seconds from an epoch's end to the next one's first batch, where they were measured."""
+    found = (epoch.next_first_batch_seconds for epoch in epochs)
+    return [seconds for seconds in found if seconds is not None]
+
+
+def _round(value: float) -> float:
+    """Four significant digits: more would only look exact."""
+    return float(f"{value:.4g}")

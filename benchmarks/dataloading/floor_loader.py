@@ -1,0 +1,52 @@
+"""The decode floor: row groups read by pyarrow on so many threads, and nothing done with them.
+
+No reader of these files that decodes all columns in use can be faster. It is the calibration before
+each round too. What it hands on are the rows' identities, views of what was decoded, which say that
+every row was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import torch
+
+from benchmarks.dataloading.ahead import in_threads
+from benchmarks.dataloading.arrow_work import one_chunk, to_numpy
+from benchmarks.dataloading.row_groups import Unit, list_units, read_unit
+from benchmarks.dataloading.workloads import ROW_ID_COLUMNS, Workload
+from pipeline_runtime.batches import ROW_WEIGHT, Batch
+
+
+class FloorLoader:
+    """Epochs of decoding alone."""
+
+    num_threads = 2
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._units = list_units(workload)
+
+    def batches(self) -> Iterator[Batch]:
+        """Identities of the row groups' rows."""
+        return map(_identities, in_threads(self._read, self._units, self.num_threads))
+
+    def _read(self, unit: Unit) -> pa.Table:
+        return read_unit(unit, self._workload)
+
+    def profile(self) -> dict[str, float]:
+        """Nothing is counted inside."""
+        return {}
+
+
+class OneThreadFloor(FloorLoader):
+    """The same on one thread."""
+
+    num_threads = 1
+
+
+def _identities(table: pa.Table) -> Batch:
+    columns = {name: to_numpy(one_chunk(table.column(name))) for name in ROW_ID_COLUMNS}
+    batch = {name: torch.from_numpy(values) for name, values in columns.items()}
+    return batch | {ROW_WEIGHT: torch.ones(table.num_rows)}

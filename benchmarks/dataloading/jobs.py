@@ -1,0 +1,60 @@
+"""What is asked of a process that measures: one epoch of one loader, as it is set."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final
+
+from benchmarks.dataloading.workloads import Workload
+
+BATCHES: Final = "batches"
+ROW_GROUPS: Final = "row groups"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What can be set of a peer; each heeds what it has.
+
+    Args:
+        workers: processes of a DataLoader; 0 works in the trainer's own.
+        prefetch: units that each of them makes ahead; without workers there is none.
+        unit: what they hand on, `BATCHES` of exact size or whole `ROW_GROUPS` in one buffer.
+        groups: row groups that one task of Ray reads.
+    """
+
+    workers: int = 0
+    prefetch: int = 2
+    unit: str = BATCHES
+    groups: int = 1
+
+    def __str__(self) -> str:
+        """What differs from the default, for people."""
+        plain = Tuning()
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        changed = [f"{n} {v}" for n, v in found.items() if v != getattr(plain, n)]
+        return ", ".join(changed) or "as it is"
+
+    def to_json(self) -> dict[str, Any]:
+        """As the results hold it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One epoch to measure.
+
+    Args:
+        loader: one of `peers.LOADERS`.
+        workload: level and table.
+        consumer: one of `consumers.CONSUMERS`.
+        tuning: of the loader.
+        until_first_batch: the epoch is left after its first batch.
+        asks_again: the next epoch's first batch is asked for when this one has ended.
+    """
+
+    loader: str
+    workload: Workload
+    consumer: str
+    tuning: Tuning = field(default_factory=Tuning)
+    until_first_batch: bool = False
+    asks_again: bool = False

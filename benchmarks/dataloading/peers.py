@@ -1,0 +1,188 @@
+"""Who takes part: Lastmile, the floors, and the peers, each a file written as an expert would.
+
+A peer whose library is not installed is left out and named in the results, with what installs it;
+so is one that cannot do the work, with why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any, Final
+
+from benchmarks.dataloading import tuning
+from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.dataloading.jobs import Job, Tuning
+from benchmarks.dataloading.workloads import FORMS, LAYOUTS
+
+SUBJECT: Final = "lastmile"
+DATALOADER: Final = "dataloader"
+FLOOR: Final = "decode floor"
+ONE_THREAD_FLOOR: Final = "decode floor, 1 thread"
+ROOFLINE: Final = "roofline"
+# Processes in which epochs run: one without Ray, one with, and one an engine with threads of its
+# own, beside which a DataLoader could not fork.
+PLAIN, RAY = "plain", "ray"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """One who brings batches.
+
+    Args:
+        host: the process that it runs in.
+        opens: module of this package and class; the class takes the workload, and its tuning where
+            there is one.
+        needs: the package to install, and the module by which it is imported.
+        candidates: settings to choose from; none where there is nothing to set.
+        tuned_like: the peer whose best setting it takes.
+        cells: (layout, form) that it can bring.
+    """
+
+    host: str
+    opens: tuple[str, str]
+    needs: tuple[str, str] | None = None
+    candidates: Callable[[], list[Tuning]] | None = None
+    tuned_like: str | None = None
+    cells: tuple[tuple[str, str], ...] = (("flat", "expanded"),)
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether its library is there."""
+        return self.needs is None or find_spec(self.needs[1]) is not None
+
+
+LOADERS: Final[Mapping[str, Peer]] = {
+    SUBJECT: Peer(host=RAY, opens=("lastmile_loader", "LastmileLoader")),
+    DATALOADER: Peer(
+        host=PLAIN,
+        opens=("torch_loader", "TorchLoader"),
+        candidates=tuning.dataloader_candidates,
+    ),
+    "threads": Peer(host=PLAIN, opens=("threads_loader", "ThreadsLoader")),
+    "ray-stock": Peer(host=RAY, opens=("stock_loader", "StockLoader")),
+    "ray-tuned": Peer(
+        host=RAY, opens=("ray_tuned_loader", "RayTunedLoader"), candidates=tuning.ray_candidates
+    ),
+    "torchdata": Peer(
+        host=PLAIN,
+        opens=("torchdata_loader", "TorchdataLoader"),
+        needs=("torchdata", "torchdata"),
+        tuned_like=DATALOADER,
+    ),
+    "duckdb": Peer(
+        host="duckdb", opens=("duckdb_loader", "DuckdbLoader"), needs=("duckdb", "duckdb")
+    ),
+    "polars": Peer(
+        host="polars", opens=("polars_loader", "PolarsLoader"), needs=("polars", "polars")
+    ),
+    "daft": Peer(host="daft", opens=("daft_loader", "DaftLoader"), needs=("daft", "daft")),
+    "datasets": Peer(
+        host="datasets",
+        opens=("datasets_loader", "DatasetsLoader"),
+        needs=("datasets", "datasets"),
+        tuned_like=DATALOADER,
+    ),
+    FLOOR: Peer(host=PLAIN, opens=("floor_loader", "FloorLoader")),
+    ONE_THREAD_FLOOR: Peer(host=PLAIN, opens=("floor_loader", "OneThreadFloor")),
+    ROOFLINE: Peer(host=PLAIN, opens=("frozen", "Frozen")),
+}
+# Decoding alone, before each round; and what a step costs without any loading, when training.
+FLOORS: Final = (FLOOR, ONE_THREAD_FLOOR)
+COMPARED: Final = tuple(name for name in LOADERS if name not in (*FLOORS, ROOFLINE))
+TRAINED: Final = (SUBJECT, DATALOADER, "ray-stock", ROOFLINE)
+
+UNABLE: Final[Mapping[str, str]] = {
+    "tf.data": "TensorFlow has no reader of Parquet: its part would be this same pyarrow work "
+    "behind a Python generator, and its tensors are not those that the model takes",
+    "mosaicml-streaming": "reads shards of its own format (MDS), not Parquet: the table would "
+    "have to be written anew, so it is no way to feed from the files that there are",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A loader in one of the cells that it can bring."""
+
+    loader: str
+    layout: str
+    form: str
+
+    def named_for(self, subject: Contender) -> str:
+        """Its name beside a subject: with its own cell where that is another."""
+        if (self.layout, self.form) == (subject.layout, subject.form):
+            return self.loader
+        return f"{self.loader} ({self.layout}, {self.form})"
+
+
+def list_contenders(
+    loaders: Iterable[str], layouts: Sequence[str] = LAYOUTS, forms: Sequence[str] = FORMS
+) -> list[Contender]:
+    """Those loaders in all cells of these layouts and forms that they can bring."""
+    return [
+        Contender(loader=loader, layout=layout, form=form)
+        for loader in loaders
+        for layout, form in LOADERS[loader].cells
+        if layout in layouts and form in forms
+    ]
+
+
+def choose_installed(names: Sequence[str] | None) -> tuple[str, ...]:
+    """The subject and the peers that take part, in their order.
+
+    Args:
+        names: peers that somebody asked for; None for all whose libraries are installed.
+
+    Raises:
+        BenchmarkError: one that was asked for is unknown or not installed.
+    """
+    for name in names or ():
+        if name not in COMPARED:
+            raise BenchmarkError(
+                f"--peers: must be among {', '.join(COMPARED[1:])}, got {name!r}"
+                + (f": {UNABLE[name]}" if name in UNABLE else "")
+            )
+        if not LOADERS[name].is_installed:
+            raise BenchmarkError(f"--peers: {name} is {describe_absence(name)}")
+    chosen = COMPARED if names is None else (SUBJECT, *names)
+    return tuple(name for name in COMPARED if name in chosen and LOADERS[name].is_installed)
+
+
+def describe_absence(name: str) -> str:
+    """Why a peer does not take part, where its library is missing."""
+    needs = LOADERS[name].needs
+    return f"not installed: pip install {needs[0]}" if needs else "left out by --peers"
+
+
+def describe_absent(chosen: Sequence[str]) -> dict[str, str]:
+    """Why each peer that is left out is left out."""
+    out = [name for name in COMPARED if name not in chosen]
+    reasons = {n: "left out by --peers" for n in out if LOADERS[n].is_installed}
+    return {n: reasons.get(n, describe_absence(n)) for n in out} | dict(UNABLE)
+
+
+def describe_versions(chosen: Sequence[str]) -> dict[str, str]:
+    """Versions of the libraries that only a peer needs, and of numba where kernels are its."""
+    packages = [LOADERS[name].needs for name in chosen]
+    names = [needs[0] for needs in packages if needs] + ["numba"]
+    return {name: found for name in names if (found := _version(name))}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def opener_of(job: Job) -> Callable[[], Any]:
+    """What opens the job's loader; imports what only that one needs, before any clock."""
+    peer = LOADERS[job.loader]
+    module, name = peer.opens
+    opens = getattr(import_module(f"benchmarks.dataloading.{module}"), name)
+    is_tuned = peer.candidates is not None or peer.tuned_like is not None
+    return partial(opens, job.workload, job.tuning) if is_tuned else partial(opens, job.workload)

@@ -1,0 +1,123 @@
+"""Pieces of any size, from arrays to batches of exact size; and one buffer for a piece's way.
+
+A loader that works on row groups ends here: `to_tensors` where it works in the trainer's process,
+`pack` and `unpack` where a piece goes from one process to another, `cut` for the batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.dataloading.arrow_work import Arrays
+from benchmarks.dataloading.checksums import num_rows
+from benchmarks.dataloading.workloads import BATCH_SIZE
+from pipeline_runtime.batches import OFFSETS_SUFFIX, VALUES_SUFFIX, Batch
+
+# Where each array starts in a packed buffer: a multiple of every item size, and a cache line.
+_ALIGNMENT_BYTES = 64
+
+# name, dtype, shape, and where it starts in the buffer
+Layout = tuple[tuple[str, str, tuple[int, ...], int], ...]
+
+
+def to_tensors(arrays: Arrays) -> Batch:
+    """Arrays as tensors, without a copy."""
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def pack(arrays: Arrays) -> tuple[Layout, torch.Tensor]:
+    """All arrays in one buffer: one message, and one copy, from worker to trainer."""
+    layout, size = [], 0
+    for name, array in arrays.items():
+        layout.append((name, array.dtype.str, array.shape, size))
+        size += -(-array.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    buffer = np.empty(size, dtype=np.uint8)
+    for (_, dtype, shape, start), array in zip(layout, arrays.values(), strict=True):
+        np.copyto(_view(buffer, dtype, shape, start), array)
+    return tuple(layout), torch.from_numpy(buffer)
+
+
+def unpack(layout: Layout, buffer: torch.Tensor) -> Batch:
+    """The packed arrays as tensors, without a copy."""
+    packed = buffer.numpy()
+    return {
+        name: torch.from_numpy(_view(packed, dtype, shape, start))
+        for name, dtype, shape, start in layout
+    }
+
+
+def _view(buffer: Any, dtype: str, shape: tuple[int, ...], start: int) -> Any:
+    return np.ndarray(shape, np.dtype(dtype), buffer, start)
+
+
+def cut(pieces: Iterable[Batch]) -> Iterator[Batch]:
+    """Batches of exact size from pieces of any; the last one is what is left."""
+    cutter = _Cutter()
+    for piece in pieces:
+        cutter.add(piece)
+        while cutter.rows >= BATCH_SIZE:
+            yield cutter.take(BATCH_SIZE)
+    if cutter.rows:
+        yield cutter.take(cutter.rows)
+
+
+@dataclass(slots=True)
+class _Cutter:
+    """Pieces that wait to be cut, the first one from `offset` on."""
+
+    rows: int = 0
+    _pieces: list[Batch] = field(default_factory=list)
+    _offset: int = 0
+
+    def add(self, piece: Batch) -> None:
+        self._pieces.append(piece)
+        self.rows += num_rows(piece)
+
+    def take(self, rows: int) -> Batch:
+        """The next rows; `rows` is at most what is there."""
+        self.rows -= rows
+        parts = []
+        while rows:
+            head = self._pieces[0]
+            taken = min(rows, num_rows(head) - self._offset)
+            if taken:
+                parts.append(slice_rows(head, self._offset, self._offset + taken))
+            self._offset += taken
+            rows -= taken
+            if self._offset == num_rows(head):
+                self._pieces.pop(0)
+                self._offset = 0
+        return parts[0] if len(parts) == 1 else join(parts)
+
+
+def slice_rows(piece: Batch, start: int, stop: int) -> Batch:
+    """Rows of a piece; views, but for the offsets of lists."""
+    batch: Batch = {}
+    for name, tensor in piece.items():
+        if name.endswith(OFFSETS_SUFFIX):
+            offsets_B1 = tensor[start : stop + 1]
+            batch[name] = offsets_B1 - offsets_B1[0]
+        elif name.endswith(VALUES_SUFFIX):
+            offsets = piece[name.removesuffix(VALUES_SUFFIX) + OFFSETS_SUFFIX]
+            batch[name] = tensor[int(offsets[start]) : int(offsets[stop])]
+        else:
+            batch[name] = tensor[start:stop]
+    return batch
+
+
+def join(parts: list[Batch]) -> Batch:
+    """Pieces one after another, copied."""
+    return {name: _join_column(parts, name) for name in parts[0]}
+
+
+def _join_column(parts: list[Batch], name: str) -> torch.Tensor:
+    columns = [part[name] for part in parts]
+    if not name.endswith(OFFSETS_SUFFIX):
+        return torch.cat(columns)
+    lengths = torch.cat([column.diff() for column in columns])
+    return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])

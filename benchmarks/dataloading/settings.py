@@ -1,0 +1,94 @@
+"""What is measured and what was: a benchmark's settings, and its epochs by their part in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from benchmarks.dataloading.epochs import Epoch
+from benchmarks.dataloading.jobs import Tuning
+from benchmarks.dataloading.peers import FLOORS, Contender, list_contenders
+from benchmarks.dataloading.rounds import Rounds
+
+# Half of the sample data's days, so that there is something for the planner to push down.
+ABLATION_WHERE = "day >= '2026-01-05'"
+ALL_ON = "all on"
+# Not an optimisation: what the default shuffle costs, which the comparison goes without.
+ROW_SHUFFLE_ON = "row shuffle on"
+SWITCHES: Mapping[str, str] = {
+    "pushdown off": "pushdown",
+    "projection off": "projection",
+    "fusion off": "fusion",
+    "broadcast off": "broadcast",
+}
+ABLATIONS = (ALL_ON, *SWITCHES, ROW_SHUFFLE_ON)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of sample data, by the folder of each layout that it has been written in."""
+
+    roots: Mapping[str, str]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is measured, and how often.
+
+    Args:
+        table: of the comparison; the same rows in every layout.
+        tuning_table: on which the peers' settings are chosen.
+        small: of the training steps.
+        loaders: who is compared, the subject first.
+        layouts, forms, levels: the cells.
+        rounds: that count, at each level.
+        finals: how often the fastest settings of a peer run again.
+        starters: whose start is measured, in fresh processes.
+        starts: how often, at each of `start_levels`.
+        fresh_proofs: whether proofs run in fresh processes; else there is no memory of them.
+        train_levels: levels at which the model trains.
+        ablations: variants of Lastmile.
+        quick: whether speeds mean nothing.
+    """
+
+    table: Table
+    tuning_table: Table
+    small: Table
+    loaders: tuple[str, ...]
+    layouts: tuple[str, ...]
+    forms: tuple[str, ...]
+    levels: tuple[str, ...]
+    rounds: int
+    finals: int
+    starters: tuple[str, ...]
+    starts: int
+    start_levels: tuple[str, ...]
+    fresh_proofs: bool
+    train_levels: tuple[str, ...]
+    ablations: tuple[str, ...]
+    quick: bool
+
+    @property
+    def contenders(self) -> list[Contender]:
+        """Who takes turns."""
+        return list_contenders(self.loaders, self.layouts, self.forms)
+
+    @property
+    def floors(self) -> list[Contender]:
+        """Who only decodes, of each layout."""
+        return list_contenders(FLOORS, self.layouts)
+
+
+@dataclass(slots=True, kw_only=True)
+class Measured:
+    """All epochs, by the part of the schedule that they belong to."""
+
+    settings: Settings
+    best: dict[tuple[str, Contender], Tuning] = field(default_factory=dict)  # (level, contender)
+    tuning: list[tuple[Contender, Tuning, Epoch]] = field(default_factory=list)
+    proofs: dict[str, dict[Contender, Epoch]] = field(default_factory=dict)  # by level
+    rounds: dict[str, Rounds] = field(default_factory=dict)  # by level
+    starts: list[tuple[Contender, Epoch]] = field(default_factory=list)
+    train: list[Epoch] = field(default_factory=list)
+    ablation: list[tuple[str, Epoch]] = field(default_factory=list)

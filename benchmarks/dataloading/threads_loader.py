@@ -1,0 +1,38 @@
+"""Threads of the trainer's own process: nothing is copied from one process to another.
+
+Each takes the next row group, decodes it (pyarrow lets the others run meanwhile) and works on it;
+few pieces are made ahead. What can be written by hand, without any framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.dataloading.ahead import in_threads
+from benchmarks.dataloading.arrow_work import Arrays
+from benchmarks.dataloading.pieces import cut, to_tensors
+from benchmarks.dataloading.row_groups import Unit, list_units, make_piece, read_spam
+from benchmarks.dataloading.workloads import Workload
+from pipeline_runtime.batches import Batch
+
+_NUM_THREADS = 2
+
+
+class ThreadsLoader:
+    """Epochs by threads."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._units = list_units(workload)
+        self._spam = read_spam(workload)
+
+    def batches(self) -> Iterator[Batch]:
+        """The next epoch's batches."""
+        return cut(map(to_tensors, in_threads(self._make, self._units, _NUM_THREADS)))
+
+    def _make(self, unit: Unit) -> Arrays:
+        return make_piece(unit, self._workload, self._spam)
+
+    def profile(self) -> dict[str, float]:
+        """Nothing is counted inside."""
+        return {}

@@ -1,0 +1,262 @@
+"""What the benchmark of loaders makes of measured epochs: steady state, bounds, rounds, bars."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from benchmarks.dataloading import bars, peers
+from benchmarks.dataloading.command import write_results
+from benchmarks.dataloading.comparisons import build_comparisons
+from benchmarks.dataloading.epochs import Epoch, Steady, find_steady
+from benchmarks.dataloading.errors import BenchmarkError, DisagreementError
+from benchmarks.dataloading.jobs import Job, Tuning
+from benchmarks.dataloading.peers import COMPARED, SUBJECT, Contender, Peer
+from benchmarks.dataloading.ratios import pair_ratios
+from benchmarks.dataloading.results import build_results
+from benchmarks.dataloading.rounds import Round, measure_rounds
+from benchmarks.dataloading.schedule import run_schedule
+from benchmarks.dataloading.settings import Settings, Table
+from benchmarks.dataloading.tuning import tune
+from benchmarks.dataloading.workloads import Workload
+
+ROWS = 4
+FLOOR = Contender(loader=peers.FLOOR, layout="flat", form="expanded")
+
+
+def make_epoch(job: Job, seconds: float = 1.0, rows: int = ROWS) -> Epoch:
+    return Epoch(
+        job=job,
+        seconds=seconds,
+        first_batch_seconds=0.1,
+        first_batch_at=0.0,
+        steady=Steady(seconds=seconds, rows=rows),
+        batches=1,
+        num_bytes=1,
+        cpu_seconds=None,
+        sums={"rows": rows, "identities": rows},
+        profile={},
+    )
+
+
+def make_job(loader: str = SUBJECT) -> Job:
+    return Job(loader=loader, workload=Workload(level="heavy", root="r"), consumer="take")
+
+
+class StandIn:
+    """Measures nothing: each loader takes the seconds that it is given, and one may lose a row."""
+
+    def __init__(self, seconds: Mapping[str, float] | None = None, corrupt: str = "") -> None:
+        self._seconds = seconds or {}
+        self._corrupt = corrupt
+        self.jobs: list[Job] = []
+
+    def run(self, job: Job) -> Epoch:
+        self.jobs.append(job)
+        rows = ROWS - 1 if job.loader == self._corrupt else ROWS
+        return make_epoch(job, self._seconds.get(job.loader, 1.0), rows)
+
+    def run_fresh(self, job: Job) -> Epoch:
+        return replace(self.run(job), cold_seconds=2.0, peak_bytes=7)
+
+
+def make_settings(loaders: Sequence[str] = COMPARED, rounds: int = 1) -> Settings:
+    table = Table(roots={"flat": "flat", "nested": "nested"}, rows=ROWS)
+    return Settings(
+        table=table,
+        tuning_table=table,
+        small=table,
+        loaders=tuple(loaders),
+        layouts=("flat", "nested"),
+        forms=("expanded", "deduplicated"),
+        levels=("heavy",),
+        rounds=rounds,
+        finals=1,
+        starters=(SUBJECT,),
+        starts=1,
+        start_levels=("heavy",),
+        fresh_proofs=True,
+        train_levels=("heavy",),
+        ablations=("all on",),
+        quick=True,
+    )
+
+
+def be_silent(line: str) -> None:
+    del line
+
+
+# --- the steady state -----------------------------------------------------------------------------
+
+
+def test_the_steady_state_is_the_middle_of_the_rows() -> None:
+    arrivals = [(float(second), 100 * second) for second in range(1, 11)]
+    # 100 of 1,000 rows have come after the first second, 900 after the ninth.
+    assert find_steady(arrivals, 20.0) == Steady(seconds=8.0, rows=800)
+
+
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        pytest.param([], id="no batch"),
+        pytest.param([(1.0, 100)], id="one batch"),
+        pytest.param([(1.0, 95), (3.0, 100)], id="nearly all rows in the first"),
+    ],
+)
+def test_an_epoch_without_a_middle_counts_whole(arrivals: list[tuple[float, int]]) -> None:
+    rows = arrivals[-1][1] if arrivals else 0
+    assert find_steady(arrivals, 4.0) == Steady(seconds=4.0, rows=rows)
+
+
+# --- ratios ---------------------------------------------------------------------------------------
+
+
+def test_a_ratio_is_bounded_by_student_t_over_logarithms() -> None:
+    ratio = pair_ratios([2.0, 4.0, 8.0], [1.0, 1.0, 1.0])
+    # ln 2, ln 4, ln 8: mean ln 4, deviation ln 2, and t(0.95, 2) = 2.920.
+    margin = 2.0 ** (2.920 / 3**0.5)
+    assert ratio.median == pytest.approx(4.0)
+    assert ratio.low == pytest.approx(4.0 / margin)
+    assert ratio.high == pytest.approx(4.0 * margin)
+
+
+def test_pairing_keeps_a_disturbed_round_from_widening_the_bounds() -> None:
+    ratio = pair_ratios([10.0, 5.0, 10.0], [8.0, 4.0, 8.0])
+    assert (ratio.low, ratio.high) == (pytest.approx(1.25), pytest.approx(1.25))
+
+
+def test_a_single_round_has_no_bounds() -> None:
+    assert pair_ratios([3.0], [2.0]).low is None
+
+
+# --- rounds ---------------------------------------------------------------------------------------
+
+
+def measure(calibrations: Sequence[float], index: int) -> Round:
+    epoch = make_epoch(make_job(peers.FLOOR), calibrations[index])
+    return Round(level="heavy", calibration={FLOOR: epoch}, epochs={})
+
+
+def test_a_round_after_a_calibration_far_off_is_repeated_and_counted() -> None:
+    seconds = [1.0, 1.0, 1.2, 1.0, 1.1]  # 1.2 is 20 % off the median, 1.1 is 10 %
+    found = measure_rounds(partial(measure, seconds), 4)
+    assert [r.calibration[FLOOR].seconds for r in found.kept] == [1.0, 1.0, 1.0, 1.1]
+    assert [r.calibration[FLOOR].seconds for r in found.set_aside] == [1.2]
+
+
+def test_a_machine_that_is_hardly_ever_calm_ends_the_rounds() -> None:
+    found = measure_rounds(partial(measure, [1.0, 2.0, 4.2, 4.0, 8.0, 16.0]), 2)
+    assert [r.calibration[FLOOR].seconds for r in found.kept] == [4.2, 4.0]
+
+
+def test_a_machine_that_is_never_calm_is_refused() -> None:
+    with pytest.raises(BenchmarkError, match="got none of 6 that is"):
+        measure_rounds(partial(measure, [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]), 2)
+
+
+# --- tuning ---------------------------------------------------------------------------------------
+
+
+def test_the_setting_that_is_faster_in_the_median_is_chosen() -> None:
+    slow, steady, lucky = Tuning(workers=1), Tuning(workers=2), Tuning(workers=3)
+    seconds = {slow: [9.0] * 3, steady: [2.0] * 3, lucky: [1.0, 8.0, 8.0]}
+
+    def run(tuning: Tuning) -> Epoch:
+        return make_epoch(make_job(), seconds[tuning].pop(0))
+
+    best, epochs = tune(run, list(seconds), 2)
+    assert best == steady
+    assert len(epochs) == 9
+
+
+# --- the schedule ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loader", COMPARED)
+def test_a_benchmark_with_a_loader_that_loses_rows_is_refused(loader: str) -> None:
+    match = r"differs .* 'rows' \(4, got 3\)|differs .* 'rows' \(3, got 4\)"
+    with pytest.raises(DisagreementError, match=match):
+        run_schedule(make_settings(), StandIn(corrupt=loader), be_silent)
+
+
+def test_every_contender_goes_on_with_the_setting_that_was_best_for_it() -> None:
+    host = StandIn()
+    measured = run_schedule(make_settings(["lastmile", "dataloader", "torchdata"]), host, be_silent)
+    best = measured.best["heavy", Contender(loader="dataloader", layout="flat", form="expanded")]
+    timed = [job for job in host.jobs if job.asks_again and job.loader != SUBJECT]
+    assert [job.loader for job in timed] == ["dataloader", "torchdata"]
+    assert {job.tuning for job in timed} == {best}
+
+
+def test_further_cells_are_rounds_and_comparisons_like_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cells = (("flat", "expanded"), ("nested", "deduplicated"))
+    loaders = {name: replace(peer, cells=cells) for name, peer in peers.LOADERS.items()}
+    monkeypatch.setattr(peers, "LOADERS", {**loaders, **floors()})
+    host = StandIn({SUBJECT: 0.5})
+    measured = run_schedule(make_settings(["lastmile", "dataloader"], rounds=2), host, be_silent)
+    comparisons = build_comparisons(measured)
+    found = {(c["layout"], c["form"], c["peer"]) for c in comparisons}
+    assert ("nested", "deduplicated", "dataloader") in found
+    assert ("nested", "deduplicated", "dataloader (flat, expanded)") in found
+    assert ("flat", "expanded", "dataloader") in found
+    assert {c["ratio_median"] for c in comparisons} == {2.0}
+    assert {c["peak_memory_bytes"] for c in comparisons} == {7}
+    judged = {(row["bar"], row["work"]): row["met"] for row in bars.judge(comparisons, {})}
+    assert judged["nested files against the best DataLoader on nested files", "heavy"] is True
+    assert judged["nested files against the best DataLoader on flat files", "heavy"] is False
+    assert judged["nested files against the best DataLoader on flat files", "none"] is None
+
+
+def floors() -> dict[str, Peer]:
+    return {name: peers.LOADERS[name] for name in peers.FLOORS}
+
+
+# --- the peers' kernels ---------------------------------------------------------------------------
+
+
+def test_compiled_kernels_give_what_numpy_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.dataloading import arrow_work
+
+    pytest.importorskip("numba")
+    ids = pa.array(np.random.default_rng(5).integers(-(2**62), 2**62, 5000))
+    lists = pa.array([[], [1], list(range(200)), [7] * 128] * 50, pa.list_(pa.int64())).slice(1)
+    rows = np.arange(0, len(lists), 3)
+
+    def everything() -> list[np.ndarray]:
+        return [
+            arrow_work.is_drawn(ids),
+            arrow_work.hash_ids(ids),
+            arrow_work.hash_ids(pa.array([-1, 5], pa.int8())),
+            arrow_work.pad_rows(lists, rows),
+        ]
+
+    compiled = everything()
+    monkeypatch.setattr(arrow_work, "numba_work", None)
+    for mine, plain in zip(compiled, everything(), strict=True):
+        np.testing.assert_array_equal(mine, plain)
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+def test_results_are_written_as_json_table_and_picture(tmp_path: Path) -> None:
+    measured = run_schedule(make_settings(rounds=3), StandIn({SUBJECT: 0.5}), be_silent)
+    machine = {"processor": "p", "cores": 2, "memoryGiB": 1, "system": "s"}
+    environment = {"machine": machine, "command": "c", "commit": "d", "versions": {"ray": "1"}}
+    results = build_results(measured, environment | {"loadAverage": [0, 0]})
+    text = write_results(results, tmp_path)
+    found = json.loads((tmp_path / "dataloading.json").read_text())
+    assert (found["rows"], found["rounds"], found["machine"]["cores"]) == (ROWS, 3, 2)
+    assert {row["ratio_low"] for row in found["comparisons"]} == {2.0}
+    assert (
+        "| flat files against stock Ray Data | heavy | ≥ 8 × | 2.00 × | 2.00 × | **no** |" in text
+    )
+    assert "| flat files, share of the decode floor | heavy | ≥ 0.9 × | 2.00 × |" in text
+    assert "<svg" in (tmp_path / "dataloading.svg").read_text()
