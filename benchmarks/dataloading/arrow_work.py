@@ -1,20 +1,18 @@
 """The work of each level on one row group, as a good engineer writes it without Lastmile.
 
-pyarrow reads and filters, numpy does the rest, vectorised, or numba where it is installed: the mask
-first, from the small columns, then one gather of what is left, in its final form. Peers that read
-for themselves call it on row groups, those with an engine of their own on what it hands on.
+The mask first, from the small columns, then one gather of what is left, in its final form: numpy,
+vectorised, or numba where it is installed. Peers that read for themselves call it on row groups,
+those with an engine of their own on what it hands on.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from benchmarks.dataloading.columns import Array, Columns, Int64s
 from benchmarks.dataloading.workloads import (
     CONVERSION_WEIGHT,
     DOWNSAMPLE_SEED,
@@ -39,9 +37,7 @@ try:
 except ModuleNotFoundError:
     numba_work = None  # type: ignore[assignment]
 
-Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
-Int64s = npt.NDArray[np.int64]
 # A batch, or more, as numpy: a list column is two arrays, see `pipeline_runtime.batches`.
 Arrays = dict[str, Array]
 
@@ -49,42 +45,56 @@ Arrays = dict[str, Array]
 _PAD_ROWS = 2048
 
 
-def process(table: pa.Table, workload: Workload, spam: pa.Array | None) -> Arrays:
+def process(columns: Columns, workload: Workload, spam: pa.Array | None) -> Arrays:
     """The rows of a row group that are left, as arrays.
 
     Args:
-        table: the columns in use.
+        columns: those in use.
         workload: whose level says what is done.
         spam: the ids of spam users; None where their rows are gone, or stay.
     """
     if workload.level == "heavy":
-        return _process_heavy(table, spam)
-    if spam is not None:
-        table = table.filter(pc.invert(pc.is_in(table.column(SPAM_KEY), value_set=spam)))
+        return _process_heavy(columns, spam)
+    rows = None if spam is None else np.flatnonzero(~_is_spam(columns, spam))
     arrays: Arrays = {}
     for name in workload.columns:
-        arrays.update(_convert(name, one_chunk(table.column(name))))
-    arrays[ROW_WEIGHT] = np.ones(table.num_rows, dtype=np.float32)
+        arrays.update(_convert(name, columns.arrays[name], columns.places(name, rows)))
+    num_rows = columns.num_rows if rows is None else len(rows)
+    arrays[ROW_WEIGHT] = np.ones(num_rows, dtype=np.float32)
     return arrays
 
 
-def _process_heavy(table: pa.Table, spam: pa.Array | None) -> Arrays:
-    columns = {name: one_chunk(table.column(name)) for name in table.column_names}
-    saves = pc.fill_null(columns["saves"], 0)
-    label = to_numpy(columns["clicked"]) | (to_numpy(saves) > 0)
-    kept = label | is_drawn(columns[ROW_KEY])
+def _process_heavy(columns: Columns, spam: pa.Array | None) -> Arrays:
+    saves = pc.fill_null(columns.arrays["saves"], 0)
+    label = to_numpy(columns.arrays["clicked"]) | (to_numpy(saves) > 0)
+    kept = label | is_drawn(columns.arrays[ROW_KEY])
     if spam is not None:
-        kept &= ~to_numpy(pc.is_in(columns[SPAM_KEY], value_set=spam))
+        kept &= ~_is_spam(columns, spam)
     rows = np.flatnonzero(kept)
-    arrays: Arrays = {name: to_numpy(columns[name])[rows] for name in KEPT_COLUMNS}
-    arrays[SEQUENCE] = pad_rows(columns[SEQUENCE], rows)
-    indices = pa.array(rows)
+    arrays: Arrays = {}
+    for name in KEPT_COLUMNS:
+        arrays[name] = to_numpy(columns.arrays[name])[columns.places(name, rows)]
+    arrays[SEQUENCE] = pad_rows(columns.arrays[SEQUENCE], columns.places(SEQUENCE, rows))
     for name in HASHED:
-        arrays[name] = hash_ids(fill(name, columns[name].take(indices)))
+        arrays[name] = _hash_column(columns, name, rows)
     arrays["label"] = label = label[rows]
-    is_conversion = to_numpy(columns["conversion_delay_hours"].is_valid())[rows]
+    is_conversion = to_numpy(columns.arrays["conversion_delay_hours"].is_valid())[rows]
     arrays["sample_weight"] = arrays[ROW_WEIGHT] = weigh(label, is_conversion)
     return arrays
+
+
+def _is_spam(columns: Columns, spam: pa.Array) -> Bools:
+    is_spam = to_numpy(pc.is_in(columns.arrays[SPAM_KEY], value_set=spam))
+    places = columns.places(SPAM_KEY, None)
+    return is_spam if places is None else is_spam[places]
+
+
+def _hash_column(columns: Columns, name: str, rows: Int64s) -> Int64s:
+    """Buckets of the rows that are left; what a request has once is hashed once."""
+    values, places = columns.arrays[name], columns.places(name, rows)
+    if name in columns.once:
+        return hash_ids(fill(name, values))[places]
+    return hash_ids(fill(name, values.take(pa.array(places))))
 
 
 def is_drawn(row_keys: pa.Array) -> Bools:
@@ -115,7 +125,7 @@ def weigh(label: Bools, is_conversion: Bools) -> npt.NDArray[np.float32]:
 
 def pad_rows(lists: pa.ListArray, rows: Int64s) -> Int64s:
     """The lists of those rows, cut or filled up with zeros to `SEQUENCE_LENGTH` [rows, length]."""
-    values, offsets = to_numpy(lists.values), to_numpy(lists.offsets).astype(np.int64)
+    values, offsets = _values_and_offsets(lists)
     if numba_work is not None:
         return numba_work.pad_rows(values, offsets, rows, SEQUENCE_LENGTH)
     starts, lengths = offsets[rows], offsets[rows + 1] - offsets[rows]
@@ -128,9 +138,19 @@ def pad_rows(lists: pa.ListArray, rows: Int64s) -> Int64s:
     return padded
 
 
-def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """The column in one piece, without a copy if it is that already."""
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+def take_lists(lists: pa.ListArray, rows: Int64s) -> tuple[Array, Int64s]:
+    """The lists of those rows as values [items] and offsets [rows + 1]."""
+    values, offsets = _values_and_offsets(lists)
+    if numba_work is not None:
+        return numba_work.take_lists(values, offsets, rows)
+    starts, lengths = offsets[rows], offsets[rows + 1] - offsets[rows]
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    items = np.arange(ends[-1]) + np.repeat(starts - ends[:-1], lengths)
+    return values[items], ends
+
+
+def _values_and_offsets(lists: pa.ListArray) -> tuple[Array, Int64s]:
+    return to_numpy(lists.values), to_numpy(lists.offsets).astype(np.int64)
 
 
 def to_numpy(array: pa.Array) -> Array:
@@ -140,14 +160,13 @@ def to_numpy(array: pa.Array) -> Array:
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
-def _convert(name: str, array: pa.Array) -> Arrays:
+def _convert(name: str, array: pa.Array, places: Int64s | None) -> Arrays:
     if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
-        return {name: to_numpy(array)}
-    offsets = to_numpy(array.offsets).astype(np.int64)
-    values = to_numpy(array.values)[offsets[0] : offsets[-1]]
-    return {name + VALUES_SUFFIX: values, name + OFFSETS_SUFFIX: offsets - offsets[0]}
-
-
-def num_rows(arrays: Mapping[str, Array]) -> int:
-    """Rows of a batch as arrays."""
-    return len(arrays[ROW_WEIGHT])
+        values = to_numpy(array)
+        return {name: values if places is None else values[places]}
+    if places is None:
+        values, offsets = _values_and_offsets(array)
+        values, offsets = values[offsets[0] : offsets[-1]], offsets - offsets[0]
+    else:
+        values, offsets = take_lists(array, places)
+    return {name + VALUES_SUFFIX: values, name + OFFSETS_SUFFIX: offsets}

@@ -15,6 +15,7 @@ from datasets import disable_progress_bars, load_dataset  # type: ignore[import-
 from torch.utils.data import get_worker_info
 
 from benchmarks.dataloading.arrow_work import Arrays, process
+from benchmarks.dataloading.columns import flat_columns
 from benchmarks.dataloading.engines import CHUNK_ROWS
 from benchmarks.dataloading.row_groups import list_files, read_spam
 from benchmarks.dataloading.torch_loader import TorchLoader
@@ -36,7 +37,7 @@ class Streamed:
     def pieces(self) -> Iterator[Arrays]:
         """See torch_loader.Source."""
         for table in self._share().iter(CHUNK_ROWS):
-            yield process(table, self._workload, self._spam)
+            yield process(flat_columns(table), self._workload, self._spam)
 
     def _share(self) -> Any:
         worker = get_worker_info()

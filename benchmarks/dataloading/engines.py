@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from benchmarks.dataloading.arrow_work import process
+from benchmarks.dataloading.columns import flat_columns
 from benchmarks.dataloading.pieces import cut, to_tensors
 from benchmarks.dataloading.workloads import Workload
 from pipeline_runtime.batches import Batch
@@ -21,7 +22,7 @@ CHUNK_ROWS = 16_384
 
 def batches_of(chunks: Iterable[pa.Table], workload: Workload) -> Iterator[Batch]:
     """Batches of what an engine gave; the rows of spam users are gone already."""
-    return cut(to_tensors(process(plain(chunk), workload, None)) for chunk in chunks)
+    return cut(to_tensors(process(flat_columns(plain(chunk)), workload, None)) for chunk in chunks)
 
 
 def plain(table: pa.Table) -> pa.Table:

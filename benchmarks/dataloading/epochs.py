@@ -21,6 +21,8 @@ from benchmarks.dataloading.jobs import Job
 from benchmarks.dataloading.machine import tree_cpu_seconds
 from pipeline_runtime.batches import Batch
 
+# What was begun ahead for an epoch that was left must not run into the next one's time.
+_IDLE_SHARE, _LOOK_SECONDS, _MAX_LOOKS = 0.2, 0.1, 50
 # Shares of an epoch's rows between which it is in its steady state.
 _STEADY_FROM, _STEADY_TO = 0.1, 0.9
 
@@ -111,6 +113,7 @@ def run_epoch(job: Job, open_loader: Callable[[], Loader], *helpers: int) -> Epo
     next_seconds = _time_first_batch(loader) if job.asks_again else None
     del loader
     gc.collect()  # ends a DataLoader's workers
+    _wait_until_idle(*roots)
     return Epoch(
         job=job,
         seconds=seconds,
@@ -147,3 +150,13 @@ def _time_first_batch(loader: Loader) -> float:
     batches = loader.batches()
     next(batches, None)
     return time.perf_counter() - started
+
+
+def _wait_until_idle(*roots: int) -> None:
+    """Wait until these processes use hardly any of a core; for seconds at most."""
+    used = tree_cpu_seconds(*roots)
+    for _ in range(_MAX_LOOKS):
+        time.sleep(_LOOK_SECONDS)
+        before, used = used, tree_cpu_seconds(*roots)
+        if before is None or used is None or used - before <= _IDLE_SHARE * _LOOK_SECONDS:
+            return

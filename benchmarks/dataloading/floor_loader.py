@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pyarrow as pa
 import torch
 
 from benchmarks.dataloading.ahead import in_threads
-from benchmarks.dataloading.arrow_work import one_chunk, to_numpy
-from benchmarks.dataloading.row_groups import Unit, list_units, read_unit
+from benchmarks.dataloading.arrow_work import to_numpy
+from benchmarks.dataloading.columns import Columns
+from benchmarks.dataloading.row_groups import Footers, Unit, list_units, read_unit
 from benchmarks.dataloading.workloads import ROW_ID_COLUMNS, Workload
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
 
@@ -26,14 +26,15 @@ class FloorLoader:
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
-        self._units = list_units(workload)
+        self._footers = Footers()
+        self._units = list_units(workload, self._footers)
 
     def batches(self) -> Iterator[Batch]:
         """Identities of the row groups' rows."""
         return map(_identities, in_threads(self._read, self._units, self.num_threads))
 
-    def _read(self, unit: Unit) -> pa.Table:
-        return read_unit(unit, self._workload)
+    def _read(self, unit: Unit) -> Columns:
+        return read_unit(unit, self._workload, self._footers)
 
     def profile(self) -> dict[str, float]:
         """Nothing is counted inside."""
@@ -46,7 +47,9 @@ class OneThreadFloor(FloorLoader):
     num_threads = 1
 
 
-def _identities(table: pa.Table) -> Batch:
-    columns = {name: to_numpy(one_chunk(table.column(name))) for name in ROW_ID_COLUMNS}
-    batch = {name: torch.from_numpy(values) for name, values in columns.items()}
-    return batch | {ROW_WEIGHT: torch.ones(table.num_rows)}
+def _identities(columns: Columns) -> Batch:
+    batch = {}
+    for name in ROW_ID_COLUMNS:
+        values, places = to_numpy(columns.arrays[name]), columns.places(name, None)
+        batch[name] = torch.from_numpy(values if places is None else values[places])
+    return batch | {ROW_WEIGHT: torch.ones(columns.num_rows)}

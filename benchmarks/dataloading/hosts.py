@@ -2,8 +2,8 @@
 
 A DataLoader forks its workers, which is not safe beside the threads of Ray or of an engine, so
 loaders with and without them have processes of their own; all run the same code around the loader.
-Ray itself is up for the whole time, in one more process, and those with Ray join it. Jobs go down a
-pipe, one at a time, and epochs come back. While one process works the others wait.
+Ray itself is up in one more process, from the first job that needs it on, and those with Ray join
+it. Jobs go down a pipe, one at a time, and epochs come back. While one process works the others wait.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.dataloading.epochs import Epoch, run_epoch
 from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.dataloading.jobs import Job
 from benchmarks.dataloading.machine import num_cores, tree_pss_bytes
-from benchmarks.dataloading.peers import LOADERS, RAY, ROOFLINE, opener_of
+from benchmarks.dataloading.peers import RAY, ROOFLINE, host_of, opener_of
 from benchmarks.dataloading.ray_up import RayUp, hold_ray, join_ray
 
 # Ray needs tens of seconds to stop on a machine that is busy; then it is left to the system.
@@ -87,14 +87,18 @@ class Process:
 class Hosts:
     """Measures jobs where they belong; processes start when they are first needed."""
 
-    def __init__(self, ray: Process) -> None:
-        self.ray_start_seconds = ray.hello.start_seconds
-        self._ray = ray
+    def __init__(self) -> None:
+        self._ray: Process | None = None
         self._alive: dict[str, Process] = {}
+
+    @property
+    def ray_start_seconds(self) -> float | None:
+        """What `ray.init` took; None if no job needed it."""
+        return None if self._ray is None else self._up().start_seconds
 
     def run(self, job: Job) -> Epoch:
         """Measure a job in the process of its kind. Raises BenchmarkError if it failed there."""
-        kind = LOADERS[job.loader].host
+        kind = host_of(job)
         if kind not in self._alive:
             self._alive[kind] = self._start(kind)
         host = self._alive[kind]
@@ -108,8 +112,8 @@ class Hosts:
         The process of its kind that stays is ended before: its workers at Ray would count as
         memory, and hold up the others'.
         """
-        kind = LOADERS[job.loader].host
-        roots = [self._ray.pid] if kind == RAY else []
+        kind = host_of(job)
+        roots = [self._up().pid] if kind == RAY else []
         if stays := self._alive.pop(kind, None):
             stays.__exit__()
         with self._start(kind) as host:
@@ -123,25 +127,32 @@ class Hosts:
         return replace(epoch, cold_seconds=cold, peak_bytes=peak or None)
 
     def _start(self, kind: str) -> Process:
-        return Process(f"host-{kind}", serve, self._ray.hello if kind == RAY else None)
+        return Process(f"host-{kind}", serve, self._up() if kind == RAY else None)
+
+    def _up(self) -> RayUp:
+        if self._ray is None:
+            self._ray = Process("ray", hold_ray)
+        up: RayUp = self._ray.hello
+        return up
 
     def close(self) -> None:
-        """End the processes, all at once."""
+        """End the processes, all at once, and Ray after those that joined it."""
         for host in self._alive.values():
             host.let_go()
         for host in self._alive.values():
             host.__exit__()
+        if self._ray is not None:
+            self._ray.__exit__()
 
 
 @contextmanager
 def all_hosts() -> Iterator[Hosts]:
     """The processes, for the time of the benchmark."""
-    with Process("ray", hold_ray) as ray:
-        hosts = Hosts(ray)
-        try:
-            yield hosts
-        finally:
-            hosts.close()
+    hosts = Hosts()
+    try:
+        yield hosts
+    finally:
+        hosts.close()
 
 
 def serve(connection: Connection, ray: RayUp | None) -> None:

@@ -1,6 +1,6 @@
-"""Lastmile's batches by the path that `lastmile run` takes from manifest to tensors.
+"""Lastmile's batches by the path that `lastmile run` takes on one machine from manifest to tensors.
 
-The plan, its groups, the Ray Data feed, one split, the stream of exact batches, the conversion: the
+The plan, its groups, the feed that the plan chose, the stream of exact batches, the conversion: the
 calls of `run.prepare`, `run.driver` and `training.worker`, in one process with the consumer.
 """
 
@@ -11,10 +11,9 @@ from dataclasses import asdict
 
 from benchmarks.dataloading.workloads import BATCH_SIZE, Workload, build_experiment
 from pipeline_runtime.batches import Batch, to_batch
-from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.data_config import OneTrainerDataConfig
-from pipeline_runtime.feed.ray_data import RayDataFeed, RayDataOptions, build_dataset
+from pipeline_runtime.feed.base import Feed, Waited
+from pipeline_runtime.feed.maker import Stream
+from pipeline_runtime.feed.thread_readers import ThreadReaders
 from pipeline_runtime.plan import Plan, build_plan, plan_groups, rows_per_piece
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.training.position import Position
@@ -38,7 +37,7 @@ class LastmileLoader:
         )
         groups, piece_rows = self._groups()
         stream = BatchStream(
-            pieces=self._feed(groups, piece_rows).pieces(self._waited),
+            pieces=self._open_feed(groups, piece_rows).pieces(self._waited),
             groups=groups,
             cutting=cutting,
             position=self._position,
@@ -61,13 +60,16 @@ class LastmileLoader:
         )
         return groups, piece_rows
 
-    def _feed(self, groups: list[Group], piece_rows: int) -> RayDataFeed:
-        options = RayDataOptions(
-            preserve_order=self._plan.preserve_order, broadcast=self._plan.broadcast
-        )
-        dataset = build_dataset(self._plan.training, groups, piece_rows, options, _ignore)
-        shards = OneTrainerDataConfig().configure({"training": dataset}, world_size=1)
-        return RayDataFeed(shards[0]["training"])
+    def _open_feed(self, groups: list[Group], piece_rows: int) -> Feed:
+        """The engine that `run.driver` takes: threads, or Ray Data where the manifest asks it."""
+        if self._plan.feed.may_be_threads:
+            stream = Stream(plan=self._plan.training, piece_rows=piece_rows)
+            readers = ThreadReaders(streams={"training": stream}, ranks_here=1)
+            return readers.open("training", 0, groups, in_order=self._plan.preserve_order)
+        # Imported here: where Ray is not needed, no process waits for it.
+        from benchmarks.dataloading.ray_feed import open_ray_feed
+
+        return open_ray_feed(self._plan, groups, piece_rows)
 
     def profile(self) -> dict[str, float]:
         """Seconds: what the consumer's side waited for, and one core's on each step."""
@@ -77,8 +79,3 @@ class LastmileLoader:
         for index, (kind, count) in enumerate(zip(kinds, self._position.counts, strict=True)):
             seconds[f"step {index} {kind}"] = count.seconds
         return seconds
-
-
-def _ignore(error: LastmileError) -> None:
-    """Ray raises the failure here too; there is no monitor to tell."""
-    del error

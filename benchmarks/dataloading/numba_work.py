@@ -26,16 +26,17 @@ _STAFFORD_2 = np.uint64(0x94D049BB133111EB)
 _HALF_BITS = np.uint64(32)
 # Arrow's memory may not be written to; arrays that may be are taken for such ones.
 _NUMBERS = numba.types.Array(numba.int64, 1, "C", readonly=True)
+_BYTES = numba.types.Array(numba.int8, 1, "C", readonly=True)
 _WORD = numba.uint64
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _compiled(*types: Any) -> Callable[[Function], Function]:
+def _compiled(*signatures: Any) -> Callable[[Function], Function]:
     """Compile for these types at import, or load what was: no first batch waits for it."""
 
     def compile_it(function: Function) -> Function:
-        return cast(Function, numba.njit(types, cache=True, nogil=True)(function))
+        return cast(Function, numba.njit(list(signatures), cache=True, nogil=True)(function))
 
     return compile_it
 
@@ -61,20 +62,31 @@ def pad_rows(values: Int64s, offsets: Int64s, rows: Int64s, length: int) -> Int6
     return padded
 
 
+def take_lists(
+    values: npt.NDArray[Any], offsets: Int64s, rows: Int64s
+) -> tuple[npt.NDArray[Any], Int64s]:
+    """Those rows' lists as values [items] and offsets [rows + 1]."""
+    ends = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(offsets[rows + 1] - offsets[rows], out=ends[1:])
+    taken = np.empty(ends[-1], dtype=values.dtype)
+    _take_lists(values, offsets, rows, ends, taken)
+    return taken, ends
+
+
 def _mixed(seed: int) -> np.uint64:
     with np.errstate(over="ignore"):
         mixed: np.uint64 = mix64(np.array([seed], dtype=np.uint64))[0]
     return mixed
 
 
-@_compiled(_WORD)
+@_compiled((_WORD,))
 def _mix(value: Any) -> Any:
     value = (value ^ (value >> np.uint64(30))) * _STAFFORD_1
     value = (value ^ (value >> np.uint64(27))) * _STAFFORD_2
     return value ^ (value >> np.uint64(31))
 
 
-@_compiled(_NUMBERS, _WORD, _WORD, _WORD)
+@_compiled((_NUMBERS, _WORD, _WORD, _WORD))
 def _is_drawn(keys: Any, start: Any, seed: Any, threshold: Any) -> Any:
     drawn = np.empty(len(keys), dtype=np.bool_)
     for row in range(len(keys)):
@@ -83,7 +95,7 @@ def _is_drawn(keys: Any, start: Any, seed: Any, threshold: Any) -> Any:
     return drawn
 
 
-@_compiled(_NUMBERS, _WORD, _WORD)
+@_compiled((_NUMBERS, _WORD, _WORD))
 def _hash_ids(values: Any, seed: Any, num_buckets: Any) -> Any:
     buckets = np.empty(len(values), dtype=np.int64)
     for row in range(len(values)):
@@ -92,7 +104,7 @@ def _hash_ids(values: Any, seed: Any, num_buckets: Any) -> Any:
     return buckets
 
 
-@_compiled(_NUMBERS, _NUMBERS, _NUMBERS, numba.int64)
+@_compiled((_NUMBERS, _NUMBERS, _NUMBERS, numba.int64))
 def _pad_rows(values: Any, offsets: Any, rows: Any, length: Any) -> Any:
     padded = np.zeros((len(rows), length), dtype=np.int64)
     for place in range(len(rows)):
@@ -100,3 +112,13 @@ def _pad_rows(values: Any, offsets: Any, rows: Any, length: Any) -> Any:
         taken = min(length, stop - start)
         padded[place, :taken] = values[start : start + taken]
     return padded
+
+
+@_compiled(
+    (_NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, numba.int64[::1]),
+    (_BYTES, _NUMBERS, _NUMBERS, _NUMBERS, numba.int8[::1]),
+)
+def _take_lists(values: Any, offsets: Any, rows: Any, ends: Any, taken: Any) -> None:
+    for place in range(len(rows)):
+        start, stop = offsets[rows[place]], offsets[rows[place] + 1]
+        taken[ends[place] : ends[place + 1]] = values[start:stop]

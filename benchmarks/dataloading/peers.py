@@ -17,16 +17,20 @@ from typing import Any, Final
 from benchmarks.dataloading import tuning
 from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.dataloading.jobs import Job, Tuning
-from benchmarks.dataloading.workloads import FORMS, LAYOUTS
+from benchmarks.dataloading.workloads import FORMS, LAYOUTS, RAY_DATA
 
 SUBJECT: Final = "lastmile"
 DATALOADER: Final = "dataloader"
 FLOOR: Final = "decode floor"
 ONE_THREAD_FLOOR: Final = "decode floor, 1 thread"
 ROOFLINE: Final = "roofline"
-# Processes in which epochs run: one without Ray, one with, and one an engine with threads of its
-# own, beside which a DataLoader could not fork.
+# Processes in which epochs run: one that forks, one with Ray, and one for each that has threads of
+# its own, beside which a DataLoader could not fork.
 PLAIN, RAY = "plain", "ray"
+
+
+# Cells of who reads files of either layout, and brings every row with its user's columns.
+FILES: Final = (("flat", "expanded"), ("nested", "expanded"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,22 +61,27 @@ class Peer:
 
 
 LOADERS: Final[Mapping[str, Peer]] = {
-    SUBJECT: Peer(host=RAY, opens=("lastmile_loader", "LastmileLoader")),
+    SUBJECT: Peer(host=SUBJECT, opens=("lastmile_loader", "LastmileLoader"), cells=FILES),
     DATALOADER: Peer(
         host=PLAIN,
         opens=("torch_loader", "TorchLoader"),
         candidates=tuning.dataloader_candidates,
+        cells=FILES,
     ),
-    "threads": Peer(host=PLAIN, opens=("threads_loader", "ThreadsLoader")),
+    "threads": Peer(host="threads", opens=("threads_loader", "ThreadsLoader"), cells=FILES),
     "ray-stock": Peer(host=RAY, opens=("stock_loader", "StockLoader")),
     "ray-tuned": Peer(
-        host=RAY, opens=("ray_tuned_loader", "RayTunedLoader"), candidates=tuning.ray_candidates
+        host=RAY,
+        opens=("ray_tuned_loader", "RayTunedLoader"),
+        candidates=tuning.ray_candidates,
+        cells=FILES,
     ),
     "torchdata": Peer(
         host=PLAIN,
         opens=("torchdata_loader", "TorchdataLoader"),
         needs=("torchdata", "torchdata"),
         tuned_like=DATALOADER,
+        cells=FILES,
     ),
     "duckdb": Peer(
         host="duckdb", opens=("duckdb_loader", "DuckdbLoader"), needs=("duckdb", "duckdb")
@@ -87,8 +96,8 @@ LOADERS: Final[Mapping[str, Peer]] = {
         needs=("datasets", "datasets"),
         tuned_like=DATALOADER,
     ),
-    FLOOR: Peer(host=PLAIN, opens=("floor_loader", "FloorLoader")),
-    ONE_THREAD_FLOOR: Peer(host=PLAIN, opens=("floor_loader", "OneThreadFloor")),
+    FLOOR: Peer(host=FLOOR, opens=("floor_loader", "FloorLoader"), cells=FILES),
+    ONE_THREAD_FLOOR: Peer(host=FLOOR, opens=("floor_loader", "OneThreadFloor"), cells=FILES),
     ROOFLINE: Peer(host=PLAIN, opens=("frozen", "Frozen")),
 }
 # Decoding alone, before each round; and what a step costs without any loading, when training.
@@ -177,6 +186,11 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def host_of(job: Job) -> str:
+    """The process that a job runs in: the loader's own, or one with Ray if the subject asks it."""
+    return RAY if RAY_DATA in job.workload.options else LOADERS[job.loader].host
 
 
 def opener_of(job: Job) -> Callable[[], Any]:

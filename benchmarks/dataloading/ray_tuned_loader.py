@@ -25,20 +25,21 @@ import torch
 
 from benchmarks.dataloading.jobs import Tuning
 from benchmarks.dataloading.pieces import cut, pack, unpack
-from benchmarks.dataloading.row_groups import Unit, list_units, make_piece, read_spam
+from benchmarks.dataloading.row_groups import Footers, Unit, list_units, make_piece, read_spam
 from benchmarks.dataloading.workloads import Workload
 from pipeline_runtime.batches import Batch
 
 _LAYOUT, _BUFFER = "layout", "buffer"
 # Blocks fetched before they are asked for, so that the executor's turns do not hold up the trainer.
 _BLOCKS_AHEAD = 4
+_FOOTERS = Footers()  # of the process: a worker of Ray keeps them from task to task
 
 
 class RayTunedLoader:
     """Epochs by Ray Data, tuned."""
 
     def __init__(self, workload: Workload, tuning: Tuning) -> None:
-        units = list_units(workload)
+        units = list_units(workload, Footers())
         shares = [units[i : i + tuning.groups] for i in range(0, len(units), tuning.groups)]
         held = ray.put((workload, shares, read_spam(workload)))
 
@@ -80,7 +81,7 @@ def _make_blocks(
     workload: Workload, units: Sequence[Unit], spam: pa.Array | None
 ) -> Iterator[pa.Table]:
     for unit in units:
-        layout, buffer = pack(make_piece(unit, workload, spam))
+        layout, buffer = pack(make_piece(unit, workload, spam, _FOOTERS))
         yield pa.table(
             {
                 _LAYOUT: pa.array([pickle.dumps(layout)], pa.binary()),

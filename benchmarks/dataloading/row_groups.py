@@ -7,25 +7,33 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from benchmarks.dataloading.arrow_work import Arrays, process
-from benchmarks.dataloading.workloads import SPAM_KEY, Workload
+from benchmarks.dataloading.columns import COUNT_COLUMN, Columns, flat_columns, nested_columns
+from benchmarks.dataloading.workloads import ONCE, SPAM_KEY, Workload
 
 Unit = tuple[str, int]  # a file and a row group of it
 
 
-def list_units(workload: Workload) -> list[Unit]:
+class Footers(dict[str, pq.FileMetaData]):
+    """Footers of files, each parsed once: a file of many row groups has a long one."""
+
+    def __missing__(self, path: str) -> pq.FileMetaData:
+        footer = self[path] = pq.read_metadata(path)
+        return footer
+
+
+def list_units(workload: Workload, footers: Footers) -> list[Unit]:
     """The table's row groups, in the files' order."""
-    return [(path, i) for path in list_files(workload) for i in range(_num_row_groups(path))]
+    return [
+        (path, index)
+        for path in list_files(workload)
+        for index in range(footers[path].num_row_groups)
+    ]
 
 
 def list_files(workload: Workload) -> list[str]:
     """The table's files."""
     files: list[str] = pads.dataset(f"{workload.root}/impressions", format="parquet").files
     return files
-
-
-def _num_row_groups(path: str) -> int:
-    with pq.ParquetFile(path) as file:
-        return int(file.num_row_groups)
 
 
 def read_spam(workload: Workload) -> pa.Array | None:
@@ -36,15 +44,25 @@ def read_spam(workload: Workload) -> pa.Array | None:
     return table.column(SPAM_KEY).combine_chunks()
 
 
-def read_unit(unit: Unit, workload: Workload, *, threads: bool = False) -> pa.Table:
+def read_unit(
+    unit: Unit, workload: Workload, footers: Footers, *, threads: bool = False
+) -> Columns:
     """A row group's columns in use; `threads` lets pyarrow's own decode them side by side."""
     path, row_group = unit
-    with pq.ParquetFile(path) as file:
-        return file.read_row_group(row_group, list(workload.read_columns), use_threads=threads)
+    is_nested = workload.layout == "nested"
+    names = [*workload.read_columns, *([COUNT_COLUMN] if is_nested else [])]
+    with pq.ParquetFile(path, metadata=footers[path]) as file:
+        table = file.read_row_group(row_group, names, use_threads=threads)
+    return nested_columns(table, ONCE) if is_nested else flat_columns(table)
 
 
 def make_piece(
-    unit: Unit, workload: Workload, spam: pa.Array | None, *, threads: bool = False
+    unit: Unit,
+    workload: Workload,
+    spam: pa.Array | None,
+    footers: Footers,
+    *,
+    threads: bool = False,
 ) -> Arrays:
     """A row group's rows that are left, in their final form."""
-    return process(read_unit(unit, workload, threads=threads), workload, spam)
+    return process(read_unit(unit, workload, footers, threads=threads), workload, spam)

@@ -205,8 +205,7 @@ class _Schedule:
 def _without(workload: Workload, variant: str) -> Workload:
     if variant == ROW_SHUFFLE_ON:
         return replace(workload, shuffle="row")
-    option = SWITCHES.get(variant)
-    return replace(workload, switched_off=(option,) if option else ())
+    return replace(workload, options=(SWITCHES[variant],) if variant in SWITCHES else ())
 
 
 def _say(line: str) -> None:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from benchmarks.dataloading.epochs import Epoch
 from benchmarks.dataloading.jobs import Tuning
 from benchmarks.dataloading.peers import FLOORS, Contender, list_contenders
 from benchmarks.dataloading.rounds import Rounds
+from benchmarks.dataloading.workloads import RAY_DATA
 
 # Half of the sample data's days, so that there is something for the planner to push down.
 ABLATION_WHERE = "day >= '2026-01-05'"
 ALL_ON = "all on"
 # Not an optimisation: what the default shuffle costs, which the comparison goes without.
 ROW_SHUFFLE_ON = "row shuffle on"
-SWITCHES: Mapping[str, str] = {
-    "pushdown off": "pushdown",
-    "projection off": "projection",
-    "fusion off": "fusion",
-    "broadcast off": "broadcast",
+# By variant: the one of `spec.pipelineOptions` that differs from the default.
+SWITCHES: Final[Mapping[str, tuple[str, bool | str]]] = {
+    "pushdown off": ("pushdown", False),
+    "projection off": ("projection", False),
+    "fusion off": ("fusion", False),
+    "kernels off": ("kernels", False),
+    "broadcast off": ("broadcast", False),
+    "readers off": RAY_DATA,
 }
 ABLATIONS = (ALL_ON, *SWITCHES, ROW_SHUFFLE_ON)
 

@@ -27,6 +27,7 @@ from benchmarks.dataloading.arrow_work import (
     process,
     weigh,
 )
+from benchmarks.dataloading.columns import flat_columns
 from benchmarks.dataloading.pieces import to_tensors
 from benchmarks.dataloading.workloads import (
     BATCH_SIZE,
@@ -93,7 +94,7 @@ class CollateArrow(ArrowBatchCollateFn):
 
     def __call__(self, batch: pa.Table) -> Any:
         """See ArrowBatchCollateFn."""
-        return to_tensors(process(batch, self._workload, None))
+        return to_tensors(process(flat_columns(batch), self._workload, None))
 
 
 class CollateNumpy(NumpyBatchCollateFn):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from benchmarks.dataloading.ahead import in_threads
 from benchmarks.dataloading.arrow_work import Arrays
 from benchmarks.dataloading.pieces import cut, to_tensors
-from benchmarks.dataloading.row_groups import Unit, list_units, make_piece, read_spam
+from benchmarks.dataloading.row_groups import Footers, Unit, list_units, make_piece, read_spam
 from benchmarks.dataloading.workloads import Workload
 from pipeline_runtime.batches import Batch
 
@@ -23,7 +23,8 @@ class ThreadsLoader:
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
-        self._units = list_units(workload)
+        self._footers = Footers()
+        self._units = list_units(workload, self._footers)
         self._spam = read_spam(workload)
 
     def batches(self) -> Iterator[Batch]:
@@ -31,7 +32,7 @@ class ThreadsLoader:
         return cut(map(to_tensors, in_threads(self._make, self._units, _NUM_THREADS)))
 
     def _make(self, unit: Unit) -> Arrays:
-        return make_piece(unit, self._workload, self._spam)
+        return make_piece(unit, self._workload, self._spam, self._footers)
 
     def profile(self) -> dict[str, float]:
         """Nothing is counted inside."""

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from benchmarks.dataloading.arrow_work import Arrays
 from benchmarks.dataloading.jobs import ROW_GROUPS, Tuning
 from benchmarks.dataloading.pieces import cut, pack, to_tensors, unpack
-from benchmarks.dataloading.row_groups import list_units, make_piece, read_spam
+from benchmarks.dataloading.row_groups import Footers, list_units, make_piece, read_spam
 from benchmarks.dataloading.workloads import Workload
 from pipeline_runtime.batches import Batch
 
@@ -37,7 +37,8 @@ class RowGroups:
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
-        self._units = list_units(workload)
+        self._footers = Footers()
+        self._units = list_units(workload, self._footers)
         self._spam = read_spam(workload)
 
     def pieces(self) -> Iterator[Arrays]:
@@ -46,7 +47,9 @@ class RowGroups:
         first, step = (worker.id, worker.num_workers) if worker else (0, 1)
         for unit in self._units[first::step]:
             # Without workers pyarrow's own threads are the only parallel ones.
-            yield make_piece(unit, self._workload, self._spam, threads=worker is None)
+            yield make_piece(
+                unit, self._workload, self._spam, self._footers, threads=worker is None
+            )
 
 
 class Shipped(IterableDataset[Any]):

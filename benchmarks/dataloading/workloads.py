@@ -50,6 +50,15 @@ NUM_BUCKETS: Final = 100_000
 HASH_SEED: Final = 0  # the spec's default
 UNKNOWN_TEXT: Final = "unknown"
 
+# What nested files hold once a request: the user's columns, and the request's own.
+REQUEST_KEY: Final = "request_id"
+ONCE: Final = frozenset(
+    {
+        *(REQUEST_KEY, SPAM_KEY, "user_age_days", *TEXTS),
+        *(SEQUENCE, "user_sequence_actions"),
+    }
+)
+
 HASHED: Final = (*CATEGORIES, *TEXTS)
 PLAIN_COLUMNS: Final = (
     *ROW_ID_COLUMNS,
@@ -61,6 +70,9 @@ PLAIN_COLUMNS: Final = (
 KEPT_COLUMNS: Final = (*ROW_ID_COLUMNS, "item_id", *DENSE)  # that heavy work hands on unchanged
 HEAVY_COLUMNS: Final = (*KEPT_COLUMNS, SEQUENCE, *HASHED, "label", "sample_weight")
 _HEAVY_INPUTS: Final = (SPAM_KEY, "clicked", "saves", "conversion_delay_hours")
+
+# The option by which Lastmile is fed by Ray Data, its plain path; all other feeds do without Ray.
+RAY_DATA: Final = ("feed", "rayData")
 
 # The same model at every level: columns that all three deliver.
 MODEL_CONFIG: Final[dict[str, Any]] = {
@@ -79,7 +91,7 @@ class Workload:
         root: folder of the sample data; relative paths are relative to the working directory.
         layout: of its files, one of `LAYOUTS`.
         form: of the batches, one of `FORMS`.
-        switched_off: planner options that Lastmile goes without, such as `fusion`.
+        options: `spec.pipelineOptions` that differ from the default; for Lastmile alone.
         where: rows of the table that are read, as `spec.dataset.where`; for Lastmile alone.
         shuffle: `spec.training.shuffle.unit`; for Lastmile alone.
     """
@@ -88,7 +100,7 @@ class Workload:
     root: str
     layout: str = "flat"
     form: str = "expanded"
-    switched_off: tuple[str, ...] = ()
+    options: tuple[tuple[str, bool | str], ...] = ()
     where: str | None = None
     shuffle: str = "none"
 
@@ -134,7 +146,7 @@ def build_experiment(workload: Workload) -> DatasetExperiment:
             "spec": {
                 "dataset": dataset,
                 "pipeline": _build_steps(workload.level),
-                "pipelineOptions": dict.fromkeys(workload.switched_off, False),
+                "pipelineOptions": dict(workload.options),
                 "training": training,
             },
         }

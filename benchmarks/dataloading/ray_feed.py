@@ -1,0 +1,25 @@
+"""Lastmile's plain path, Ray Data under the same stream: `pipelineOptions.feed: rayData`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.feed.base import Feed
+from pipeline_runtime.feed.data_config import OneTrainerDataConfig
+from pipeline_runtime.feed.ray_data import RayDataFeed, RayDataOptions, build_dataset
+from pipeline_runtime.plan import Plan
+from pipeline_runtime.plan.groups import Group
+
+
+def open_ray_feed(plan: Plan, groups: Sequence[Group], piece_rows: int) -> Feed:
+    """The feed of a single trainer, by the calls of `run.driver`; Ray is up."""
+    options = RayDataOptions(preserve_order=plan.preserve_order, broadcast=plan.broadcast)
+    dataset = build_dataset(plan.training, groups, piece_rows, options, _ignore)
+    shards = OneTrainerDataConfig().configure({"training": dataset}, world_size=1)
+    return RayDataFeed(shards[0]["training"])
+
+
+def _ignore(error: LastmileError) -> None:
+    """Ray raises the failure here too; there is no monitor to tell."""
+    del error
