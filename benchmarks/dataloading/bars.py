@@ -1,7 +1,7 @@
 """The bars: what the project holds itself to, and whether a run's figures meet them.
 
-A ratio meets its bar when the lower 95 % bound does, in a run of rounds and rows enough; seconds
-meet theirs by the median. A bar whose cell was not measured says so.
+A ratio meets its bar when the lower 95 % bound does; seconds meet theirs by the median. A bar whose
+cell was not measured says so, and a run of fewer rows or rounds than bars stand for is indicative.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ Document = dict[str, Any]
 WORKS: Final = ("none", "heavy")  # at which bars stand
 MIN_ROWS: Final = 10_000_000
 MIN_ROUNDS: Final = 7
+MAX_LOAD: Final = 0.5  # of the minute before: with more, other work takes a core at times
 
 _FLAT = ("flat", "expanded")
 _FLAT_DEDUPLICATED = ("flat", "deduplicated")

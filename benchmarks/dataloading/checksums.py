@@ -1,7 +1,6 @@
 """Sums over delivered tensors that are equal for equal rows, in whatever order and batches.
 
     identities  how many rows, and which: cheap enough to check every timed epoch
-    totals      a sum a column besides: reads every byte once
     proof       binds each value to its row, and each item of a list to its place: a checksum for
                 every column of hash(identity, value), over a whole epoch that is not timed
 
@@ -31,20 +30,6 @@ _INTEGER_OF: Mapping[str, Any] = {"f4": np.int32, "f8": np.int64}
 # A value's place in its list enters its hash by this odd factor (SplitMix64's increment).
 _PLACE = np.uint64(0x9E3779B97F4A7C15)
 _MAX_SHOWN = 5
-
-
-def totals_of(batch: Batch) -> Sums:
-    """Rows, identities and a sum a column; every tensor is read once, offsets included."""
-    sums = identities_of(batch)
-    for name, tensor in batch.items():
-        values = tensor.numpy()
-        if name.endswith(OFFSETS_SUFFIX):  # sums of offsets depend on the batches; lengths do not
-            sums[name] = int(np.diff(values).sum())
-        elif values.dtype == np.bool_:
-            sums[name] = int(np.count_nonzero(values))
-        else:
-            sums[name] = int(_as_integers(values).sum(dtype=np.int64)) % _MODULUS
-    return sums
 
 
 def identities_of(batch: Batch) -> Sums:

@@ -39,7 +39,7 @@ class Columns:
     request_of: Int64s | None = None
 
     def places(self, name: str, rows: Int64s | None) -> Any:
-        """Where the values of those rows are; None for all rows, or if all are as they should be."""
+        """Where the values of those rows are; None for all, as they are."""
         if self.request_of is None or name not in self.once:
             return rows
         return self.request_of if rows is None else self.request_of[rows]

@@ -50,8 +50,8 @@ def _compare(measured: Measured, level: str, subject: Contender, peer: Contender
         "peer_layout": peer.layout,
         "peer_form": peer.form,
         "peer_peak_memory_bytes": proofs[peer].peak_bytes,
-        "rows_per_second": _round(statistics.median(steady[0])),
-        "peer_rows_per_second": _round(statistics.median(steady[1])),
+        "rows_per_second": rounded(statistics.median(steady[0])),
+        "peer_rows_per_second": rounded(statistics.median(steady[1])),
         **_fields("epoch_ratio", pair_ratios(*whole)),
         "rounds": len(kept),
     }
@@ -59,8 +59,8 @@ def _compare(measured: Measured, level: str, subject: Contender, peer: Contender
 
 def _fields(name: str, ratio: Ratio) -> Document:
     bounds = {f"{name}_low": ratio.low, f"{name}_high": ratio.high}
-    rounded = {key: None if value is None else _round(value) for key, value in bounds.items()}
-    return {f"{name}_median": _round(ratio.median), **rounded}
+    known = {key: None if value is None else rounded(value) for key, value in bounds.items()}
+    return {f"{name}_median": rounded(ratio.median), **known}
 
 
 def epochs_of(rounds: Iterable[Round], contender: Contender) -> list[Epoch]:
@@ -90,6 +90,6 @@ def next_starts_of(epochs: Sequence[Epoch]) -> list[float]:
     return [seconds for seconds in found if seconds is not None]
 
 
-def _round(value: float) -> float:
+def rounded(value: float) -> float:
     """Four significant digits: more would only look exact."""
     return float(f"{value:.4g}")

@@ -1,4 +1,4 @@
-"""What is done with each batch: take it, touch it, train on it, or prove what is in it.
+"""What is done with each batch: take it, train on it, or prove what is in it.
 
 A consumer is made anew for every epoch, before the clock starts, and gives at the end the sums of
 `checksums` over all it took.
@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
-from benchmarks.dataloading.checksums import Sums, add_sums, identities_of, proof_of, totals_of
+from benchmarks.dataloading.checksums import Sums, add_sums, identities_of, proof_of
 from benchmarks.dataloading.workloads import MODEL_CONFIG, Workload, build_experiment
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
 
@@ -33,7 +33,7 @@ class Summing:
     """Adds up a function of each batch.
 
     With `identities_of` it only counts rows and adds up who they are, so that what is timed ends at
-    the tensors; with `totals_of` it reads every byte of them once.
+    the tensors; with `proof_of` it reads every value.
     """
 
     def __init__(self, sums_of: Callable[[Batch], Sums]) -> None:
@@ -87,7 +87,6 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 CONSUMERS: Mapping[str, Callable[[Workload], Consumer]] = {
     "take": lambda workload: Summing(identities_of),
-    "touch": lambda workload: Summing(totals_of),
     "train": Training,
     "prove": lambda workload: Summing(proof_of),
 }

@@ -2,8 +2,8 @@
 
 A DataLoader forks its workers, which is not safe beside the threads of Ray or of an engine, so
 loaders with and without them have processes of their own; all run the same code around the loader.
-Ray itself is up in one more process, from the first job that needs it on, and those with Ray join
-it. Jobs go down a pipe, one at a time, and epochs come back. While one process works the others wait.
+Ray is up in one more process from the first job that needs it on, and those with Ray join it. Jobs
+go down a pipe, one at a time, and epochs come back. While one process works the others wait.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final
+from dataclasses import dataclass, field, fields
+from typing import Final
 
 from benchmarks.dataloading.workloads import Workload
 
@@ -33,10 +33,6 @@ class Tuning:
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         changed = [f"{n} {v}" for n, v in found.items() if v != getattr(plain, n)]
         return ", ".join(changed) or "as it is"
-
-    def to_json(self) -> dict[str, Any]:
-        """As the results hold it."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

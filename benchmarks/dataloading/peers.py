@@ -141,13 +141,13 @@ def list_contenders(
 
 
 def choose_installed(names: Sequence[str] | None) -> tuple[str, ...]:
-    """The subject and the peers that take part, in their order.
+    """The subject and the peers that take part, in their order; others' libraries are missing.
 
     Args:
-        names: peers that somebody asked for; None for all whose libraries are installed.
+        names: peers that somebody asked for; None for all.
 
     Raises:
-        BenchmarkError: one that was asked for is unknown or not installed.
+        BenchmarkError: one that was asked for is unknown, or cannot do the work.
     """
     for name in names or ():
         if name not in COMPARED:
@@ -155,23 +155,19 @@ def choose_installed(names: Sequence[str] | None) -> tuple[str, ...]:
                 f"--peers: must be among {', '.join(COMPARED[1:])}, got {name!r}"
                 + (f": {UNABLE[name]}" if name in UNABLE else "")
             )
-        if not LOADERS[name].is_installed:
-            raise BenchmarkError(f"--peers: {name} is {describe_absence(name)}")
     chosen = COMPARED if names is None else (SUBJECT, *names)
     return tuple(name for name in COMPARED if name in chosen and LOADERS[name].is_installed)
 
 
-def describe_absence(name: str) -> str:
-    """Why a peer does not take part, where its library is missing."""
-    needs = LOADERS[name].needs
-    return f"not installed: pip install {needs[0]}" if needs else "left out by --peers"
-
-
 def describe_absent(chosen: Sequence[str]) -> dict[str, str]:
-    """Why each peer that is left out is left out."""
-    out = [name for name in COMPARED if name not in chosen]
-    reasons = {n: "left out by --peers" for n in out if LOADERS[n].is_installed}
-    return {n: reasons.get(n, describe_absence(n)) for n in out} | dict(UNABLE)
+    """Why each peer that does not take part does not."""
+    return {n: _why_absent(LOADERS[n]) for n in COMPARED if n not in chosen} | dict(UNABLE)
+
+
+def _why_absent(peer: Peer) -> str:
+    if peer.needs and not peer.is_installed:
+        return f"not installed: pip install {peer.needs[0]}"
+    return "left out by the options of this run"
 
 
 def describe_versions(chosen: Sequence[str]) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.dataloading.bars import MIN_ROUNDS, MIN_ROWS
 from benchmarks.dataloading.results import Document
 
 _THOUSAND = 1000
@@ -41,15 +40,11 @@ def _circumstances(results: Document) -> Iterator[str]:
     yield (
         f"{results['rows']:,} input rows, {results['rounds']} interleaved rounds. "
         f"{machine['processor']}, {machine['cores']} cores, {machine['memoryGiB']} GiB, "
-        f"{machine['system']}; load average {load} at the start and the end (other work ran beside "
-        f"it if the first is not near 0). {versions}."
+        f"{machine['system']}; load average {load} at the start and the end. {versions}."
     )
     yield ""
-    if results["quick"]:
-        yield "**A quick run: it proves that the loaders agree; its speeds mean nothing.**"
-        yield ""
-    elif results["rows"] < MIN_ROWS or results["rounds"] < MIN_ROUNDS:
-        yield f"**Bars stand for {MIN_ROWS:,} rows and {MIN_ROUNDS} rounds at least: a trial.**"
+    if results["indicative"]:
+        yield f"**Indicative, no measurement of bars: {'; '.join(results['indicative'])}.**"
         yield ""
 
 

@@ -9,11 +9,12 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.dataloading.bars import judge
+from benchmarks.dataloading.bars import MAX_LOAD, MIN_ROUNDS, MIN_ROWS, judge
 from benchmarks.dataloading.comparisons import (
     build_comparisons,
     epochs_of,
     next_starts_of,
+    rounded,
     starts_of,
 )
 from benchmarks.dataloading.epochs import Epoch
@@ -41,6 +42,7 @@ def build_results(measured: Measured, environment: Mapping[str, Any]) -> Documen
         "version": RESULTS_VERSION,
         "benchmark": "dataloading",
         "quick": settings.quick,
+        "indicative": _explain_indicative(measured, environment["loadAverage"]),
         **environment,
         "rows": settings.table.rows,
         "rounds": settings.rounds,
@@ -61,23 +63,34 @@ def build_results(measured: Measured, environment: Mapping[str, Any]) -> Documen
     }
 
 
+def _explain_indicative(measured: Measured, loads: Sequence[float]) -> list[str]:
+    """Why no bar can be said to be met or missed by this run; nothing if one can."""
+    settings = measured.settings
+    reasons = ["a quick run: its speeds mean nothing"] if settings.quick else []
+    if settings.table.rows < MIN_ROWS:
+        reasons.append(f"{settings.table.rows:,} rows of {MIN_ROWS:,}")
+    reasons += [
+        f"{level}: {len(found.kept)} rounds of {MIN_ROUNDS}"
+        for level, found in measured.rounds.items()
+        if len(found.kept) < MIN_ROUNDS
+    ]
+    if loads[0] > MAX_LOAD:
+        reasons.append(f"other work ran beside it: load average {loads[0]} at the start")
+    return reasons
+
+
 def spread(values: Iterable[float]) -> dict[str, float]:
     """Median, least and largest."""
     values = list(values)
     return {
-        "median": _round(statistics.median(values)),
-        "min": _round(min(values)),
-        "max": _round(max(values)),
+        "median": rounded(statistics.median(values)),
+        "min": rounded(min(values)),
+        "max": rounded(max(values)),
     }
 
 
 def _spread(values: Sequence[float]) -> dict[str, float] | None:
     return spread(values) if values else None
-
-
-def _round(value: float) -> float:
-    """Four significant digits: more would only look exact."""
-    return float(f"{value:.4g}")
 
 
 def _subjects(throughput: Sequence[Document]) -> dict[str, Document]:
@@ -93,7 +106,7 @@ def _calibration(level: str, rounds: Rounds) -> Document:
         "rounds": len(rounds.kept),
         "repeated": len(rounds.set_aside),
         "seconds": {
-            f"{floor.loader}, {floor.layout}": [_round(r.calibration[floor].seconds) for r in kept]
+            f"{floor.loader}, {floor.layout}": [rounded(r.calibration[floor].seconds) for r in kept]
             for kept in [rounds.kept]
             for floor in kept[0].calibration
         },
@@ -146,7 +159,7 @@ def _figures(epochs: Sequence[Epoch], rows_in: int) -> Document:
         "rowsOut": first.rows_out,
         "batches": first.batches,
         "bytesOut": None if first.job.loader in FLOORS else first.num_bytes,
-        "seconds": [_round(epoch.seconds) for epoch in epochs],
+        "seconds": [rounded(epoch.seconds) for epoch in epochs],
         "rowsPerSecond": spread(e.rows_per_second(rows_in) for e in epochs),
         "steadyRowsPerSecond": spread(e.steady_rows_per_second(rows_in) for e in epochs),
         "firstBatchSeconds": spread(e.first_batch_seconds for e in epochs),
@@ -163,7 +176,7 @@ def _cpu(epochs: Sequence[Epoch], rows_in: int) -> dict[str, float] | None:
 def _profile(epochs: Sequence[Epoch]) -> dict[str, float]:
     names = epochs[0].profile
     return {
-        name: _round(statistics.median(epoch.profile[name] for epoch in epochs)) for name in names
+        name: rounded(statistics.median(epoch.profile[name] for epoch in epochs)) for name in names
     }
 
 

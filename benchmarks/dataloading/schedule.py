@@ -24,9 +24,7 @@ from benchmarks.dataloading.jobs import Job, Tuning
 from benchmarks.dataloading.peers import (
     FLOORS,
     LOADERS,
-    ROOFLINE,
     SUBJECT,
-    TRAINED,
     Contender,
     list_contenders,
 )
@@ -37,8 +35,8 @@ from benchmarks.dataloading.settings import (
     SWITCHES,
     Measured,
     Settings,
-    Table,
 )
+from benchmarks.dataloading.tables import Table
 from benchmarks.dataloading.tuning import quick, tune
 from benchmarks.dataloading.workloads import Workload
 
@@ -70,12 +68,11 @@ def run_schedule(
         schedule.tune(level)
         schedule.prove(level)
         schedule.compare(level)
-    for level in settings.start_levels:
+    for level in settings.levels:
         schedule.start(level)
     for level in settings.train_levels:
         schedule.train(level)
-    if "heavy" in settings.levels:
-        schedule.ablate()
+    schedule.ablate()
     return schedule.measured
 
 
@@ -137,7 +134,8 @@ class _Schedule:
         epochs = {}
         for contender in contenders[turn:] + contenders[:turn]:
             job = self._job(contender, level, TAKE, settings.table)
-            epochs[contender] = self._run(replace(job, asks_again=True), settings.table)
+            asks_again = contender.loader in settings.starters
+            epochs[contender] = self._run(replace(job, asks_again=asks_again), settings.table)
         return Round(level=level, calibration=calibration, epochs=epochs)
 
     def start(self, level: str) -> None:
@@ -154,10 +152,9 @@ class _Schedule:
         """The model's training step on every batch of the small table."""
         settings = self._settings
         for _ in range(settings.rounds):
-            for contender in list_contenders(TRAINED, ("flat",), ("expanded",)):
-                if contender.loader in (*settings.loaders, ROOFLINE):
-                    job = self._job(contender, level, TRAIN, settings.small)
-                    self.measured.train.append(self._run(job, settings.small))
+            for contender in list_contenders(settings.trained, ("flat",), ("expanded",)):
+                job = self._job(contender, level, TRAIN, settings.small)
+                self.measured.train.append(self._run(job, settings.small))
 
     def ablate(self) -> None:
         """Lastmile without each of its optimisations, heavy work."""

@@ -10,6 +10,7 @@ from benchmarks.dataloading.epochs import Epoch
 from benchmarks.dataloading.jobs import Tuning
 from benchmarks.dataloading.peers import FLOORS, Contender, list_contenders
 from benchmarks.dataloading.rounds import Rounds
+from benchmarks.dataloading.tables import Table
 from benchmarks.dataloading.workloads import RAY_DATA
 
 # Half of the sample data's days, so that there is something for the planner to push down.
@@ -30,14 +31,6 @@ ABLATIONS = (ALL_ON, *SWITCHES, ROW_SHUFFLE_ON)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """A table of sample data, by the folder of each layout that it has been written in."""
-
-    roots: Mapping[str, str]
-    rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What is measured, and how often.
 
@@ -49,11 +42,11 @@ class Settings:
         layouts, forms, levels: the cells.
         rounds: that count, at each level.
         finals: how often the fastest settings of a peer run again.
-        starters: whose start is measured, in fresh processes.
-        starts: how often, at each of `start_levels`.
+        starters: whose start is measured, in fresh processes and of the next epoch.
+        starts: how often a fresh process starts, at each level.
         fresh_proofs: whether proofs run in fresh processes; else there is no memory of them.
-        train_levels: levels at which the model trains.
-        ablations: variants of Lastmile.
+        trained: who feeds the model, at each of `train_levels`.
+        ablations: variants of Lastmile, of heavy work.
         quick: whether speeds mean nothing.
     """
 
@@ -68,8 +61,8 @@ class Settings:
     finals: int
     starters: tuple[str, ...]
     starts: int
-    start_levels: tuple[str, ...]
     fresh_proofs: bool
+    trained: tuple[str, ...]
     train_levels: tuple[str, ...]
     ablations: tuple[str, ...]
     quick: bool

@@ -6,12 +6,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from benchmarks.dataloading import bars, peers
-from benchmarks.dataloading.command import write_results
+from benchmarks.dataloading.command import main, write_results
 from benchmarks.dataloading.comparisons import build_comparisons
 from benchmarks.dataloading.epochs import Epoch, Steady, find_steady
 from benchmarks.dataloading.errors import BenchmarkError, DisagreementError
@@ -21,7 +19,8 @@ from benchmarks.dataloading.ratios import pair_ratios
 from benchmarks.dataloading.results import build_results
 from benchmarks.dataloading.rounds import Round, measure_rounds
 from benchmarks.dataloading.schedule import run_schedule
-from benchmarks.dataloading.settings import Settings, Table
+from benchmarks.dataloading.settings import Settings
+from benchmarks.dataloading.tables import Table
 from benchmarks.dataloading.tuning import tune
 from benchmarks.dataloading.workloads import Workload
 
@@ -77,10 +76,10 @@ def make_settings(loaders: Sequence[str] = COMPARED, rounds: int = 1) -> Setting
         levels=("heavy",),
         rounds=rounds,
         finals=1,
-        starters=(SUBJECT,),
+        starters=tuple(loaders),
         starts=1,
-        start_levels=("heavy",),
         fresh_proofs=True,
+        trained=(SUBJECT, peers.ROOFLINE),
         train_levels=("heavy",),
         ablations=("all on",),
         quick=True,
@@ -174,6 +173,43 @@ def test_the_setting_that_is_faster_in_the_median_is_chosen() -> None:
     assert len(epochs) == 9
 
 
+# --- the command line -----------------------------------------------------------------------------
+
+
+def test_a_peer_that_is_not_installed_is_left_out_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    missing = Peer(host="x", opens=("x", "X"), needs=("duckdb", "no_such_module"))
+    monkeypatch.setattr(peers, "LOADERS", {**peers.LOADERS, "duckdb": missing})
+    chosen = peers.choose_installed(["duckdb", "threads"])
+    assert chosen == (SUBJECT, "threads")
+    absent = peers.describe_absent(chosen)
+    assert absent["duckdb"] == "not installed: pip install duckdb"
+    assert absent["ray-stock"] == "left out by the options of this run"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param(["--peers", "spark"], "--peers: must be among dataloader", id="unknown"),
+        pytest.param(["--peers", "tf.data"], "TensorFlow has no reader of Parquet", id="unable"),
+        pytest.param(["--forms", "deduplicated"], "must have a cell that Lastmile", id="no cell"),
+    ],
+)
+def test_an_option_that_cannot_be_met_is_refused(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--quick", *options]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["none,huge", ""])
+def test_an_unknown_level_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--work", text])
+    assert "--work: must be among none, light, heavy, got" in capsys.readouterr().err
+
+
 # --- the schedule ---------------------------------------------------------------------------------
 
 
@@ -188,7 +224,8 @@ def test_every_contender_goes_on_with_the_setting_that_was_best_for_it() -> None
     host = StandIn()
     measured = run_schedule(make_settings(["lastmile", "dataloader", "torchdata"]), host, be_silent)
     best = measured.best["heavy", Contender(loader="dataloader", layout="flat", form="expanded")]
-    timed = [job for job in host.jobs if job.asks_again and job.loader != SUBJECT]
+    flat = [job for job in host.jobs if job.workload.layout == "flat" and job.asks_again]
+    timed = [job for job in flat if job.loader != SUBJECT]
     assert [job.loader for job in timed] == ["dataloader", "torchdata"]
     assert {job.tuning for job in timed} == {best}
 
@@ -218,31 +255,6 @@ def floors() -> dict[str, Peer]:
     return {name: peers.LOADERS[name] for name in peers.FLOORS}
 
 
-# --- the peers' kernels ---------------------------------------------------------------------------
-
-
-def test_compiled_kernels_give_what_numpy_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks.dataloading import arrow_work
-
-    pytest.importorskip("numba")
-    ids = pa.array(np.random.default_rng(5).integers(-(2**62), 2**62, 5000))
-    lists = pa.array([[], [1], list(range(200)), [7] * 128] * 50, pa.list_(pa.int64())).slice(1)
-    rows = np.arange(0, len(lists), 3)
-
-    def everything() -> list[np.ndarray]:
-        return [
-            arrow_work.is_drawn(ids),
-            arrow_work.hash_ids(ids),
-            arrow_work.hash_ids(pa.array([-1, 5], pa.int8())),
-            arrow_work.pad_rows(lists, rows),
-        ]
-
-    compiled = everything()
-    monkeypatch.setattr(arrow_work, "numba_work", None)
-    for mine, plain in zip(compiled, everything(), strict=True):
-        np.testing.assert_array_equal(mine, plain)
-
-
 # --- what is written ------------------------------------------------------------------------------
 
 
@@ -250,11 +262,17 @@ def test_results_are_written_as_json_table_and_picture(tmp_path: Path) -> None:
     measured = run_schedule(make_settings(rounds=3), StandIn({SUBJECT: 0.5}), be_silent)
     machine = {"processor": "p", "cores": 2, "memoryGiB": 1, "system": "s"}
     environment = {"machine": machine, "command": "c", "commit": "d", "versions": {"ray": "1"}}
-    results = build_results(measured, environment | {"loadAverage": [0, 0]})
+    results = build_results(measured, environment | {"loadAverage": [3.5, 0]})
     text = write_results(results, tmp_path)
     found = json.loads((tmp_path / "dataloading.json").read_text())
     assert (found["rows"], found["rounds"], found["machine"]["cores"]) == (ROWS, 3, 2)
     assert {row["ratio_low"] for row in found["comparisons"]} == {2.0}
+    assert found["indicative"] == [
+        "a quick run: its speeds mean nothing",
+        "4 rows of 10,000,000",
+        "heavy: 3 rounds of 7",
+        "other work ran beside it: load average 3.5 at the start",
+    ]
     assert (
         "| flat files against stock Ray Data | heavy | ≥ 8 × | 2.00 × | 2.00 × | **no** |" in text
     )

@@ -1,0 +1,140 @@
+"""The options of the command line, and the settings and tables that they mean."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks.dataloading import peers
+from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.dataloading.settings import ABLATIONS, Settings
+from benchmarks.dataloading.tables import make_table
+from benchmarks.dataloading.workloads import FORMS, LAYOUTS, LEVELS
+
+DEFAULT_ROWS: Final = 10_000_000
+DEFAULT_ROUNDS: Final = 7
+# Settings are chosen on this many rows: enough for a steady state of seconds.
+TUNING_ROWS: Final = 1_000_000
+# Training takes two row groups' worth: a step costs far more than the rows it is made of, so more
+# of them would tell less of the loaders.
+SMALL_ROWS: Final = 32_768
+# The least and the most work; between them end to end is hardly told from noise.
+TRAIN_LEVELS: Final = ("none", "heavy")
+_FINALS: Final = 2
+_STARTS: Final = 3
+
+# A quick run brings the same rows to an end in a minute: whoever starts fast, and Ray Data once.
+QUICK_ROWS: Final = 20_000
+QUICK_LEVELS: Final = ("heavy",)
+QUICK_PEERS: Final = (peers.DATALOADER, "threads", "ray-stock", "duckdb")
+QUICK_TRAINED: Final = (peers.SUBJECT, peers.ROOFLINE)
+QUICK_ABLATIONS: Final = ("all on", "projection off", "fusion off")
+
+STARTS, TRAINING, ABLATION = "starts", "training", "ablation"
+PARTS: Final = (STARTS, TRAINING, ABLATION)
+
+
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line; exits with what is wrong with it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.dataloading",
+        description="Measure who brings the same rows to the same model fastest.",
+    )
+    add = parser.add_argument
+    add("--rows", type=_positive, metavar="N", help=f"input rows ({DEFAULT_ROWS:,})")
+    add("--rounds", type=_positive, metavar="N", help=f"rounds that count ({DEFAULT_ROUNDS})")
+    some = {"metavar": "A,B,…"}
+    add("--peers", type=_split, help="of " + ", ".join(peers.COMPARED[1:]) + " (all)", **some)
+    add("--work", type=_among(LEVELS), help=f"of {', '.join(LEVELS)} (all)", **some)
+    add("--layouts", type=_among(LAYOUTS), help="of the files: flat, nested (all)", **some)
+    add("--forms", type=_among(FORMS), help="of the batches (all)", **some)
+    add("--without", type=_among(PARTS), default=(), help=f"of {', '.join(PARTS)}", **some)
+    add("--output", type=Path, default=Path("benchmarks/results"), metavar="DIR")
+    add("--data", type=Path, default=Path("build"), metavar="DIR", help="folder for sample data")
+    add("--quick", action="store_true", help="tiny, once: do the loaders agree?")
+    return parser.parse_args(arguments)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text!r}")
+    return value
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _among(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """Parses a list of some of these, into their order."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        given = _split(text)
+        wrong = [name for name in given if name not in known]
+        if wrong or not given:
+            got = repr(wrong[0]) if wrong else "none"
+            raise argparse.ArgumentTypeError(f"must be among {', '.join(known)}, got {got}")
+        return tuple(name for name in known if name in given)
+
+    return parse
+
+
+def build_settings(options: argparse.Namespace) -> Settings:
+    """What is measured; makes the tables that are not there.
+
+    Raises:
+        BenchmarkError: a peer is unknown, or Lastmile brings none of the cells.
+    """
+    quick = options.quick
+    rows = options.rows or (QUICK_ROWS if quick else DEFAULT_ROWS)
+    loaders = peers.choose_installed(options.peers or (QUICK_PEERS if quick else None))
+    layouts, forms = options.layouts or LAYOUTS, options.forms or FORMS
+    levels = options.work or (QUICK_LEVELS if quick else LEVELS)
+    _check_cells(layouts, forms)
+    brought = {c.layout for c in peers.list_contenders(loaders, layouts, forms)}
+    trained = QUICK_TRAINED if quick else peers.TRAINED
+    measures_starts = STARTS not in options.without
+    return Settings(
+        table=make_table(options.data, rows, brought),
+        tuning_table=make_table(options.data, min(rows, TUNING_ROWS), brought),
+        small=make_table(options.data, min(rows, SMALL_ROWS)),
+        loaders=loaders,
+        layouts=layouts,
+        forms=forms,
+        levels=levels,
+        rounds=options.rounds or (1 if quick else DEFAULT_ROUNDS),
+        finals=0 if quick else _FINALS,
+        starters=((peers.SUBJECT,) if quick else loaders) if measures_starts else (),
+        starts=1 if quick else _STARTS,
+        fresh_proofs=not quick,
+        trained=tuple(name for name in trained if name in (*loaders, peers.ROOFLINE)),
+        train_levels=_train_levels(levels, options.without),
+        ablations=_ablations(levels, options.without, quick=quick),
+        quick=quick,
+    )
+
+
+def _train_levels(levels: Sequence[str], without: Sequence[str]) -> tuple[str, ...]:
+    if TRAINING in without:
+        return ()
+    return tuple(level for level in levels if level in TRAIN_LEVELS)
+
+
+def _ablations(levels: Sequence[str], without: Sequence[str], *, quick: bool) -> tuple[str, ...]:
+    """Only of heavy work: without any there is little to leave out."""
+    if ABLATION in without or "heavy" not in levels:
+        return ()
+    return QUICK_ABLATIONS if quick else ABLATIONS
+
+
+def _check_cells(layouts: Sequence[str], forms: Sequence[str]) -> None:
+    """Raise BenchmarkError if Lastmile brings none of these cells."""
+    if not peers.list_contenders([peers.SUBJECT], layouts, forms):
+        cells = "; ".join(", ".join(cell) for cell in peers.LOADERS[peers.SUBJECT].cells)
+        raise BenchmarkError(
+            f"--layouts, --forms: must have a cell that Lastmile brings ({cells}), got "
+            f"{', '.join(layouts)} and {', '.join(forms)}"
+        )

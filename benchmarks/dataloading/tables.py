@@ -1,0 +1,55 @@
+"""The tables of a benchmark: the same sample rows in the layouts that are measured, made once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.dataloading.workloads import ONCE, REQUEST_KEY, sample_options
+from pipeline_runtime.config import ParquetSource
+from pipeline_runtime.convert import ConversionOptions, convert_table
+from pipeline_runtime.sample_data import write_sample_data
+from pipeline_runtime.sources import open_location, open_parquet
+
+# `make run` makes as many, and keeps them in a folder of its own.
+SAMPLE_ROWS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of sample data, by the folder of each layout that it has been written in."""
+
+    roots: Mapping[str, str]
+    rows: int
+
+
+def make_table(data: Path, rows: int, layouts: Collection[str] = ("flat",)) -> Table:
+    """Sample data with so many rows below a folder, where it is kept for later runs."""
+    flat = data / "data" if rows == SAMPLE_ROWS else data / f"benchmark-{rows}"
+    write_sample_data(flat, sample_options(rows))
+    roots = {"flat": str(flat)}
+    if "nested" in layouts:
+        nested = data / f"benchmark-{rows}-nested"
+        _convert(flat, nested)
+        roots["nested"] = str(nested)
+    return Table(roots=roots, rows=rows)
+
+
+def _convert(flat: Path, nested: Path) -> None:
+    """The same rows nested by request, as `lastmile convert` writes them; side tables beside."""
+    if nested.exists():  # it takes its name when it is whole
+        return
+    made = nested.with_name(f".{nested.name}")
+    shutil.rmtree(made, ignore_errors=True)
+    shutil.copytree(flat / "spam_users", made / "spam_users")
+    options = ConversionOptions(
+        request_key=REQUEST_KEY,
+        request_columns=tuple(sorted(ONCE - {REQUEST_KEY})),
+        has_row_key=True,
+    )
+    table = open_parquet(ParquetSource(uri=str(flat / "impressions")), "")
+    convert_table(table, open_location(str(made / "impressions"), ""), options)
+    made.rename(nested)

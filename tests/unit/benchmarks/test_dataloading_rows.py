@@ -1,0 +1,105 @@
+"""How the benchmark of loaders sees that rows are equal, and that peers work as numpy does."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from benchmarks.dataloading import arrow_work
+from benchmarks.dataloading.checksums import check_agreement, proof_of
+from benchmarks.dataloading.errors import DisagreementError
+from benchmarks.dataloading.pieces import cut
+from pipeline_runtime.batches import Batch
+
+# --- the peers' kernels ---------------------------------------------------------------------------
+
+
+def test_compiled_kernels_give_what_numpy_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    ids = pa.array(np.random.default_rng(5).integers(-(2**62), 2**62, 5000))
+    lists = pa.array([[], [1], list(range(-100, 100)), [7] * 120] * 50, pa.list_(pa.int64())).slice(
+        1
+    )
+    rows = np.arange(0, len(lists), 3)
+
+    def everything() -> list[np.ndarray]:
+        return [
+            arrow_work.is_drawn(ids),
+            arrow_work.hash_ids(ids),
+            arrow_work.hash_ids(pa.array([-1, 5], pa.int8())),
+            arrow_work.pad_rows(lists, rows),
+            *arrow_work.take_lists(lists, rows),
+            *arrow_work.take_lists(lists.cast(pa.list_(pa.int8())), rows),
+        ]
+
+    compiled = everything()
+    monkeypatch.setattr(arrow_work, "numba_work", None)
+    for mine, plain in zip(compiled, everything(), strict=True):
+        np.testing.assert_array_equal(mine, plain)
+
+
+# --- equal rows -----------------------------------------------------------------------------------
+
+
+def make_batch() -> Batch:
+    """Four rows with a number, a fixed-size list and a ragged one."""
+    return {
+        "request_id": torch.tensor([1, 1, 2, 2]),
+        "position": torch.tensor([0, 1, 0, 1], dtype=torch.int8),
+        "dense": torch.tensor([0.5, float("nan"), 2.0, -1.0]),
+        "padded": torch.tensor([[1, 2], [3, 0], [4, 5], [0, 0]]),
+        "ragged.values": torch.tensor([7, 8, 9]),
+        "ragged.offsets": torch.tensor([0, 2, 2, 3, 3]),
+        "row_weight": torch.ones(4),
+    }
+
+
+def with_column(name: str, values: list[Any]) -> Batch:
+    batch = make_batch()
+    return {**batch, name: torch.tensor(values, dtype=batch[name].dtype)}
+
+
+def reversed_rows() -> Batch:
+    batch = {n: t.flip(0) for n, t in make_batch().items() if not n.startswith("ragged")}
+    ragged = {
+        "ragged.values": torch.tensor([9, 7, 8]),
+        "ragged.offsets": torch.tensor([0, 0, 1, 1, 3]),
+    }
+    return batch | ragged
+
+
+def test_checksums_do_not_depend_on_the_order_of_rows() -> None:
+    check_agreement("test", {"one": proof_of(make_batch()), "other": proof_of(reversed_rows())})
+
+
+@pytest.mark.parametrize(
+    ("batch", "column"),
+    [
+        pytest.param(with_column("dense", [0.5, 0.0, 2.0, -1.0]), "dense", id="a lost null"),
+        pytest.param(
+            with_column("dense", [2.0, float("nan"), 0.5, -1.0]), "dense", id="two values swapped"
+        ),
+        pytest.param(
+            with_column("padded", [[2, 1], [3, 0], [4, 5], [0, 0]]),
+            "padded",
+            id="items of a list in another order",
+        ),
+        pytest.param(
+            with_column("ragged.offsets", [0, 1, 2, 3, 3]), "ragged", id="an item in another list"
+        ),
+        pytest.param(
+            with_column("request_id", [1, 1, 2, 3]), "identities", id="another row's identity"
+        ),
+    ],
+)
+def test_a_corrupted_batch_is_refused_by_the_column_that_differs(batch: Batch, column: str) -> None:
+    good = proof_of(make_batch())
+    with pytest.raises(DisagreementError, match=rf"bad differs from good in .*'{column}'"):
+        check_agreement("heavy work", {"good": good, "bad": proof_of(batch)})
+
+
+def test_batches_are_cut_to_size_whatever_the_pieces() -> None:
+    pieces = [{"row_weight": torch.ones(rows)} for rows in (0, 4000, 97, 0, 8192, 3)]
+    assert [len(batch["row_weight"]) for batch in cut(pieces)] == [4096, 4096, 4096, 4]
