@@ -41,9 +41,10 @@ def draw(results: Document, path: Path) -> None:
 
 
 def _title(results: Document) -> str:
+    kind = "indicative: " if results["indicative"] else ""
     return (
-        f"{results['rows']:,} rows, {results['machine']['cores']} cores, {results['rounds']} "
-        "interleaved rounds"
+        f"{kind}{results['rows']:,} rows, {results['machine']['cores']} cores, "
+        f"{results['rounds']} interleaved rounds"
     )
 
 
