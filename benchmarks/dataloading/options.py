@@ -30,7 +30,7 @@ QUICK_ROWS: Final = 20_000
 QUICK_LEVELS: Final = ("heavy",)
 QUICK_PEERS: Final = (peers.DATALOADER, "threads", "ray-stock", "duckdb")
 QUICK_TRAINED: Final = (peers.SUBJECT, peers.ROOFLINE)
-QUICK_ABLATIONS: Final = ("all on", "projection off", "fusion off")
+QUICK_ABLATIONS: Final = ("all on", "projection off", "kernels off")
 
 STARTS, TRAINING, ABLATION = "starts", "training", "ablation"
 PARTS: Final = (STARTS, TRAINING, ABLATION)

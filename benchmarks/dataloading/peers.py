@@ -17,7 +17,7 @@ from typing import Any, Final
 from benchmarks.dataloading import tuning
 from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.dataloading.jobs import Job, Tuning
-from benchmarks.dataloading.workloads import FORMS, LAYOUTS, RAY_DATA
+from benchmarks.dataloading.workloads import FORMS, LAYOUTS
 
 SUBJECT: Final = "lastmile"
 DATALOADER: Final = "dataloader"
@@ -96,8 +96,8 @@ LOADERS: Final[Mapping[str, Peer]] = {
         needs=("datasets", "datasets"),
         tuned_like=DATALOADER,
     ),
-    FLOOR: Peer(host=FLOOR, opens=("floor_loader", "FloorLoader"), cells=FILES),
-    ONE_THREAD_FLOOR: Peer(host=FLOOR, opens=("floor_loader", "OneThreadFloor"), cells=FILES),
+    FLOOR: Peer(host="threads", opens=("floor_loader", "FloorLoader"), cells=FILES),
+    ONE_THREAD_FLOOR: Peer(host="threads", opens=("floor_loader", "OneThreadFloor"), cells=FILES),
     ROOFLINE: Peer(host=PLAIN, opens=("frozen", "Frozen")),
 }
 # Decoding alone, before each round; and what a step costs without any loading, when training.
@@ -185,8 +185,8 @@ def _version(package: str) -> str | None:
 
 
 def host_of(job: Job) -> str:
-    """The process that a job runs in: the loader's own, or one with Ray if the subject asks it."""
-    return RAY if RAY_DATA in job.workload.options else LOADERS[job.loader].host
+    """The process that a job runs in: the loader's own, or one with Ray if its options ask it."""
+    return RAY if job.workload.needs_ray else LOADERS[job.loader].host
 
 
 def opener_of(job: Job) -> Callable[[], Any]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import ray
+
+from benchmarks.dataloading.errors import BenchmarkError
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.base import Feed
 from pipeline_runtime.feed.data_config import OneTrainerDataConfig
@@ -13,7 +16,12 @@ from pipeline_runtime.plan.groups import Group
 
 
 def open_ray_feed(plan: Plan, groups: Sequence[Group], piece_rows: int) -> Feed:
-    """The feed of a single trainer, by the calls of `run.driver`; Ray is up."""
+    """The feed of a single trainer, by the calls of `run.driver`.
+
+    Raises BenchmarkError if Ray is not up: Ray Data would start one, on the clock.
+    """
+    if not ray.is_initialized():
+        raise BenchmarkError(f"{plan.feed.reason}: must run where Ray is up, see `needs_ray`")
     options = RayDataOptions(preserve_order=plan.preserve_order, broadcast=plan.broadcast)
     dataset = build_dataset(plan.training, groups, piece_rows, options, _ignore)
     shards = OneTrainerDataConfig().configure({"training": dataset}, world_size=1)

@@ -146,7 +146,7 @@ class _Schedule:
                 job = self._job(contender, level, TAKE, settings.table)
                 epoch = self._hosts.run_fresh(replace(job, until_first_batch=True))
                 self.measured.starts.append((contender, epoch))
-                self._say(f"start {level:5} {contender.loader}: {epoch.cold_seconds:.2f} s")
+                self._say(f"start {level:5} {_name(job)}: {epoch.cold_seconds:.2f} s")
 
     def train(self, level: str) -> None:
         """The model's training step on every batch of the small table."""
@@ -186,7 +186,7 @@ class _Schedule:
 
     def _check(self, epoch: Epoch, table: Table, name: str | None = None) -> Epoch:
         job, work = epoch.job, epoch.job.workload
-        name = name or job.loader
+        name = name or _name(job)
         # Who only decodes delivers all rows, whatever is done with them later.
         key = (work.level, job.loader in FLOORS, table.rows, work.where, job.consumer)
         first, sums = self._first.setdefault(key, (name, epoch.sums))
@@ -197,6 +197,10 @@ class _Schedule:
             f"{epoch.seconds:.2f} s, first batch after {epoch.first_batch_seconds:.2f} s"
         )
         return epoch
+
+
+def _name(job: Job) -> str:
+    return job.loader if job.workload.layout == "flat" else f"{job.loader}, {job.workload.layout}"
 
 
 def _without(workload: Workload, variant: str) -> Workload:

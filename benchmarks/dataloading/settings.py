@@ -11,7 +11,7 @@ from benchmarks.dataloading.jobs import Tuning
 from benchmarks.dataloading.peers import FLOORS, Contender, list_contenders
 from benchmarks.dataloading.rounds import Rounds
 from benchmarks.dataloading.tables import Table
-from benchmarks.dataloading.workloads import RAY_DATA
+from benchmarks.dataloading.workloads import FUSION_OFF, RAY_DATA
 
 # Half of the sample data's days, so that there is something for the planner to push down.
 ABLATION_WHERE = "day >= '2026-01-05'"
@@ -22,7 +22,7 @@ ROW_SHUFFLE_ON = "row shuffle on"
 SWITCHES: Final[Mapping[str, tuple[str, bool | str]]] = {
     "pushdown off": ("pushdown", False),
     "projection off": ("projection", False),
-    "fusion off": ("fusion", False),
+    "fusion off": FUSION_OFF,
     "kernels off": ("kernels", False),
     "broadcast off": ("broadcast", False),
     "readers off": RAY_DATA,

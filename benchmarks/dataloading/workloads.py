@@ -71,8 +71,9 @@ KEPT_COLUMNS: Final = (*ROW_ID_COLUMNS, "item_id", *DENSE)  # that heavy work ha
 HEAVY_COLUMNS: Final = (*KEPT_COLUMNS, SEQUENCE, *HASHED, "label", "sample_weight")
 _HEAVY_INPUTS: Final = (SPAM_KEY, "clicked", "saves", "conversion_delay_hours")
 
-# The option by which Lastmile is fed by Ray Data, its plain path; all other feeds do without Ray.
+# Options with which Lastmile is fed by Ray Data, its plain path; all others do without Ray.
 RAY_DATA: Final = ("feed", "rayData")
+FUSION_OFF: Final = ("fusion", False)  # each step in tasks of its own
 
 # The same model at every level: columns that all three deliver.
 MODEL_CONFIG: Final[dict[str, Any]] = {
@@ -115,6 +116,11 @@ class Workload:
         if self.level != "heavy":
             return PLAIN_COLUMNS
         return (*KEPT_COLUMNS, SEQUENCE, *HASHED, *_HEAVY_INPUTS, ROW_KEY)
+
+    @property
+    def needs_ray(self) -> bool:
+        """Whether Lastmile runs it by Ray."""
+        return RAY_DATA in self.options or FUSION_OFF in self.options
 
     @property
     def label_column(self) -> str:

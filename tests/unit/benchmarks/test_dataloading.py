@@ -19,10 +19,11 @@ from benchmarks.dataloading.ratios import pair_ratios
 from benchmarks.dataloading.results import build_results
 from benchmarks.dataloading.rounds import Round, measure_rounds
 from benchmarks.dataloading.schedule import run_schedule
-from benchmarks.dataloading.settings import Settings
-from benchmarks.dataloading.tables import Table
+from benchmarks.dataloading.settings import ALL_ON, SWITCHES, Settings
+from benchmarks.dataloading.tables import Table, make_table
 from benchmarks.dataloading.tuning import tune
-from benchmarks.dataloading.workloads import Workload
+from benchmarks.dataloading.workloads import Workload, build_experiment
+from pipeline_runtime.plan import build_plan
 
 ROWS = 4
 FLOOR = Contender(loader=peers.FLOOR, layout="flat", form="expanded")
@@ -208,6 +209,19 @@ def test_an_unknown_level_is_refused(text: str, capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         main(["--work", text])
     assert "--work: must be among none, light, heavy, got" in capsys.readouterr().err
+
+
+# --- the subject ----------------------------------------------------------------------------------
+
+
+def test_ray_is_up_for_just_those_variants_that_it_feeds(tmp_path: Path) -> None:
+    table = make_table(tmp_path, 2000)
+    for variant in (ALL_ON, *SWITCHES):
+        options = (SWITCHES[variant],) if variant in SWITCHES else ()
+        workload = Workload(level="heavy", root=table.roots["flat"], options=options)
+        feed = build_plan(build_experiment(workload), workload.root).feed
+        assert workload.needs_ray == (feed.engine == "rayData"), variant
+        assert workload.needs_ray != feed.may_be_threads, variant
 
 
 # --- the schedule ---------------------------------------------------------------------------------
