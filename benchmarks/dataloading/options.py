@@ -44,6 +44,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--rows", type=_positive, metavar="N", help=f"input rows ({DEFAULT_ROWS:,})")
+    tuning = f"rows on which peers are tuned ({TUNING_ROWS:,})"
+    add("--tuning-rows", type=_positive, metavar="N", default=TUNING_ROWS, help=tuning)
     add("--rounds", type=_positive, metavar="N", help=f"rounds that count ({DEFAULT_ROUNDS})")
     some = {"metavar": "A,B,…"}
     add("--peers", type=_split, help="of " + ", ".join(peers.COMPARED[1:]) + " (all)", **some)
@@ -99,7 +101,7 @@ def build_settings(options: argparse.Namespace) -> Settings:
     measures_starts = STARTS not in options.without
     return Settings(
         table=make_table(options.data, rows, brought),
-        tuning_table=make_table(options.data, min(rows, TUNING_ROWS), brought),
+        tuning_table=make_table(options.data, min(rows, options.tuning_rows), brought),
         small=make_table(options.data, min(rows, SMALL_ROWS)),
         loaders=loaders,
         layouts=layouts,
