@@ -21,6 +21,7 @@ class DuckdbLoader:
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self._connection = duckdb.connect()
+        self._connection.execute("set enable_progress_bar = false")
         self._connection.execute("set preserve_insertion_order = false")
         self._connection.execute(f"set streaming_buffer_size = '{_STREAM_BUFFER}'")
 

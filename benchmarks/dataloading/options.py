@@ -47,6 +47,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     tuning = f"rows on which peers are tuned ({TUNING_ROWS:,})"
     add("--tuning-rows", type=_positive, metavar="N", default=TUNING_ROWS, help=tuning)
     add("--rounds", type=_positive, metavar="N", help=f"rounds that count ({DEFAULT_ROUNDS})")
+    keeps = "rounds count whatever their calibration: for a machine that is never calm"
+    add("--keep-all-rounds", action="store_true", help=keeps)
     some = {"metavar": "A,B,…"}
     add("--peers", type=_split, help="of " + ", ".join(peers.COMPARED[1:]) + " (all)", **some)
     add("--work", type=_among(LEVELS), help=f"of {', '.join(LEVELS)} (all)", **some)
@@ -108,6 +110,7 @@ def build_settings(options: argparse.Namespace) -> Settings:
         forms=forms,
         levels=levels,
         rounds=options.rounds or (1 if quick else DEFAULT_ROUNDS),
+        keeps_all_rounds=options.keep_all_rounds or quick,
         finals=0 if quick else _FINALS,
         starters=((peers.SUBJECT,) if quick else loaders) if measures_starts else (),
         starts=1 if quick else _STARTS,

@@ -74,6 +74,8 @@ def _explain_indicative(measured: Measured, loads: Sequence[float]) -> list[str]
         for level, found in measured.rounds.items()
         if len(found.kept) < MIN_ROUNDS
     ]
+    if settings.keeps_all_rounds and not settings.quick:
+        reasons.append("rounds counted whatever their calibration")
     if loads[0] > MAX_LOAD:
         reasons.append(f"other work ran beside it: load average {loads[0]} at the start")
     return reasons

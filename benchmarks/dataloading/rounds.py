@@ -36,16 +36,21 @@ class Rounds:
     set_aside: list[Round]
 
 
-def measure_rounds(measure: Callable[[int], Round], wanted: int) -> Rounds:
+def measure_rounds(
+    measure: Callable[[int], Round], wanted: int, *, keeps_all: bool = False
+) -> Rounds:
     """Measure rounds until so many count.
 
     Args:
         measure: one round; takes its index.
         wanted: rounds that shall count; fewer do if the machine is hardly ever calm.
+        keeps_all: whether rounds count whatever their calibration.
 
     Raises:
         BenchmarkError: no round counts.
     """
+    if keeps_all:
+        return Rounds(kept=[measure(index) for index in range(wanted)], set_aside=[])
     rounds: list[Round] = []
     while len(rounds) < wanted * _MAX_TRIES_A_ROUND:
         rounds.append(measure(len(rounds)))

@@ -120,7 +120,9 @@ class _Schedule:
     def compare(self, level: str) -> None:
         """The rounds of a level."""
         self.measured.rounds[level] = measure_rounds(
-            partial(self._measure_round, level), self._settings.rounds
+            partial(self._measure_round, level),
+            self._settings.rounds,
+            keeps_all=self._settings.keeps_all_rounds,
         )
 
     def _measure_round(self, level: str, index: int) -> Round:

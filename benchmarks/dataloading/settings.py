@@ -41,6 +41,7 @@ class Settings:
         loaders: who is compared, the subject first.
         layouts, forms, levels: the cells.
         rounds: that count, at each level.
+        keeps_all_rounds: whether they do whatever their calibration.
         finals: how often the fastest settings of a peer run again.
         starters: whose start is measured, in fresh processes and of the next epoch.
         starts: how often a fresh process starts, at each level.
@@ -58,6 +59,7 @@ class Settings:
     forms: tuple[str, ...]
     levels: tuple[str, ...]
     rounds: int
+    keeps_all_rounds: bool
     finals: int
     starters: tuple[str, ...]
     starts: int

@@ -76,6 +76,7 @@ def make_settings(loaders: Sequence[str] = COMPARED, rounds: int = 1) -> Setting
         forms=("expanded", "deduplicated"),
         levels=("heavy",),
         rounds=rounds,
+        keeps_all_rounds=False,
         finals=1,
         starters=tuple(loaders),
         starts=1,
@@ -152,6 +153,11 @@ def test_a_round_after_a_calibration_far_off_is_repeated_and_counted() -> None:
 def test_a_machine_that_is_hardly_ever_calm_ends_the_rounds() -> None:
     found = measure_rounds(partial(measure, [1.0, 2.0, 4.2, 4.0, 8.0, 16.0]), 2)
     assert [r.calibration[FLOOR].seconds for r in found.kept] == [4.2, 4.0]
+
+
+def test_all_rounds_count_if_they_shall() -> None:
+    found = measure_rounds(partial(measure, [1.0, 2.0, 4.0]), 2, keeps_all=True)
+    assert (len(found.kept), found.set_aside) == (2, [])
 
 
 def test_a_machine_that_is_never_calm_is_refused() -> None:
