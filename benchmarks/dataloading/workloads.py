@@ -140,6 +140,7 @@ def build_experiment(workload: Workload) -> DatasetExperiment:
         "batchSize": BATCH_SIZE,
         "columns": list(workload.columns),
         "labelColumn": workload.label_column,
+        "deduplicated": workload.form == "deduplicated",
         "shuffle": {"unit": workload.shuffle},
     }
     if workload.weight_column:
