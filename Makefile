@@ -8,7 +8,7 @@ ROWS ?= 1000000
 NODE := simulated
 ARGS ?=
 
-.PHONY: bench-table-size help setup lock test-tools run sample-data bench test test-unit lint lint-types format crd clean
+.PHONY: bench-deduplication bench-table-size help setup lock test-tools run sample-data bench test test-unit lint lint-types format crd clean
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -81,6 +81,9 @@ sample-data: setup ## Make the sample data in build/data (ROWS=1000000)
 
 bench: setup ## Measure what the README claims about loading data (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.dataloading $(ARGS)
+
+bench-deduplication: setup ## Measure what it gains to keep a request's columns once
+	$(BIN)/python -m benchmarks.deduplication $(ARGS)
 
 bench-table-size: setup ## Measure whether a larger table starts later or needs more memory
 	$(BIN)/python -m benchmarks.table_size $(ARGS)

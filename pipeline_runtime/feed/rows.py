@@ -60,8 +60,9 @@ class Rows:
         """All rows of a table; `kernels` as in `take_rows`."""
         if isinstance(table, NestedRows):
             rows = cls.of(table.impressions, kernels=kernels)
-            rows.requests = cls.of(table.requests, kernels=kernels)
-            rows.codes = table.codes
+            if table.requests.num_columns:
+                rows.requests = cls.of(table.requests, kernels=kernels)
+                rows.codes = table.codes
             return rows
         pairs = zip(table.schema, table.columns, strict=True)
         return cls(

@@ -146,9 +146,11 @@ def _with_row_hash(
         return rows.select(list(stream.read_columns)).append_column(ROW_HASH_COLUMN, column)
     once, each = rows.requests.schema.names, rows.impressions.schema.names
     impressions = rows.impressions.select([n for n in stream.read_columns if n in each])
+    schema = impressions.schema.append(pa.field(ROW_HASH_COLUMN, column.type))
     return NestedRows(
         requests=rows.requests.select([n for n in stream.read_columns if n in once]),
-        impressions=impressions.append_column(ROW_HASH_COLUMN, column),
+        # Not by append_column: without a column a table forgets how many rows it has.
+        impressions=pa.Table.from_arrays([*impressions.columns, column], schema=schema),
         counts=rows.counts,
     )
 

@@ -270,6 +270,8 @@ class _Stream:
         sharing = choose_sharing(
             self.spec.dataset, self.table, read_columns, deduplication=options.deduplication
         )
+        stages = _fuse(_annotate(steps, push, after), fusion=options.fusion)
+        is_apart = any(stage.steps for stage in stages[1:])  # rows between tasks are flat
         return StreamPlan(
             role=role,
             table=self.table,
@@ -277,7 +279,7 @@ class _Stream:
             pushed=push.texts if options.pushdown else (),
             read_columns=read_columns,
             identity=self._identity(),
-            stages=_fuse(_annotate(steps, push, after), fusion=options.fusion),
+            stages=stages,
             output_schema=self._output_schema(steps),
             shuffle=training.shuffle if role == "training" else _IN_ORDER,
             request_key=key,
@@ -285,7 +287,7 @@ class _Stream:
             max_rows_per_block=options.rows_per_block,
             kernels=options.kernels,
             sharing=sharing,
-            request_columns=self._request_columns(steps, sharing),
+            request_columns=() if is_apart else self._request_columns(steps, sharing),
         )
 
     def _request_columns(self, steps: Sequence[PlannedStep], sharing: Sharing) -> tuple[str, ...]:

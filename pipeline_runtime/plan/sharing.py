@@ -24,11 +24,11 @@ def choose_sharing(
     if not deduplication:
         reason = "a request's columns repeated at the read, since pipelineOptions.deduplication is"
         return Sharing(is_on=False, reason=f"{reason} false")
+    stored = tuple(name for name in read_columns if name in table.request_columns)
     declared = set(dataset.request_columns or ())
-    columns = tuple(name for name in read_columns if name in declared)
-    if dataset.request_key is None or not columns:
-        once = tuple(name for name in read_columns if name in table.request_columns)
-        return Sharing(is_on=True, columns=once)
+    columns = tuple(n for n in read_columns if n in declared and _is_known(schema.field(n).type))
+    if stored or dataset.request_key is None or not columns:
+        return Sharing(is_on=True, columns=stored)
     if not any(_is_wide(schema.field(name).type) for name in columns):
         reason = "requests are not looked for: of their columns only numbers are read"
         return Sharing(is_on=True, reason=reason)
@@ -54,6 +54,15 @@ def shared_after(transforms: Sequence[Transform], shared: Collection[str]) -> fr
             left -= transform.outputs
         left &= frozenset(transform.output_schema.names)
     return left
+
+
+def _is_known(data_type: pa.DataType) -> bool:
+    """Whether Arrow can compare and pick its values: it cannot those of views."""
+    lists = (pa.types.is_list_view, pa.types.is_large_list_view)
+    texts = (pa.types.is_string_view, pa.types.is_binary_view)
+    below = [data_type.field(i).type for i in range(data_type.num_fields)]
+    is_view = any(test(data_type) for test in (*lists, *texts))
+    return not is_view and all(map(_is_known, below))
 
 
 def _is_wide(data_type: pa.DataType) -> bool:

@@ -97,7 +97,8 @@ class Map(BoundStep):
     def __call__(self, table: pa.Table) -> pa.Table:
         function = load_function(self.function)
         batch_format = FORMATS[self.format]
-        seen = [name for name in table.schema.names if self._sees(name)]
+        internal = [name for name in table.schema.names if is_internal(name)]
+        seen = [*self.given, *(internal if self.changes_rows else ())]
         result = function(batch_format.to_batch(table.select(seen)), **self.options)
         try:
             rows = batch_format.to_table(result, {f.name: f.type for f in self.returned})
@@ -111,10 +112,6 @@ class Map(BoundStep):
         for name in self.returned.names:
             kept = set_column(kept, name, rows.column(name))
         return kept
-
-    def _sees(self, name: str) -> bool:
-        """Lastmile's own columns are hidden, unless the function must carry them."""
-        return name in self.given or (self.changes_rows and is_internal(name))
 
     def _check(self, rows: pa.Table, table: pa.Table) -> None:
         names = rows.schema.names

@@ -75,8 +75,7 @@ class Weight(BoundStep):
             row = int(np.flatnonzero(wrong)[0])
             raise StepError(
                 f"weight.by: a weight must be finite and not negative, got {float(weights[row])!r} "
-                f"for {self.column!r} = {self.by.text} in row {row} of the block "
-                f"({int(wrong.sum())} such rows); filter those rows or guard the expression"
+                f"for {self.column!r} = {self.by.text}; filter those rows or guard the expression"
             )
 
 

@@ -137,6 +137,12 @@ def test_entrypoints_get_a_value_a_row_unless_they_ask(folder: str) -> None:
     assert plan_of(uri).request_columns  # the built-in one
     assert not plan_of(uri, entrypoint="my_model:train").request_columns
     assert plan_of(uri, entrypoint="my_model:train", deduplicated=True).request_columns
+    # A nested table needs no declaration, and holds more once than this one names.
+    narrow = Pipeline.read_parquet(uri, request_key="request", request_columns=["age"])
+    plan = build_plan(narrow.experiment("requests", columns=["age", "history", "item"]), "")
+    assert plan.training.request_columns == ("age", "history")
+    apart = pipeline_of(uri).with_options(fusion=False).experiment("requests", columns=COLUMNS)
+    assert build_plan(apart, "").training.request_columns == ()
     text = explain(build_plan(pipeline_of(uri).experiment("requests", columns=COLUMNS), ""))
     assert "batches of 7 columns (country, age, history, padded once a request)" in text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -35,6 +36,9 @@ import pyarrow.compute as pc
 
 def rank_of(table):
     return table.append_column("rank", pa.array(range(table.num_rows), pa.int64()))
+
+def first(table):
+    return table.append_column("first", table.column(0).cast("string"))
 
 def odd(table):
     return table.filter(pc.equal(pc.bit_wise_and(table["id"], 1), 1))
@@ -70,6 +74,9 @@ STORIES: dict[str, Story] = {
     "a function over the rows of a shared column": lambda base, folder: base.filter("id > 3").map(
         "shared_rows_module:rank_of", input_columns=["user"]
     ),
+    "a function that takes the first column": lambda base, folder: base.map(
+        "shared_rows_module:first", output_columns={"first": "string"}
+    ),
     "a function that drops rows": lambda base, folder: base.map(
         "shared_rows_module:odd", changes_rows=True
     ).filter("country = 'a'"),
@@ -91,17 +98,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
         }
         for _ in range(draw.randint(3, 12)):
             key = None if request % 11 == 0 else request
-            rows.append({"id": len(rows), "request": key, "score": draw.random(), **shared})
+            rows.append({**shared, "id": len(rows), "request": key, "score": draw.random()})
         if request % 7 == 0:  # a row that is not as the others of its request
             rows[-1]["history"] = [9, 9]
     schema = pa.schema(
         {
-            "id": pa.int64(),
-            "request": pa.int64(),
-            "score": pa.float64(),
             "user": pa.int64(),
             "country": pa.string(),
             "history": pa.list_(pa.int64()),
+            "id": pa.int64(),
+            "request": pa.int64(),
+            "score": pa.float64(),
         }
     )
     pq.write_table(pa.Table.from_pylist(rows, schema), path / "t.parquet", row_group_size=90)
@@ -226,6 +233,25 @@ def test_rows_found_to_be_requests_expand_to_themselves(
     # As text, in which NaN is NaN and -0.0 is not 0.0.
     assert repr(found.expand(rows.schema.names).to_pydict()) == repr(rows.to_pydict())
     assert "key" in found.impressions.schema.names
+
+
+@pytest.mark.parametrize("sharing", [True, False])
+def test_a_nested_table_without_a_row_key_gives_all_rows_of_what_it_holds_once(
+    folder: str, sharing: bool
+) -> None:
+    whole = Pipeline.read_parquet(f"{folder}/nested").with_options(deduplication=sharing)
+    assert whole.select("country").to_table().equals(whole.to_table().select(["country"]))
+
+
+def test_a_column_that_arrow_cannot_compare_is_no_shared_one(folder: str, tmp_path: Path) -> None:
+    views = pa.array(["a", "b"] * 20, pa.string_view())
+    lists = pa.array([[1], [2, 3]] * 20, pa.list_view(pa.int64()))
+    table = pa.table({"id": range(40), "key": [0] * 40, "text": views, "list": lists})
+    pq.write_table(table, tmp_path / "views.parquet")
+    pipeline = Pipeline.read_parquet(
+        str(tmp_path / "views.parquet"), request_key="key", request_columns=["text", "list"]
+    )
+    assert pipeline.to_table().num_rows == 40
 
 
 def test_explain_says_what_stands_once_a_request(folder: str) -> None:

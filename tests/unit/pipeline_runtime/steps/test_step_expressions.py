@@ -80,7 +80,7 @@ def test_weight_multiplies_what_is_there_in_its_type(data_type: pa.DataType) -> 
 @pytest.mark.parametrize(
     ("by", "got"),
     [
-        pytest.param("x - 3", "got -2.0 for 'w' = x - 3 in row 0", id="a negative weight"),
+        pytest.param("x - 3", "got -2.0 for 'w' = x - 3", id="a negative weight"),
         pytest.param("x * 1e300", "got inf for 'w'", id="a weight that float32 cannot hold"),
     ],
 )
@@ -92,7 +92,7 @@ def test_weight_refuses_values_that_are_no_weights(by: str, got: str) -> None:
 
 def test_weight_refuses_nan() -> None:
     table = pa.table({"f": [1.0, float("nan")]})
-    with pytest.raises(StepError, match="got nan for 'w' = f in row 1"):
+    with pytest.raises(StepError, match="got nan for 'w' = f"):
         weigh(table, "f")
 
 
