@@ -69,7 +69,7 @@ def test_a_node_joins_works_and_is_killed(
         pipeline=[*CLICKS_PIPELINE, step],
         options={"rowsPerBlock": 170},
         training={"epochs": 2},
-        config={"sleepSeconds": 0.25},
+        config={"sleepSeconds": 2.0},
     )
     run.write(spec, {"noting_steps": NOTES_ITS_NODE})
     nodes.mkdir()
@@ -80,6 +80,7 @@ def test_a_node_joins_works_and_is_killed(
         with second_node(cluster, run.folder / "node.log") as kill:
             wait_for(lambda: len(list(nodes.iterdir())) == 2, RUN_SECONDS, "work on the node")
             kill()
+            (run.folder / "hurry").touch()
             ended = ending.result(RUN_SECONDS)
 
     assert ended.code == 0, ended
