@@ -8,7 +8,7 @@ ROWS ?= 1000000
 NODE := simulated
 ARGS ?=
 
-.PHONY: bench-deduplication bench-table-size help setup lock test-tools run sample-data bench test test-unit lint lint-types format crd clean
+.PHONY: bench-deduplication bench-table-size help setup lock test-tools run sample-data bench test test-slow test-unit lint lint-types format crd clean
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -21,8 +21,12 @@ help: ## Show this list
 run: setup sample-data ## Make the sample data, train on it and write build/quickstart/report.html
 	$(BIN)/lastmile run -f deploy/samples/quickstart.yaml --output build/quickstart
 
-test: setup test-tools ## Run every test, two at a time; without a GPU those that need one are skipped (ARGS="-k word")
-	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder $(ARGS)
+test: setup test-tools ## Run the tests, two at a time; without a GPU those that need one are skipped (ARGS="-k word")
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m "not slow" $(ARGS)
+	@echo "Left out: tests that run the benchmarks (make test-slow)."
+
+test-slow: setup ## Run the tests that make test leaves out: the benchmarks, end to end on tiny tables
+	$(BIN)/python -m pytest -m slow tests/integration $(ARGS)
 
 ##@ Set-up
 

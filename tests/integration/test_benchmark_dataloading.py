@@ -22,7 +22,7 @@ CELLS = {
     if form == "expanded"
 }
 
-pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_SECONDS)]
 
 
 @pytest.fixture(scope="module")

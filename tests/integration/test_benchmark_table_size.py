@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 TIMEOUT_SECONDS = 300
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_SECONDS)
 def test_it_measures_the_first_batch_and_the_memory_of_each_size(tmp_path: Path) -> None:
     options = ["--rows", "20000", "--factors", "1", "3", "--repeats", "1", "--steps", "2"]
