@@ -1,5 +1,7 @@
 """A pod of a running experiment is lost: the real KubeRay replaces it, the operator tells it."""
 
+import asyncio
+
 import pytest
 from reconcile_stage import Stage, play
 
@@ -10,6 +12,7 @@ pytestmark = pytest.mark.usefixtures("kuberay")
 
 async def lose(stage: Stage, role: str) -> None:
     """Delete a pod of a role as if its node had gone, and wait until KubeRay has replaced it."""
+    await asyncio.sleep(1.0)  # pods tell their age in whole seconds: the new one is to be younger
     owner = await stage.owner()
     selector = f"ray.io/cluster={owner.ray_cluster},experiments.lastmile.dev/role={role}"
     here = ("-n", stage.namespace, "-l", selector)
