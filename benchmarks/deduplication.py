@@ -32,14 +32,14 @@ import torch
 from benchmarks.dataloading.machine import describe_commit, describe_machine, describe_versions
 from benchmarks.dataloading.results import spread
 from pipeline_runtime import Pipeline
-from pipeline_runtime.batches import Batch, to_batch
+from pipeline_runtime.batches import REQUEST_INDEX, Batch, to_batch
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.plan import build_plan, plan_groups
 from pipeline_runtime.plan.model import StreamPlan
-from pipeline_runtime.request_batches import REQUEST_INDEX, expand
+from pipeline_runtime.request_batches import expand
 from pipeline_runtime.sources import open_location, open_parquet
 from pipeline_runtime.training.position import Position
 from pipeline_runtime.training.stream import BatchStream, Cutting

@@ -28,11 +28,13 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from pipeline_runtime.errors import TrainingError
-from pipeline_runtime.request_batches import REQUEST_INDEX, requests_of
+from pipeline_runtime.request_tables import requests_of
 from pipeline_runtime.steps.base import REQUEST_COLUMN, public_schema
 
 # float32 [B] in every batch: the weight column's value, or 1; 0 for the rows of padding.
 ROW_WEIGHT = "row_weight"
+# int64 [B]: the row of a request's tensors that belongs to each row, where requests stand once.
+REQUEST_INDEX = "request_index"
 # The two tensors of a list column are named after it with these endings.
 VALUES_SUFFIX = ".values"
 OFFSETS_SUFFIX = ".offsets"
@@ -85,7 +87,8 @@ def to_batch(
     for field in public_schema(table.schema):
         batch.update(_column_tensors(field.name, table.column(field.name), writable))
     if REQUEST_COLUMN in table.schema.names:
-        requests, batch[REQUEST_INDEX] = requests_of(table)
+        requests, index_B = requests_of(table)
+        batch[REQUEST_INDEX] = torch.from_numpy(index_B)
         for name, column in zip(requests.schema.names, requests.columns, strict=True):
             tensors = dict(_column_tensors(name, column, False))
             # A request may have rows in the next batch too, which must not see what is written.

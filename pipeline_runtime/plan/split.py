@@ -7,6 +7,7 @@ rows are held out whatever the order, layout or number of workers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,23 +15,25 @@ import pyarrow.compute as pc
 from pipeline_runtime import expressions, hashing
 from pipeline_runtime.config import Evaluation
 from pipeline_runtime.expressions import Expression
-from pipeline_runtime.steps.base import ROW_HASH_COLUMN
+from pipeline_runtime.steps.base import ROW_HASH_COLUMN, BoundStep
 
 # Keeps the holdout apart from a downsample step of the same seed, which hashes the same identity.
 _HOLDOUT_SALT = 0x68_6F_6C_64  # "hold"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class Split(BoundStep):
     """Keep the rows of one role."""
 
+    kind: ClassVar[str] = "split"
+
+    changes_rows: bool = True
     evaluation: Evaluation
     expression: Expression | None
     role: str
-    schema: pa.Schema
 
     @classmethod
-    def bind(cls, evaluation: Evaluation, schema: pa.Schema, role: str) -> Split:
+    def bind(cls, evaluation: Evaluation, schema: pa.Schema, role: str) -> Self:
         """Check the split against the table. Raises ExpressionError, or KeyError for a `by`
         column.
         """
@@ -40,40 +43,18 @@ class Split:
             expressions.check_boolean(expression, schema)
         for name in evaluation.by or ():
             schema.field(name)
-        return cls(evaluation=evaluation, expression=expression, role=role, schema=schema)
-
-    @property
-    def kind(self) -> str:
-        return "split"
-
-    @property
-    def inputs(self) -> frozenset[str]:
-        by = frozenset(self.evaluation.by or ())
-        return by | (self.expression.columns if self.expression else frozenset())
-
-    @property
-    def outputs(self) -> frozenset[str]:
-        return frozenset()
-
-    @property
-    def output_schema(self) -> pa.Schema:
-        return self.schema
+        read = frozenset(evaluation.by or ()) | (expression.columns if expression else frozenset())
+        return cls(
+            evaluation=evaluation,
+            expression=expression,
+            role=role,
+            inputs=read,
+            output_schema=schema,
+        )
 
     @property
     def needs_row_hash(self) -> bool:
         return self.evaluation.where is None and not self.evaluation.by
-
-    @property
-    def changes_rows(self) -> bool:
-        return True
-
-    @property
-    def is_elementwise(self) -> bool:
-        return True
-
-    @property
-    def runs_alone(self) -> bool:
-        return False
 
     def mask(self, table: pa.Table) -> pa.Array | pa.ChunkedArray:
         """True for the rows of this role, without null."""

@@ -19,7 +19,8 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from pipeline_runtime.batches import check_tensor_schema
-from pipeline_runtime.config import DatasetExperiment, Training, run_config, run_hash
+from pipeline_runtime.config import DatasetExperiment, run_config, run_hash
+from pipeline_runtime.config.training import BUILT_IN_ENTRYPOINT
 from pipeline_runtime.errors import (
     AlreadyComplete,
     CheckpointError,
@@ -189,7 +190,7 @@ def check_training(experiment: DatasetExperiment, plan: Plan) -> None:
     """What training will ask of the plan's batches. Raises ManifestError if they cannot give it."""
     training = experiment.spec.training
     _check_batches(plan, training.weight_column)
-    if training.entrypoint == Training().entrypoint:
+    if training.entrypoint == BUILT_IN_ENTRYPOINT:
         features = parse_config(training.config)
         schema, label = plan.training.output_schema, training.label_column
         choose_features(features, schema, label=label, weight=training.weight_column)

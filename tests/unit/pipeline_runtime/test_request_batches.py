@@ -13,14 +13,20 @@ import torch
 from torch import nn
 
 from pipeline_runtime import Pipeline
-from pipeline_runtime.batches import Batch, check_tensor_schema, empty_batch, to_batch
+from pipeline_runtime.batches import (
+    REQUEST_INDEX,
+    Batch,
+    check_tensor_schema,
+    empty_batch,
+    to_batch,
+)
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.plan import build_plan, explain, plan_groups
 from pipeline_runtime.plan.model import StreamPlan
-from pipeline_runtime.request_batches import REQUEST_INDEX, expand
+from pipeline_runtime.request_batches import expand
 from pipeline_runtime.sources import open_location, open_parquet
 from pipeline_runtime.training.position import Position
 from pipeline_runtime.training.ranking_config import choose_features, parse_config
