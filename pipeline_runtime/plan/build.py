@@ -8,7 +8,7 @@ stage. Pure but for opening tables (footers only), and the same with Ray or with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -96,7 +96,7 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
         preserve_order=spec.pipeline_options.preserve_order,
         broadcast=spec.pipeline_options.broadcast,
         feed=choose_feed(spec.pipeline_options, streams["training"].stages),
-        warnings=tuple(_warnings(streams["training"])),
+        warnings=tuple(_warnings(spec, streams["training"])),
     )
 
 
@@ -375,10 +375,15 @@ def _stage(index: int, steps: Sequence[PlannedStep]) -> Stage:
     )
 
 
-def _warnings(stream: StreamPlan) -> list[str]:
-    if not stream.identity.is_position:
-        return []
-    return [
-        "rows have no declared identity: sampling and checksums go by (file, row group, row), so "
-        "rewriting the files changes which rows are kept; declare spec.dataset.rowKey"
-    ]
+def _warnings(spec: ExperimentSpec, stream: StreamPlan) -> Iterator[str]:
+    if stream.identity.is_position:
+        yield (
+            "rows have no declared identity: sampling and checksums go by (file, row group, row), "
+            "so rewriting the files changes which rows are kept; declare spec.dataset.rowKey"
+        )
+    if spec.training.deduplicated and not stream.request_columns:
+        yield (
+            "training.deduplicated is true, but no column of the batches stands once a request, so "
+            "they have no request_index: declare spec.dataset.requestKey and requestColumns, or "
+            "read a nested table, and see which steps mix them with other columns"
+        )

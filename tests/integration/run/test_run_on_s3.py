@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pyarrow import fs as pafs
-from run_support import Clicks, Lastmile, Project, checksum_of, clicks_spec
+from run_support import RECORDER, Clicks, Lastmile, Project, checksum_of, clicks_spec
 
 
 class S3Keys(Protocol):
@@ -49,7 +49,8 @@ def test_a_run_on_s3_fails_and_goes_on(
 
     assert failed.code == 1, failed
     trace, _, rest = failed.stdout.partition("ValueError: the user's own mistake")
-    assert 'recorder_loop.py", line 15, in loop' in trace
+    [line] = [n for n, text in enumerate(RECORDER.splitlines(), 1) if "own mistake" in text]
+    assert f'recorder_loop.py", line {line}, in loop' in trace
     assert "spec.training.entrypoint: recorder_loop:loop raised" in rest
     assert "last checkpoint: s3://lake/team/experiments/clicks/" in failed.stderr
     assert "step-0000000015" in failed.stderr

@@ -153,6 +153,16 @@ def test_entrypoints_get_a_value_a_row_unless_they_ask(folder: str) -> None:
     assert "batches of 7 columns (country, age, history, padded once a request)" in text
 
 
+@pytest.mark.parametrize("asked", [True, False, None])
+def test_batches_without_anything_once_are_warned_of_where_they_were_asked_for(
+    folder: str, asked: bool | None
+) -> None:
+    flat = Pipeline.read_parquet(f"{folder}/flat.parquet", row_key="id")
+    plan = build_plan(flat.experiment("requests", columns=["age"], deduplicated=asked), "")
+    said = [warning.partition(",")[0] for warning in plan.warnings]
+    assert said == (["training.deduplicated is true"] if asked else [])
+
+
 def test_a_rank_without_rows_gets_one_that_weighs_nothing(folder: str) -> None:
     plan = plan_of(f"{folder}/nested")
     empty = expand(empty_batch(plan.output_schema, plan.request_columns), plan.request_columns)
