@@ -62,18 +62,15 @@ def connected(address: str, world_size: int, *, verbose: bool) -> Iterator[None]
         # Ray Train would otherwise print every snapshot of its own state.
         "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
         "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+        # Nobody listens to it: a run ends with the first trainer it loses.
+        "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
         # Accept that a CPU-only worker keeps the GPUs of the machine visible to torch, as asked.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
     for name, value in environment.items():
         os.environ.setdefault(name, value)
-    variables = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     level = logging.INFO if verbose else logging.ERROR
-    common: dict[str, Any] = {
-        "runtime_env": {"env_vars": variables},
-        "logging_level": level,
-        "log_to_driver": verbose,
-    }
+    common: dict[str, Any] = {"logging_level": level, "log_to_driver": verbose}
     if address == "local":
         ray.init(
             address="local",
@@ -83,7 +80,10 @@ def connected(address: str, world_size: int, *, verbose: bool) -> Iterator[None]
             **common,
         )
     else:
-        _join(address, common)
+        # An embedded Ray's processes have the variables of this one, and without an environment of
+        # the run's own they start before they are asked for.
+        variables = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        _join(address, {**common, "runtime_env": {"env_vars": variables}})
     for name in ("ray", "ray.data", "ray.train"):
         logging.getLogger(name).setLevel(level)
     try:

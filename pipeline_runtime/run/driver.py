@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,6 +79,21 @@ class _Fit(threading.Thread):
             self._trainer.fit()
         except Exception as error:  # noqa: BLE001 - handed to the thread that watches, which judges it
             self.error = error
+
+
+class _Trainer(TorchTrainer):
+    """Ray Train without those of its helpers that a run has no use for: each is one more process,
+    which imports for seconds before the first batch.
+    """
+
+    def __init__(self, *args: Any, without: Collection[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._without = without
+
+    def _create_default_callbacks(self) -> list[Any]:
+        """Ray's own list, less those named; a Ray that calls it otherwise has them all."""
+        callbacks: list[Any] = super()._create_default_callbacks()  # type: ignore[misc]  # in v2
+        return [each for each in callbacks if type(each).__name__ not in self._without]
 
 
 def execute(
@@ -175,8 +190,9 @@ def _build_trainer(run: PreparedRun, options: RunOptions, monitor: Any) -> Torch
         monitor=monitor,
         prefetch=run.experiment.spec.pipeline_options.prefetch,
     )
-    return TorchTrainer(
+    return _Trainer(
         train_worker,
+        without=frozenset(_unused_helpers(options, datasets)),
         train_loop_config={"plan": plan},
         scaling_config=ScalingConfig(
             num_workers=run.world_size,
@@ -191,8 +207,16 @@ def _build_trainer(run: PreparedRun, options: RunOptions, monitor: Any) -> Torch
             **_storage(run, options),
         ),
         datasets=datasets,
-        dataset_config=OneTrainerDataConfig(),
+        dataset_config=OneTrainerDataConfig() if datasets else None,
     )
+
+
+def _unused_helpers(options: RunOptions, datasets: Mapping[str, Any]) -> Iterator[str]:
+    """Ray Train's callbacks that start a process for nothing."""
+    if not datasets:
+        yield "DatasetsCallback"  # hands out the shards of the datasets
+    if options.address == "local":
+        yield "PlacementGroupCleanerCallback"  # for when the driver dies; this Ray dies with it
 
 
 def _storage(run: PreparedRun, options: RunOptions) -> dict[str, Any]:
