@@ -24,6 +24,8 @@ from loopback import free_ports
 RAY = Path(sys.executable).with_name("ray")
 START_SECONDS = 120.0  # 10 to 20 on an idle machine
 STOP_SECONDS = 60.0
+# When it is told to end, Ray would wait half a minute for actors that tests left behind.
+NO_DRAIN = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
 TEST_SECONDS = 600  # the first test of a module starts the real head
 
 
@@ -48,7 +50,7 @@ def real_ray() -> Iterator[RealRay]:
     log = folder / "start.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, env=ray.env, stdout=output, stderr=output, start_new_session=True
+            command, env=ray.env | NO_DRAIN, stdout=output, stderr=output, start_new_session=True
         )
     try:
         _wait_until_started(process, log)
