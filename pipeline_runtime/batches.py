@@ -42,6 +42,13 @@ OFFSETS_SUFFIX = ".offsets"
 Batch = dict[str, torch.Tensor]
 
 _NULL_ADVICE = "fillNull or filter it before training"
+# Most columns: a look at the type is all that they cost a batch.
+_AS_THEY_ARE = frozenset(
+    (
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8()),
+        *(pa.float16(), pa.float32(), pa.float64()),
+    )
+)
 _SIGNED_AND_BYTE = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8())
 
 
@@ -200,6 +207,9 @@ def _column_tensors(
     name: str, column: pa.ChunkedArray, writable: bool
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of one column by name: one, or two for lists of different lengths."""
+    if column.num_chunks == 1 and column.type in _AS_THEY_ARE and column.null_count == 0:
+        yield name, _tensor(column.chunk(0), writable)
+        return
     array = _plain_array(_one_chunk(column))
     if is_ragged(array.type):
         values, offsets_B1 = _ragged(array)
@@ -287,7 +297,11 @@ def _flat_tensor(name: str, array: pa.Array, writable: bool) -> torch.Tensor:
         array = _without_nulls(name, array)
     if pa.types.is_boolean(item_type):  # a bit each in Arrow, a byte each in torch
         return from_dlpack(array.cast(pa.uint8())).view(torch.bool)
-    array = _cast(name, array, item_type)
+    return _tensor(_cast(name, array, item_type), writable)
+
+
+def _tensor(array: pa.Array, writable: bool) -> torch.Tensor:
+    """Numbers without nulls as a tensor over Arrow's memory, or of its own where it must be."""
     tensor: torch.Tensor = from_dlpack(array)
     data = array.buffers()[1]
     return tensor.clone() if writable and data is not None and not data.is_mutable else tensor
@@ -302,6 +316,8 @@ def _without_nulls(name: str, array: pa.Array) -> pa.Array:
 
 def _cast(name: str, array: pa.Array, item_type: pa.DataType) -> pa.Array:
     """The array as `item_type`, which is without a copy if it is that already, or 64-bit ticks."""
+    if array.type == item_type:
+        return array
     if array.type == pa.date32() or pa.types.is_time32(array.type):
         array = array.cast(pa.int32())  # Arrow has no direct way to int64
     try:

@@ -86,8 +86,11 @@ class Rows:
     def run(self, step: PlannedStep) -> None:
         """Run a step, and let go of the columns that nothing after it uses."""
         transform = step.transform
-        if self.requests and is_of_requests(transform, self.requests.columns):
+        shared = self.requests.columns.keys() if self.requests else set()
+        if is_of_requests(transform, shared):
             self._run_on_requests(transform)
+        elif transform.is_columnwise and shared & transform.inputs:
+            self._run_on_both(transform)
         else:
             self._run(transform)
         names = [name for name in transform.output_schema.names if name in step.live]
@@ -166,6 +169,15 @@ class Rows:
         self.requests._run(transform)
         for name in transform.outputs:
             self.columns.pop(name, None)
+
+    def _run_on_both(self, transform: Transform) -> None:
+        """Run a step that knows no column of another: each where it stands."""
+        assert self.requests is not None
+        self._forget_requests()
+        shared = transform.inputs & self.requests.columns.keys()
+        own = transform.inputs - shared
+        self.requests._add(transform(self.requests.view(shared)), shared)
+        self._add(transform(self.view(own)), own)
 
     def _forget_requests(self) -> None:
         """Leave out the requests of which no row is left: a step must not see them."""

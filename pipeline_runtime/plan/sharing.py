@@ -50,7 +50,7 @@ def shared_after(transforms: Sequence[Transform], shared: Collection[str]) -> fr
     for transform in transforms:
         if is_of_requests(transform, left):
             left |= transform.outputs
-        else:
+        elif not transform.is_columnwise:
             left -= transform.outputs
         left &= frozenset(transform.output_schema.names)
     return left

@@ -64,6 +64,11 @@ class Transform(Protocol):
         ...
 
     @property
+    def is_columnwise(self) -> bool:
+        """Whether each column of `inputs` becomes the output of its name, alone if need be."""
+        ...
+
+    @property
     def runs_alone(self) -> bool:
         """Whether the step asks for workers of its own, so that it is not fused with others."""
         ...
@@ -78,6 +83,7 @@ class BoundStep:
     """What every transform of this package holds; a subclass adds its options and `__call__`."""
 
     kind: ClassVar[str] = ""
+    is_columnwise: ClassVar[bool] = False
 
     inputs: frozenset[str] = frozenset()
     outputs: frozenset[str] = frozenset()

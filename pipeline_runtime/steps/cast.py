@@ -26,6 +26,7 @@ class Cast(BoundStep):
     """
 
     kind: ClassVar[str] = "cast"
+    is_columnwise: ClassVar[bool] = True
 
     columns: tuple[tuple[str, pa.DataType], ...]
 

@@ -25,6 +25,7 @@ class FillNull(BoundStep):
     """Nulls of columns replaced by a constant of the column's type; NaN is not null."""
 
     kind: ClassVar[str] = "fillNull"
+    is_columnwise: ClassVar[bool] = True
 
     columns: tuple[tuple[str, pa.Scalar], ...]
 

@@ -35,6 +35,7 @@ class HashBucket(BoundStep):
     """
 
     kind: ClassVar[str] = "hashBucket"
+    is_columnwise: ClassVar[bool] = True
 
     columns: tuple[str, ...]
     buckets: int

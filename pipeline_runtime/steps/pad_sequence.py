@@ -32,6 +32,7 @@ class PadSequence(BoundStep):
     """
 
     kind: ClassVar[str] = "padSequence"
+    is_columnwise: ClassVar[bool] = True
 
     columns: tuple[tuple[str, pa.Scalar], ...]  # the value in the type of the column's items
     length: int

@@ -26,6 +26,7 @@ class Truncate(BoundStep):
     """Lists cut to their first (head) or last (tail) items; shorter and null ones as they are."""
 
     kind: ClassVar[str] = "truncate"
+    is_columnwise: ClassVar[bool] = True
 
     columns: tuple[str, ...]
     length: int

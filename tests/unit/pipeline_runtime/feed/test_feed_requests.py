@@ -60,6 +60,13 @@ STORIES: dict[str, Story] = {
     "an own column made of a shared one": lambda base, folder: (
         base.derive(id="user * 2").filter("id > 2").derive(other="id + user")
     ),
+    "shared and own columns in one step": lambda base, folder: (
+        base.filter("id % 4 != 0")
+        .fill_null({"user": -1, "country": "none", "request": 0})
+        .cast({"user": "int32", "id": "int32"})
+        .hash_bucket("country", "id", "user", buckets=10)
+        .filter("user != 3 and id != 4")
+    ),
     "names traded across levels": lambda base, folder: (
         base.rename({"user": "score", "score": "user"}).filter("user < 20").drop("country")
     ),
