@@ -41,6 +41,18 @@ class _Column:
     field: pa.Field
     read: pa.ChunkedArray | None  # of all rows of the piece; None of what a step made
     now: pa.ChunkedArray | None  # of the rows that are left; None until something needs it
+    _sized: pa.ChunkedArray | None = None
+    _num_bytes: int = 0
+
+    def num_bytes(self, num_rows: int) -> int:
+        """Arrow bytes of the rows that are left; their share of what was read while not copied."""
+        array = self.read if self.now is None else self.now
+        assert array is not None
+        if self._sized is not array:  # Arrow adds up every buffer of every chunk
+            self._sized, self._num_bytes = array, int(array.nbytes)
+        if array is self.now:
+            return self._num_bytes
+        return int(self._num_bytes * num_rows / max(1, len(array)))
 
 
 @dataclass(slots=True)
@@ -78,7 +90,7 @@ class Rows:
 
         What stands once a request counts as often as it is repeated.
         """
-        num_bytes = sum(self._bytes_of(column) for column in self.columns.values())
+        num_bytes = sum(column.num_bytes(self.num_rows) for column in self.columns.values())
         if self.requests is None:
             return num_bytes
         return num_bytes + self.requests.num_bytes * self.num_rows // max(1, self.requests.num_rows)
@@ -238,9 +250,3 @@ class Rows:
             assert self.kept is not None  # else it is as it was read
             column.now = take_rows(column.read, self.kept, kernels=self.kernels)
         return column.now
-
-    def _bytes_of(self, column: _Column) -> int:
-        if column.now is not None:
-            return int(column.now.nbytes)
-        assert column.read is not None
-        return int(column.read.nbytes * self.num_rows / max(1, len(column.read)))
