@@ -1,18 +1,21 @@
 """The work of each level on one row group, as a good engineer writes it without Lastmile.
 
 The mask first, from the small columns, then one gather of what is left, in its final form: numpy,
-vectorised, or numba where it is installed. Peers that read for themselves call it on row groups,
-those with an engine of their own on what it hands on.
+vectorised, or numba where it is installed. What batches carry once a request is gathered once, too.
+Peers that read for themselves call it on row groups, those with an engine of their own on what it
+hands on.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.dataloading.columns import Array, Columns, Int64s
+from benchmarks.dataloading.columns import Array, Columns, Int64s, requests_of
 from benchmarks.dataloading.workloads import (
     CONVERSION_WEIGHT,
     DOWNSAMPLE_SEED,
@@ -21,6 +24,7 @@ from benchmarks.dataloading.workloads import (
     KEEP_PERCENT,
     KEPT_COLUMNS,
     NUM_BUCKETS,
+    ONCE,
     ROW_KEY,
     SEQUENCE,
     SEQUENCE_LENGTH,
@@ -30,7 +34,7 @@ from benchmarks.dataloading.workloads import (
     Workload,
 )
 from pipeline_runtime import hashing
-from pipeline_runtime.batches import OFFSETS_SUFFIX, ROW_WEIGHT, VALUES_SUFFIX
+from pipeline_runtime.batches import OFFSETS_SUFFIX, REQUEST_INDEX, ROW_WEIGHT, VALUES_SUFFIX
 
 try:
     from benchmarks.dataloading import numba_work
@@ -54,29 +58,56 @@ def process(columns: Columns, workload: Workload, spam: pa.Array | None) -> Arra
         spam: the ids of spam users; None where their rows are gone, or stay.
     """
     if workload.level == "heavy":
-        return _process_heavy(columns, spam)
+        return _process_heavy(columns, spam, is_once=workload.is_deduplicated)
     rows = None if spam is None else np.flatnonzero(~_is_spam(columns, spam))
-    arrays: Arrays = {}
+    picked = _Picked(columns, rows, is_once=workload.is_deduplicated)
+    arrays = picked.index()
     for name in workload.columns:
-        arrays.update(_convert(name, columns.arrays[name], columns.places(name, rows)))
+        arrays.update(_convert(name, columns.arrays[name], picked.places(name)))
     num_rows = columns.num_rows if rows is None else len(rows)
     arrays[ROW_WEIGHT] = np.ones(num_rows, dtype=np.float32)
     return arrays
 
 
-def _process_heavy(columns: Columns, spam: pa.Array | None) -> Arrays:
+class _Picked:
+    """Rows that are left, and where each column's values of them are."""
+
+    def __init__(self, columns: Columns, rows: Int64s | None, *, is_once: bool) -> None:
+        self._columns, self._rows = columns, rows
+        self._requests: tuple[Int64s, Int64s] | None = None
+        if is_once:
+            self._requests = requests_of(columns, rows)
+
+    def places(self, name: str) -> Any:
+        """Places in the column's array: a row's each, or a request's where it is carried once.
+
+        None for all, as they are; only if no row was left out.
+        """
+        if self._requests is None or name not in ONCE:
+            return self._columns.places(name, self._rows)
+        if self._rows is None and self._columns.first_of is None:
+            return None  # all requests, as they are stored
+        return self._columns.places_once(self._requests[0])
+
+    def index(self) -> Arrays:
+        """Each row's request, where batches carry those."""
+        return {} if self._requests is None else {REQUEST_INDEX: self._requests[1]}
+
+
+def _process_heavy(columns: Columns, spam: pa.Array | None, *, is_once: bool) -> Arrays:
     saves = pc.fill_null(columns.arrays["saves"], 0)
     label = to_numpy(columns.arrays["clicked"]) | (to_numpy(saves) > 0)
     kept = label | is_drawn(columns.arrays[ROW_KEY])
     if spam is not None:
         kept &= ~_is_spam(columns, spam)
     rows = np.flatnonzero(kept)
-    arrays: Arrays = {}
+    picked = _Picked(columns, rows, is_once=is_once)
+    arrays = picked.index()
     for name in KEPT_COLUMNS:
-        arrays[name] = to_numpy(columns.arrays[name])[columns.places(name, rows)]
-    arrays[SEQUENCE] = pad_rows(columns.arrays[SEQUENCE], columns.places(SEQUENCE, rows))
+        arrays[name] = to_numpy(columns.arrays[name])[picked.places(name)]
+    arrays[SEQUENCE] = pad_rows(columns.arrays[SEQUENCE], picked.places(SEQUENCE))
     for name in HASHED:
-        arrays[name] = _hash_column(columns, name, rows)
+        arrays[name] = _hash_column(columns, name, picked.places(name))
     arrays["label"] = label = label[rows]
     is_conversion = to_numpy(columns.arrays["conversion_delay_hours"].is_valid())[rows]
     arrays["sample_weight"] = arrays[ROW_WEIGHT] = weigh(label, is_conversion)
@@ -89,9 +120,9 @@ def _is_spam(columns: Columns, spam: pa.Array) -> Bools:
     return is_spam if places is None else is_spam[places]
 
 
-def _hash_column(columns: Columns, name: str, rows: Int64s) -> Int64s:
-    """Buckets of the rows that are left; what a request has once is hashed once."""
-    values, places = columns.arrays[name], columns.places(name, rows)
+def _hash_column(columns: Columns, name: str, places: Int64s) -> Int64s:
+    """Buckets of what is left; what a request has once is hashed once."""
+    values = columns.arrays[name]
     if name in columns.once:
         return hash_ids(fill(name, values))[places]
     return hash_ids(fill(name, values.take(pa.array(places))))

@@ -17,9 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.dataloading.errors import DisagreementError
-from benchmarks.dataloading.workloads import ROW_ID_COLUMNS
-from pipeline_runtime.batches import OFFSETS_SUFFIX, ROW_WEIGHT, VALUES_SUFFIX, Batch
+from benchmarks.dataloading.workloads import ONCE, ROW_ID_COLUMNS
+from pipeline_runtime.batches import (
+    OFFSETS_SUFFIX,
+    REQUEST_INDEX,
+    ROW_WEIGHT,
+    VALUES_SUFFIX,
+    Batch,
+)
 from pipeline_runtime.hashing import combine, mix64
+from pipeline_runtime.request_batches import expand
 
 Sums = dict[str, int]
 Words = npt.NDArray[np.uint64]
@@ -44,7 +51,14 @@ def identities_of(batch: Batch) -> Sums:
 
 
 def proof_of(batch: Batch) -> Sums:
-    """Rows, identities, and a checksum a column that binds contents to rows and places."""
+    """Rows, identities, and a checksum a column that binds contents to rows and places.
+
+    What a batch carries once a request is given to each of its rows first.
+    """
+    if REQUEST_INDEX in batch:
+        names = {n.removesuffix(OFFSETS_SUFFIX).removesuffix(VALUES_SUFFIX) for n in batch}
+        batch = expand(batch, sorted(names & ONCE))
+        del batch[REQUEST_INDEX]
     sums, identity_B = identities_of(batch), _identity_B(batch)
     for name in sorted(batch):
         if name.endswith(OFFSETS_SUFFIX):
@@ -97,8 +111,15 @@ def _show(value: int | None) -> str:
 
 
 def _identity_B(batch: Batch) -> Words:
-    first, second = (_words(batch[name].numpy()) for name in ROW_ID_COLUMNS)
+    first, second = (_words(_of_rows(batch, name)) for name in ROW_ID_COLUMNS)
     return combine(mix64(first), mix64(second))
+
+
+def _of_rows(batch: Batch, name: str) -> npt.NDArray[Any]:
+    """A column's values [B], also where a batch carries them once a request."""
+    values: npt.NDArray[Any] = batch[name].numpy()
+    index_B = batch.get(REQUEST_INDEX)
+    return values if index_B is None or name not in ONCE else values[index_B.numpy()]
 
 
 def _hash_rows(batch: Batch, name: str) -> Words:

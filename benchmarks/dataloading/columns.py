@@ -2,7 +2,8 @@
 
 A nested file (docs/nested-tables.md) has a row a request: the request's columns once, all others as
 lists with an item for each impression. Plain Parquet, so any peer can read it; who knows what it is
-works on a request's columns once, and gathers them by the number of each row's request.
+works on a request's columns once, and gathers them by the number of each row's request, or hands
+them on once. In a flat file rows of a request are neighbours, and the first one has its columns.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ class Columns:
     Args:
         arrays: by name; of the rows, or of their requests.
         num_rows: rows of the flat table.
-        once: columns that are of requests.
-        request_of: the number of each row's request; None of a flat file.
+        once: columns whose arrays are of requests.
+        request_of: the number of each row's request, ascending; None where nobody asks.
+        first_of: the row of each request that has its columns; None where the arrays have them.
     """
 
     arrays: Mapping[str, pa.Array]
     num_rows: int
     once: frozenset[str] = frozenset()
     request_of: Int64s | None = None
+    first_of: Int64s | None = None
 
     def places(self, name: str, rows: Int64s | None) -> Any:
         """Where the values of those rows are; None for all, as they are."""
@@ -44,11 +47,38 @@ class Columns:
             return rows
         return self.request_of if rows is None else self.request_of[rows]
 
+    def places_once(self, requests: Int64s) -> Int64s:
+        """Where the columns of those requests are."""
+        return requests if self.first_of is None else self.first_of[requests]
 
-def flat_columns(table: pa.Table) -> Columns:
-    """The columns of a flat table."""
+
+def requests_of(columns: Columns, rows: Int64s | None) -> tuple[Int64s, Int64s]:
+    """The requests that have one of those rows (None: all), and which of them each row's is."""
+    assert columns.request_of is not None
+    codes = columns.request_of if rows is None else columns.request_of[rows]
+    is_first = _is_first(codes)
+    return codes[is_first], np.cumsum(is_first) - 1
+
+
+def flat_columns(table: pa.Table, request_key: str | None = None) -> Columns:
+    """The columns of a flat table; with a key, neighbours that share it are of one request."""
     arrays = {name: _one_chunk(table.column(name)) for name in table.column_names}
-    return Columns(arrays=arrays, num_rows=table.num_rows)
+    if request_key is None:
+        return Columns(arrays=arrays, num_rows=table.num_rows)
+    is_first = _is_first(arrays[request_key].to_numpy())
+    return Columns(
+        arrays=arrays,
+        num_rows=table.num_rows,
+        request_of=np.cumsum(is_first) - 1,
+        first_of=np.flatnonzero(is_first),
+    )
+
+
+def _is_first(keys: Array) -> npt.NDArray[np.bool_]:
+    """Which keys differ from the one before."""
+    is_first = np.ones(len(keys), dtype=np.bool_)
+    np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
+    return is_first
 
 
 def nested_columns(table: pa.Table, once: frozenset[str]) -> Columns:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.dataloading import peers
-from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.dataloading.settings import ABLATIONS, Settings
 from benchmarks.dataloading.tables import make_table
 from benchmarks.dataloading.workloads import FORMS, LAYOUTS, LEVELS
@@ -97,7 +96,6 @@ def build_settings(options: argparse.Namespace) -> Settings:
     loaders = peers.choose_installed(options.peers or (QUICK_PEERS if quick else None))
     layouts, forms = options.layouts or LAYOUTS, options.forms or FORMS
     levels = options.work or (QUICK_LEVELS if quick else LEVELS)
-    _check_cells(layouts, forms)
     brought = {c.layout for c in peers.list_contenders(loaders, layouts, forms)}
     trained = QUICK_TRAINED if quick else peers.TRAINED
     measures_starts = STARTS not in options.without
@@ -133,13 +131,3 @@ def _ablations(levels: Sequence[str], without: Sequence[str], *, quick: bool) ->
     if ABLATION in without or "heavy" not in levels:
         return ()
     return QUICK_ABLATIONS if quick else ABLATIONS
-
-
-def _check_cells(layouts: Sequence[str], forms: Sequence[str]) -> None:
-    """Raise BenchmarkError if Lastmile brings none of these cells."""
-    if not peers.list_contenders([peers.SUBJECT], layouts, forms):
-        cells = "; ".join(", ".join(cell) for cell in peers.LOADERS[peers.SUBJECT].cells)
-        raise BenchmarkError(
-            f"--layouts, --forms: must have a cell that Lastmile brings ({cells}), got "
-            f"{', '.join(layouts)} and {', '.join(forms)}"
-        )

@@ -31,6 +31,8 @@ PLAIN, RAY = "plain", "ray"
 
 # Cells of who reads files of either layout, and brings every row with its user's columns.
 FILES: Final = (("flat", "expanded"), ("nested", "expanded"))
+# And of who can bring what a request's rows share once.
+ALL_CELLS: Final = (*FILES, ("flat", "deduplicated"), ("nested", "deduplicated"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +63,14 @@ class Peer:
 
 
 LOADERS: Final[Mapping[str, Peer]] = {
-    SUBJECT: Peer(host=SUBJECT, opens=("lastmile_loader", "LastmileLoader"), cells=FILES),
+    SUBJECT: Peer(host=SUBJECT, opens=("lastmile_loader", "LastmileLoader"), cells=ALL_CELLS),
     DATALOADER: Peer(
         host=PLAIN,
         opens=("torch_loader", "TorchLoader"),
         candidates=tuning.dataloader_candidates,
-        cells=FILES,
+        cells=ALL_CELLS,
     ),
-    "threads": Peer(host="threads", opens=("threads_loader", "ThreadsLoader"), cells=FILES),
+    "threads": Peer(host="threads", opens=("threads_loader", "ThreadsLoader"), cells=ALL_CELLS),
     "ray-stock": Peer(host=RAY, opens=("stock_loader", "StockLoader")),
     "ray-tuned": Peer(
         host=RAY,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ import torch
 
 from benchmarks.dataloading.arrow_work import Arrays
 from benchmarks.dataloading.checksums import num_rows
-from benchmarks.dataloading.workloads import BATCH_SIZE
-from pipeline_runtime.batches import OFFSETS_SUFFIX, VALUES_SUFFIX, Batch
+from benchmarks.dataloading.workloads import BATCH_SIZE, ONCE
+from pipeline_runtime.batches import OFFSETS_SUFFIX, REQUEST_INDEX, VALUES_SUFFIX, Batch
 
 # Where each array starts in a packed buffer: a multiple of every item size, and a cache line.
 _ALIGNMENT_BYTES = 64
@@ -96,7 +97,22 @@ class _Cutter:
 
 
 def slice_rows(piece: Batch, start: int, stop: int) -> Batch:
-    """Rows of a piece; views, but for the offsets of lists."""
+    """Rows of a piece, and the requests that they have; views, but for offsets and indices."""
+    if REQUEST_INDEX not in piece:
+        return _slice(piece, start, stop)
+    index_B = piece[REQUEST_INDEX][start:stop]
+    first, last = int(index_B[0]), int(index_B[-1])
+    once = {name: tensor for name, tensor in piece.items() if _is_once(name)}
+    each = {n: t for n, t in piece.items() if n not in once and n != REQUEST_INDEX}
+    batch = _slice(each, start, stop) | _slice(once, first, last + 1)
+    return batch | {REQUEST_INDEX: index_B - first}
+
+
+def _is_once(name: str) -> bool:
+    return name.removesuffix(OFFSETS_SUFFIX).removesuffix(VALUES_SUFFIX) in ONCE
+
+
+def _slice(piece: Batch, start: int, stop: int) -> Batch:
     batch: Batch = {}
     for name, tensor in piece.items():
         if name.endswith(OFFSETS_SUFFIX):
@@ -117,6 +133,9 @@ def join(parts: list[Batch]) -> Batch:
 
 def _join_column(parts: list[Batch], name: str) -> torch.Tensor:
     columns = [part[name] for part in parts]
+    if name == REQUEST_INDEX:
+        firsts = [0, *accumulate(int(column[-1]) + 1 for column in columns)]
+        return torch.cat([column + first for column, first in zip(columns, firsts, strict=False)])
     if not name.endswith(OFFSETS_SUFFIX):
         return torch.cat(columns)
     lengths = torch.cat([column.diff() for column in columns])

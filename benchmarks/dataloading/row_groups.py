@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.dataloading.arrow_work import Arrays, process
 from benchmarks.dataloading.columns import COUNT_COLUMN, Columns, flat_columns, nested_columns
-from benchmarks.dataloading.workloads import ONCE, SPAM_KEY, Workload
+from benchmarks.dataloading.workloads import ONCE, REQUEST_KEY, SPAM_KEY, Workload
 
 Unit = tuple[str, int]  # a file and a row group of it
 
@@ -53,7 +53,9 @@ def read_unit(
     names = [*workload.read_columns, *([COUNT_COLUMN] if is_nested else [])]
     with pq.ParquetFile(path, metadata=footers[path]) as file:
         table = file.read_row_group(row_group, names, use_threads=threads)
-    return nested_columns(table, ONCE) if is_nested else flat_columns(table)
+    if is_nested:
+        return nested_columns(table, ONCE)
+    return flat_columns(table, REQUEST_KEY if workload.is_deduplicated else None)
 
 
 def make_piece(

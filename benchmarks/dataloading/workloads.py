@@ -118,6 +118,11 @@ class Workload:
         return (*KEPT_COLUMNS, SEQUENCE, *HASHED, *_HEAVY_INPUTS, ROW_KEY)
 
     @property
+    def is_deduplicated(self) -> bool:
+        """Whether batches carry what a request's rows share once."""
+        return self.form == "deduplicated"
+
+    @property
     def needs_ray(self) -> bool:
         """Whether Lastmile runs it by Ray."""
         return RAY_DATA in self.options or FUSION_OFF in self.options
@@ -134,13 +139,15 @@ class Workload:
 def build_experiment(workload: Workload) -> DatasetExperiment:
     """The manifest that Lastmile runs, as `lastmile run` would read it."""
     dataset: dict[str, Any] = {"parquet": {"uri": "impressions/"}, "rowKey": [ROW_KEY]}
+    if workload.is_deduplicated and workload.layout == "flat":  # a nested file says it itself
+        dataset |= {"requestKey": REQUEST_KEY, "requestColumns": sorted(ONCE - {REQUEST_KEY})}
     if workload.where:
         dataset["where"] = workload.where
     training: dict[str, Any] = {
         "batchSize": BATCH_SIZE,
         "columns": list(workload.columns),
         "labelColumn": workload.label_column,
-        "deduplicated": workload.form == "deduplicated",
+        "deduplicated": workload.is_deduplicated,
         "shuffle": {"unit": workload.shuffle},
     }
     if workload.weight_column:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.sources.equality import equal_to_previous
+from pipeline_runtime.sources.gather import take_rows
 from pipeline_runtime.sources.nested import NestedRows
 
 # With fewer, to compare the rows costs more than it saves: `python -m benchmarks.deduplication`.
@@ -42,8 +43,11 @@ def find_requests(rows: pa.Table, key: str, request_columns: Sequence[str]) -> N
         return None
     starts = np.flatnonzero(np.append(True, ~same))
     each = [name for name in rows.schema.names if name not in request_columns]
+    requests = rows.select(list(request_columns))
     return NestedRows(
-        requests=rows.select(list(request_columns)).take(pa.array(starts)),
+        requests=pa.Table.from_arrays(
+            [take_rows(column, starts) for column in requests.columns], schema=requests.schema
+        ),
         impressions=rows.select(each),
         counts=np.diff(np.append(starts, rows.num_rows)),
     )

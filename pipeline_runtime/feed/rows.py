@@ -50,7 +50,7 @@ class _Column:
         assert array is not None
         if self._sized is not array:  # Arrow adds up every buffer of every chunk
             self._sized, self._num_bytes = array, int(array.nbytes)
-        if array is self.now:
+        if self.now is not None:
             return self._num_bytes
         return int(self._num_bytes * num_rows / max(1, len(array)))
 

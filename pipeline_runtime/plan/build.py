@@ -95,6 +95,7 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
         batch_columns=batch_columns or (),
         preserve_order=spec.pipeline_options.preserve_order,
         broadcast=spec.pipeline_options.broadcast,
+        prefetch=spec.pipeline_options.prefetch,
         feed=choose_feed(spec.pipeline_options, streams["training"].stages),
         warnings=tuple(_warnings(spec, streams["training"])),
     )

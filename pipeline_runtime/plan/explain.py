@@ -25,6 +25,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "batchColumns": {field.name: str(field.type) for field in stream.output_schema},
         "feed": {"engine": plan.feed.engine, "reason": plan.feed.reason},
         "preserveOrder": plan.preserve_order,
+        "prefetch": plan.prefetch,
         "evaluation": _scan_document(plan.evaluation) if plan.evaluation else None,
         "warnings": list(plan.warnings),
         "text": explain(plan),
@@ -137,4 +138,5 @@ def _then(plan: Plan) -> str:
     order = "in a fixed order" if plan.preserve_order else "in the order they are ready"
     once = plan.training.request_columns
     shared = f" ({', '.join(once)} once a request)" if once else ""
-    return f"{mixed}, batches of {len(plan.batch_columns)} columns{shared}, {order}"
+    ahead = ", the next one made ahead" if plan.prefetch else ""
+    return f"{mixed}, batches of {len(plan.batch_columns)} columns{shared}, {order}{ahead}"

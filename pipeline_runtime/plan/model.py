@@ -115,5 +115,6 @@ class Plan:
     batch_columns: tuple[str, ...]
     preserve_order: bool
     broadcast: bool
+    prefetch: bool
     feed: FeedChoice
     warnings: tuple[str, ...]

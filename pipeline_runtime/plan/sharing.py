@@ -25,10 +25,11 @@ def choose_sharing(
         reason = "a request's columns repeated at the read, since pipelineOptions.deduplication is"
         return Sharing(is_on=False, reason=f"{reason} false")
     stored = tuple(name for name in read_columns if name in table.request_columns)
-    declared = set(dataset.request_columns or ())
-    columns = tuple(n for n in read_columns if n in declared and _is_known(schema.field(n).type))
-    if stored or dataset.request_key is None or not columns:
+    known = [name for name in read_columns if _is_known(schema.field(name).type)]
+    declared = set(known).intersection(dataset.request_columns or ())
+    if stored or dataset.request_key is None or not declared:
         return Sharing(is_on=True, columns=stored)
+    columns = tuple(name for name in known if name in declared | {dataset.request_key})
     if not any(_is_wide(schema.field(name).type) for name in columns):
         reason = "requests are not looked for: of their columns only numbers are read"
         return Sharing(is_on=True, reason=reason)

@@ -188,7 +188,7 @@ def _build_trainer(run: PreparedRun, options: RunOptions, monitor: Any) -> Torch
         identity=run.identity,
         resume=run.resume,
         monitor=monitor,
-        prefetch=run.experiment.spec.pipeline_options.prefetch,
+        prefetch=run.plan.prefetch,
     )
     return _Trainer(
         train_worker,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.dataloading import arrow_work
-from benchmarks.dataloading.checksums import check_agreement, proof_of
+from benchmarks.dataloading.checksums import check_agreement, identities_of, proof_of
 from benchmarks.dataloading.errors import DisagreementError
 from benchmarks.dataloading.pieces import cut
 from pipeline_runtime.batches import Batch
@@ -74,6 +74,20 @@ def test_checksums_do_not_depend_on_the_order_of_rows() -> None:
     check_agreement("test", {"one": proof_of(make_batch()), "other": proof_of(reversed_rows())})
 
 
+def by_request(batch: Batch) -> Batch:
+    """The same rows, the key of each request once."""
+    once = {"request_id": torch.tensor([1, 2]), "request_index": torch.tensor([0, 0, 1, 1])}
+    return {**batch, **once}
+
+
+def test_checksums_do_not_depend_on_what_is_carried_once() -> None:
+    found = {"each": proof_of(make_batch()), "once": proof_of(by_request(make_batch()))}
+    check_agreement("test", found)
+    assert identities_of(by_request(make_batch())) == identities_of(make_batch())
+    wrong = {**by_request(make_batch()), "request_index": torch.tensor([0, 1, 1, 1])}
+    assert identities_of(wrong) != identities_of(make_batch())
+
+
 @pytest.mark.parametrize(
     ("batch", "column"),
     [
@@ -103,3 +117,26 @@ def test_a_corrupted_batch_is_refused_by_the_column_that_differs(batch: Batch, c
 def test_batches_are_cut_to_size_whatever_the_pieces() -> None:
     pieces = [{"row_weight": torch.ones(rows)} for rows in (0, 4000, 97, 0, 8192, 3)]
     assert [len(batch["row_weight"]) for batch in cut(pieces)] == [4096, 4096, 4096, 4]
+
+
+def test_requests_are_cut_with_their_rows_and_joined_again() -> None:
+    sizes = [1, 3000, 2, 2000, 1500, 900]  # rows of each request; the second piece has the last two
+    requests = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    pieces = [
+        {
+            "row_weight": torch.ones(len(part)),
+            "request_index": part - first,
+            "request_id": torch.arange(first, int(part[-1]) + 1),
+            "user_sequence.values": torch.arange(first, int(part[-1]) + 1),
+            "user_sequence.offsets": torch.arange(int(part[-1]) + 2 - first),
+        }
+        for first, part in ((0, requests[:5003]), (4, requests[5003:]))
+    ]
+    batches = list(cut(pieces))
+    assert [len(batch["row_weight"]) for batch in batches] == [4096, 3307]
+    ids = [batch["request_id"][batch["request_index"]] for batch in batches]
+    assert torch.equal(torch.cat(ids), requests)
+    for batch in batches:
+        assert torch.equal(batch["user_sequence.values"], batch["request_id"])
+        assert len(batch["user_sequence.offsets"]) == len(batch["request_id"]) + 1
+        assert set(batch["request_index"].tolist()) == set(range(len(batch["request_id"])))

@@ -143,6 +143,9 @@ def test_entrypoints_get_a_value_a_row_unless_they_ask(folder: str) -> None:
     assert plan_of(uri).request_columns  # the built-in one
     assert not plan_of(uri, entrypoint="my_model:train").request_columns
     assert plan_of(uri, entrypoint="my_model:train", deduplicated=True).request_columns
+    # The key is equal within a request without being declared so.
+    keyed = pipeline_of(f"{folder}/flat.parquet").experiment("requests", columns=["request", "age"])
+    assert build_plan(keyed, "").training.request_columns == ("request", "age")
     # A nested table needs no declaration, and holds more once than this one names.
     narrow = Pipeline.read_parquet(uri, request_key="request", request_columns=["age"])
     plan = build_plan(narrow.experiment("requests", columns=["age", "history", "item"]), "")

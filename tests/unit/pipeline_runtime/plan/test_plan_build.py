@@ -263,6 +263,13 @@ def test_all_problems_are_reported_at_once(root: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("ahead", [True, False])
+def test_explain_says_whether_batches_are_made_ahead(root: str, ahead: bool) -> None:
+    plan = base().with_options(prefetch=ahead).plan(root)
+    assert ("they are ready, the next one made ahead" in explain(plan)) is ahead
+    assert plan_document(plan)["prefetch"] is ahead
+
+
 def test_a_side_table_over_its_bound_is_refused_with_its_size(root: str) -> None:
     pipeline = base().anti_join("spam/", on="user", maxBytes=1)
     with pytest.raises((SourceError, ManifestError), match=r"maxBytes \(1 byte"):
