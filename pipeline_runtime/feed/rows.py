@@ -46,8 +46,7 @@ class _Column:
 
     def num_bytes(self, num_rows: int) -> int:
         """Arrow bytes of the rows that are left; their share of what was read while not copied."""
-        array = self.read if self.now is None else self.now
-        assert array is not None
+        array: Any = self.read if self.now is None else self.now
         if self._sized is not array:  # Arrow adds up every buffer of every chunk
             self._sized, self._num_bytes = array, int(array.nbytes)
         if self.now is not None:

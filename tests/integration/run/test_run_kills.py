@@ -1,0 +1,141 @@
+"""kill -9 of any process of a run, at any step: every row is trained once, in the order it had.
+
+A run either survives or goes on from its last checkpoint with --resume; then its batches, step by
+step, are those of a run that nothing happened to.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from run_support import (
+    LASTMILE,
+    RUN_SECONDS,
+    Clicks,
+    Cluster,
+    Lastmile,
+    Project,
+    checksum_of,
+    clicks_spec,
+    wait_for,
+)
+
+# What Ray calls the processes of a run, beside its driver.
+KINDS = {
+    "reader": "ray::Reader",
+    "coordinator": "ray::ReaderPool",
+    "trainer": "ray::RayTrainWorker",
+    "driver": None,
+}
+LAST_STEP = 36  # of the 42 that the table has
+OPTIONS: dict[str, Any] = {"preserveOrder": True, "rowsPerBlock": 170}
+CHECKPOINTS: dict[str, Any] = {"checkpoint": {"everySteps": 4, "keep": 2}}
+TIMES = 3  # for each kind
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMES * 4 * RUN_SECONDS)]
+
+
+@pytest.fixture
+def expected(project: Callable[..., Project], on_cluster: Lastmile) -> dict[int, tuple[int, ...]]:
+    """The batches of an undisturbed run, by their step."""
+    run = project("undisturbed")
+    run.write(clicks_spec(run, options=OPTIONS))
+    ended = on_cluster.run(*run.args("--address", "auto"))
+    assert ended.code == 0, ended
+    return run.attempts()[0].batches
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_is_killed_every_row_is_trained_once_and_in_order(
+    kind: str,
+    expected: dict[int, tuple[int, ...]],
+    clicks: Clicks,
+    project: Callable[..., Project],
+    on_cluster: Lastmile,
+    cluster: Cluster,
+) -> None:
+    made: list[Project] = []
+
+    @settings(
+        max_examples=TIMES,
+        database=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(step=st.integers(1, LAST_STEP))
+    def kill_and_compare(step: int) -> None:
+        run = project(f"killed-{len(made)}")
+        made.append(run)
+        config = {"sleepSeconds": 0.1}
+        run.write(clicks_spec(run, options=OPTIONS, training=CHECKPOINTS, config=config))
+        if run_and_kill(run, cluster, kind, step) != 0:
+            ended = on_cluster.run(*run.args("--address", "auto", "--resume"))
+            assert ended.code == 0, ended
+        batches: dict[int, tuple[int, ...]] = {}
+        for attempt in run.attempts():
+            kept = {s: ids for s, ids in batches.items() if s <= attempt.first_step}
+            batches = kept | attempt.batches
+        assert batches == expected
+        assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)
+        assert run.summary.training.samples == len(clicks.kept)
+
+    kill_and_compare()
+
+
+def run_and_kill(run: Project, cluster: Cluster, kind: str, step: int) -> int:
+    """Run, kill one process of the kind once the step is seen; how the driver ended."""
+    log = run.folder / "rank0.jsonl"
+    driver = subprocess.Popen(
+        [LASTMILE, *run.args("--address", "auto")],
+        env={**os.environ, **cluster.env},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=run.folder,
+    )
+    try:
+        wait_for(
+            lambda: driver.poll() is not None or (log.exists() and num_steps(log) >= step),
+            RUN_SECONDS,
+            f"step {step}",
+        )
+        prefix = KINDS[kind]
+        found = [driver.pid] if prefix is None else list(processes_of(cluster, prefix))
+        assert found, f"no {kind} at step {step}"
+        os.kill(found[step % len(found)], signal.SIGKILL)
+        return driver.wait(RUN_SECONDS)
+    finally:
+        driver.kill()
+        driver.wait()
+
+
+def num_steps(log: Path) -> int:
+    return log.read_text().count("step")
+
+
+def processes_of(cluster: Cluster, prefix: str) -> Iterator[int]:
+    """Workers of the cluster that Ray calls so: `ray::Reader` or `ray::Reader.make`."""
+    folder = str(Path(cluster.env["RAY_AUTH_TOKEN_PATH"]).parent)
+    raylets = {pid for pid, _, line in processes() if "/raylet " in line and folder in line}
+    for pid, parent, line in processes():
+        name = line.strip().partition(".")[0]
+        if parent in raylets and name == prefix:
+            yield pid
+
+
+def processes() -> Iterator[tuple[int, int, str]]:
+    """Every process: its id, its parent's, and its command line."""
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        yield int(folder.name), parent, line
