@@ -51,14 +51,19 @@ class Piece:
 
 def pack(piece: Piece) -> pa.Table:
     """A piece as a block of one row."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, piece.table.schema) as writer:
-        writer.write_table(piece.table)
-    payload = sink.getvalue()
+    size = pa.MockOutputStream()  # counts: a buffer that grows is copied each time it does
+    _write(piece.table, size)
+    payload = pa.allocate_buffer(size.size())
+    _write(piece.table, pa.FixedSizeBufferWriter(payload))
     offsets = pa.py_buffer(np.array([0, payload.size], dtype=np.int64))
     values = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, offsets, payload])
     header = pa.array([json.dumps(asdict(piece.header))], type=pa.string())
     return pa.Table.from_arrays([header, values], schema=_WIRE_SCHEMA)
+
+
+def _write(table: pa.Table, sink: pa.NativeFile) -> None:
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
 
 
 def unpack(block: pa.Table) -> list[Piece]:
