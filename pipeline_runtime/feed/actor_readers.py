@@ -2,12 +2,13 @@
 
 `ReaderPool`, an actor beside the driver, keeps as many as the cluster has room for: a node that
 joins gets its readers, a reader that died is replaced. A rank asks the pool which readers there are
-and then talks to these alone; their pieces travel through the object store.
+and then talks to these alone; their pieces travel through the object store. A pool that dies takes
+its readers with it and starts again with others.
 """
 
 from __future__ import annotations
 
-import itertools
+import secrets
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ _START_SECONDS = 0.02
 # Readers that never came up, one after another, before the run ends: the image or the user's
 # environment is broken, not a node.
 _MAX_FAILED_STARTS = 10
+# Times that Ray starts a pool again, whose process was killed.
+_MAX_POOL_RESTARTS = 10
+# A rank waits this long for an answer of a pool that starts again; it takes seconds.
+_POOL_SECONDS = 120.0
 
 
 class Reader:
@@ -78,7 +83,6 @@ class ReaderPool:
         self._labels = labels
         self._num_trainers = num_trainers
         self._readers: dict[str, _Started] = {}
-        self._numbers = itertools.count()
         self._failed_starts = 0
 
     def readers(self, lost: Sequence[str] = ()) -> dict[str, Any]:
@@ -148,7 +152,8 @@ class ReaderPool:
         place = NodeAffinitySchedulingStrategy(node, soft=not self._labels)
         options = {"num_cpus": 1, "scheduling_strategy": place}
         actor: Any = ray.remote(Reader).options(**options).remote(*self._arguments)
-        name = f"reader-{next(self._numbers)}"
+        # A name that a pool before this one never gave: ranks remember whom they have lost.
+        name = f"reader-{secrets.token_hex(8)}"
         self._readers[name] = _Started(actor=actor, node=node, starting=actor.ping.remote())
 
 
@@ -176,7 +181,7 @@ def start_pool(
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     held = {role: ray.put(stream) for role, stream in streams.items()}
-    options = {"num_cpus": 0, "scheduling_strategy": here}
+    options = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": _MAX_POOL_RESTARTS}
     pool: Any = (
         ray.remote(ReaderPool).options(**options).remote(held, on_failure, labels, num_trainers)
     )
@@ -193,16 +198,35 @@ class ActorCrew:
         self._lost: set[str] = set()
         self._look: Any | None = None
         self._looked = float("-inf")
+        self._pool_lost_at: float | None = None
 
     def readers(self) -> Sequence[str]:
-        interval = _LOOK_SECONDS if self._actors else _START_SECONDS
+        """See Crew. Raises FeedError if the pool is gone for good."""
+        is_starting = not self._actors and self._pool_lost_at is None
+        interval = _START_SECONDS if is_starting else _LOOK_SECONDS
         if self._look is None and time.monotonic() - self._looked >= interval:
             self._look = self._pool.readers.remote(sorted(self._lost))
         if self._look is not None and ray.wait([self._look], timeout=0)[0]:
-            found = ray.get(self._look)
-            self._look, self._looked = None, time.monotonic()
-            self._actors = {name: actor for name, actor in found.items() if name not in self._lost}
+            look, self._look, self._looked = self._look, None, time.monotonic()
+            try:
+                found = ray.get(look)
+            except ray.exceptions.RayActorError as error:
+                self._wait_for_pool(error)
+            else:
+                self._pool_lost_at = None
+                self._actors = {n: actor for n, actor in found.items() if n not in self._lost}
         return tuple(self._actors)
+
+    def _wait_for_pool(self, error: Exception) -> None:
+        """Go on with the readers there are while Ray starts the pool again."""
+        now = time.monotonic()
+        if self._pool_lost_at is None:
+            self._pool_lost_at = now
+        if now - self._pool_lost_at > _POOL_SECONDS:
+            raise FeedError(
+                f"the coordinator of the data workers died and does not come back: {error}; run "
+                "again with --resume"
+            ) from error
 
     def ask(self, reader: str, role: str, task: Task) -> Hashable:
         reference: Hashable = self._actors[reader].make.remote(role, task)
