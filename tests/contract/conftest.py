@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(TEST_SECONDS))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def real_ray() -> Iterator[RealRay]:
     """A Ray of the pinned version with a token, on free ports, in a session of its own."""
     # Not pytest's folder: Ray's sockets live there, whose paths may have 107 bytes.
@@ -46,7 +46,7 @@ def real_ray() -> Iterator[RealRay]:
     command = [str(RAY), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
     command += [f"--port={ray.gcs}", f"--dashboard-port={ray.dashboard}", f"--temp-dir={folder}"]
     command += [f"--dashboard-agent-listen-port={ports[2]}", f"--metrics-export-port={ports[3]}"]
-    command += ["--num-cpus=4", "--object-store-memory=200000000"]
+    command += ["--num-cpus=4", "--object-store-memory=200000000", "--include-log-monitor=False"]
     log = folder / "start.log"
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -34,7 +34,7 @@ def parts(skip_unless_ci: Callable[[str], NoReturn]) -> Binaries:
     skip_unless_ci(reason)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def box(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     """Start a control plane that all tests share, or use the cluster that the user names."""
     existing = find_existing()
@@ -50,7 +50,7 @@ def box(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         started.stop(keep_logs=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kuberay(box: Box) -> None:
     """Only on a cluster that has KubeRay; the box has our API too."""
     if "rayclusters.ray.io" not in box.kubectl("api-resources", "--cached=false", "-o", "name"):

@@ -106,7 +106,7 @@ def project(tmp_path: Path, clicks: Clicks) -> Callable[..., Project]:
     return make
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster() -> Iterator[Cluster]:
     """A Ray cluster of its own ports, folder and token."""
     # Not pytest's folder: Ray's sockets live there, whose paths may have 107 bytes.
@@ -124,7 +124,7 @@ def cluster() -> Iterator[Cluster]:
     command = [RAY, "start", "--head", "--block", f"--port={port}", "--node-ip-address=127.0.0.1"]
     command += ["--num-cpus=4", "--object-store-memory=400000000", f"--temp-dir={folder}"]
     command += [f"--dashboard-port={dashboard_port}", f"--include-dashboard={has_dashboard}"]
-    command += [f"--dashboard-agent-listen-port={agent_port}"]
+    command += [f"--dashboard-agent-listen-port={agent_port}", "--include-log-monitor=False"]
     log = folder / "start.log"
     path = os.pathsep.join([str(Path(RAY).parent), os.environ["PATH"]])  # jobs call `lastmile`
     with log.open("wb") as output:
@@ -157,7 +157,7 @@ def _wait_until_started(head: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(0.2)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def on_cluster(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lastmile]:
     """`lastmile` whose `--address auto` is the cluster of these tests."""
     lastmile = Lastmile(tmp_path_factory.mktemp("on-cluster"), cluster.env)

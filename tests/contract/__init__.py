@@ -1,0 +1,1 @@
+"""A package, so that its fixtures can have pytest's scope of that name."""
