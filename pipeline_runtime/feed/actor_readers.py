@@ -35,7 +35,8 @@ _START_SECONDS = 0.02
 _MAX_FAILED_STARTS = 10
 # Times that Ray starts a pool again, whose process was killed.
 _MAX_POOL_RESTARTS = 10
-# A rank waits this long for an answer of a pool that starts again; it takes seconds.
+# A rank asks this long for an answer of a pool that starts again; it takes seconds. (Ray's own
+# retries of calls, max_task_retries, leave the first call after a restart without an answer.)
 _POOL_SECONDS = 120.0
 
 
@@ -74,26 +75,29 @@ class ReaderPool:
 
     def __init__(
         self,
-        streams: Mapping[str, Any],
         on_failure: Callable[[LastmileError], None],
         labels: Mapping[str, str] | None,
         num_trainers: int,
     ) -> None:
-        self._arguments = (dict(streams), on_failure)
+        self._on_failure = on_failure
         self._labels = labels
         self._num_trainers = num_trainers
         self._readers: dict[str, _Started] = {}
         self._failed_starts = 0
 
-    def readers(self, lost: Sequence[str] = ()) -> dict[str, Any]:
+    def readers(self, streams: Mapping[str, Any], lost: Sequence[str] = ()) -> dict[str, Any]:
         """The readers that answer, by name, once those that a rank has lost are replaced.
+
+        Args:
+            streams: references by role, for readers that start. Each call brings them: what Ray
+                makes a pool anew from may not be in the object store.
 
         Raises FeedError if none comes up at all.
         """
         for name in lost:
             self._drop(name)
         self._look_at_starts()
-        self._match_nodes()
+        self._match_nodes(streams)
         return {n: reader.actor for n, reader in self._readers.items() if reader.starting is None}
 
     def _drop(self, name: str) -> None:
@@ -122,11 +126,10 @@ class ReaderPool:
         if self._failed_starts < _MAX_FAILED_STARTS:
             return
         failure = FeedError(f"no data worker comes up, {self._failed_starts} tries: {error}")
-        _, on_failure = self._arguments
-        on_failure(failure)
+        self._on_failure(failure)
         raise failure
 
-    def _match_nodes(self) -> None:
+    def _match_nodes(self, streams: Mapping[str, Any]) -> None:
         room = self._room()
         for name, reader in list(self._readers.items()):
             if reader.node not in room:
@@ -135,7 +138,7 @@ class ReaderPool:
                 room[reader.node] -= 1
         for node, missing in room.items():
             for _ in range(missing):
-                self._start(node)
+                self._start(node, streams)
 
     def _room(self) -> dict[str, int]:
         """How many readers each node takes: one a CPU that no trainer holds."""
@@ -147,11 +150,11 @@ class ReaderPool:
             leave_room(room, self._num_trainers)
         return room
 
-    def _start(self, node: str) -> None:
+    def _start(self, node: str, streams: Mapping[str, Any]) -> None:
         # Soft where trainers are on the same nodes: they may hold this one's CPUs.
         place = NodeAffinitySchedulingStrategy(node, soft=not self._labels)
         options = {"num_cpus": 1, "scheduling_strategy": place}
-        actor: Any = ray.remote(Reader).options(**options).remote(*self._arguments)
+        actor: Any = ray.remote(Reader).options(**options).remote(streams, self._on_failure)
         # A name that a pool before this one never gave: ranks remember whom they have lost.
         name = f"reader-{secrets.token_hex(8)}"
         self._readers[name] = _Started(actor=actor, node=node, starting=actor.ping.remote())
@@ -170,7 +173,7 @@ def start_pool(
     on_failure: Callable[[LastmileError], None],
     labels: Mapping[str, str] | None,
     num_trainers: int,
-) -> Any:
+) -> tuple[Any, Mapping[str, Any]]:
     """Start the pool on the driver's node, and its first readers; all end with the driver.
 
     Args:
@@ -182,51 +185,53 @@ def start_pool(
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     held = {role: ray.put(stream) for role, stream in streams.items()}
     options = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": _MAX_POOL_RESTARTS}
-    pool: Any = (
-        ray.remote(ReaderPool).options(**options).remote(held, on_failure, labels, num_trainers)
-    )
-    pool.readers.remote()
-    return pool
+    pool: Any = ray.remote(ReaderPool).options(**options).remote(on_failure, labels, num_trainers)
+    pool.readers.remote(held)
+    return pool, held
 
 
 class ActorCrew:
     """The pool's readers as one rank sees them."""
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: Any, streams: Mapping[str, Any]) -> None:
         self._pool = pool
+        self._streams = streams
         self._actors: dict[str, Any] = {}
         self._lost: set[str] = set()
         self._look: Any | None = None
         self._looked = float("-inf")
-        self._pool_lost_at: float | None = None
+        self._lost_pool_at: float | None = None  # when the first of these calls was made
 
     def readers(self) -> Sequence[str]:
-        """See Crew. Raises FeedError if the pool is gone for good."""
-        is_starting = not self._actors and self._pool_lost_at is None
+        """See Crew. Raises FeedError if the pool is gone for good, or has nobody who comes up."""
+        is_starting = not self._actors and self._lost_pool_at is None
         interval = _START_SECONDS if is_starting else _LOOK_SECONDS
         if self._look is None and time.monotonic() - self._looked >= interval:
-            self._look = self._pool.readers.remote(sorted(self._lost))
+            self._looked = time.monotonic()
+            self._look = self._pool.readers.remote(self._streams, sorted(self._lost))
         if self._look is not None and ray.wait([self._look], timeout=0)[0]:
-            look, self._look, self._looked = self._look, None, time.monotonic()
-            try:
-                found = ray.get(look)
-            except ray.exceptions.RayActorError as error:
-                self._wait_for_pool(error)
-            else:
-                self._pool_lost_at = None
-                self._actors = {n: actor for n, actor in found.items() if n not in self._lost}
+            look, self._look = self._look, None
+            found = self._answer(look)
+            self._actors = {name: actor for name, actor in found.items() if name not in self._lost}
         return tuple(self._actors)
 
-    def _wait_for_pool(self, error: Exception) -> None:
-        """Go on with the readers there are while Ray starts the pool again."""
-        now = time.monotonic()
-        if self._pool_lost_at is None:
-            self._pool_lost_at = now
-        if now - self._pool_lost_at > _POOL_SECONDS:
-            raise FeedError(
-                f"the coordinator of the data workers died and does not come back: {error}; run "
-                "again with --resume"
-            ) from error
+    def _answer(self, look: Any) -> dict[str, Any]:
+        """What the pool said; nobody while Ray starts it again."""
+        try:
+            found: dict[str, Any] = ray.get(look)
+        except ray.exceptions.RayTaskError:
+            raise  # what the pool itself raised, which the driver has heard
+        except ray.exceptions.RayActorError as error:
+            if self._lost_pool_at is None:
+                self._lost_pool_at = self._looked
+            if self._looked - self._lost_pool_at > _POOL_SECONDS:
+                raise FeedError(
+                    f"the coordinator of the data workers died and does not come back: {error}; "
+                    "run again with --resume"
+                ) from error
+            return {}
+        self._lost_pool_at = None
+        return found
 
     def ask(self, reader: str, role: str, task: Task) -> Hashable:
         reference: Hashable = self._actors[reader].make.remote(role, task)
@@ -255,8 +260,8 @@ class ActorCrew:
 
     def lose(self, reader: str) -> None:
         self._lost.add(reader)
-        self._actors.pop(reader, None)
-        self._looked = float("-inf")
+        # With its pool all others are gone too: nobody is asked before the pool has answered.
+        self._actors, self._look, self._looked = {}, None, float("-inf")
 
     def close(self) -> None:
         pass  # readers belong to the pool; what they still make for this rank goes with its tickets
@@ -267,12 +272,13 @@ class ActorReaders:
     """Opens feeds over the pool's readers, from any process of the run."""
 
     pool: Any
+    streams: Mapping[str, Any]  # references by role; the driver's keep what they refer to
     piece_rows: int
 
     def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> ReaderFeed:
         """A feed of these groups; see `feed.base.FeedSource`."""
         return ReaderFeed(
-            crew=ActorCrew(self.pool),
+            crew=ActorCrew(self.pool, self.streams),
             role=role,
             groups=groups,
             piece_rows=self.piece_rows,

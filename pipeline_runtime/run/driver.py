@@ -246,8 +246,8 @@ def _build_feeds(
             role: replace(stream, plan=broadcast_side_tables(stream.plan))
             for role, stream in streams.items()
         }
-    pool = start_pool(streams, failure_reporter(monitor), place.data, run.world_size)
-    return ActorReaders(pool=pool, piece_rows=run.piece_rows), {}
+    pool, held = start_pool(streams, failure_reporter(monitor), place.data, run.world_size)
+    return ActorReaders(pool=pool, streams=held, piece_rows=run.piece_rows), {}
 
 
 def _datasets(run: PreparedRun, monitor: Any, labels: dict[str, str] | None) -> dict[str, Any]:

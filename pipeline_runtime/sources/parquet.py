@@ -172,12 +172,10 @@ class ParquetTable:
         """See RawTable; raises as `read` does."""
         path, layout = self.paths[unit.file], self.layouts[unit.file]
         stored = [name for name in columns if name not in self.partition_values[unit.file]]
-        # Asking for all chunks at once pays where each answer is waited for; else it is a copy.
-        is_far = self.filesystem.type_name != "local"
         try:
             with (
                 self.filesystem.open_input_file(path) as stream,
-                pq.ParquetFile(stream, pre_buffer=is_far) as file,
+                pq.ParquetFile(stream, pre_buffer=True) as file,
             ):
                 if layout is None:
                     for table in _read_flat(file, unit, stored, max_rows):

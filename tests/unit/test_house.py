@@ -47,9 +47,12 @@ def test_the_operator_folder_is_not_a_package() -> None:
 
 
 def test_no_test_folder_is_a_package() -> None:
-    # But for the one whose fixtures end with its last test: pytest's scope `package` needs it.
-    packages = [ROOT / "tests" / "e2e" / "__init__.py"]
-    assert list((ROOT / "tests").rglob("__init__.py")) == packages
+    # But for those whose fixtures end with their last test: pytest's scope `package` needs it.
+    packages = ["contract", "e2e", "integration/cluster", "integration/run"]
+    found = sorted((ROOT / "tests").rglob("__init__.py"))
+    assert [path.parent.relative_to(ROOT / "tests").as_posix() for path in found] == packages
+    for name in packages:
+        assert 'scope="package"' in (ROOT / "tests" / name / "conftest.py").read_text()
 
 
 @pytest.mark.parametrize("lock", LOCKS)

@@ -146,6 +146,10 @@ def test_entrypoints_get_a_value_a_row_unless_they_ask(folder: str) -> None:
     # The key is equal within a request without being declared so.
     keyed = pipeline_of(f"{folder}/flat.parquet").experiment("requests", columns=["request", "age"])
     assert build_plan(keyed, "").training.request_columns == ("request", "age")
+    # A step that takes columns one by one leaves each where it stands, a cast of both kinds too.
+    apart = pipeline_of(f"{folder}/flat.parquet").cast({"age": "float64", "item": "int32"})
+    chosen = apart.experiment("requests", columns=["age", "item"])
+    assert build_plan(chosen, "").training.request_columns == ("age",)
     # A nested table needs no declaration, and holds more once than this one names.
     narrow = Pipeline.read_parquet(uri, request_key="request", request_columns=["age"])
     plan = build_plan(narrow.experiment("requests", columns=["age", "history", "item"]), "")
