@@ -35,8 +35,8 @@ _START_SECONDS = 0.02
 _MAX_FAILED_STARTS = 10
 # Times that Ray starts a pool again, whose process was killed.
 _MAX_POOL_RESTARTS = 10
-# A rank asks this long for an answer of a pool that starts again; it takes seconds. (Ray's own
-# retries of calls, max_task_retries, leave the first call after a restart without an answer.)
+# A rank asks this long for an answer of a pool that starts again; it takes seconds. (Not Ray's own
+# retries, max_task_retries: in 2.60 a rank was seen to wait for one of them for ever.)
 _POOL_SECONDS = 120.0
 
 
@@ -181,6 +181,9 @@ def start_pool(
         on_failure: called where it happens with what ends the run; picklable.
         labels: of the nodes that readers run on; None: any, beside the trainers.
         num_trainers: CPUs that trainers hold on these nodes, where no labels keep them apart.
+
+    Returns:
+        The pool's handle, and the references of the streams by role, which are to be kept.
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     held = {role: ray.put(stream) for role, stream in streams.items()}

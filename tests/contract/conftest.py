@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,12 +19,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from heads import RealRay
 from loopback import free_ports
+from ray_heads import NO_DRAIN, wait_until_started
 
 RAY = Path(sys.executable).with_name("ray")
-START_SECONDS = 120.0  # 10 to 20 on an idle machine
 STOP_SECONDS = 60.0
-# When it is told to end, Ray would wait half a minute for actors that tests left behind.
-NO_DRAIN = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
 TEST_SECONDS = 600  # the first test of a module starts the real head
 
 
@@ -53,19 +50,11 @@ def real_ray() -> Iterator[RealRay]:
             command, env=ray.env | NO_DRAIN, stdout=output, stderr=output, start_new_session=True
         )
     try:
-        _wait_until_started(process, log)
+        wait_until_started(process, log)
         yield ray
     finally:
         _stop(process)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _wait_until_started(process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while b"Ray runtime started" not in log.read_bytes():
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.2)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,14 +19,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from loopback import free_ports
+from ray_heads import NO_DRAIN, wait_until_started
 from run_support import RAY, Clicks, Cluster, Lastmile, Project, sampled
 
 NUM_FILES = 6
 FILE_ROWS = 2000
 GROUP_ROWS = 500
-CLUSTER_START_SECONDS = 90.0
-# When it is told to end, Ray would wait half a minute for actors that tests left behind.
-NO_DRAIN = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
 # What ray[default] brings, and its Jobs API needs.
 DASHBOARD_MODULES = ("aiohttp_cors", "colorful", "opencensus", "smart_open")
 
@@ -135,7 +132,7 @@ def cluster() -> Iterator[Cluster]:
             stderr=output,
         )
     try:
-        _wait_until_started(head, log)
+        wait_until_started(head, log)
         dashboard = f"http://127.0.0.1:{dashboard_port}" if has_dashboard else None
         yield Cluster(env=env, dashboard=dashboard)
     finally:
@@ -147,14 +144,6 @@ def cluster() -> Iterator[Cluster]:
 def _is_installed(module: str) -> bool:
     """`find_spec` raises for `colorful` once it was imported, which leaves no spec behind."""
     return module in sys.modules or importlib.util.find_spec(module) is not None
-
-
-def _wait_until_started(head: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + CLUSTER_START_SECONDS
-    while b"Ray runtime started" not in log.read_bytes():
-        assert head.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.2)
 
 
 @pytest.fixture(scope="package")

@@ -310,7 +310,7 @@ class Process:
 
 def descendants(pid: int) -> set[Process]:
     """Every process below one."""
-    table = {process.pid: (process, parent) for process, parent in _processes()}
+    table = {process.pid: (process, parent) for process, parent in all_processes()}
     found: set[Process] = set()
     for process, ancestor in table.values():
         while ancestor in table and ancestor != pid:
@@ -322,11 +322,11 @@ def descendants(pid: int) -> set[Process]:
 
 def still_there(processes: Iterable[Process]) -> list[Process]:
     """Those of the processes that run."""
-    alive = {process for process, _ in _processes()}
+    alive = {process for process, _ in all_processes()}
     return [process for process in processes if process in alive]
 
 
-def _processes() -> Iterable[tuple[Process, int]]:
+def all_processes() -> Iterable[tuple[Process, int]]:
     """Every process that is no zombie, with its parent's pid."""
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -339,3 +339,13 @@ def _processes() -> Iterable[tuple[Process, int]]:
         if state != "Z":
             process = Process(pid=int(folder.name), group=int(group), started=started)
             yield process, int(parent)
+
+
+def command_line(process: Process) -> str:
+    """Program and arguments, or the title that the process gave itself; empty once it is gone."""
+    try:
+        return (
+            Path(f"/proc/{process.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+        )
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

@@ -7,7 +7,7 @@ step, are those of a run that nothing happened to.
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,10 @@ from run_support import (
     Cluster,
     Lastmile,
     Project,
+    all_processes,
     checksum_of,
     clicks_spec,
+    command_line,
     wait_for,
 )
 
@@ -107,8 +109,8 @@ def run_and_kill(run: Project, cluster: Cluster, kind: str, step: int) -> int:
             RUN_SECONDS,
             f"step {step}",
         )
-        prefix = KINDS[kind]
-        found = [driver.pid] if prefix is None else list(processes_of(cluster, prefix))
+        name = KINDS[kind]
+        found = [driver.pid] if name is None else workers_called(cluster, name)
         assert found, f"no {kind} at step {step}"
         os.kill(found[step % len(found)], signal.SIGKILL)
         return driver.wait(RUN_SECONDS)
@@ -121,24 +123,11 @@ def num_steps(log: Path) -> int:
     return log.read_text().count("step")
 
 
-def processes_of(cluster: Cluster, prefix: str) -> Iterator[int]:
-    """Workers of the cluster that Ray calls so: `ray::Reader` or `ray::Reader.make`."""
+def workers_called(cluster: Cluster, name: str) -> list[int]:
+    """Workers of the cluster by what Ray calls them: `ray::Reader`, or `ray::Reader.make`."""
     folder = str(Path(cluster.env["RAY_AUTH_TOKEN_PATH"]).parent)
-    raylets = {pid for pid, _, line in processes() if "/raylet " in line and folder in line}
-    for pid, parent, line in processes():
-        name = line.strip().partition(".")[0]
-        if parent in raylets and name == prefix:
-            yield pid
-
-
-def processes() -> Iterator[tuple[int, int, str]]:
-    """Every process: its id, its parent's, and its command line."""
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        yield int(folder.name), parent, line
+    lines = [(process.pid, parent, command_line(process)) for process, parent in all_processes()]
+    raylets = {pid for pid, _, line in lines if "/raylet " in line and folder in line}
+    return [
+        pid for pid, parent, line in lines if parent in raylets and line.partition(".")[0] == name
+    ]
