@@ -15,7 +15,7 @@ import hashlib
 import posixpath
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +34,7 @@ from pipeline_runtime.sources.nested import (
     parse_footer,
     read_nested,
 )
+from pipeline_runtime.sources.opening import Opener
 from pipeline_runtime.sources.schemas import common_schema, discover_partitioning
 from pipeline_runtime.sources.statistics import surviving_row_groups
 
@@ -52,6 +53,7 @@ class ParquetTable:
     filesystem: Any
     partition_values: tuple[dict[str, Any], ...]  # a file each
     layouts: tuple[NestedLayout | None, ...]  # a file each; None: it is flat
+    opener: Opener = field(default_factory=Opener, compare=False, repr=False)  # of this process
     # What follows stays on the planner's side.
     fragments: tuple[Any, ...] = ()  # with footers
     row_counts: tuple[tuple[int, ...], ...] = ()  # flat rows of each file's row groups
@@ -173,10 +175,7 @@ class ParquetTable:
         path, layout = self.paths[unit.file], self.layouts[unit.file]
         stored = [name for name in columns if name not in self.partition_values[unit.file]]
         try:
-            with (
-                self.filesystem.open_input_file(path) as stream,
-                pq.ParquetFile(stream, pre_buffer=True) as file,
-            ):
+            with self.opener.open(self.filesystem, path) as file:
                 if layout is None:
                     for table in _read_flat(file, unit, stored, max_rows):
                         yield self._complete(table, columns, unit.file, table.num_rows)

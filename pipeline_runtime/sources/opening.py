@@ -1,0 +1,68 @@
+"""Opening a Parquet file to read some of its row groups, as cheaply as its storage allows.
+
+A file is opened once a row group, by whichever reader got it. Its footer, which lists every column
+chunk of the file, is parsed once a process. On storage that is far away all bytes of a row group
+are asked for at once, before they are decoded; from a disk of this machine they come quicker one
+after another, without being copied to a buffer in between.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from pipeline_runtime.sources.mounts import is_on_own_disk
+
+# Of footers as they are stored; parsed they take a few times as much.
+_MAX_FOOTER_BYTES = 32 << 20
+
+
+@dataclass(slots=True)
+class Opener:
+    """Opens the files of one table; threads may share it."""
+
+    _footers: dict[tuple[str, int], pq.FileMetaData] = field(default_factory=dict)
+    _num_bytes: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def open(self, filesystem: Any, path: str) -> Iterator[pq.ParquetFile]:
+        """A file, open while the context is.
+
+        Raises:
+            OSError: it cannot be read.
+            pyarrow.ArrowInvalid: it is not Parquet.
+        """
+        is_far = not (
+            isinstance(filesystem, pafs.LocalFileSystem) and is_on_own_disk(os.path.dirname(path))
+        )
+        with filesystem.open_input_file(path) as stream:
+            key = (path, stream.size())  # a file that was rewritten is hardly of the same size
+            footer = self._footers.get(key)
+            with pq.ParquetFile(stream, metadata=footer, pre_buffer=is_far) as file:
+                if footer is None:
+                    self._keep(key, file.metadata)
+                yield file
+
+    @property
+    def num_footers(self) -> int:
+        """Footers that are remembered."""
+        return len(self._footers)
+
+    def _keep(self, key: tuple[str, int], footer: pq.FileMetaData) -> None:
+        """Remember a footer; the oldest ones go once there are too many."""
+        with self._lock:
+            if key in self._footers:
+                return
+            self._footers[key] = footer
+            self._num_bytes += footer.serialized_size
+            while self._num_bytes > _MAX_FOOTER_BYTES:
+                oldest = self._footers.pop(next(iter(self._footers)))
+                self._num_bytes -= oldest.serialized_size
