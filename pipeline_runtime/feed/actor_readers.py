@@ -1,16 +1,17 @@
 """Readers that are Ray actors, one a CPU of the data workers.
 
 `ReaderPool`, an actor beside the driver, keeps as many as the cluster has room for: a node that
-joins gets its readers, a reader that died is replaced. A rank asks the pool which readers there are
-and then talks to these alone; their pieces travel through the object store. A pool that dies takes
-its readers with it and starts again with others.
+joins gets its readers, a reader that died is replaced, one whose node is drained is asked for
+nothing new and ends after what it was asked for. A rank asks the pool which readers there are and
+then talks to these alone; their pieces travel through the object store. A pool that dies takes its
+readers with it and starts again with others.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,8 @@ from pipeline_runtime.plan.groups import Group
 _LOOK_SECONDS = 1.0
 # The same while there is none.
 _START_SECONDS = 0.02
+# Until a reader on a drained node ends, once it has nothing to do: ranks have looked again by then.
+_LEAVE_SECONDS = 3.0
 # Readers that never came up, one after another, before the run ends: the image or the user's
 # environment is broken, not a node.
 _MAX_FAILED_STARTS = 10
@@ -63,11 +66,23 @@ class Reader:
 
 @dataclass(slots=True)
 class _Started:
-    """A reader, and the call that it answers once it is up."""
+    """A reader.
+
+    Attributes:
+        starting: the call that it answers once it is up; None afterwards.
+        leaves_at: when it may end, by the monotonic clock; None unless its node is drained.
+        leaving: the call that it answers after all that it was asked for.
+    """
 
     actor: Any
     node: str
     starting: Any | None
+    leaves_at: float | None = None
+    leaving: Any | None = None
+
+    @property
+    def can_be_asked(self) -> bool:
+        return self.starting is None and self.leaves_at is None
 
 
 class ReaderPool:
@@ -98,7 +113,7 @@ class ReaderPool:
             self._drop(name)
         self._look_at_starts()
         self._match_nodes(streams)
-        return {n: reader.actor for n, reader in self._readers.items() if reader.starting is None}
+        return {n: reader.actor for n, reader in self._readers.items() if reader.can_be_asked}
 
     def _drop(self, name: str) -> None:
         reader = self._readers.pop(name, None)
@@ -130,15 +145,27 @@ class ReaderPool:
         raise failure
 
     def _match_nodes(self, streams: Mapping[str, Any]) -> None:
-        room = self._room()
+        room, drained = self._room(), draining_nodes()
         for name, reader in list(self._readers.items()):
             if reader.node not in room:
                 self._drop(name)  # with its node
-            else:
-                room[reader.node] -= 1
+                continue
+            room[reader.node] -= 1
+            if reader.node in drained:
+                self._dismiss(name, reader)
         for node, missing in room.items():
-            for _ in range(missing):
+            for _ in range(missing if node not in drained else 0):
                 self._start(node, streams)
+
+    def _dismiss(self, name: str, reader: _Started) -> None:
+        """End a reader, step by step: a drained node goes once nothing runs on it."""
+        now = time.monotonic()
+        if reader.leaves_at is None:
+            reader.leaves_at = now + _LEAVE_SECONDS
+        elif reader.leaving is None and now >= reader.leaves_at:
+            reader.leaving = reader.actor.ping.remote()
+        elif reader.leaving is not None and ray.wait([reader.leaving], timeout=0)[0]:
+            self._drop(name)
 
     def _room(self) -> dict[str, int]:
         """How many readers each node takes: one a CPU that no trainer holds."""
@@ -158,6 +185,13 @@ class ReaderPool:
         # A name that a pool before this one never gave: ranks remember whom they have lost.
         name = f"reader-{secrets.token_hex(8)}"
         self._readers[name] = _Started(actor=actor, node=node, starting=actor.ping.remote())
+
+
+def draining_nodes() -> Collection[str]:
+    """Nodes that take no new work, since they are about to go."""
+    # What Ray Train asks, too; 2.60 has no public name for it.
+    draining: dict[str, int] = ray._private.state.state.get_draining_nodes()
+    return draining
 
 
 def leave_room(room: dict[str, int], num_trainers: int) -> None:

@@ -1,14 +1,17 @@
 """Which reader makes which piece: one rank's ledger of what is left, leased and delivered.
 
 A lease is a group of row groups that one reader works through, piece after piece. What a lost
-reader had not delivered is leased again, from the first piece that is missing: every piece is
-delivered once, whatever is lost. Pure: `reader_feed` asks the readers and waits for them.
+reader had not delivered is leased again, from the first piece that is missing, and so is what one
+that leaves was not asked for yet: every piece is delivered once, whatever happens to readers. What
+comes first in the rank's order is given out first. Pure: `reader_feed` asks the readers and waits
+for them.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pipeline_runtime.errors import FeedError
@@ -42,10 +45,15 @@ class Task:
 
 @dataclass(slots=True)
 class _Lease:
-    """Pieces of one group, in order, for one reader."""
+    """Pieces of one group, in order, for one reader; one at least."""
 
     position: int
     pieces: deque[int]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Of the first piece."""
+        return self.position, self.pieces[0]
 
 
 @dataclass(slots=True)
@@ -70,14 +78,21 @@ class Ledger:
         In order, the piece whose turn it is must never wait for later ones to be given out.
         """
         holders = [reader for reader in readers if reader in self._leases]
-        if holders:
-            return min(holders, key=lambda reader: self._leases[reader].position)
-        return readers[0]
+        earliest = min(holders, key=lambda reader: self._leases[reader].place, default=None)
+        if earliest is not None and not self._comes_later(self._leases[earliest]):
+            return earliest
+        return next((reader for reader in readers if reader not in self._leases), readers[0])
+
+    def _comes_later(self, lease: _Lease) -> bool:
+        """Whether what nobody holds has to be made before this: what was lost."""
+        return bool(self._unleased) and self._unleased[0].place < lease.place
 
     def take(self, reader: str) -> Task | None:
         """The next task for a reader, earliest group first; None when nothing is left to lease."""
         lease = self._leases.pop(reader, None)
-        if lease is None:
+        if lease is None or self._comes_later(lease):
+            if lease is not None:
+                self._give_back(lease)
             if not self._unleased:
                 return None
             lease = self._unleased.popleft()
@@ -95,8 +110,16 @@ class Ledger:
         """Whether a task is left that no reader was given."""
         return bool(self._unleased or self._leases)
 
+    def keep(self, readers: Collection[str]) -> None:
+        """Take back what any other reader was still to be asked for; it has left."""
+        for reader in self._leases.keys() - readers:
+            self._give_back(self._leases.pop(reader))
+
+    def _give_back(self, lease: _Lease) -> None:
+        insort(self._unleased, lease, key=lambda each: each.place)
+
     def lose(self, reader: str, undelivered: Iterable[Task]) -> None:
-        """Take back what a reader was to make, before everything that comes after it.
+        """Take back what a reader was to make.
 
         Raises FeedError if one group was lost too often to be an accident.
         """
@@ -106,9 +129,9 @@ class Ledger:
         lease = self._leases.pop(reader, None)
         if lease is not None:
             lost.setdefault(lease.position, deque()).extend(lease.pieces)
-        for position in sorted(lost, reverse=True):
+        for position, pieces in lost.items():
             self._count_loss(position)
-            self._unleased.appendleft(_Lease(position, lost[position]))
+            self._give_back(_Lease(position, pieces))
 
     def _count_loss(self, position: int) -> None:
         self._losses[position] = self._losses.get(position, 0) + 1

@@ -1,10 +1,11 @@
 """The feed over readers: a rank leases its groups to them and takes the pieces that they make.
 
 The rank's own process is the coordinator of its rows: it knows what was delivered, asks readers for
-single pieces ahead of need, and leases again what a lost reader still owed. What is ahead is
-bounded in bytes, whatever the number of readers. All epochs are one stream, so that the next one's
-first pieces are made while this one ends. Readers are threads of this process (`thread_readers`) or
-actors on the data workers (`actor_readers`), behind `Crew`.
+single pieces ahead of need, and leases again what a lost reader still owed. A reader that leaves
+delivers what it was asked for, and others go on with the rest. What is ahead is bounded in bytes,
+whatever the number of readers. All epochs are one stream, so that the next one's first pieces are
+made while this one ends. Readers are threads of this process (`thread_readers`) or actors on the
+data workers (`actor_readers`), behind `Crew`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ class Crew(Protocol):
     """Readers, by their names, and what they are asked."""
 
     def readers(self) -> Sequence[str]:
-        """Names of the readers that can be asked now; another call may give others."""
+        """Names of the readers that can be asked now; another call may give others.
+
+        One that is not named any more delivers what it was asked for, or is lost.
+        """
         ...
 
     def ask(self, reader: str, role: str, task: Task) -> Hashable:
@@ -116,7 +120,9 @@ class _Pass:
         load = Counter(asked.reader for asked in self._asked.values())
         readers = crew.readers()
         self._meter.usage.ready = len(readers)
-        while len(self._asked) + len(self._made) < self._most_ahead(len(readers)):
+        if readers:  # else one was lost, and the others are to be asked for again
+            self._ledger.keep(readers)
+        while self._may_ask(len(readers)):
             free = [name for name in readers if load[name] < _TASKS_PER_READER]
             if not free:
                 break
@@ -128,9 +134,11 @@ class _Pass:
             load[reader] += 1
         return self._ledger.has_more
 
-    def _most_ahead(self, num_readers: int) -> int:
+    def _may_ask(self, num_readers: int) -> bool:
+        """Whether one more piece may be ahead; one is always asked for, lest the others wait."""
         fitting = max(1, int(CREDIT_BYTES / self._piece_bytes))
-        return min(fitting, num_readers * _TASKS_PER_READER)
+        most_ahead = min(fitting, num_readers * _TASKS_PER_READER)
+        return not self._asked or len(self._asked) + len(self._made) < most_ahead
 
     def _wait(self) -> Piece | None:
         """One more piece, or None if none was made in time or its reader was lost."""

@@ -1,13 +1,15 @@
-"""A node of data workers that joins a run is put to work, and one that is killed costs no row."""
+"""A node of data workers that joins a run is put to work; one that goes, however, costs no row."""
 
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from run_support import (
     CLICKS_PIPELINE,
     RAY,
@@ -23,19 +25,33 @@ from run_support import (
 
 # A name of its own: the process of the runs imports a module once.
 NOTES_ITS_NODE = """
-import os, pathlib
+import pathlib, ray
 
 def notes(table, folder):
     if table.num_rows:  # planning calls it too, with none
-        raylet = os.getppid()
-        pathlib.Path(folder, str(raylet)).touch()
+        pathlib.Path(folder, ray.get_runtime_context().get_node_id()).touch()
     return table
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node that joined the cluster."""
+
+    process: subprocess.Popen[bytes]
+
+    def kill(self) -> None:
+        """All of it at once, as when its machine is lost."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def has_gone(self) -> bool:
+        return self.process.poll() is not None
+
+
 @contextmanager
-def second_node(cluster: Cluster, log: Path) -> Iterator[Callable[[], None]]:
-    """A node that joins the cluster; the function kills all of it at once."""
+def second_node(cluster: Cluster, log: Path) -> Iterator[Node]:
     command = [RAY, "start", f"--address={cluster.env['RAY_ADDRESS']}", "--block"]
     command += ["--num-cpus=2", "--object-store-memory=200000000", "--node-ip-address=127.0.0.1"]
     with log.open("wb") as output:
@@ -46,20 +62,26 @@ def second_node(cluster: Cluster, log: Path) -> Iterator[Callable[[], None]]:
             stderr=output,
             start_new_session=True,
         )
-
-    def kill() -> None:
-        if node.poll() is None:
-            os.killpg(node.pid, signal.SIGKILL)
-            node.wait()
-
     try:
-        yield kill
+        yield Node(process=node)
     finally:
-        kill()
+        Node(process=node).kill()
 
 
-def test_a_node_joins_works_and_is_killed(
-    clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile, cluster: Cluster
+def drain(cluster: Cluster, node_id: str) -> None:
+    """Ask for a node to go, as the operator does: no new work, then its end."""
+    command = [RAY, "drain-node", f"--address={cluster.env['RAY_ADDRESS']}", "--node-id", node_id]
+    command += ["--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=too many"]
+    subprocess.run(command, env={**os.environ, **cluster.env}, check=True)
+
+
+@pytest.mark.parametrize("end", ["killed", "drained"])
+def test_a_node_joins_works_and_goes(
+    end: str,
+    clicks: Clicks,
+    project: Callable[..., Project],
+    on_cluster: Lastmile,
+    cluster: Cluster,
 ) -> None:
     run = project()
     nodes = run.folder / "nodes"
@@ -77,9 +99,17 @@ def test_a_node_joins_works_and_is_killed(
     with ThreadPoolExecutor(1) as beside:
         ending = beside.submit(on_cluster.run, *run.args("--address", "auto"))
         wait_for(lambda: (run.folder / "rank0.jsonl").exists(), RUN_SECONDS, "training")
-        with second_node(cluster, run.folder / "node.log") as kill:
+        wait_for(lambda: any(nodes.iterdir()), RUN_SECONDS, "work")
+        [first] = nodes.iterdir()
+        with second_node(cluster, run.folder / "node.log") as node:
             wait_for(lambda: len(list(nodes.iterdir())) == 2, RUN_SECONDS, "work on the node")
-            kill()
+            if end == "killed":
+                node.kill()
+            else:
+                [second] = set(nodes.iterdir()) - {first}
+                drain(cluster, second.name)
+                wait_for(node.has_gone, RUN_SECONDS, "end of the drained node")
+                assert not ending.done()
             (run.folder / "hurry").touch()
             ended = ending.result(RUN_SECONDS)
 
