@@ -6,8 +6,10 @@ same bytes and is not written.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import accumulate
 from typing import Any, Literal
 
 from dataset_operator.api import (
@@ -21,6 +23,10 @@ from dataset_operator.api import (
     TRAINING,
 )
 from dataset_operator.observed import format_time
+
+# Of a message in JSON: eight conditions (`ExperimentStatus.conditions`) of so much leave room for
+# the rest of a status in 16 KiB (architecture, «Status writes»).
+MAX_MESSAGE_BYTES = 1024
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 Condition = dict[str, Any]
@@ -62,6 +68,19 @@ def set_condition(
     new = {**condition, "observedGeneration": generation, "lastTransitionTime": since}
     others = [c for c in status.get("conditions") or () if c["type"] != condition["type"]]
     return {**status, "conditions": sorted([*others, new], key=_place)}
+
+
+def fit_message(message: str) -> str:
+    """The message of a condition or an event, with an ellipsis where it would be too long."""
+    if _num_bytes(message) <= MAX_MESSAGE_BYTES:
+        return message
+    ends = accumulate(map(_num_bytes, message[:MAX_MESSAGE_BYTES]))
+    return message[: sum(end <= MAX_MESSAGE_BYTES - _num_bytes("…") for end in ends)] + "…"
+
+
+def _num_bytes(text: str) -> int:
+    """What it takes in JSON, without its quotes; Ray's words may hold half a character."""
+    return len(json.dumps(text, ensure_ascii=False).encode(errors="surrogatepass")) - 2
 
 
 def _place(condition: Mapping[str, Any]) -> int:

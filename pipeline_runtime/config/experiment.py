@@ -15,6 +15,7 @@ from pydantic import AfterValidator, ConfigDict, Field, JsonValue, StringConstra
 
 from pipeline_runtime.config.base import (
     MAX_INT64,
+    MAX_STRING_CHARS,
     Count,
     Percent,
     PositiveInt,
@@ -62,6 +63,8 @@ Count64 = Annotated[int, Field(ge=0, le=MAX_INT64)]
 LabelName = Annotated[str, StringConstraints(min_length=1, max_length=317)]
 DecimalString = Annotated[str, StringConstraints(max_length=32, pattern=DECIMAL_PATTERN)]
 StatusText = Annotated[str, StringConstraints(max_length=1024)]
+# A storage root, a URI below it and an experiment's name, with what joins them.
+ArtifactsUri = Annotated[str, StringConstraints(max_length=2 * MAX_STRING_CHARS + 64)]
 TimeText = Annotated[str, StringConstraints(max_length=64)]
 _LABEL_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 
@@ -266,7 +269,7 @@ class ExperimentStatus(StatusModel):
     """For printing; never read."""
     storage_root: StatusText | None = None
     """Where the run's URIs without a scheme start, as it began."""
-    artifacts_uri: StatusText | None = None
+    artifacts_uri: ArtifactsUri | None = None
     """Where its runs leave checkpoints, reports and logs, each in a folder of its own."""
     ray_cluster_name: StatusText | None = None
     """The RayCluster that runs it."""

@@ -17,11 +17,10 @@ from dataset_operator.kube.client import Kube
 from dataset_operator.observed import Document, Observed, format_time
 from dataset_operator.plan.decision import Decision, Event, Stop, Submit
 from dataset_operator.ray.jobs import RayJobs
+from dataset_operator.status import fit_message
 from pipeline_runtime.config import API_VERSION, KIND
 
 _LOG = logging.getLogger(__name__)
-# The API server's bound of an event's message.
-_MAX_EVENT_CHARS = 1024
 
 
 async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision: Decision) -> None:
@@ -72,7 +71,7 @@ def _build_event(observed: Observed, event: Event) -> Document:
         },
         "type": event.type,
         "reason": event.reason,
-        "message": event.message[:_MAX_EVENT_CHARS],
+        "message": fit_message(event.message),
         "source": {"component": FIELD_MANAGER},
         "firstTimestamp": now,
         "lastTimestamp": now,

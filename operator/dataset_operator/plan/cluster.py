@@ -34,9 +34,8 @@ from dataset_operator.observed import Document
 from dataset_operator.plan.attempt import fail_attempt
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.ending import stop_driver
-from dataset_operator.status import find_condition
+from dataset_operator.status import find_condition, fit_message
 
-_MAX_WAITS_CHARS = 1024
 # Pods that wait give no events of their own for minutes at a time.
 WAIT_SECONDS = 30.0
 # A kubelet that lives has removed a pod so long after its time to end.
@@ -214,7 +213,7 @@ def _say_up(draft: Draft) -> None:
 
 def _say_waiting(draft: Draft, short: str, cause: str) -> None:
     """Not ready; a warning once it is known that pods do not come up by themselves."""
-    message = f"{short}: {cause[:_MAX_WAITS_CHARS]}" if cause else short
+    message = fit_message(f"{short}: {cause}" if cause else short)
     before = find_condition(draft.status, CLUSTER_READY)
     if before is not None and _causes(before["message"]) == _causes(message):
         message = before["message"]  # the kubelet says the same in two ways by turns

@@ -15,7 +15,13 @@ from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Observed, format_time, parse_time
 from dataset_operator.plan.decision import Decision, Event, Stop, Submit
 from dataset_operator.settings import OperatorSettings
-from dataset_operator.status import derive_phase, find_condition, is_true, set_condition
+from dataset_operator.status import (
+    derive_phase,
+    find_condition,
+    fit_message,
+    is_true,
+    set_condition,
+)
 from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, parse_stored, run_hash
 
 
@@ -140,9 +146,10 @@ class Draft:
         """Set a condition; a transition or another reason is told as an event too.
 
         Args:
+            message: what comes last in it is cut off if it is too long.
             warns: whether somebody has to do something, or something was lost.
         """
-        before = find_condition(self.status, kind)
+        before, message = find_condition(self.status, kind), fit_message(message)
         words: Literal["True", "False"] = "True" if status else "False"
         self.status = set_condition(
             self.status,

@@ -42,7 +42,6 @@ STOP_SECONDS = 120.0
 # How often a job is asked how it is.
 POLL_SECONDS = 10.0
 STOP_POLL_SECONDS = 2.0
-_MAX_MESSAGE_CHARS = 4096
 
 
 def release_deleted(draft: Draft) -> bool:
@@ -89,8 +88,7 @@ def refuse_invalid(draft: Draft) -> bool:
 
 
 def _refuse(draft: Draft, why: str) -> None:
-    message = f"nothing was changed: {why}"
-    draft.condition(ACCEPTED, False, INVALID_SPEC, message[:_MAX_MESSAGE_CHARS], warns=True)
+    draft.condition(ACCEPTED, False, INVALID_SPEC, f"nothing was changed: {why}", warns=True)
 
 
 def _waits_for(draft: Draft) -> str | None:

@@ -1,0 +1,94 @@
+"""However much the API server or a driver says, the status stays small and the CRD takes it."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from world import SETTINGS, World, build_document, running
+
+from dataset_operator.observed import Progress, Refusal
+from dataset_operator.plan.draft import Draft
+from dataset_operator.ray.runtime_metrics import MAX_METRIC_NAME_CHARS, MAX_METRICS
+from dataset_operator.status import MAX_MESSAGE_BYTES, find_condition, fit_message
+from pipeline_runtime.config import ExperimentStatus
+
+MAX_STATUS_BYTES = 16 << 10
+KINDS = (
+    *("Accepted", "ClusterReady", "Training", "ScalingActive"),
+    *("ScalingLimited", "Suspended", "Complete", "Failed"),
+)
+LONGEST_URI = "s3://bucket/".ljust(1024, "x")
+LONGEST_METRICS = {
+    f"{index:0>{MAX_METRIC_NAME_CHARS}}": -1.23456789e-300 for index in range(MAX_METRICS)
+}
+
+
+def num_bytes(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False).encode())
+
+
+def check_is_stored(status: dict[str, Any]) -> None:
+    """The model of the status has the CRD's bounds."""
+    ExperimentStatus.model_validate_json(json.dumps(status), by_alias=True, by_name=False)
+    assert num_bytes(status) <= MAX_STATUS_BYTES
+
+
+@pytest.mark.parametrize("letter", ["x", "ы", "🐘", "\x1b", '"'])
+def test_the_largest_status_has_16_kib(letter: str) -> None:
+    world = running(storage={"root": LONGEST_URI}, artifacts={"uri": "y" * 1024})
+    world.progress = Progress(ratio=0.5, remaining_seconds=1e12, metrics=LONGEST_METRICS)
+    world.step()
+    draft = Draft(observed=world.observe(), settings=SETTINGS, now=world.now, token="")
+    for kind in KINDS:
+        draft.condition(kind, False, "PreRunningDeadlineExceeded", letter * 100_000)
+
+    status = draft.decide().status
+
+    assert len(status["trainer"]["metrics"]) == MAX_METRICS
+    check_is_stored(status)
+    for condition in status["conditions"]:
+        assert condition["message"].endswith(f"{letter}…")
+        assert MAX_MESSAGE_BYTES - 8 <= num_bytes(condition["message"]) - 2 <= MAX_MESSAGE_BYTES
+
+
+def test_a_message_that_fits_is_whole() -> None:
+    longest = "ы" * (MAX_MESSAGE_BYTES // 2)
+    assert fit_message(longest) == longest
+
+
+ENDLESS = Refusal(message="n" * 50_000, is_invalid=False)
+
+
+def refuse_edit(world: World) -> None:
+    world.edit(env=[{"name": "A", "value": "b"}], updatePolicy="Restart")
+    world.refused = ENDLESS
+
+
+# what an endless refusal befalls, and the condition that says it
+STORIES: dict[str, tuple[Callable[[], World], Callable[[World], Any], str]] = {
+    "a cluster": (
+        lambda: World(build_document()),
+        lambda world: setattr(world, "refused", ENDLESS),
+        "ClusterReady",
+    ),
+    "an edit of a running one": (running, refuse_edit, "Accepted"),
+    "a pod": (
+        lambda: World(build_document()),
+        lambda world: (world.unready.add("trainers"), setattr(world, "waiting", "n" * 50_000)),
+        "ClusterReady",
+    ),
+}
+
+
+@pytest.mark.parametrize(("build", "befall", "kind"), STORIES.values(), ids=STORIES)
+def test_an_endless_refusal_is_said_as_far_as_it_fits(
+    build: Callable[[], World], befall: Callable[[World], Any], kind: str
+) -> None:
+    world = build()
+    befall(world)
+    world.settle()
+    check_is_stored(world.status)
+    found = find_condition(world.status, kind)
+    assert found is not None
+    assert found["message"].endswith("nn…")
