@@ -57,6 +57,7 @@ FAILED = "Failed"
 
 VALID_SPEC = "ValidSpec"
 INVALID_SPEC = "InvalidSpec"
+UNKNOWN_FIELDS = "UnknownFields"
 CHANGE_PENDING = "ChangePending"
 CLUSTER_CREATING = "ClusterCreating"
 CLUSTER_REFUSED = "ClusterRefused"

@@ -37,6 +37,8 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
         await kube.write_status(document, decision.status)
     for event in decision.events:
         await kube.create(_build_event(observed, event))
+        if event.is_logged:
+            _LOG.warning("%s", event.message, extra={"reason": event.reason})
     await _tell_ray(jobs, decision.job)
     for child in decision.apply:
         await kube.apply(child)

@@ -27,11 +27,16 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened, for `kubectl describe`; told once, with the status that says it."""
+    """Something that happened, for `kubectl describe`; told once, with the status that says it.
+
+    Attributes:
+        is_logged: whether the operator's log has it too, since who runs the operator has to act.
+    """
 
     type: Literal["Normal", "Warning"]
     reason: str
     message: str
+    is_logged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ The one mutable object of planning; it lives for one call of `plan`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -37,6 +38,7 @@ class Draft:
     has_finalizer: bool = field(init=False)
     experiment: DatasetExperiment | None = None  # what runs: set by `ending.refuse_invalid`
     spec: ExperimentSpec | None = None  # what is wanted now, if it is valid
+    ignored: Sequence[str] = ()  # paths of the spec that this version does not know
     create: list[Document] = field(default_factory=list)
     apply: list[Document] = field(default_factory=list)
     patches: list[tuple[str, str, Document]] = field(default_factory=list)
@@ -160,10 +162,10 @@ class Draft:
         if before is None or (before["status"], before["reason"]) != (words, reason):
             self.tell(reason, message, warns=warns)
 
-    def tell(self, reason: str, message: str, *, warns: bool = False) -> None:
+    def tell(self, reason: str, message: str, *, warns: bool = False, logs: bool = False) -> None:
         """Tell something as an event, which no condition's status or reason says."""
         kind: Literal["Normal", "Warning"] = "Warning" if warns else "Normal"
-        self.events.append(Event(type=kind, reason=reason, message=message))
+        self.events.append(Event(type=kind, reason=reason, message=message, is_logged=logs))
 
     def clear(self, *kinds: str) -> None:
         """Take conditions away, as of a run that is over."""
@@ -219,6 +221,6 @@ def _ranks(spec: ExperimentSpec) -> int:
 
 
 def parse(document: Any) -> DatasetExperiment:
-    """An experiment as the API server stores it. Raises ManifestError."""
-    experiment, _ = parse_stored(document)
+    """An experiment as the API server stores it, or as a run took it. Raises ManifestError."""
+    experiment, _ = parse_stored(document)  # `parse_wanted` tells of fields that are not known
     return experiment

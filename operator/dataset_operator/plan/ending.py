@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataset_operator.api import (
-    ACCEPTED,
     CHANGE_PENDING,
     CLUSTER_READY,
     COMPLETE,
@@ -24,6 +23,7 @@ from dataset_operator.api import (
 from dataset_operator.builders.children import build_accepted
 from dataset_operator.builders.frozen import hash_cluster_side, is_as_built
 from dataset_operator.observed import parse_time
+from dataset_operator.plan.accepted import say_accepted
 from dataset_operator.plan.decision import Event, Stop
 from dataset_operator.plan.draft import Draft, parse
 from dataset_operator.plan.validity import parse_wanted
@@ -80,15 +80,14 @@ def refuse_invalid(draft: Draft) -> bool:
     elif waits_for := _waits_for(draft):
         generation = f"generation {draft.observed.generation}"
         is_refused = refusal is not None
-        message = f"{generation} {waits_for}"
-        draft.condition(ACCEPTED, True, CHANGE_PENDING, message, warns=is_refused)
+        say_accepted(draft, CHANGE_PENDING, f"{generation} {waits_for}", warns=is_refused)
     else:
-        draft.condition(ACCEPTED, True, VALID_SPEC, "the spec is valid")
+        say_accepted(draft, VALID_SPEC, "the spec is valid")
     return False
 
 
 def _refuse(draft: Draft, why: str) -> None:
-    draft.condition(ACCEPTED, False, INVALID_SPEC, f"nothing was changed: {why}", warns=True)
+    say_accepted(draft, INVALID_SPEC, f"nothing was changed: {why}", warns=True)
 
 
 def _waits_for(draft: Draft) -> str | None:

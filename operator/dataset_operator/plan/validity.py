@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dataset_operator.plan.draft import Draft, parse
-from pipeline_runtime.config import DatasetExperiment, ManifestError, Problem
+from dataset_operator.plan.draft import Draft
+from pipeline_runtime.config import DatasetExperiment, ManifestError, Problem, parse_stored
 from pipeline_runtime.grammar import check_grammar
 
 # Of all expressions of a spec together: 16 KiB take 3 ms, at worst 250 ms, and every experiment
@@ -18,8 +18,13 @@ _ACCOUNT_FIELDS = ("serviceAccountName", "serviceAccount")
 
 
 def parse_wanted(draft: Draft) -> DatasetExperiment:
-    """The experiment as it is wanted now. Raises ManifestError with every broken rule."""
-    experiment = parse(draft.observed.document)
+    """The experiment as it is wanted now, but for what the draft's `ignored` then names.
+
+    Raises ManifestError with every broken rule.
+    """
+    experiment, unknown = parse_stored(dict(draft.observed.document))
+    # Those of metadata are a newer API server's, and concern nobody.
+    draft.ignored = [path for path in unknown if path.startswith("spec.")]
     problems = [
         *check_grammar(experiment.spec, max_chars=MAX_EXPRESSION_CHARS),
         *_check_service_accounts(draft, experiment),

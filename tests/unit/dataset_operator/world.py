@@ -110,7 +110,8 @@ class World:
 
     @property
     def owner(self) -> Owner:
-        return Owner(name="clicks", namespace="team", uid=UID)
+        metadata = self.document["metadata"]
+        return Owner(name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"])
 
     @property
     def status(self) -> dict[str, Any]:

@@ -1,0 +1,43 @@
+"""What is said of a spec: that it is valid, waits or is refused, and what of it nobody here knows.
+
+A newer version may have written fields that this one does not have, as after a step back to it:
+they are ignored, and that is said (architecture, «Compatibility»).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dataset_operator.api import ACCEPTED, INVALID_SPEC, UNKNOWN_FIELDS
+from dataset_operator.plan.draft import Draft
+from dataset_operator.status import find_condition
+
+# Enough to see what they are, in a message that has other things to say too.
+_MAX_NAMED = 5
+_MAX_NAME_CHARS = 80
+
+
+def say_accepted(draft: Draft, reason: str, message: str, *, warns: bool = False) -> None:
+    """Set the condition `Accepted`; what is ignored comes first, and is told once a generation."""
+    ignored = _name_ignored(draft.ignored)
+    if ignored and not _is_said(draft, ignored):
+        draft.tell(UNKNOWN_FIELDS, ignored, warns=True, logs=True)
+    message = f"{ignored}; {message}" if ignored else message
+    draft.condition(ACCEPTED, reason != INVALID_SPEC, reason, message, warns=warns)
+
+
+def _name_ignored(paths: Sequence[str]) -> str:
+    if not paths:
+        return ""
+    named = ", ".join(path[:_MAX_NAME_CHARS] for path in paths[:_MAX_NAMED])
+    more = len(paths) - _MAX_NAMED
+    named += f" and {more} more" if more > 0 else ""
+    return f"ignored, as this operator does not know them: {named}; update it, or remove them"
+
+
+def _is_said(draft: Draft, ignored: str) -> bool:
+    before = find_condition(draft.status, ACCEPTED)
+    if before is None or before["observedGeneration"] != draft.observed.generation:
+        return False
+    said: str = before["message"]
+    return said.startswith(ignored)
