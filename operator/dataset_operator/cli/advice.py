@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dataset_operator import api
+from dataset_operator.advice import END_ADVICE
 from dataset_operator.headline import find_headline
 from dataset_operator.status import find_condition
 
@@ -31,13 +32,7 @@ _ADVICE = {
     api.JOB_FAILED: f"find out why: {_LOGS}",
     api.OUT_OF_MEMORY: "give the pods more memory, or make batchSize or shuffle.windowRows smaller",
     api.NODE_LOST: "wait for the next attempt; spot nodes come and go",
-    api.BACKOFF_LIMIT_EXCEEDED: f"find out why: {_LOGS}; an edit of resources, env, templates or "
-    "backoffLimit goes on from the last checkpoint, any other edit is a new run",
-    api.DEADLINE_EXCEEDED: "raise activeDeadlineSeconds and submit it again: it goes on from the "
-    "last checkpoint; training on less is a new run",
-    api.PRE_RUNNING_DEADLINE_EXCEEDED: "see what the pods waited for; ask for less in resources or "
-    "templates, or raise preRunningDeadlineSeconds: it goes on from its last checkpoint",
-    api.CHECKPOINT_REFUSED: "see the message: another run's checkpoint cannot be gone on from",
+    **END_ADVICE,
 }
 
 

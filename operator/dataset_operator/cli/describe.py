@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dataset_operator.advice import advise_on_end
 from dataset_operator.api import EXPERIMENT_LABEL, ROLE_LABEL
 from dataset_operator.cli.advice import advise
 from dataset_operator.cli.cluster import Cluster, on_cluster
@@ -61,19 +62,17 @@ async def _look(cluster: Cluster, name: str) -> Picture:
 def _print(picture: Picture) -> None:
     for label, value in build_summary(picture.document):
         print(f"{label + ':':{_LABEL_CHARS}} {value}")
+    name = picture.document["metadata"]["name"]
     conditions = (picture.document.get("status") or {}).get("conditions") or ()
     _print_section(
         ("CONDITION", "STATUS", "REASON", "AGE", "MESSAGE"),
-        [
-            (c["type"], c["status"], c["reason"], format_age(c["lastTransitionTime"]), _line(c))
-            for c in conditions
-        ],
+        [(c["type"], c["status"], c["reason"], _age_of(c), _line(c, name)) for c in conditions],
     )
     _print_section(("POD", "ROLE", "READY", "STATUS", "AGE"), build_pod_rows(picture.pods))
     _print_section(
         ("EVENT", "TYPE", "AGE", "MESSAGE"),
         [
-            (e["reason"], e["type"], format_age(_time_of(e)), _line(e))
+            (e["reason"], e["type"], format_age(_time_of(e)), _line(e, name))
             for e in sorted(picture.events, key=_place_of)[-_MAX_EVENTS:]
         ],
     )
@@ -110,7 +109,8 @@ def _describe_phase(document: Document) -> str:
         return "Deleting"
     status = document.get("status") or {}
     headline = find_headline(status)
-    return (status.get("phase") or "Pending") + (f": {_line(headline)}" if headline else "")
+    phase, name = status.get("phase") or "Pending", document["metadata"]["name"]
+    return f"{phase}: {_line(headline, name)}" if headline else phase
 
 
 def _describe_workers(workers: Mapping[str, Any], bounds: Mapping[str, Any]) -> str:
@@ -169,6 +169,10 @@ def _find_pod_state(pod: Document) -> str:
     return str(status.get("phase", "Unknown"))
 
 
+def _age_of(condition: Mapping[str, Any]) -> str:
+    return format_age(condition["lastTransitionTime"])
+
+
 def _time_of(event: Document) -> str:
     return str(event.get("lastTimestamp") or event["metadata"]["creationTimestamp"])
 
@@ -178,6 +182,8 @@ def _place_of(event: Document) -> tuple[str, int]:
     return _time_of(event), int(event["metadata"]["resourceVersion"])
 
 
-def _line(of: Mapping[str, Any]) -> str:
-    """The message on one line."""
-    return " ".join(str(of.get("message", "")).split())
+def _line(of: Mapping[str, Any], name: str) -> str:
+    """The message on one line, without what to do, which stands under `Next`."""
+    line = " ".join(str(of.get("message", "")).split())
+    advice = advise_on_end(str(of.get("reason")), name)
+    return line.replace(f"; {advice}", "", 1) if advice else line

@@ -34,10 +34,10 @@ _FINAL_EXIT_CODES = {2: INVALID_SPEC, 4: CHECKPOINT_REFUSED}
 FIRST_BACKOFF_SECONDS = 10.0
 MAX_BACKOFF_SECONDS = 360.0
 CAUSE_SECONDS = 300.0  # between what befalls a data worker and the failure that it causes
-# Of Ray's message, which ends with the driver's log: its first line and its last words, which an
-# event of 1,024 characters holds too.
-_MAX_FIRST_CHARS = 160
-_MAX_LAST_CHARS = 560
+# Of Ray's message, which ends with the driver's log: its first line and its last words. A message
+# holds them beside what happened, what to do and where the logs are.
+_MAX_FIRST_CHARS = 120
+_MAX_LAST_CHARS = 500
 
 
 def judge_job(draft: Draft) -> bool:
@@ -89,7 +89,7 @@ def _judge_failure(draft: Draft, job: Job) -> bool:
     said = shorten(job.message) or f"the job ended {job.status}"
     final = _FINAL_EXIT_CODES.get(job.exit_code or 0)
     if final is not None:
-        return fail_run(draft, final, said)
+        return fail_run(draft, final, "the driver refuses to go on", said)
     for reason, why in (
         (OUT_OF_MEMORY, _find_out_of_memory(draft, job)),
         (NODE_LOST, _find_lost(draft)),
@@ -152,11 +152,13 @@ def fail_attempt(draft: Draft, reason: str, message: str) -> bool:
     draft.has_finalizer = False
     if failures > limit:
         attempts = "1 attempt" if failures == 1 else f"{failures} attempts"
-        why = f"{attempts} failed, backoffLimit is {limit}"
+        what, cause = (
+            f"{attempts} failed, backoffLimit is {limit}",
+            f"the last ({reason}): {message}",
+        )
         if uri := draft.status.get("artifactsUri"):
-            why += f", logs are in {uri}"
-        why += f"; the last ({reason}): {message}"
-        return fail_run(draft, BACKOFF_LIMIT_EXCEEDED, why)
+            cause = f"logs are in {uri}; {cause}"
+        return fail_run(draft, BACKOFF_LIMIT_EXCEEDED, what, cause)
     pause = backoff_seconds(failures)
     draft.clear(TRAINING)  # so that every failure is told
     why = f"attempt {draft.attempt} failed ({reason}), the next follows in {pause:.0f} s: {message}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataset_operator.advice import advise_on_end
 from dataset_operator.api import (
     CHANGE_PENDING,
     CLUSTER_READY,
@@ -270,21 +271,26 @@ def enforce_deadlines(draft: Draft) -> bool:
         if left <= 0:
             message = f"no training after preRunningDeadlineSeconds ({start})"
             waits = next((pod.waiting for pod in draft.observed.pods if pod.waiting), "")
-            message += f"; a pod waits: {waits}" if waits else ""
-            return fail_run(draft, PRE_RUNNING_DEADLINE_EXCEEDED, message)
+            cause = f"a pod waits: {waits}" if waits else ""
+            return fail_run(draft, PRE_RUNNING_DEADLINE_EXCEEDED, message, cause)
         draft.look_again(left)
     return False
 
 
-def fail_run(draft: Draft, reason: str, message: str) -> bool:
-    """The run has failed for good: say why, stop what runs, give the cluster back."""
+def fail_run(draft: Draft, reason: str, message: str, cause: str = "") -> bool:
+    """The run has failed for good: say why and what to do, stop what runs, give the cluster back.
+
+    Args:
+        cause: in the words of others; it comes last, where a message that is too long is cut.
+    """
     submission, job = draft.submission, draft.observed.job
     if submission and job is not None and job.is_active:
         draft.job = Stop(submission_id=submission["id"])
     _end_run(draft)
     draft.condition(TRAINING, False, reason, "the run failed")
     draft.events.pop()  # one event says it
-    draft.condition(FAILED, True, reason, message, warns=True)
+    parts = (message, advise_on_end(reason, draft.owner.name), cause)
+    draft.condition(FAILED, True, reason, "; ".join(filter(None, parts)), warns=True)
     return True
 
 

@@ -126,6 +126,10 @@ def test_pods_that_find_no_node_are_said_in_the_schedulers_words(box: Box, names
         failed = await stage.until("Failed", "True", "PreRunningDeadlineExceeded")
         assert "preRunningDeadlineSeconds (1)" in failed["message"]
         assert "Insufficient memory" in failed["message"]
+        described = box.kubectl("describe", "dsexp", NAME, "-n", namespace)
+        condition, _, events = described.partition("Events:")
+        for part in (condition, events):
+            assert "or raise preRunningDeadlineSeconds" in " ".join(part.split())
 
     play(box, namespace, story)
 

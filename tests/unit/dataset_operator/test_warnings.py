@@ -1,5 +1,6 @@
 """Events are warnings where somebody has to act, once, and Normal where all goes its way."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ from world import SETTINGS, World, build_document, running
 
 from dataset_operator.api import TRAINERS
 from dataset_operator.cli.advice import advise
+from dataset_operator.cli.describe import build_summary
 from dataset_operator.observed import Progress, Refusal
 from dataset_operator.plan import plan
 
@@ -122,3 +124,39 @@ def test_advice_says_what_an_edit_keeps(conditions: list[tuple[str, str, str]], 
     names = ("type", "status", "reason")
     status = {"conditions": [dict(zip(names, values, strict=True)) for values in conditions]}
     assert says in advise({"metadata": {"name": "clicks"}, "status": status})
+
+
+def refuse_checkpoint(world: World) -> None:
+    world.end_job("FAILED", exit_code=4, message="the checkpoint is of run abc")
+
+
+# what ends a run for good, and what its condition and its event say after what to do about it
+ENDINGS: dict[str, tuple[Callable[[World], Any], str, str]] = {
+    "more attempts failed than allowed": (
+        lambda world: world.end_job("FAILED", exit_code=1, message="boom"),
+        "BackoffLimitExceeded",
+        "; logs are in experiments/clicks/; the last (JobFailed): boom",
+    ),
+    "it took too long": (lambda world: world.step(seconds=100), "DeadlineExceeded", ""),
+    "its checkpoint is refused": (
+        refuse_checkpoint,
+        "CheckpointRefused",
+        "; the checkpoint is of run abc",
+    ),
+}
+
+
+@pytest.mark.parametrize(("befall", "reason", "cause"), ENDINGS.values(), ids=ENDINGS)
+def test_a_run_that_failed_for_good_says_once_what_to_do(
+    befall: Callable[[World], Any], reason: str, cause: str
+) -> None:
+    world = running(backoffLimit=0, activeDeadlineSeconds=100)
+    befall(world)
+    world.settle()
+    [failed] = [c for c in world.status["conditions"] if c["type"] == "Failed"]
+    assert failed["reason"] == reason
+    advice = advise(world.document)
+    assert failed["message"].endswith(f"; {advice}{cause}")
+    summary = dict(build_summary(world.document))
+    assert summary["Next"] == advice
+    assert summary["Phase"] == f"Failed: {failed['message'].replace(f'; {advice}', '')}"
