@@ -9,14 +9,17 @@ from reconcile_stage import DEADLINE_SECONDS, POLL_SECONDS, Stage, stage_of
 from dataset_operator.passes import Passes
 from dataset_operator.serve import serving
 from dataset_operator.status import find_condition
+from dataset_operator.telemetry.metrics import OperatorMetrics
 from tools.cluster.box import Box
 
 
 @asynccontextmanager
-async def operated(box: Box, namespace: str) -> AsyncIterator[tuple[Stage, Passes]]:
+async def operated(
+    box: Box, namespace: str, metrics: OperatorMetrics | None = None
+) -> AsyncIterator[tuple[Stage, Passes]]:
     async with (
         stage_of(box, namespace) as stage,
-        serving(stage.reconciler, [namespace]) as passes,
+        serving(stage.reconciler, [namespace], metrics=metrics) as passes,
     ):
         yield stage, passes
 

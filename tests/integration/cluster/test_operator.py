@@ -2,12 +2,22 @@
 
 import asyncio
 import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from operator_stage import comes, operated, settles
-from reconcile_stage import DEADLINE_SECONDS, NAME, POLL_SECONDS
+from reconcile_stage import DEADLINE_SECONDS, NAME, POLL_SECONDS, Stage
 
+from dataset_operator.passes import Passes
+from dataset_operator.telemetry.metrics import OperatorMetrics
+from dataset_operator.telemetry.watched import Watched
+from pipeline_runtime.config import KIND
 from tools.cluster.box import Box
+
+# The API server begins a change anew when another came between: more writers only cost more.
+NUM_WRITERS, NUM_CHANGES = 2, 500
 
 
 async def events_until(box: Box, namespace: str, wanted: tuple[str, str]) -> list[tuple[str, str]]:
@@ -57,5 +67,56 @@ def test_apply_edit_and_delete_are_all_that_a_user_does(
             async with asyncio.timeout(DEADLINE_SECONDS):
                 while await stage.experiment() is not None:
                     await asyncio.sleep(POLL_SECONDS)
+
+    asyncio.run(story())
+
+
+@asynccontextmanager
+async def held(passes: Passes) -> AsyncIterator[None]:
+    """Passes begin meanwhile, and none comes to its end."""
+    reconcile, is_open = passes.reconcile, asyncio.Event()
+
+    async def wait(namespace: str, name: str) -> float | None:
+        await is_open.wait()
+        return await reconcile(namespace, name)
+
+    passes.reconcile = wait
+    yield
+    is_open.set()
+
+
+async def touch(stage: Stage, writer: int) -> None:
+    """Change the experiment again and again, while others do so too."""
+    for index in range(NUM_CHANGES):
+        change = {"metadata": {"annotations": {f"writer-{writer}": str(index)}}}
+        await stage.reconciler.kube.patch(KIND, stage.namespace, NAME, change)
+
+
+async def is_seen(stage: Stage, watched: Watched) -> None:
+    """Wait until the experiment as it is now has come through the watch."""
+    document = await stage.experiment()
+    assert document is not None
+    version = document["metadata"]["resourceVersion"]
+    watched.compare({(stage.namespace, NAME): version}, time.monotonic())
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while watched.find_oldest_missed() is not None:
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def test_a_thousand_events_at_once_cost_at_most_two_passes(
+    box: Box, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(box.kubeconfig))
+
+    async def story() -> None:
+        watched = Watched()
+        async with operated(box, namespace, OperatorMetrics(watched)) as (stage, passes):
+            stage.apply(suspend=True)  # no clock wakes what is suspended
+            await comes(stage, "Suspended", "True", "SuspendedBySpec")
+            before = await settles(passes)
+            async with held(passes):
+                await asyncio.gather(*(touch(stage, writer) for writer in range(NUM_WRITERS)))
+                await is_seen(stage, watched)
+            assert 1 <= await settles(passes) - before <= 2
 
     asyncio.run(story())
