@@ -1,13 +1,19 @@
-"""An experiment in a namespace of its own, a reconciler, and the Ray that it finds."""
+"""An experiment in a namespace of its own, a reconciler, and the Ray that it finds.
+
+The reconciler has the rights that the operator's manifest gives it, and no others.
+"""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import aiohttp
+import yaml
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
@@ -20,10 +26,13 @@ from dataset_operator.status import find_condition
 from dataset_operator.testing import StandInRay
 from pipeline_runtime.config import API_VERSION, KIND
 from tools.cluster.box import Box
+from tools.cluster.kubectl import Kubectl
 
 NAME = "clicks"
 POLL_SECONDS = 0.2
 DEADLINE_SECONDS = 120.0  # each step is there within seconds on an idle machine
+OPERATOR_FILE = Path(__file__).parents[3] / "deploy" / "operator" / "operator.yaml"
+OPERATOR = "lastmile-tests-operator"
 SMALL = {"requests": {"cpu": "100m", "memory": "100Mi"}, "limits": {"memory": "100Mi"}}
 SETTINGS = parse_settings(
     {
@@ -93,6 +102,30 @@ class Stage:
         return job
 
 
+@cache
+def log_in(kubectl: Kubectl) -> dict[str, str]:
+    """Headers of requests that an operator makes under the manifest's role."""
+    documents = yaml.safe_load_all(OPERATOR_FILE.read_text())
+    [role] = [document for document in documents if document["kind"] == "ClusterRole"]
+    role["metadata"]["name"] = OPERATOR
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": OPERATOR},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": OPERATOR,
+        },
+        "subjects": [
+            {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": OPERATOR},
+        ],
+    }
+    both = {"apiVersion": "v1", "kind": "List", "items": [role, binding]}
+    kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(both))
+    return {"Impersonate-User": OPERATOR}
+
+
 @asynccontextmanager
 async def stage_of(box: Box, namespace: str) -> AsyncIterator[Stage]:
     configuration = Configuration()
@@ -102,6 +135,8 @@ async def stage_of(box: Box, namespace: str) -> AsyncIterator[Stage]:
         aiohttp.ClientSession() as session,
         StandInRay(token="") as ray,
     ):
+        for name, value in log_in(box.kubectl).items():
+            client.set_default_header(name, value)
         reconciler = Reconciler(
             kube=KubeClient(client), connect=ray.connect(session), settings=SETTINGS
         )

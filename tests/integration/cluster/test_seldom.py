@@ -1,0 +1,132 @@
+"""What seldom befalls an experiment, against the real API server and the real KubeRay."""
+
+from dataclasses import replace
+
+import pytest
+from reconcile_stage import NAME, SETTINGS, Stage, play
+
+from dataset_operator.cli.scale import build_patch
+from dataset_operator.errors import KubeConflict
+from dataset_operator.kube.execute import execute
+from dataset_operator.kube.observe import observe
+from dataset_operator.observed import Document
+from dataset_operator.plan import plan
+from pipeline_runtime.config import KIND
+from tools.cluster.box import Box
+
+pytestmark = pytest.mark.usefixtures("kuberay")
+
+
+async def child(stage: Stage, kind: str, name: str) -> Document:
+    found = await stage.reconciler.kube.get(kind, stage.namespace, name)
+    assert found is not None
+    return found
+
+
+def test_a_run_that_took_too_long_is_stopped_and_goes_when_its_time_to_live_is_over(
+    box: Box, namespace: str
+) -> None:
+    async def story(stage: Stage) -> None:
+        stage.apply()
+        await stage.until("Training", "True", "Running")
+        owner = await stage.owner()
+        stage.apply(activeDeadlineSeconds=1)
+        said = await stage.until("Failed", "True", "DeadlineExceeded")
+        assert "activeDeadlineSeconds (1)" in said["message"]
+        assert stage.only_job()["status"] == "STOPPED"
+        await stage.until_gone("RayCluster", owner.ray_cluster)
+
+        before = await child(stage, KIND, NAME)
+        stage.apply(activeDeadlineSeconds=1, ttlSecondsAfterFinished=0)
+        namesake = await child(stage, KIND, NAME)
+        namesake["metadata"]["uid"] = "00000000-0000-0000-0000-000000000000"
+        for other in (before, namesake):
+            with pytest.raises(KubeConflict):
+                await stage.reconciler.kube.delete_observed(other)
+        await stage.until_gone(KIND, NAME)
+
+    play(box, namespace, story)
+
+
+def test_a_cluster_whose_token_is_gone_is_made_again_with_another(box: Box, namespace: str) -> None:
+    async def story(stage: Stage) -> None:
+        stage.apply()
+        await stage.until("Training", "True", "Running")
+        owner, first = await stage.owner(), stage.ray.token
+        cluster = (await child(stage, "RayCluster", owner.ray_cluster))["metadata"]["uid"]
+        box.kubectl("delete", "secret", owner.token_secret, "-n", namespace)
+        said = await stage.until("Training", "False", "Retrying")
+        assert "(ClusterLost)" in said["message"]
+        assert "its token's Secret is gone" in said["message"]
+        stage.ray.crash()
+        stage.ray.token = ""  # the next head has a token of its own
+        await stage.until("Training", "True", "Running")
+        assert stage.ray.token not in ("", first)
+        made = await child(stage, "RayCluster", owner.ray_cluster)
+        assert made["metadata"]["uid"] != cluster
+        status = await stage.status()
+        assert (status["attempt"], status["failures"]) == (2, 1)
+
+    play(box, namespace, story)
+
+
+def test_a_number_of_workers_that_was_written_meanwhile_is_not_overwritten(
+    box: Box, namespace: str
+) -> None:
+    async def story(stage: Stage) -> None:
+        stage.apply(dataWorkers={"maxReplicas": 4})
+        await stage.until("Training", "True", "Running")
+        stage.apply(dataWorkers={"minReplicas": 2, "maxReplicas": 8})
+        kube, owner = stage.reconciler.kube, await stage.owner()
+        document = await child(stage, KIND, NAME)
+        observed, jobs = await observe(kube, stage.reconciler.connect, document)
+        decision = plan(observed, SETTINGS, stage.reconciler.now(), "")
+        assert decision.patches
+
+        assert observed.ray_cluster is not None
+        seen = dict(observed.ray_cluster)
+        written, _ = build_patch(seen, 3)  # `lastmile scale`, between a pass's look and its patch
+        await kube.patch("RayCluster", namespace, owner.ray_cluster, written)
+        with pytest.raises(KubeConflict):
+            await execute(kube, jobs, observed, decision)
+        with pytest.raises(KubeConflict):
+            await kube.patch("RayCluster", namespace, owner.ray_cluster, build_patch(seen, 4)[0])
+
+        await stage.step()
+        cluster = await child(stage, "RayCluster", owner.ray_cluster)
+        workers = cluster["spec"]["workerGroupSpecs"][1]
+        bounds = [workers[field] for field in ("minReplicas", "replicas", "maxReplicas")]
+        assert bounds == [2, 3, 8]
+
+    play(box, namespace, story)
+
+
+def test_settings_of_the_operator_that_change_leave_a_running_cluster_as_it_is(
+    box: Box, namespace: str
+) -> None:
+    async def story(stage: Stage) -> None:
+        stage.apply()
+        await stage.until("Training", "True", "Running")
+        owner = await stage.owner()
+        before = (await child(stage, "RayCluster", owner.ray_cluster))["metadata"]
+        changed = {"runtime_image": "example.com/lastmile:next", "run_as_user": 2000}
+        settings = SETTINGS.model_copy(update=changed)
+        stage.reconciler = replace(stage.reconciler, settings=settings)
+        for _ in range(3):
+            await stage.step()
+        after = (await child(stage, "RayCluster", owner.ray_cluster))["metadata"]
+        assert (after["uid"], after["generation"]) == (before["uid"], before["generation"])
+        status = await stage.status()
+        assert (status["phase"], status["run"], status["attempt"]) == ("Training", 1, 1)
+
+        # What is made from now on is made by them.
+        stage.apply(suspend=True)
+        await stage.until_gone("RayCluster", owner.ray_cluster)
+        stage.ray.crash()
+        stage.apply(suspend=False)
+        await stage.until("Training", "True", "Running")
+        made = await child(stage, "RayCluster", owner.ray_cluster)
+        [container] = made["spec"]["headGroupSpec"]["template"]["spec"]["containers"]
+        assert container["image"] == changed["runtime_image"]
+
+    play(box, namespace, story)
