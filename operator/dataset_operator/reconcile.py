@@ -2,6 +2,11 @@
 
 Level-triggered: what woke it does not matter, and it can be cut off and run again anywhere. Who
 calls it sees to it that no two passes of one experiment overlap.
+
+A pass writes the status once, before all that it announces: an attempt must be in it before Ray
+hears of it. One exception: a write or a submission that is refused afterwards, which no dry run
+foresees, is said by a second status write of the same pass. It cannot wait for the next pass, which
+would announce the same again, be refused again, and never say why.
 """
 
 from __future__ import annotations
