@@ -106,6 +106,8 @@ def _default_resources(settings: OperatorSettings, role: Role) -> Resources:
 
 
 def _build_ray_container(cluster: ClusterInput, resources: Document) -> Document:
+    # No probes: KubeRay puts its own into container 0 where there are none, since it knows the
+    # ports and the time that its version's start takes (KubeRay, ENABLE_PROBES_INJECTION).
     spec, settings = cluster.spec, cluster.settings
     secrets = [spec.storage.secret_ref.name] if spec.storage.secret_ref else []
     if not secrets and settings.storage_secret:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dataset_operator.api import ROLE_LABEL
 from dataset_operator.builders.children import (
     build_accepted,
     build_config_map,
@@ -89,9 +90,13 @@ def test_the_children_become_a_ready_cluster_and_go_with_their_experiment(
 
     name = f"raycluster/{cluster.owner.ray_cluster}"
     box.kubectl("wait", "--for=jsonpath={.status.state}=ready", WAIT, *here, name)
-    roles = "jsonpath={.items[*].metadata.labels.experiments\\.lastmile\\.dev/role}"
-    pods = box.kubectl("get", "pods", *here, "-o", roles).split()
-    assert sorted(pods) == ["data-workers", "data-workers", "head", "trainers"]
+    pods = json.loads(box.kubectl("get", "pods", *here, "-o", "json"))["items"]
+    roles = sorted(pod["metadata"]["labels"][ROLE_LABEL] for pod in pods)
+    assert roles == ["data-workers", "data-workers", "head", "trainers"]
+    for pod in pods:  # KubeRay's, where nothing is rendered
+        ray = pod["spec"]["containers"][0]
+        for probe in ("livenessProbe", "readinessProbe"):
+            assert ray[probe]["httpGet"]["path"] == "/api/healthz"
     budget = f"pdb/{cluster.owner.disruption_budget('head')}"
     box.kubectl("wait", "--for=jsonpath={.status.currentHealthy}=1", WAIT, *here, budget)
 

@@ -60,6 +60,15 @@ def test_every_pod_passes_the_restricted_security_level(role: Role) -> None:
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
+@pytest.mark.parametrize("role", ROLES)
+def test_a_pod_that_goes_ends_ray_in_order_within_its_grace(role: Role) -> None:
+    pod = build_pod_template(cluster({"terminationGraceSeconds": 77}), role)
+    stop = ray_container(pod)["lifecycle"]["preStop"]["exec"]["command"]
+    assert stop[:3] == ["ray", "stop", "--grace-period"]
+    assert int(stop[3]) < pod["spec"]["terminationGracePeriodSeconds"]
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 77
+
+
 def test_locked_wins_over_the_template_and_the_template_over_defaults() -> None:
     template = {
         "metadata": {"labels": {"team": "ads", "app.kubernetes.io/instance": "other"}},
