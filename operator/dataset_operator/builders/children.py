@@ -63,7 +63,10 @@ def build_token_secret(owner: Owner, token: str) -> Document:
 
 
 def build_network_policy(owner: Owner, network: NetworkSettings) -> Document:
-    """Pods of one cluster reach each other; the operator and Prometheus reach their ports."""
+    """Pods of one cluster reach each other; the operator and Prometheus reach their ports.
+
+    Of these only Ray's metrics are on every pod: nobody listens on the others but on the head.
+    """
     own_pods = {"podSelector": {"matchLabels": {RAY_CLUSTER_LABEL: owner.ray_cluster}}}
     operator = _build_peer(network.operator_namespace, network.operator_labels)
     ingress: list[Document] = [

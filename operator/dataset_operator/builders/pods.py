@@ -42,8 +42,13 @@ SPEC_FIELDS: Mapping[Role, str] = {
     DATA_WORKERS: "dataWorkers",
 }
 _SHM = "shared-memory"
-_HEAD_PORTS = {"gcs": GCS_PORT, "dashboard": DASHBOARD_PORT, "client": CLIENT_PORT}
-_ALL_PORTS = {"metrics": RAY_METRICS_PORT, "lastmile": RUNTIME_METRICS_PORT}
+_HEAD_PORTS = {
+    "gcs": GCS_PORT,
+    "dashboard": DASHBOARD_PORT,
+    "client": CLIENT_PORT,
+    "lastmile": RUNTIME_METRICS_PORT,  # of the driver, which serves all ranks' metrics
+}
+_ALL_PORTS = {"metrics": RAY_METRICS_PORT}
 # Ends Ray's processes in order, so that its head learns at once that the node goes.
 _STOP_COMMAND = ["ray", "stop", "--grace-period", "30"]
 

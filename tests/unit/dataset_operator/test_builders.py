@@ -69,6 +69,19 @@ def test_a_pod_that_goes_ends_ray_in_order_within_its_grace(role: Role) -> None:
     assert pod["spec"]["terminationGracePeriodSeconds"] == 77
 
 
+@pytest.mark.parametrize(
+    ("role", "ports"),
+    [
+        (HEAD, {"gcs", "dashboard", "client", "lastmile", "metrics"}),
+        (TRAINERS, {"metrics"}),
+        (DATA_WORKERS, {"metrics"}),
+    ],
+)
+def test_a_pod_declares_the_ports_that_somebody_listens_on(role: Role, ports: set[str]) -> None:
+    declared = ray_container(build_pod_template(cluster(), role))["ports"]
+    assert {port["name"] for port in declared} == ports
+
+
 def test_locked_wins_over_the_template_and_the_template_over_defaults() -> None:
     template = {
         "metadata": {"labels": {"team": "ads", "app.kubernetes.io/instance": "other"}},
