@@ -1,6 +1,59 @@
-"""What another version stored: newer fields are ignored and told."""
+"""What another version stored is read: every release's objects, and newer fields with a warning.
 
-from world import running
+`stored/VERSION.json` is what a release left of `deploy/samples/cluster.yaml` while it trained:
+`kubectl get dsexp,raycluster,configmap,networkpolicy,pdb -o json`. A release adds one of its own.
+"""
+
+import asyncio
+import copy
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from world import World, build_document, running
+
+from dataset_operator.kube.execute import execute
+from dataset_operator.observed import Document, Job, parse_time
+from pipeline_runtime.config import KIND, parse_stored
+
+STORED = sorted((Path(__file__).parent / "stored").glob("*.json"))
+
+
+def take_over(objects: list[dict[str, Any]]) -> World:
+    """The world as an operator of this version finds it."""
+    [document] = [item for item in objects if item["kind"] == KIND]
+    [ray_cluster] = [item for item in objects if item["kind"] == "RayCluster"]
+    children = [item for item in objects if item["kind"] not in (KIND, "RayCluster")]
+    submission = document["status"]["submission"]
+    return World(
+        document=document,
+        now=parse_time(submission["time"]) + timedelta(minutes=1),
+        ray_cluster=ray_cluster,
+        has_token=True,
+        children={child["metadata"]["name"]: child for child in children},
+        head_uid=submission["headPodUid"],
+        jobs={submission["id"]: Job(status="RUNNING")},
+        finalizer=True,
+    )
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_what_a_release_left_is_taken_over_and_nothing_is_begun_anew(path: Path) -> None:
+    world = take_over(json.loads(path.read_text())["items"])
+    _, ignored = parse_stored(world.document)
+    assert ignored == []
+
+    before = copy.deepcopy((world.status, world.ray_cluster))
+    world.settle()
+    assert (world.status, world.ray_cluster) == before
+    assert (world.submitted, world.events) == ([], [])
+
+    world.end_job("SUCCEEDED")
+    world.settle()
+    assert world.condition("Complete") == ("True", "Succeeded")
+    assert (world.status["run"], world.status["attempt"]) == (1, 1)
 
 
 def test_fields_of_a_newer_version_are_ignored_and_told_once_a_generation() -> None:
@@ -26,7 +79,29 @@ def test_fields_of_a_newer_version_are_ignored_and_told_once_a_generation() -> N
 
 
 def test_what_is_ignored_is_named_as_far_as_it_helps() -> None:
-    world = running(**{f"{index:0>200}": index for index in range(100)})
+    world = running(**{f"{index:0>100}": index for index in range(8)})
     said = world.status["conditions"][0]["message"]
-    assert "and 95 more; update it" in said
+    assert "and 3 more; update it" in said
     assert said.endswith("; the spec is valid")
+
+
+class Taking:
+    """An API server that takes every write."""
+
+    async def create(self, document: Document) -> None: ...
+
+    async def apply(self, document: Document) -> None: ...
+
+    async def write_status(self, document: Document, status: Document) -> None: ...
+
+
+def test_whoever_runs_the_operator_reads_of_them_in_its_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(build_document(suspend=True, mesh=1))
+    kube: Any = Taking()
+    for _ in range(2):
+        asyncio.run(execute(kube, None, world.observe(), world.step()))
+    [told] = caplog.records
+    assert (told.levelname, told.__dict__["reason"]) == ("WARNING", "UnknownFields")
+    assert "spec.mesh" in told.message
