@@ -1,4 +1,4 @@
-"""Skips what needs a GPU where there is none, and says which tests may run side by side.
+"""Skips what needs a GPU where there is none, tells what was left out, and what may run together.
 
 `make test` runs two processes of them (pytest-xdist): they wait for others most of their time. What
 shares something of the machine is one group, whose tests run one after another.
@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,6 +26,7 @@ TESTS = Path(__file__).parent
 # Tests are no package: this makes `loopback` and its neighbours importable for all of them.
 sys.path.insert(0, str(TESTS / "support"))
 GPU_TESTS = TESTS / "gpu"
+NOT_SLOW = "not slow"  # what `make test` selects
 # Tests of a folder or file → what of the machine they share.
 GROUPS = {
     "contract": "ray",  # one Ray for most of them
@@ -99,3 +101,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if marked and not has_gpu():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="no GPU: nvidia-smi lists none"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # after the terminal's own: the last is read
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> Generator[None]:
+    """Name what was left out, a line for each folder and reason: green does not mean all."""
+    yield
+    lines = [*tell_skipped(terminalreporter)]
+    if config.option.markexpr == NOT_SLOW:
+        lines.append("tests marked slow: make test-slow runs them")
+    if lines:
+        terminalreporter.section("left out", yellow=True, bold=True)
+        for line in lines:
+            terminalreporter.write_line(line, yellow=True)
+
+
+def tell_skipped(reporter: pytest.TerminalReporter) -> Iterator[str]:
+    """`tests/e2e: 3 of 3 tests: it needs root`, for each folder and reason."""
+    tests: defaultdict[str, set[str]] = defaultdict(set)
+    skipped: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for outcome, reports in reporter.stats.items():
+        for report in reports:
+            if not isinstance(report, pytest.TestReport):
+                continue  # a warning, or a module that could not be collected
+            folder = Path(report.nodeid.partition("::")[0]).parent.as_posix()
+            tests[folder].add(report.nodeid)
+            if outcome == "skipped" and isinstance(report.longrepr, tuple):
+                reason = report.longrepr[2].removeprefix("Skipped: ")
+                skipped[folder, reason].add(report.nodeid)
+    for (folder, reason), left_out in sorted(skipped.items()):
+        yield f"{folder}: {len(left_out)} of {len(tests[folder])} tests: {reason}"

@@ -6,7 +6,8 @@ The runtime's, which is large, is built by the end-to-end tests that run it in p
 import json
 import secrets
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 import pytest
 
@@ -29,11 +30,10 @@ def recipe() -> Iterator[Recipe]:
 
 
 @pytest.fixture(scope="module")
-def image(recipe: Recipe) -> Image:
+def image(recipe: Recipe, skip_unless_ci: Callable[[str], NoReturn]) -> Image:
     """Build the image of these sources; whoever is not root is told what to do instead."""
-    reason = missing_for_images()
-    if reason is not None:
-        pytest.skip(reason)
+    if reason := missing_for_images():
+        skip_unless_ci(f"no image is built: {reason}")
     return build_recipe(recipe)
 
 

@@ -34,13 +34,12 @@ def node_parts(skip_unless_ci: Callable[[str], NoReturn]) -> Binaries:
     """Return the programs of a full node; without root or them skip, or in CI fail."""
     try:
         require_root()
-    except BoxError as error:
-        pytest.skip(f"NO REAL PODS ARE TESTED: {error}")
-    try:
         return find_full_node()
+    except BoxError as error:
+        reason = str(error)
     except ToolError as error:
-        reason = f"NO REAL PODS ARE TESTED: {error} (it says why it cannot, if so)"
-    skip_unless_ci(reason)
+        reason = f"{error} (it says why it cannot, if so)"
+    skip_unless_ci(f"no real pods are tested: {reason}")
 
 
 @pytest.fixture(scope="session")
