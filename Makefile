@@ -24,8 +24,8 @@ run: setup sample-data ## Make the sample data, train on it and write build/quic
 test: setup test-tools ## Run the tests, two at a time; without a GPU those that need one are skipped (ARGS="-k word")
 	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m "not slow" $(ARGS)
 
-test-slow: setup ## Run the tests that make test leaves out: the benchmarks on tiny tables; kill -9 at every point
-	$(BIN)/python -m pytest -m slow tests/integration $(ARGS)
+test-slow: setup test-tools ## Run the tests that make test leaves out: tiny benchmarks, kill -9 everywhere, a lost head
+	$(BIN)/python -m pytest -m slow tests/integration tests/e2e $(ARGS)
 
 ##@ Set-up
 

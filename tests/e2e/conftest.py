@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pyarrow.fs as pafs
 import pytest
@@ -21,7 +21,8 @@ import yaml
 # A package for the sake of its fixtures' scope; its modules import `stage` as others do theirs.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from stage import BUCKET, LASTMILE, NAMESPACE, ROLES, ROOT, Stage, Store
+from ordered import run_here
+from stage import BUCKET, LASTMILE, NAMESPACE, ROLES, ROOT, VOLUME, Stage, Store
 
 from tools.build_tools import find_versitygw
 from tools.cluster.errors import BoxError
@@ -31,6 +32,7 @@ from tools.cluster.node_startup import NodeSettings
 from tools.go_tools import ToolError
 from tools.images import Image, build_image, missing_for_images
 
+OF_THE_CLUSTER = ("Namespace", "PersistentVolume")
 NO_PODS = "no end-to-end test in real pods"
 S3_PORT = 7070
 START_SECONDS = 60.0
@@ -119,11 +121,18 @@ def _until_answers(filesystem: pafs.S3FileSystem) -> None:
 
 
 @pytest.fixture(scope="package")
+def undisturbed(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The summary of the ordered run where nothing disturbs it: on this machine, no Kubernetes."""
+    return run_here(store.volume, tmp_path_factory.mktemp("undisturbed"))
+
+
+@pytest.fixture(scope="package")
 def stage(node: FullNode, store: Store, runtime_image: Image) -> Stage:
     """A namespace under the `restricted` pod security level, and the operator in a pod."""
     enforced = {"pod-security.kubernetes.io/enforce": "restricted"}
     _create(node, "Namespace", NAMESPACE, labels=enforced)
     _create(node, "Secret", "storage", stringData=store.environment)
+    _create_volume(node, store.volume)
     operator_image = build_image("operator")
     node.import_streamed(operator_image)
     settings = {
@@ -147,6 +156,16 @@ def stage(node: FullNode, store: Store, runtime_image: Image) -> Stage:
 
 def _create(node: FullNode, kind: str, name: str, *, labels: object = None, **more: object) -> None:
     metadata = {"name": name, "labels": labels or {}}
-    metadata |= {} if kind == "Namespace" else {"namespace": NAMESPACE}
+    metadata |= {} if kind in OF_THE_CLUSTER else {"namespace": NAMESPACE}
     document = {"apiVersion": "v1", "kind": kind, "metadata": metadata, **more}
     node.kubectl("create", "-f", "-", stdin=json.dumps(document))
+
+
+def _create_volume(node: FullNode, folder: Path) -> None:
+    """A volume that is a folder of the node, as an administrator would make one of NFS."""
+    size = {"storage": "1Gi"}
+    modes = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    place = {"capacity": size, "hostPath": {"path": str(folder)}, **modes}
+    _create(node, "PersistentVolume", VOLUME, spec=place)
+    claim = {"resources": {"requests": size}, "volumeName": VOLUME, **modes}
+    _create(node, "PersistentVolumeClaim", VOLUME, spec=claim)

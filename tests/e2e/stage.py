@@ -11,10 +11,13 @@ from typing import Any
 import pyarrow.fs as pafs
 import yaml
 
+from dataset_operator.api import EXPERIMENT_LABEL, ROLE_LABEL, Role
 from tools.cluster.full_node import FullNode
 
 NAMESPACE = "ranking"
 BUCKET = "lake"
+VOLUME = "team"
+MOUNT = "/mnt/team"  # of the volume, in every pod
 ROOT = Path(__file__).parents[2]
 LASTMILE = Path(sys.executable).with_name("lastmile")
 # What two cores can carry at once: a head, a trainer and two data workers.
@@ -90,6 +93,18 @@ class Stage:
             if is_failed or time.monotonic() > deadline:
                 raise AssertionError(self.tell(found))
             time.sleep(POLL_SECONDS)
+
+    def lose(self, name: str, role: Role) -> None:
+        """Take a pod of an experiment away at once, as if its node had gone."""
+        labels = f"{EXPERIMENT_LABEL}={name},{ROLE_LABEL}={role}"
+        pod, *_ = self.kubectl("get", "pods", "-l", labels, "-o", "name").split()
+        self.kubectl("delete", pod, "--force", "--grace-period=0")
+
+    def warnings(self, name: str, reason: str) -> list[str]:
+        """What events of an experiment warned of, for that reason."""
+        about = f"involvedObject.name={name},type=Warning,reason={reason}"
+        events = json.loads(self.kubectl("get", "events", "--field-selector", about, "-o", "json"))
+        return [event["message"] for event in events["items"]]
 
     def tell(self, document: dict[str, Any]) -> str:
         """Everything that helps to see why."""
