@@ -1,6 +1,7 @@
 """A Kubernetes for the tests: one control plane for the session, a namespace for each test.
 
-KUBECONFIG with USE_EXISTING_CLUSTER=true puts the tests on a cluster that is there already.
+KUBECONFIG with USE_EXISTING_CLUSTER=true puts the tests on a cluster that is there already: it gets
+the CRD of this checkout, and what it cannot carry is skipped.
 """
 
 import secrets
@@ -39,6 +40,7 @@ def box(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """Start a control plane that all tests share, or use the cluster that the user names."""
     existing = find_existing()
     if existing is not None:
+        _install_crds(existing)
         yield existing
         return
     parts = request.getfixturevalue("parts")
@@ -50,11 +52,34 @@ def box(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         started.stop(keep_logs=True)
 
 
+def _install_crds(existing: Box) -> None:
+    """Ours, in the place of another version's."""
+    existing.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
+    existing.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRDS))
+
+
 @pytest.fixture(scope="package")
-def kuberay(box: Box) -> None:
-    """Only on a cluster that has KubeRay; the box has our API too."""
-    if "rayclusters.ray.io" not in box.kubectl("api-resources", "--cached=false", "-o", "name"):
+def kuberay(box: Box) -> Box:
+    """The cluster, if it has KubeRay; one that was started here has."""
+    if "rayclusters.ray.io" not in _find_kinds(box):
         pytest.skip("the existing cluster has no KubeRay")
+    return box
+
+
+@pytest.fixture(scope="package")
+def played(kuberay: Box) -> Box:
+    """The cluster, if kwok plays its pods: those of the tests name images that nobody has."""
+    kwoks, others = (
+        kuberay.kubectl("get", "nodes", f"--selector=type{sign}kwok", "-o", "name").split()
+        for sign in ("=", "!=")
+    )
+    if "stages.kwok.x-k8s.io" not in _find_kinds(kuberay) or not kwoks or others:
+        pytest.skip("the existing cluster does not play pods: it needs kwok, and no other nodes")
+    return kuberay
+
+
+def _find_kinds(box: Box) -> list[str]:
+    return box.kubectl("api-resources", "--cached=false", "-o", "name").split()
 
 
 @pytest.fixture

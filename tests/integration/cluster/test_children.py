@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +23,6 @@ from dataset_operator.settings import NetworkSettings, parse_settings
 from pipeline_runtime.config import API_VERSION, KIND, parse_experiment
 from tools.cluster.box import Box
 
-CRD = Path(__file__).parents[3] / "crds" / "datasetexperiments.yaml"
 WAIT = "--timeout=120s"
 STRICT = ("--validate=strict", "-f", "-")
 NUM_DATA_WORKERS = 2
@@ -48,20 +46,10 @@ def cluster_input(document: dict[str, Any], namespace: str, uid: str) -> Cluster
     )
 
 
-@pytest.fixture(scope="module")
-def kinds(box: Box) -> list[str]:
-    """The kinds that this API server serves, ours among them."""
-    box.kubectl("apply", "--server-side", "-f", str(CRD))
-    box.kubectl("wait", "--for=condition=Established", WAIT, "-f", str(CRD))
-    return box.kubectl("api-resources", "--cached=false", "-o", "name").split()
-
-
 @pytest.fixture
-def restricted(box: Box, namespace: str, kinds: list[str]) -> str:
+def restricted(played: Box, namespace: str) -> str:
     """A namespace that admits no pod beyond the restricted security level."""
-    if "rayclusters.ray.io" not in kinds:
-        pytest.skip("the existing cluster has no KubeRay")
-    box.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+    played.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
     return namespace
 
 
@@ -178,13 +166,11 @@ SPECS = st.fixed_dictionaries(
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(spec=SPECS, workers=st.integers(0, 3000))
 def test_kuberays_schema_takes_every_cluster_and_forgets_nothing_of_it(
-    box: Box, kinds: list[str], spec: dict[str, Any], workers: int
+    kuberay: Box, spec: dict[str, Any], workers: int
 ) -> None:
-    if "rayclusters.ray.io" not in kinds:
-        pytest.skip("the existing cluster has no KubeRay")
     rendered = build_ray_cluster(cluster_input(experiment(**spec), "default", ANY_UID), workers)
     dry_run = ("create", "--dry-run=server", "-n", "default", "-o", "json", *STRICT)
-    stored = json.loads(box.kubectl(*dry_run, stdin=json.dumps(rendered)))
+    stored = json.loads(kuberay.kubectl(*dry_run, stdin=json.dumps(rendered)))
     assert_holds(stored["spec"], rendered["spec"], "spec")
 
 

@@ -26,16 +26,6 @@ def own_box(box: Box) -> ControlPlane:
     return box
 
 
-@pytest.fixture
-def ray_box(box: Box) -> Box:
-    """The shared box, if it has KubeRay and nodes of kwok's: an existing cluster need not."""
-    kinds = box.kubectl("api-resources", "--cached=false", "-o", "name").split()
-    nodes = box.kubectl("get", "nodes", "--selector=type=kwok", "-o", "name").split()
-    if not {"rayclusters.ray.io", "stages.kwok.x-k8s.io"} <= {*kinds} or not nodes:
-        pytest.skip("the existing cluster has no KubeRay, or none of kwok's nodes")
-    return box
-
-
 def build_pod_template(resources: Mapping[str, str]) -> dict[str, Any]:
     container = {"name": "ray", "image": "example.com/ray:none", "resources": {"limits": resources}}
     return {"spec": {"containers": [container]}}
@@ -99,35 +89,35 @@ def test_only_its_owner_can_read_its_folder_and_keys(own_box: ControlPlane) -> N
     ],
 )
 def test_a_ray_cluster_becomes_ready(
-    ray_box: Box, namespace: str, resources: dict[str, str]
+    played: Box, namespace: str, resources: dict[str, str]
 ) -> None:
-    create_ready_ray_cluster(ray_box, namespace, resources)
+    create_ready_ray_cluster(played, namespace, resources)
 
-    pods = json.loads(ray_box.kubectl("get", "pods", "-n", namespace, "-o", "json"))["items"]
+    pods = json.loads(played.kubectl("get", "pods", "-n", namespace, "-o", "json"))["items"]
     assert [pod["status"]["phase"] for pod in pods] == ["Running"] * (1 + NUM_WORKERS)
 
 
-def test_what_a_deleted_ray_cluster_owned_is_collected(ray_box: Box, namespace: str) -> None:
-    create_ready_ray_cluster(ray_box, namespace, RAY_RESOURCES)
-    assert names(ray_box, namespace, "pods")
-    assert names(ray_box, namespace, "services")
+def test_what_a_deleted_ray_cluster_owned_is_collected(played: Box, namespace: str) -> None:
+    create_ready_ray_cluster(played, namespace, RAY_RESOURCES)
+    assert names(played, namespace, "pods")
+    assert names(played, namespace, "services")
 
     # Foreground: the object itself goes only after the garbage collector has taken the rest.
     delete = ("delete", "--cascade=foreground", WAIT, "-n", namespace)
-    ray_box.kubectl(*delete, "raycluster/rays")
+    played.kubectl(*delete, "raycluster/rays")
 
-    assert names(ray_box, namespace, "pods,services") == []
-
-
-def test_a_deleted_namespace_goes_with_all_that_is_in_it(ray_box: Box, namespace: str) -> None:
-    create_ready_ray_cluster(ray_box, namespace, RAY_RESOURCES)
-
-    ray_box.kubectl("delete", "namespace", namespace, WAIT)
-
-    assert names(ray_box, namespace, "pods,services,rayclusters") == []
+    assert names(played, namespace, "pods,services") == []
 
 
-def test_a_stage_of_the_test_decides_how_its_pods_fare(ray_box: Box, namespace: str) -> None:
+def test_a_deleted_namespace_goes_with_all_that_is_in_it(played: Box, namespace: str) -> None:
+    create_ready_ray_cluster(played, namespace, RAY_RESOURCES)
+
+    played.kubectl("delete", "namespace", namespace, WAIT)
+
+    assert names(played, namespace, "pods,services,rayclusters") == []
+
+
+def test_a_stage_of_the_test_decides_how_its_pods_fare(played: Box, namespace: str) -> None:
     stage = {
         "apiVersion": "kwok.x-k8s.io/v1alpha1",
         "kind": "Stage",
@@ -149,14 +139,14 @@ def test_a_stage_of_the_test_decides_how_its_pods_fare(ray_box: Box, namespace: 
         "metadata": {"name": "doomed", "labels": {"fails": namespace}},
         "spec": {"containers": [{"name": "main", "image": "example.com/none"}]},
     }
-    ray_box.kubectl("create", "-f", "-", stdin=json.dumps(stage))
-    ray_box.kubectl("create", "-n", namespace, "-f", "-", stdin=json.dumps(pod))
+    played.kubectl("create", "-f", "-", stdin=json.dumps(stage))
+    played.kubectl("create", "-n", namespace, "-f", "-", stdin=json.dumps(pod))
 
     failed = "--for=jsonpath={.status.phase}=Failed"
-    ray_box.kubectl("wait", failed, WAIT, "-n", namespace, "pod/doomed")
+    played.kubectl("wait", failed, WAIT, "-n", namespace, "pod/doomed")
     reason = ("-o", "jsonpath={.status.reason}")
-    assert ray_box.kubectl("get", "-n", namespace, "pod/doomed", *reason) == "Evicted"
-    ray_box.kubectl("delete", "stage", f"{namespace}-fails")
+    assert played.kubectl("get", "-n", namespace, "pod/doomed", *reason) == "Evicted"
+    played.kubectl("delete", "stage", f"{namespace}-fails")
 
 
 def test_what_kubectl_refuses_is_told_in_its_words(box: Box) -> None:

@@ -14,7 +14,7 @@ from dataset_operator.observed import Document
 from dataset_operator.status import find_condition
 from tools.cluster.box import Box
 
-pytestmark = pytest.mark.usefixtures("kuberay")
+pytestmark = pytest.mark.usefixtures("played")
 
 
 async def eventually(stage: Stage, holds: Callable[[], Any]) -> None:

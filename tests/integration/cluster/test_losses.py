@@ -7,7 +7,7 @@ from reconcile_stage import Stage, play
 
 from tools.cluster.box import Box
 
-pytestmark = pytest.mark.usefixtures("kuberay")
+pytestmark = pytest.mark.usefixtures("played")
 
 
 async def lose(stage: Stage, role: str) -> None:

@@ -16,6 +16,8 @@ from dataset_operator.telemetry.watched import Watched
 from pipeline_runtime.config import KIND
 from tools.cluster.box import Box
 
+pytestmark = pytest.mark.usefixtures("played")
+
 # The API server begins a change anew when another came between: more writers only cost more.
 NUM_WRITERS, NUM_CHANGES = 2, 500
 

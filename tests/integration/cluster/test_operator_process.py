@@ -28,7 +28,7 @@ SETTINGS = {
 }
 STOP_SECONDS = 60.0
 
-pytestmark = pytest.mark.usefixtures("kuberay")
+pytestmark = pytest.mark.usefixtures("played")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

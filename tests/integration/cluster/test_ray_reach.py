@@ -25,6 +25,8 @@ from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.testing import LIES, StandInRay
 from tools.cluster.box import Box
 
+pytestmark = pytest.mark.usefixtures("played")
+
 TOKEN = "rays-own-token"
 DEADLINE_SECONDS = 60.0  # until the API server has seen a new endpoint
 # What the credentials of a developer's operator need.
@@ -207,9 +209,6 @@ def test_one_without_the_right_to_proxy_is_told_by_the_api_server(box: Box, name
 
 
 def test_progress_comes_into_the_status_and_the_table(box: Box, namespace: str) -> None:
-    if "rayclusters.ray.io" not in box.kubectl("api-resources", "--cached=false", "-o", "name"):
-        pytest.skip("the existing cluster has no KubeRay")
-
     async def story() -> None:
         async with stage_of(box, namespace) as stage:
             stage.apply()

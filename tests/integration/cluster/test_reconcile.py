@@ -9,7 +9,7 @@ from reconcile_stage import NAME, Stage, play
 from pipeline_runtime.config import KIND
 from tools.cluster.box import Box
 
-pytestmark = pytest.mark.usefixtures("kuberay")
+pytestmark = pytest.mark.usefixtures("played")
 
 
 def test_an_experiment_trains_in_a_ray_cluster_and_completes(box: Box, namespace: str) -> None:

@@ -10,7 +10,7 @@ from dataset_operator.errors import KubeRefused
 from dataset_operator.status import find_condition
 from tools.cluster.box import Box
 
-pytestmark = pytest.mark.usefixtures("kuberay")
+pytestmark = pytest.mark.usefixtures("played")
 
 
 def events(stage: Stage, reason: str) -> list[tuple[str, str]]:
