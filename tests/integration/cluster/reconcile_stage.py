@@ -20,6 +20,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from dataset_operator.errors import KubeConflict
 from dataset_operator.kube.client import KubeClient
 from dataset_operator.names import Owner
+from dataset_operator.ray.endpoints import build_connect
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.settings import parse_settings
 from dataset_operator.status import find_condition
@@ -29,6 +30,7 @@ from tools.cluster.box import Box
 from tools.cluster.kubectl import Kubectl
 
 NAME = "clicks"
+LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.2
 DEADLINE_SECONDS = 120.0  # each step is there within seconds on an idle machine
 OPERATOR_FILE = Path(__file__).parents[3] / "deploy" / "operator" / "operator.yaml"
@@ -127,19 +129,27 @@ def log_in(kubectl: Kubectl) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def stage_of(box: Box, namespace: str) -> AsyncIterator[Stage]:
+async def stage_of(box: Box, namespace: str, *, address: str = "") -> AsyncIterator[Stage]:
+    """A stage.
+
+    Args:
+        address: of this machine, where the stand-in listens and is reached as a head is from
+            outside: through the API server's proxy. "": on loopback, reached at once.
+    """
     configuration = Configuration()
     await config.load_kube_config(str(box.kubeconfig), client_configuration=configuration)
     async with (
         ApiClient(configuration) as client,
         aiohttp.ClientSession() as session,
-        StandInRay(token="") as ray,
+        StandInRay(token="", host=address or LOOPBACK) as ray,
     ):
-        for name, value in log_in(box.kubectl).items():
-            client.set_default_header(name, value)
-        reconciler = Reconciler(
-            kube=KubeClient(client), connect=ray.connect(session), settings=SETTINGS
-        )
+        if address:  # as `operator --dev`: with the rights of the person who started it
+            connect = build_connect(client, session, SETTINGS, in_cluster=False)
+        else:
+            connect = ray.connect(session)
+            for name, value in log_in(box.kubectl).items():
+                client.set_default_header(name, value)
+        reconciler = Reconciler(kube=KubeClient(client), connect=connect, settings=SETTINGS)
         yield Stage(box=box, namespace=namespace, reconciler=reconciler, ray=ray)
 
 

@@ -1,24 +1,16 @@
 """The cluster's commands where no operator runs: what they write, and every way to be refused."""
 
-import base64
-import http.server
 import json
 import socket
 import subprocess
-import threading
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from commands import LASTMILE, User, manifest
 
-from dataset_operator.names import Owner
 from tools.cluster.box import Box
-
-JSON = "application/json"
 
 
 @pytest.fixture
@@ -38,38 +30,6 @@ def kubeconfig(folder: Path, server: str, ca: str = "", **credentials: str) -> P
     }
     file.write_text(json.dumps(document))
     return file
-
-
-class Answers(http.server.BaseHTTPRequestHandler):
-    """Answers from `documents`, by path, to who has the token; 404 else."""
-
-    documents: ClassVar[dict[str, Any]] = {}
-    token: ClassVar[str | None] = None
-
-    def do_GET(self) -> None:
-        is_known = self.token in (None, self.headers.get("X-Ray-Authorization"))
-        document = self.documents.get(self.path) if is_known else None
-        content = json.dumps(document or {"message": "does not exist"}).encode()
-        self.send_response(200 if document else 404)
-        self.send_header("Content-Type", JSON)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@contextmanager
-def answering(host: str, handler: type[Answers]) -> Iterator[int]:
-    with http.server.ThreadingHTTPServer((host, 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def test_submit_creates_changes_and_leaves_alone(user: User) -> None:
@@ -162,7 +122,7 @@ def test_submit_follows_an_experiment_to_its_end(user: User, end: str, code: int
                 "lastTransitionTime": "2026-01-01T00:00:00Z",
             }
             said = {"observedGeneration": 1, "phase": end, "conditions": [condition]}
-            patch_status(user, "dsexp", "clicks", said)
+            patch_status(user, said)
 
         assert process.stdout is not None
         assert process.stdout.read() == f"{user.namespace}/clicks created\n{end}: so it is\n"
@@ -203,105 +163,15 @@ def test_a_missing_right_is_told_in_the_api_servers_words(user: User, tmp_path: 
     assert "ask for that right" in error
 
 
-def test_without_the_crd_the_command_that_installs_it_is_told(user: User, tmp_path: Path) -> None:
-    with answering("127.0.0.1", Answers) as port:
-        empty = kubeconfig(tmp_path, f"http://127.0.0.1:{port}")
-        lost = User(box=user.box, namespace=user.namespace, kubeconfig=empty)
-        assert "kubectl apply --server-side -f crds/" in lost.fails("get")
-        started = lost.fails("operator", "--dev", "--runtime-image", "none", "--port", "0")
-        assert "must be installed: kubectl apply --server-side -f crds/" in started
-
-
-def find_address() -> str:
-    """An address of this machine that an endpoint may have: not the loopback's."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # of no one (RFC 5737); a datagram socket sends nothing
-        except OSError:
-            pytest.skip("this machine has no address but the loopback's")
-        address: str = probe.getsockname()[0]
-        return address
-
-
-def test_a_log_comes_from_the_head_through_the_api_server(user: User) -> None:
+def test_a_log_without_a_cluster_is_in_the_store(user: User) -> None:
     user.reads("submit", "-f", "-", stdin=manifest())
-    uid = user.experiment()["metadata"]["uid"]
-    owner = Owner(name="clicks", namespace=user.namespace, uid=uid)
-    patch_status(user, "dsexp", "clicks", {"attempt": 2})
-    assert "artifacts clicks" in user.fails("logs", "clicks")  # it has no cluster
-
-    job = f"/api/jobs/{owner.submission_id(2)}"
-
-    class Head(Answers):
-        documents: ClassVar[dict[str, Any]] = {
-            job: {"status": "SUCCEEDED"},
-            f"{job}/logs": {"logs": "one\ntwo\n"},
-        }
-        token = "Bearer secret"
-
-        def do_GET(self) -> None:
-            super().do_GET()
-            is_last = self.documents.get(job) == {"status": "RUNNING"} and "/logs" in self.path
-            if is_last:  # it is given back while somebody follows its log
-                self.documents.clear()
-
-    address = find_address()
-    with answering(address, Head) as port:
-        for document in head_objects(owner, address, port):
-            user.kubectl("create", "-f", "-", stdin=json.dumps(document))
-        patch_status(user, "raycluster", owner.ray_cluster, {"head": {"serviceName": "head"}})
-
-        patch_status(user, "pod", "head", {"podIP": address, "podIPs": [{"ip": address}]})
-        assert user.reads("logs", "clicks", "-f") == "one\ntwo\n"
-        Head.documents[job] = {"status": "RUNNING"}
-        assert user.reads("logs", "clicks", "-f") == "one\ntwo\n"
-        assert "cluster of attempt 1 of clicks was given back" in user.fails(
-            "logs", "clicks", "--attempt", "1"
-        )
-    assert "the head of clicks does not answer" in user.fails("logs", "clicks")
+    patch_status(user, {"attempt": 2, "artifactsUri": "s3://bucket/team/"})
+    error = user.fails("logs", "clicks")
+    assert "cluster of attempt 2 of clicks was given back" in error
+    assert "below s3://bucket/team/: lastmile artifacts clicks --download" in error
 
 
-def patch_status(user: User, kind: str, name: str, status: dict[str, Any]) -> None:
+def patch_status(user: User, status: dict[str, Any]) -> None:
     patch = json.dumps({"status": status})
-    user.kubectl("patch", kind, name, "--subresource=status", "--type=merge", "-p", patch)
-
-
-def head_objects(owner: Owner, address: str, port: int) -> list[dict[str, Any]]:
-    """A cluster that KubeRay leaves alone, its token, and a head at this address."""
-    # No scheduler takes it; the API server's proxy only talks to addresses that pods have.
-    pod = {"spec": {"schedulerName": "none", "containers": [{"name": "ray", "image": "none"}]}}
-    endpoint = {
-        "ip": address,
-        "targetRef": {"kind": "Pod", "namespace": owner.namespace, "name": "head"},
-    }
-    token = base64.b64encode(b"secret").decode()
-    return [
-        {
-            "apiVersion": "ray.io/v1",
-            "kind": "RayCluster",
-            "metadata": {"name": owner.ray_cluster},
-            "spec": {
-                "managedBy": "kueue.x-k8s.io/multikueue",
-                "headGroupSpec": {"rayStartParams": {}, "template": pod},
-            },
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": owner.token_secret},
-            "data": {"auth_token": token},
-        },
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "head"}, **pod},
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": "head"},
-            "spec": {"ports": [{"port": 8265, "targetPort": port}]},
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "Endpoints",
-            "metadata": {"name": "head"},
-            "subsets": [{"addresses": [endpoint], "ports": [{"port": port}]}],
-        },
-    ]
+    how = ("--subresource=status", "--type=merge", "-p", patch)
+    user.kubectl("patch", "dsexp", "clicks", *how)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cluster_commands import ROOT
+from commands import User
 
 from tools.cluster.binaries import Binaries
 from tools.cluster.control_plane import ControlPlane
@@ -18,17 +19,27 @@ PLAYED = FOLDER / "test_losses.py"
 ANYWHERE = f"{FOLDER / 'test_cli.py'}::test_submit_creates_changes_and_leaves_alone"
 
 
-@pytest.fixture
-def kubeconfig(parts: Binaries, tmp_path: Path) -> Iterator[Path]:
-    """Of such a cluster, and not in a box's folder."""
-    settings = Settings(num_nodes=0)
-    with ControlPlane.start(tmp_path / "box", settings=settings, parts=parts) as box:
-        copy = tmp_path / "kubeconfig"
-        copy.write_bytes(box.kubeconfig.read_bytes())
-        yield copy
+@pytest.fixture(scope="module")
+def bare(parts: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """Such a cluster: a control plane alone."""
+    folder, settings = tmp_path_factory.mktemp("bare") / "box", Settings(num_nodes=0)
+    with ControlPlane.start(folder, settings=settings, parts=parts) as box:
+        yield box
 
 
-def test_the_tests_install_the_crd_and_skip_what_the_cluster_cannot_play(kubeconfig: Path) -> None:
+def test_without_the_crd_the_command_that_installs_it_is_told(bare: ControlPlane) -> None:
+    user = User(box=bare, namespace="default")
+    assert "kubectl apply --server-side -f crds/" in user.fails("get")
+    started = user.fails("operator", "--dev", "--runtime-image", "none", "--port", "0")
+    assert "must be installed: kubectl apply --server-side -f crds/" in started
+
+
+def test_the_tests_install_the_crd_and_skip_what_the_cluster_cannot_play(
+    bare: ControlPlane, tmp_path: Path
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"  # not in the folder of a box
+    kubeconfig.write_bytes(bare.kubeconfig.read_bytes())
+
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", PLAYED, ANYWHERE],
         env={**os.environ, "KUBECONFIG": str(kubeconfig), "USE_EXISTING_CLUSTER": "true"},

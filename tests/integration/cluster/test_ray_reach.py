@@ -1,12 +1,7 @@
-"""A head as it is reached from outside: through the proxy of a real API server.
-
-Simulated pods have no network, so the head's pod is given this machine's own address, where the
-stand-in listens. The API server proxies to nothing but addresses of pods, and to no loopback one.
-"""
+"""A head as it is reached from outside: through the proxy of a real API server."""
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +10,7 @@ import aiohttp
 import pytest
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
+from proxied import give_address, own_address, target_ports
 from reconcile_stage import NAME, SETTINGS, stage_of
 
 from dataset_operator.errors import RayUnreachable
@@ -34,17 +30,6 @@ RULES = [{"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "
 Story = Callable[[RayJobs, StandInRay], Awaitable[None]]
 
 
-def own_address() -> str:
-    """An address of this machine that is not loopback; nothing is sent for it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # TEST-NET-1: nobody has it
-        except OSError:
-            pytest.skip("this machine has no address but loopback, to which no API server proxies")
-        address: str = probe.getsockname()[0]
-        return address
-
-
 def owner_in(namespace: str) -> Owner:
     return Owner(name=NAME, namespace=namespace, uid="0f3c6c1e-0000")
 
@@ -52,10 +37,7 @@ def owner_in(namespace: str) -> Owner:
 def expose(box: Box, namespace: str, ray: StandInRay) -> None:
     """Make the head's Service as KubeRay does, and a pod whose address is the stand-in's."""
     name = owner_in(namespace).head_service
-    ports = [
-        {"name": f"port-{port}", "port": port, "targetPort": int(url.rpartition(":")[2])}
-        for port, url in ray.urls.items()
-    ]
+    ports = [{"name": f"port-{each['port']}", **each} for each in target_ports(ray)]
     service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"app": "head"}}
     pod = {"containers": [{"name": "ray", "image": "none"}]}
     documents = [
@@ -64,9 +46,7 @@ def expose(box: Box, namespace: str, ray: StandInRay) -> None:
     ]
     box.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(build_list(documents)))
     box.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "pod/head", "-n", namespace)
-    status = {"status": {"podIP": ray.host, "podIPs": [{"ip": ray.host}]}}
-    patch = ("--subresource=status", "--type=merge", "--patch", json.dumps(status))
-    box.kubectl("patch", "pod", "head", "-n", namespace, *patch)
+    give_address(box, namespace, "pod/head", ray)
 
 
 def build(version: str, kind: str, name: str, labels: Any = None, **more: Any) -> dict[str, Any]:
