@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from ipaddress import ip_network
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from pipeline_runtime.config import Resources, SpecModel
 
@@ -40,6 +42,18 @@ class RoleResources(SpecModel):
     data_workers: Resources = Field(default_factory=_data_worker)
 
 
+def _check_cidr(text: str) -> str:
+    """A range of addresses as a NetworkPolicy takes it."""
+    try:
+        return str(ip_network(text))
+    except ValueError as error:
+        rule = "must be a range of addresses such as 10.0.0.0/28 ({error})"
+        raise PydanticCustomError("cidr", rule, {"error": str(error)}) from error
+
+
+Cidr = Annotated[str, AfterValidator(_check_cidr)]
+
+
 class NetworkSettings(SpecModel):
     """Who may talk to an experiment's pods beside themselves."""
 
@@ -49,6 +63,8 @@ class NetworkSettings(SpecModel):
     )
     prometheus_namespace: str | None = None  # None: no scraping from outside
     prometheus_labels: dict[str, str] = Field(default_factory=dict)
+    # From where the API server's proxy comes: `lastmile logs` and `lastmile operator --dev` use it.
+    api_server_cidrs: tuple[Cidr, ...] = ()
     # Rules of NetworkPolicy beside the cluster's own pods and DNS; None: egress is open.
     egress: tuple[dict[str, Any], ...] | None = None
 

@@ -66,12 +66,14 @@ def build_network_policy(owner: Owner, network: NetworkSettings) -> Document:
     """Pods of one cluster reach each other; the operator and Prometheus reach their ports.
 
     Of these only Ray's metrics are on every pod: nobody listens on the others but on the head.
+    What the operator reaches an API server that proxies for people reaches too.
     """
     own_pods = {"podSelector": {"matchLabels": {RAY_CLUSTER_LABEL: owner.ray_cluster}}}
-    operator = _build_peer(network.operator_namespace, network.operator_labels)
+    askers = [_build_peer(network.operator_namespace, network.operator_labels)]
+    askers += [{"ipBlock": {"cidr": cidr}} for cidr in network.api_server_cidrs]
     ingress: list[Document] = [
         {"from": [own_pods]},
-        {"from": [operator], "ports": _build_ports(DASHBOARD_PORT, RUNTIME_METRICS_PORT)},
+        {"from": askers, "ports": _build_ports(DASHBOARD_PORT, RUNTIME_METRICS_PORT)},
     ]
     if network.prometheus_namespace:
         scraper = _build_peer(network.prometheus_namespace, network.prometheus_labels)

@@ -210,6 +210,14 @@ def test_a_policy_lets_in_the_cluster_the_operator_and_prometheus() -> None:
     assert own == [{"podSelector": {"matchLabels": {"ray.io/cluster": "clicks-0f3c6"}}}]
 
 
+def test_a_policy_lets_in_the_api_servers_proxy_where_a_setting_says_it_comes_from() -> None:
+    settings = {"network": {"apiServerCidrs": ["10.0.0.0/28", "fd00::/64"]}}
+    _, asks = build_network_policy(OWNER, cluster(settings).settings.network)["spec"]["ingress"]
+    operator, *proxy = asks["from"]
+    assert "ipBlock" not in operator
+    assert proxy == [{"ipBlock": {"cidr": "10.0.0.0/28"}}, {"ipBlock": {"cidr": "fd00::/64"}}]
+
+
 def test_egress_is_closed_only_if_a_setting_closes_it() -> None:
     closed = build_network_policy(OWNER, NetworkSettings(egress=()))["spec"]
     assert closed["policyTypes"] == ["Ingress", "Egress"]

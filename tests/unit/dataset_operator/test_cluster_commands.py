@@ -231,7 +231,10 @@ def test_scaling_keeps_within_the_bounds(wanted: int) -> None:
 
 def test_every_problem_of_the_settings_is_told_with_its_field(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
-    file.write_text("runtimeImge: x\nrunAsUser: 0\nresources: {head: {frobs: {}}}\n")
+    file.write_text(
+        "runtimeImge: x\nrunAsUser: 0\nresources: {head: {frobs: {}}}\n"
+        "network: {apiServerCidrs: [10.0.0.1/28]}\n"
+    )
 
     with pytest.raises(UserError) as caught:
         load_settings(file, {})
@@ -239,6 +242,8 @@ def test_every_problem_of_the_settings_is_told_with_its_field(tmp_path: Path) ->
     assert str(caught.value).splitlines() == [
         f"{file}: runtimeImage: must be given; set it in --config FILE, or by --runtime-image",
         f"{file}: resources.head.frobs: is no setting; remove it",
+        f"{file}: network.apiServerCidrs.0: must be a range of addresses such as 10.0.0.0/28 "
+        "(10.0.0.1/28 has host bits set), got '10.0.0.1/28'; change it",
         f"{file}: runAsUser: input should be greater than or equal to 1, got 0; change it",
         f"{file}: runtimeImge: is no setting; did you mean runtimeImage?",
     ]
