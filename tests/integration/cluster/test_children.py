@@ -1,11 +1,14 @@
 """The real API server, KubeRay's own schema and its operator take what the builders render."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+import yaml
+from cluster_commands import ROOT
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dataset_operator.api import ROLE_LABEL
@@ -27,6 +30,8 @@ WAIT = "--timeout=120s"
 STRICT = ("--validate=strict", "-f", "-")
 NUM_DATA_WORKERS = 2
 ANY_UID = "00000000-0000-0000-0000-000000000000"
+GUIDE = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+[MIXED_POOLS] = re.findall(r"^```yaml\n(.+?)^```", GUIDE, re.MULTILINE | re.DOTALL)
 
 
 def experiment(**spec: Any) -> dict[str, Any]:
@@ -165,6 +170,7 @@ SPECS = st.fixed_dictionaries(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(spec=SPECS, workers=st.integers(0, 3000))
+@example(spec=yaml.safe_load(MIXED_POOLS)["spec"], workers=4)
 def test_kuberays_schema_takes_every_cluster_and_forgets_nothing_of_it(
     kuberay: Box, spec: dict[str, Any], workers: int
 ) -> None:

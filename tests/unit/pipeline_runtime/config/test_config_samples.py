@@ -15,6 +15,7 @@ from pipeline_runtime.config.introspect import field_names, find_model, walk_fie
 ROOT = Path(__file__).parents[4]
 SAMPLE = ROOT / "deploy" / "samples" / "cluster.yaml"
 GUIDE = ROOT / "docs" / "manifest.md"
+CLUSTER_GUIDE = ROOT / "docs" / "kubernetes.md"
 DATA_SIDE = ("dataset", "pipeline", "pipelineOptions", "training")
 
 
@@ -32,6 +33,15 @@ def paths_in(value: Any, path: tuple[Any, ...] = ()) -> set[str]:
 def test_the_samples_are_valid() -> None:
     loaded = load_manifests(SAMPLE.parent)
     assert [item.file for item in loaded if item.warnings] == []
+
+
+@pytest.mark.parametrize("guide", [GUIDE, CLUSTER_GUIDE], ids=lambda guide: guide.name)
+def test_the_manifest_of_a_guide_is_valid(guide: Path, tmp_path: Path) -> None:
+    [snippet] = re.findall(r"^```yaml\n(.+?)^```", guide.read_text(encoding="utf-8"), re.M | re.S)
+    file = tmp_path / "snippet.yaml"
+    file.write_text(snippet)
+    (loaded,) = load_manifests(file)
+    assert not loaded.warnings
 
 
 def test_the_cluster_sample_says_every_cluster_side_field() -> None:
