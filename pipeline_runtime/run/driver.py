@@ -15,7 +15,13 @@ from typing import Any
 
 import ray
 import ray.data
-from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
+from ray.train import (
+    FailureConfig,
+    PreemptionError,
+    RunConfig,
+    ScalingConfig,
+    WorkerGroupError,
+)
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from pipeline_runtime.feed.actor_readers import ActorReaders, start_pool
@@ -153,6 +159,8 @@ def _judge(fit: _Fit, state: MonitorState, *, aborted: bool) -> Outcome:
 
 def _explain_ray_failure(error: BaseException | None) -> str:
     """Ray failed where none of our own code could say why: a trainer's process died, say."""
+    if isinstance(error, PreemptionError):
+        return f"a trainer's node was drained: {error}; --resume goes on from the last checkpoint"
     if isinstance(error, WorkerGroupError):
         rank, failure = min(error.worker_failures.items())
         if _is_death(failure):
@@ -203,7 +211,9 @@ def _build_trainer(run: PreparedRun, options: RunOptions, monitor: Any) -> Torch
         torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if place.has_cuda else "gloo"),
         run_config=RunConfig(
             name=run.run_location.path.rsplit("/", 1)[-1],
-            failure_config=FailureConfig(max_failures=0),
+            # Whoever tries again goes on from the last checkpoint. Ray Train would begin where this
+            # attempt did; after the drain of a node it does so without end unless told not to.
+            failure_config=FailureConfig(max_failures=0, max_preemption_failures=0),
             **_storage(run, options),
         ),
         datasets=datasets,
