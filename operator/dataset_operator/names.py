@@ -21,6 +21,8 @@ from dataset_operator.api import (
 # KubeRay's bound; it derives Services and pods from it (ray-operator, MaxRayClusterNameLength).
 MAX_RAY_CLUSTER_NAME_CHARS = 53
 _UID_CHARS = 5  # as many as Kubernetes' own suffixes: 1 in a million for two of one name
+# Of a run's id: the store is shared with other namespaces, other clusters and what was deleted.
+_RUN_UID_CHARS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,10 @@ class Owner:
     def submission_id(self, attempt: int) -> str:
         """Ray's id of an attempt: the same again for a repeated submission of it."""
         return f"{self.name}-{self.uid}-{attempt}"
+
+    def run_id(self, run: int) -> str:
+        """What the attempts of one run share, and no other run of any experiment."""
+        return f"{self.uid.replace('-', '')[:_RUN_UID_CHARS]}-{run}"
 
     def labels(self, role: Role | None = None) -> dict[str, str]:
         """Labels of a child; of a pod, with its role."""

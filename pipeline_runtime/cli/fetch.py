@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline_runtime.errors import SourceError
+from pipeline_runtime.run.folders import parse_run_id
 
 LOG_FOLDER = "logs"  # run.logs, which is not imported here: it needs ray and torch's neighbours
 
 
-def fetch_run(uri: str, run_hash: str, folder: Path) -> Sequence[Path]:
+def fetch_run(uri: str, run_id: str, folder: Path) -> Sequence[Path]:
     """Copy the newest report of a run, and what lies beside it, into a folder.
 
     Args:
-        uri: of the experiment's folder; each run has one below it, named TIME-HASH.
-        run_hash: of the run.
+        uri: of the experiment's folder; a run's own lie below it.
+        run_id: that its attempts share.
         folder: is made; checkpoints are not copied.
 
     Raises:
@@ -29,7 +30,7 @@ def fetch_run(uri: str, run_hash: str, folder: Path) -> Sequence[Path]:
     store = experiment.filesystem
     try:
         runs = store.get_file_info(pafs.FileSelector(experiment.path.rstrip("/")))
-        mine = [run.path for run in runs if run.base_name.endswith(f"-{run_hash}")]
+        mine = [run.path for run in runs if parse_run_id(run.base_name) == run_id]
         # Names begin with the time, so the last is the newest.
         run = max(mine, default=None)
         infos = store.get_file_info(pafs.FileSelector(run)) if run else []
@@ -42,9 +43,7 @@ def fetch_run(uri: str, run_hash: str, folder: Path) -> Sequence[Path]:
         ) from error
     files = [info for info in infos if info.type == pafs.FileType.File]
     if not files:
-        raise SourceError(
-            f"{uri}: must have a finished run {run_hash}, found none; try again later"
-        )
+        raise SourceError(f"{uri}: must have a finished run {run_id}, found none; try again later")
     folder.mkdir(parents=True, exist_ok=True)
     for info in files:
         with store.open_input_stream(info.path) as stream:

@@ -22,11 +22,21 @@ from pipeline_runtime.cli.options import (
 )
 from pipeline_runtime.config import LoadedManifest, load_manifests
 from pipeline_runtime.errors import AlreadyComplete
+from pipeline_runtime.run.folders import MAX_RUN_ID_CHARS, is_run_id
 
 if TYPE_CHECKING:  # these import ray and torch, which --help does without
     from pipeline_runtime.run.logs import LogKeeper
     from pipeline_runtime.run.prepare import PreparedRun, RunOptions
     from pipeline_runtime.run.session import Finished
+
+
+def _check_run_id(text: str | None) -> str | None:
+    if text is None or is_run_id(text):
+        return text
+    raise typer.BadParameter(
+        f"must be letters, digits and dashes, the first no dash, {MAX_RUN_ID_CHARS} at most, "
+        f"got {text!r}"
+    )
 
 
 def run(
@@ -48,6 +58,15 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the last whole checkpoint.")
     ] = False,
+    run_id: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            callback=_check_run_id,
+            help="What attempts of one run share: its folder is named so, and --resume looks at "
+            "no other's checkpoints.",
+        ),
+    ] = None,
     metrics_port: Annotated[
         int,
         typer.Option(
@@ -66,7 +85,8 @@ def run(
     if address.startswith(("http://", "https://")):
         from pipeline_runtime.cli.submit import submit
 
-        raise typer.Exit(submit(address, _text(manifest, overrides), storage_root, resume=resume))
+        text = _text(manifest, overrides)
+        raise typer.Exit(submit(address, text, storage_root, resume=resume, run_id=run_id))
     from pipeline_runtime.run.prepare import RunOptions
 
     options = RunOptions(
@@ -74,6 +94,7 @@ def run(
         storage_root=storage_root,
         address=address,
         resume=resume,
+        run_id=run_id,
         metrics_port=metrics_port,
         code_paths=(*working_dir(manifest), *code_paths(manifest.file)),
         verbose=verbose,

@@ -25,7 +25,9 @@ _POLL_SECONDS = 1.0
 _ADDRESS_VARIABLES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 
 
-def submit(address: str, manifest: str, storage_root: str, *, resume: bool) -> int:
+def submit(
+    address: str, manifest: str, storage_root: str, *, resume: bool, run_id: str | None = None
+) -> int:
     """Run a manifest on the cluster; returns the exit code of the run there.
 
     Raises LastmileError if no Jobs API answers at the address.
@@ -34,6 +36,7 @@ def submit(address: str, manifest: str, storage_root: str, *, resume: bool) -> i
     root = storage_root if "://" in storage_root else str(Path(storage_root).absolute())
     command = ["lastmile", "run", "-f", _MANIFEST, "--address", "auto", "--storage-root", root]
     command += ["--resume"] if resume else []
+    command += ["--run-id", run_id] if run_id else []
     with tempfile.TemporaryDirectory(prefix="lastmile-") as folder:
         (Path(folder) / _MANIFEST).write_text(manifest)
         job = client.submit_job(entrypoint=shlex.join(command), runtime_env={"working_dir": folder})

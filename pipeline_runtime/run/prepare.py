@@ -30,6 +30,7 @@ from pipeline_runtime.errors import (
 )
 from pipeline_runtime.plan import Group, Plan, StreamPlan, build_plan, plan_groups, rows_per_piece
 from pipeline_runtime.report.summary import SUMMARY_FILE
+from pipeline_runtime.run.folders import build_folder_name, parse_run_id
 from pipeline_runtime.sources import Location, open_location
 from pipeline_runtime.training.checkpoint import CheckpointHeader, CheckpointStore, find_resumable
 from pipeline_runtime.training.context import RunIdentity
@@ -37,22 +38,26 @@ from pipeline_runtime.training.entrypoint import load_entrypoint
 from pipeline_runtime.training.position import Position, redistribute
 from pipeline_runtime.training.ranking_config import choose_features, parse_config
 
-# Sorts by time, and a second is fine enough: a run takes longer to start.
-_RUN_NAME_FORMAT = "%Y%m%dT%H%M%SZ"
-
 _DIGEST_CHARS = 16  # as many as the run's hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the person running it chose, beside the manifest."""
+    """What the person running it chose, beside the manifest.
+
+    Attributes:
+        run_id: what attempts of one run share; `resume` then looks at no other run. None: at all
+            runs of the experiment's name.
+        code_paths: folders that the user's modules are imported from.
+    """
 
     output: Path
     storage_root: str = "build/"
     address: str = "local"
     resume: bool = False
+    run_id: str | None = None
     metrics_port: int = 0  # 0: any free port
-    code_paths: tuple[str, ...] = ()  # folders that the user's modules are imported from
+    code_paths: tuple[str, ...] = ()
     verbose: bool = False
 
 
@@ -107,9 +112,10 @@ def prepare_run(
     root = open_location(experiment.spec.artifacts.uri, storage_root(experiment, options)).join(
         experiment.metadata.name
     )
-    found = _find_checkpoint(root, identity, training.checkpoint.keep) if options.resume else None
-    store = found[0] if found else _new_store(root, identity, now, training.checkpoint.keep)
-    header = found[1] if found else None
+    keep = training.checkpoint.keep
+    found = _find_checkpoint(root, identity, keep, options.run_id) if options.resume else None
+    name = build_folder_name(now, identity.run_hash, options.run_id)
+    store, header = found or (_open_store(root, name, keep), None)
     if header is not None:
         _check_not_complete(store, header)
     _check_same_data(header, identity)
@@ -220,24 +226,23 @@ def check_rows(plan: Plan) -> None:
         )
 
 
-def _new_store(root: Location, identity: RunIdentity, now: datetime, keep: int) -> CheckpointStore:
-    name = f"{now.strftime(_RUN_NAME_FORMAT)}-{identity.run_hash}"
-    return CheckpointStore(location=root.join(name, "checkpoints"), keep=keep)
+def _open_store(root: Location, folder: str, keep: int) -> CheckpointStore:
+    return CheckpointStore(location=root.join(folder, "checkpoints"), keep=keep)
 
 
 def _find_checkpoint(
-    root: Location, identity: RunIdentity, keep: int
+    root: Location, identity: RunIdentity, keep: int, run_id: str | None
 ) -> tuple[CheckpointStore, CheckpointHeader] | None:
+    """The checkpoint to resume from, among those of an id or, without one, of every run."""
     try:
         infos = root.filesystem.get_file_info(pafs.FileSelector(root.path, allow_not_found=True))
     except (OSError, pa.ArrowException) as error:
         raise CheckpointError(
             f"{root.uri}: cannot look for checkpoints: {error}; check spec.artifacts.uri"
         ) from error
-    folders = sorted(
-        (i.base_name for i in infos if i.type == pafs.FileType.Directory), reverse=True
-    )
-    stores = [CheckpointStore(location=root.join(f, "checkpoints"), keep=keep) for f in folders]
+    folders = [info.base_name for info in infos if info.type == pafs.FileType.Directory]
+    mine = [name for name in folders if run_id is None or parse_run_id(name) == run_id]
+    stores = [_open_store(root, name, keep) for name in sorted(mine, reverse=True)]
     return find_resumable(stores, identity.run_hash, identity.run_config)
 
 
@@ -263,9 +268,10 @@ def _check_same_data(header: CheckpointHeader | None, identity: RunIdentity) -> 
 
 
 def _resume_warnings(options: RunOptions, header: CheckpointHeader | None) -> tuple[str, ...]:
-    if options.resume and header is None:
-        return ("--resume: no whole checkpoint was found; the run starts from its beginning",)
-    return ()
+    if not options.resume or header is not None:
+        return ()
+    whose = f" of run {options.run_id}" if options.run_id else ""
+    return (f"--resume: no whole checkpoint{whose} was found; the run starts from its beginning",)
 
 
 def _positions(

@@ -142,7 +142,9 @@ async def open_real(ray: RealRay) -> AsyncIterator[Head]:
         yield Head(session=session, urls=urls, token=ray.token)
 
 
-def build_submit(submission_id: str, **spec: object) -> Submit:
+def build_submit(
+    submission_id: str, *, run_id: str = "0f3c6c1e-1", resume: bool = False, **spec: object
+) -> Submit:
     """An attempt at an experiment whose table is missing."""
     experiment = {
         "apiVersion": API_VERSION,
@@ -150,4 +152,4 @@ def build_submit(submission_id: str, **spec: object) -> Submit:
         "metadata": {"name": "clicks"},
         "spec": {"dataset": {"parquet": {"uri": "missing/"}}, **spec},
     }
-    return Submit(submission_id=submission_id, experiment=experiment, resume=False)
+    return Submit(submission_id=submission_id, experiment=experiment, run_id=run_id, resume=resume)

@@ -17,14 +17,17 @@ from heads import DEADLINE_SECONDS, POLL_SECONDS, Head, RealRay, build_submit, o
 
 from dataset_operator.api import RUNTIME_METRICS_PORT
 from dataset_operator.observed import Progress
+from dataset_operator.plan.decision import Submit
 from dataset_operator.ray.jobs import HttpRayJobs
 from dataset_operator.testing import PortsOf
+from pipeline_runtime.report import Summary, load_summary
 
 # Of one string of a process's environment (execve, MAX_ARG_STRLEN), where a spec once was.
 MAX_STRING_BYTES = 128 << 10
 # After so long Ray kills a job that was asked to stop, unless told otherwise (job_supervisor.py).
 RAYS_STOP_SECONDS = 3.0
 ROWS = 400
+RUN_ID, OTHER_ID = "0f3c6c1e-1", "0f3c6c1e-2"
 # Trains on until the test lets it go.
 LOOP = """
 import pathlib, time
@@ -87,23 +90,40 @@ async def find_metrics(ray: Head, name: str) -> PortsOf:
     return PortsOf(session=ray.session, urls={RUNTIME_METRICS_PORT: found[1]})
 
 
-async def train(ray: Head, name: str, root: Path) -> HttpRayJobs:
-    """Have a training begin, which goes on once `root/gate` is there; its driver's metrics."""
-    (root / "clicks").mkdir()
-    table = pa.table({"id": pa.array(range(ROWS), pa.int64()), "label": [0.0, 1.0] * (ROWS // 2)})
-    pq.write_table(table, root / "clicks" / "all.parquet", row_group_size=100)
-    with zipfile.ZipFile(root / "code.zip", "w") as code:
-        code.writestr("code/my_team_loop.py", LOOP)  # one folder on top, as Ray wants it
-    training = {"entrypoint": "my_team_loop:loop", "batchSize": 100}
-    submit = build_submit(
+def build_attempt(
+    name: str, root: Path, *, run_id: str = RUN_ID, resume: bool = False, batch_size: int = 100
+) -> Submit:
+    """An attempt at a training that goes on once `root/gate` is there."""
+    training = {"entrypoint": "my_team_loop:loop", "batchSize": batch_size}
+    return build_submit(
         name,
+        run_id=run_id,
+        resume=resume,
         dataset={"parquet": {"uri": "clicks/"}, "rowKey": ["id"]},
         code={"workingDir": f"file://{root}/code.zip"},
         trainers={"gpusPerReplica": 0},
         training=training | {"config": {"gate": str(root / "gate")}},
     )
-    await ray.jobs.submit(submit)
+
+
+async def train(ray: Head, name: str, root: Path) -> HttpRayJobs:
+    """Have a first attempt begin; its driver's metrics."""
+    (root / "clicks").mkdir()
+    table = pa.table({"id": pa.array(range(ROWS), pa.int64()), "label": [0.0, 1.0] * (ROWS // 2)})
+    pq.write_table(table, root / "clicks" / "all.parquet", row_group_size=100)
+    with zipfile.ZipFile(root / "code.zip", "w") as code:
+        code.writestr("code/my_team_loop.py", LOOP)  # one folder on top, as Ray wants it
+    await ray.jobs.submit(build_attempt(name, root))
     return HttpRayJobs(endpoint=await find_metrics(ray, name), token="")
+
+
+async def finish(ray: Head, attempt: Submit, root: Path) -> Summary:
+    """Have an attempt come to its end; the report that it left in its run's folder."""
+    await ray.jobs.submit(attempt)
+    job = await ray.until(attempt.submission_id, "SUCCEEDED", "FAILED")
+    assert job.status == "SUCCEEDED", job.message
+    [folder] = root.glob(f"experiments/clicks/*-{attempt.run_id}")
+    return load_summary(folder)
 
 
 async def is_going(driver: HttpRayJobs) -> Progress:
@@ -133,7 +153,7 @@ def test_the_users_code_trains_below_the_operators_root_and_tells_how_it_goes(
     play(lambda: open_with_root(real_ray, tmp_path), story)
 
 
-def test_a_driver_that_is_asked_to_stop_has_time_for_its_checkpoint(
+def test_a_driver_that_is_asked_to_stop_leaves_a_checkpoint_that_no_other_run_takes(
     real_ray: RealRay, name: str, tmp_path: Path
 ) -> None:
     async def story(ray: Head) -> None:
@@ -143,5 +163,9 @@ def test_a_driver_that_is_asked_to_stop_has_time_for_its_checkpoint(
         (tmp_path / "gate").touch()
         await ray.until(name, "STOPPED")
         assert "last checkpoint: " in (await ray.jobs.logs(name) or "")
+
+        other = build_attempt(f"{name}-b", tmp_path, run_id=OTHER_ID, resume=True, batch_size=50)
+        begun = await finish(ray, other, tmp_path)
+        assert (begun.run.resumed_from, begun.training.samples) == (None, ROWS)
 
     play(lambda: open_with_root(real_ray, tmp_path), story)

@@ -18,10 +18,11 @@ from dataset_operator.cli.options import (
     Target,
 )
 from dataset_operator.errors import UserError
+from dataset_operator.names import Owner
 from dataset_operator.observed import Document
 from pipeline_runtime.config import locate_artifacts, parse_stored
 
-# Fetches the files of a run (URI of the experiment's folder, run hash) into a folder.
+# Fetches the files of a run (URI of the experiment's folder, id of the run) into a folder.
 Fetch = Callable[[str, str, Path], Sequence[Path]]
 
 
@@ -44,17 +45,17 @@ def artifacts(
     target = Target(namespace=namespace, context=context, kubeconfig=kubeconfig)
     document = on_cluster(target, lambda cluster: cluster.find(name))
     with explaining():
-        uri, run_hash = locate(document, storage_root)
-        print(f"{uri}*-{run_hash}/")
+        uri, run_id = locate(document, storage_root)
+        print(f"{uri}*-{run_id}/")
         if download is None:
             return
         fetch: Fetch = program.obj.fetch_run
-        for path in fetch(uri, run_hash, download):
+        for path in fetch(uri, run_id, download):
             print(path)
 
 
 def locate(document: Document, storage_root: str | None) -> tuple[str, str]:
-    """The URI of an experiment's folder, and the hash that its present run's folder ends with.
+    """The URI of an experiment's folder, and the id that its present run's folders end with.
 
     Args:
         storage_root: used instead of what the operator wrote down, where a store has another
@@ -63,11 +64,11 @@ def locate(document: Document, storage_root: str | None) -> tuple[str, str]:
     Raises:
         UserError: there was no run yet.
     """
-    status = document.get("status") or {}
+    metadata, status = document["metadata"], document.get("status") or {}
+    owner = Owner(name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"])
     if "artifactsUri" not in status:
-        name = document["metadata"]["name"]
-        raise UserError(f"{name} has no run yet; see `lastmile describe {name}`")
+        raise UserError(f"{owner.name} has no run yet; see `lastmile describe {owner.name}`")
     uri: str = status["artifactsUri"]
     if storage_root is not None:
         uri = locate_artifacts(parse_stored(document)[0], storage_root, wins=True)
-    return uri, status["runHash"]
+    return uri, owner.run_id(status["run"])

@@ -191,6 +191,7 @@ def submit(draft: Draft) -> bool:
     draft.job = Submit(
         submission_id=submission["id"],
         experiment=draft.running.to_document(),
+        run_id=draft.owner.run_id(draft.status["run"]),
         resume=draft.attempt > int(draft.status["firstAttempt"]),
         storage_root=draft.status.get("storageRoot") or draft.settings.storage_root,
     )

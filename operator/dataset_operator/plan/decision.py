@@ -14,6 +14,7 @@ class Submit:
 
     submission_id: str
     experiment: Document  # what the driver runs
+    run_id: str  # of its run: its checkpoints are found by it
     resume: bool  # from the last checkpoint of its run, if there is one
     storage_root: str | None = None  # where its URIs without a scheme start, as its run began
 

@@ -70,5 +70,6 @@ def _build_command(submit: Submit, storage_root: str | None) -> str:
     command = ["exec", "python3", "-m", "pipeline_runtime", "run", "-f", EXPERIMENT_FILE]
     command += ["--address", "auto"]
     command += ["--storage-root", storage_root] if storage_root else []
+    command += ["--run-id", submit.run_id]
     command += ["--resume"] if submit.resume else []
     return shlex.join(command)

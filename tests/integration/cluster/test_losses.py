@@ -35,7 +35,9 @@ async def check_resumes(stage: Stage, cluster: str) -> None:
     await stage.until("Training", "True", "Running")
     status = await stage.status()
     assert (status["run"], status["attempt"], status["failures"]) == (1, 2, 1)
-    assert "--resume" in stage.ray.jobs[status["submission"]["id"]]["entrypoint"]
+    run_id = (await stage.owner()).run_id(1)
+    command = stage.ray.jobs[status["submission"]["id"]]["entrypoint"]
+    assert command.endswith(f"--run-id {run_id} --resume")
     assert await cluster_uid(stage) == cluster
 
 

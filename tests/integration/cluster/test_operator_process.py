@@ -108,8 +108,8 @@ def test_a_user_submits_looks_scales_stops_and_resumes(
         assert "PodsReady" in shown.split("EVENT")[1]
         assert "no log yet" in user.fails("logs", "clicks")
         root = ("--storage-root", "s3://bucket/team")
-        run_hash = user.experiment()["status"]["runHash"]
-        where = f"s3://bucket/team/experiments/clicks/*-{run_hash}/\n"
+        run_id = f"{user.experiment()['metadata']['uid'][:8]}-1"
+        where = f"s3://bucket/team/experiments/clicks/*-{run_id}/\n"
         assert user.reads("artifacts", "clicks", *root) == where
 
         assert "from dataWorkers.minReplicas (2) to" in user.fails(

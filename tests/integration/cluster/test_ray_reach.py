@@ -124,7 +124,9 @@ def test_a_job_is_submitted_followed_and_stopped_through_the_proxy(
             await answers(jobs)
             assert await jobs.get("clicks-1") is None
             experiment = {"metadata": {"name": "clicks"}, "spec": {"padding": "x" * 1_000_000}}
-            submit = Submit(submission_id="clicks-1", experiment=experiment, resume=False)
+            submit = Submit(
+                submission_id="clicks-1", experiment=experiment, run_id="0f3c6c1e-1", resume=False
+            )
             await jobs.submit(submit)
             await jobs.submit(submit)
             assert ray.experiment_of("clicks-1") == experiment

@@ -26,6 +26,7 @@ def test_an_experiment_trains_in_a_ray_cluster_and_completes(box: Box, namespace
         assert status["phase"] == "Training"
         job = stage.only_job()
         assert job["submission_id"] == owner.submission_id(1)
+        assert job["entrypoint"].endswith(f"--run-id {owner.run_id(1)}")
         sent = stage.ray.experiment_of(job["submission_id"])
         assert sent["spec"]["dataset"] == {"parquet": {"uri": "t/"}}
         secret = await stage.reconciler.kube.get("Secret", namespace, owner.token_secret)

@@ -34,7 +34,7 @@ def test_a_job_is_submitted_followed_and_ends_as_the_run_ended(
 
     failed = on_cluster.run(*run.args("--address", cluster.dashboard))
     (run.folder / "cured").touch()
-    ended = on_cluster.run(*run.args("--address", cluster.dashboard))
+    ended = on_cluster.run(*run.args("--address", cluster.dashboard, "--run-id", "nightly-7"))
 
     assert failed.code == 1, failed
     assert "the user's own mistake" in failed.stdout
@@ -42,6 +42,7 @@ def test_a_job_is_submitted_followed_and_ends_as_the_run_ended(
     assert "submitted raysubmit_" in ended.stderr
     assert "Complete: job" in ended.stdout
     newest = max(Path(run.root, "experiments", "job").iterdir())
+    assert newest.name.endswith("-nightly-7")
     summary = json.loads((newest / "summary.json").read_text())
     assert summary["checksum"]["rows"] == len(clicks.kept)
     assert summary["checksum"]["sum"] == checksum_of(clicks.kept)["sum"]

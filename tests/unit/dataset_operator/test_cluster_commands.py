@@ -20,6 +20,8 @@ from dataset_operator.headline import find_headline
 from dataset_operator.settings import OperatorSettings
 from pipeline_runtime.config import API_VERSION, KIND
 
+UID = "0f3c6c1e-1111-2222-3333-444455556666"
+
 
 def condition(kind: str, status: str, reason: str, message: str = "") -> dict[str, str]:
     return {"type": kind, "status": status, "reason": reason, "message": message}
@@ -29,7 +31,7 @@ def experiment(*conditions: dict[str, str], **status: Any) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": {"name": "clicks", "namespace": "team"},
+        "metadata": {"name": "clicks", "namespace": "team", "uid": UID},
         "spec": {"dataset": {"parquet": {"uri": "t/"}}, "backoffLimit": 2},
         "status": {"conditions": list(conditions), **status},
     }
@@ -185,9 +187,9 @@ def test_pods_beyond_a_screen_are_counted() -> None:
 def test_artifacts_are_where_the_operator_says_unless_told_otherwise(
     spec: dict[str, Any], root: str | None, uri: str
 ) -> None:
-    document = experiment(runHash="abc", artifactsUri="s3://written/down/clicks/")
+    document = experiment(run=2, artifactsUri="s3://written/down/clicks/")
     document["spec"] |= spec
-    assert locate(document, root) == (uri, "abc")
+    assert locate(document, root) == (uri, "0f3c6c1e-2")
 
 
 def test_before_the_first_run_there_are_no_artifacts() -> None:

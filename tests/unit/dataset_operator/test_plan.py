@@ -77,6 +77,22 @@ def test_a_failure_is_tried_again_after_a_pause_and_resumes() -> None:
     assert world.events[-1] == "Warning BackoffLimitExceeded"
 
 
+def test_attempts_of_one_run_share_an_id_and_no_other_run_has_it() -> None:
+    world = running(updatePolicy="Restart")
+    world.lose_head()
+    world.settle()
+    world.step(seconds=backoff_seconds(1))
+    for edit in ({"suspend": True}, {"suspend": False}, {"training": {"batchSize": 7}}):
+        world.edit(**edit)
+        world.settle()
+    assert [submit.run_id for submit in world.submitted] == [*["0f3c6c1e-1"] * 3, "0f3c6c1e-2"]
+
+    applied_again = World(build_document())
+    applied_again.document["metadata"]["uid"] = "77aa88bb-1111-2222-3333-444455556666"
+    applied_again.settle()
+    assert [submit.run_id for submit in applied_again.submitted] == ["77aa88bb-1"]
+
+
 # what befalls a running experiment, the condition and its reason that follow at once
 FATES: dict[str, tuple[Callable[[World], Any], str, str]] = {
     "the user's code fails": (

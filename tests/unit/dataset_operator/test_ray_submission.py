@@ -12,10 +12,12 @@ from dataset_operator.plan.decision import Submit
 from dataset_operator.ray.jobs import parse_job
 from dataset_operator.ray.submission import EXPERIMENT_FILE, build_job, build_package
 
+RUN = ("--run-id", "0f3c6c1e-2")
+
 
 def build_submit(resume: bool = False, **spec: Any) -> Submit:
     experiment = {"metadata": {"name": "clicks"}, "spec": {"dataset": {}, **spec}}
-    return Submit(submission_id="clicks-uid-1", experiment=experiment, resume=resume)
+    return Submit(submission_id="clicks-uid-1", experiment=experiment, run_id=RUN[1], resume=resume)
 
 
 def test_the_same_experiment_is_the_same_package() -> None:
@@ -55,12 +57,12 @@ def test_the_users_code_comes_beside_the_experiment(
 @pytest.mark.parametrize(
     ("root", "resume", "options"),
     [
-        (None, False, []),
-        ("s3://bucket/a team/", False, ["--storage-root", "s3://bucket/a team/"]),
-        (None, True, ["--resume"]),
+        (None, False, [*RUN]),
+        ("s3://bucket/a team/", False, ["--storage-root", "s3://bucket/a team/", *RUN]),
+        (None, True, [*RUN, "--resume"]),
     ],
 )
-def test_the_command_says_where_uris_start_and_whether_to_resume(
+def test_the_command_says_whose_run_it_is_where_uris_start_and_whether_to_resume(
     root: str | None, resume: bool, options: list[str]
 ) -> None:
     job = build_job(build_submit(resume=resume), "_ray_pkg_1.zip", root)

@@ -44,6 +44,16 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 Capture = pytest.CaptureFixture[str]
 
 
+@pytest.mark.parametrize("run_id", ["", "a b", "../x", "-x", "é", "x" * 64])
+def test_an_id_that_no_folder_could_be_told_by_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, run_id: str
+) -> None:
+    assert call(monkeypatch, "run", "-f", "good.yaml", f"--run-id={run_id}") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "--run-id" in said
+    assert "must be letters, digits and dashes, the first no dash, 63 at most, got" in said
+
+
 def test_validate_says_what_is_valid(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

@@ -16,11 +16,12 @@ def leave(store: Path, run: str, text: str) -> None:
 
 def test_the_newest_report_of_the_run_is_fetched_without_checkpoints(tmp_path: Path) -> None:
     store, folder = tmp_path / "clicks", tmp_path / "new" / "folder"
-    leave(store, "20260101T000000Z-abc", "older")
-    leave(store, "20260102T000000Z-abc", "newer")
-    leave(store, "20260103T000000Z-other", "another run's")
+    leave(store, "20260101T000000Z-abc-0f3c6c1e-1", "older")
+    leave(store, "20260102T000000Z-abc-0f3c6c1e-1", "newer")
+    leave(store, "20260103T000000Z-abc-0f3c6c1e-2", "another run's")
+    leave(store, "20260104T000000Z-abc", "a person's")
 
-    files = fetch_run(f"{store}/", "abc", folder)
+    files = fetch_run(f"{store}/", "0f3c6c1e-1", folder)
 
     assert files == [folder / "report.html"]
     assert files[0].read_text() == "newer"
@@ -28,12 +29,12 @@ def test_the_newest_report_of_the_run_is_fetched_without_checkpoints(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("run_hash", "message"),
-    [("abc", "must have a finished run abc, found none"), ("", "must be a folder")],
+    ("there", "message"),
+    [(True, "must have a finished run 0f3c6c1e-1, found none"), (False, "must be a folder")],
 )
-def test_what_is_not_there_is_told(tmp_path: Path, run_hash: str, message: str) -> None:
+def test_what_is_not_there_is_told(tmp_path: Path, there: bool, message: str) -> None:
     store = tmp_path / "clicks"
-    if run_hash:
-        leave(store, "20260101T000000Z-other", "another run's")
+    if there:
+        leave(store, "20260101T000000Z-abc-0f3c6c1e-11", "another run's")
     with pytest.raises(SourceError, match=message):
-        fetch_run(str(store), run_hash, tmp_path / "out")
+        fetch_run(str(store), "0f3c6c1e-1", tmp_path / "out")

@@ -1,0 +1,108 @@
+"""Where a run resumes: attempts of one id share their checkpoints, and nobody else has them."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline_runtime import Pipeline
+from pipeline_runtime.errors import AlreadyComplete, CheckpointError
+from pipeline_runtime.report.summary import SUMMARY_FILE
+from pipeline_runtime.run.prepare import PreparedRun, RunOptions, prepare_run
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+RUN_A, RUN_B = "0f3c6c1e-1", "0f3c6c1e-2"
+COMPLETE = '{"run": {"outcome": "Complete"}}'
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A storage root with a table."""
+    (tmp_path / "t").mkdir()
+    table = pa.table({"score": [1.0, 2.0, 3.0, 4.0], "clicked": [0.0, 1.0, 0.0, 1.0]})
+    pq.write_table(table, tmp_path / "t/a.parquet")
+    return tmp_path
+
+
+def prepare(
+    root: Path, run_id: str | None, *, resume: bool = True, batch_size: int = 2, minutes: int = 0
+) -> PreparedRun:
+    experiment = Pipeline.read_parquet("t/").experiment("clicks", batchSize=batch_size)
+    options = RunOptions(output=root / "out", storage_root=str(root), resume=resume, run_id=run_id)
+    return prepare_run(experiment, options, NOW + timedelta(minutes=minutes), world_size=1)
+
+
+def leave_checkpoint(run: PreparedRun) -> str:
+    """As the first step of a run does; its URI."""
+    identity = run.identity
+    header = {
+        "run_hash": identity.run_hash,
+        "run_config": identity.run_config,
+        "data_digest": identity.data_digest,
+        "preserve_order": identity.preserve_order,
+        "epoch": 0,
+        "step": 1,
+        "world_size": run.world_size,
+        "positions": tuple(position.to_json() for position in run.positions),
+    }
+    return run.store.save({"step": 1}, header)
+
+
+@pytest.fixture
+def left_by_a(root: Path) -> str:
+    """The checkpoint that run A left."""
+    return leave_checkpoint(prepare(root, RUN_A, resume=False))
+
+
+def test_a_runs_folder_carries_its_id(root: Path) -> None:
+    named, plain = prepare(root, RUN_A), prepare(root, None)
+    stem = f"{root}/experiments/clicks/20260101T000000Z-{named.identity.run_hash}"
+    assert (named.run_location.uri, plain.run_location.uri) == (f"{stem}-{RUN_A}", stem)
+
+
+def test_an_attempt_of_the_same_id_resumes(root: Path, left_by_a: str) -> None:
+    run = prepare(root, RUN_A, minutes=1)
+    assert run.resume is not None
+    assert (run.resume.uri, run.identity.attempt) == (left_by_a, 2)
+    assert left_by_a.startswith(run.run_location.uri)
+    assert run.warnings == ()
+
+
+@pytest.mark.parametrize("batch_size", [2, 4], ids=["of an equal hash", "of another hash"])
+@pytest.mark.parametrize("run_id", [RUN_B, "1", "0f3c6c1e", "c1e-1", "other-0f3c6c1e-1"])
+def test_another_run_is_passed_over(
+    root: Path, left_by_a: str, run_id: str, batch_size: int
+) -> None:
+    run = prepare(root, run_id, batch_size=batch_size, minutes=1)
+    assert run.resume is None
+    assert run.resumed_rows == 0
+    assert run.run_location.uri.endswith(f"Z-{run.identity.run_hash}-{run_id}")
+    [warning] = run.warnings
+    assert warning.startswith(f"--resume: no whole checkpoint of run {run_id} was found; ")
+
+
+def test_another_run_that_is_complete_says_nothing_of_this_one(root: Path, left_by_a: str) -> None:
+    (Path(left_by_a).parents[1] / SUMMARY_FILE).write_text(COMPLETE)
+    assert prepare(root, RUN_B, minutes=1).resume is None
+    with pytest.raises(AlreadyComplete):
+        prepare(root, RUN_A, minutes=1)
+
+
+def test_a_torn_checkpoint_of_the_same_id_starts_anew(root: Path, left_by_a: str) -> None:
+    (Path(left_by_a) / "state.pt").write_bytes(b"half")
+    assert prepare(root, RUN_A, minutes=1).resume is None
+
+
+def test_one_id_is_one_run(root: Path, left_by_a: str) -> None:
+    with pytest.raises(CheckpointError, match=r"training\.batchSize: 2 → 4"):
+        prepare(root, RUN_A, batch_size=4, minutes=1)
+
+
+def test_without_an_id_every_run_of_the_name_counts(root: Path, left_by_a: str) -> None:
+    run = prepare(root, None, minutes=1)
+    assert run.resume is not None
+    assert run.resume.uri == left_by_a
+    with pytest.raises(CheckpointError, match=r"training\.batchSize: 2 → 4"):
+        prepare(root, None, batch_size=4, minutes=1)
