@@ -23,6 +23,7 @@ RENDERER_ANNOTATION = f"{GROUP}/renderer-version"
 # On a RayCluster: what it was rendered from, and as what, so that edits of either are seen.
 CLUSTER_HASH_ANNOTATION = f"{GROUP}/cluster-hash"
 RENDERED_ANNOTATION = f"{GROUP}/rendered"
+TRAINERS_ANNOTATION = f"{GROUP}/trainers"  # REPLICASxGPUS, such as 2x8
 # Kueue's: an experiment's queue is its cluster's, whose size may change (Kueue docs, elastic jobs).
 KUEUE_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 KUEUE_ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"

@@ -5,7 +5,8 @@ filled in, the code and the image as the spec names them. Left out is what chang
 carried out and not what it trains on:
 
 - the cluster side (trainers, dataWorkers, head, autoscaling, env, storage, deadlines, suspend):
-  a run may move, grow and wait; the feed keeps the number of ranks in the checkpoint and checks it;
+  a run may move, grow and wait; the checkpoint has the number of ranks, to which `preserveOrder`
+  holds it;
 - artifacts and training.checkpoint: where and how often state is kept;
 - pipelineOptions whose rows are the same either way; `preserveOrder` and `rowsPerBlock` stay in,
   as the position in a checkpoint counts batches and blocks;

@@ -1,9 +1,10 @@
 """A running cluster is frozen: what it was rendered as goes with it, and is what it is held to.
 
-The RayCluster carries two annotations: the hash of the part of the spec that it was made from, so
-that an edit of that part is seen whatever an operator of another version would render; and the
-rendered spec itself, so that what was changed by hand can be put back. The number of data workers
-is in neither: it lives in the RayCluster's `replicas`, within the bounds of the experiment's spec.
+The RayCluster carries three annotations: the hash of the part of the spec that it was made from, so
+that an edit of that part is seen whatever an operator of another version would render; the rendered
+spec itself, so that what was changed by hand can be put back; and the trainers that the spec asked
+for, whose ranks an attempt on this cluster has. The number of data workers is in none: it lives in
+the RayCluster's `replicas`, within the bounds of the experiment's spec.
 """
 
 from __future__ import annotations
@@ -11,13 +12,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from dataset_operator.api import CLUSTER_HASH_ANNOTATION, DATA_WORKERS, RENDERED_ANNOTATION
+from dataset_operator.api import (
+    CLUSTER_HASH_ANNOTATION,
+    DATA_WORKERS,
+    RENDERED_ANNOTATION,
+    TRAINERS_ANNOTATION,
+)
 from dataset_operator.builders.documents import Document
-from pipeline_runtime.config import DataWorkers, ExperimentSpec
+from pipeline_runtime.config import DataWorkers, ExperimentSpec, Trainers
 
 _HASH_CHARS = 16
 # All annotations together may have 256 KiB. What is larger is not put back when edited by hand.
@@ -43,12 +50,29 @@ def freeze(cluster: Document, spec: ExperimentSpec) -> Document:
     """A rendered RayCluster with the annotations of what it came from and as what."""
     text = json.dumps(cluster["spec"], sort_keys=True, separators=(",", ":"))
     rendered = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-    annotations = {CLUSTER_HASH_ANNOTATION: hash_cluster_side(spec)}
+    annotations = {
+        CLUSTER_HASH_ANNOTATION: hash_cluster_side(spec),
+        TRAINERS_ANNOTATION: f"{spec.trainers.replicas}x{spec.trainers.gpus_per_replica}",
+    }
     if len(rendered) <= MAX_RENDERED_CHARS:
         annotations[RENDERED_ANNOTATION] = rendered
     metadata = cluster["metadata"]
     frozen = {**metadata, "annotations": {**metadata.get("annotations", {}), **annotations}}
     return {**cluster, "metadata": frozen}
+
+
+def thaw_trainers(cluster: Mapping[str, Any], wanted: Trainers) -> Trainers:
+    """The wanted trainers, as many and with as many GPUs as a cluster was made with.
+
+    As they are wanted if it does not say: one that an older operator made, or that was edited.
+    """
+    text = (cluster["metadata"].get("annotations") or {}).get(TRAINERS_ANNOTATION) or ""
+    found = re.fullmatch(r"(\d+)x(\d+)", text)
+    if found is None:
+        return wanted
+    made = {"replicas": int(found[1]), "gpus_per_replica": int(found[2])}
+    changed = {field: number for field, number in made.items() if getattr(wanted, field) != number}
+    return wanted.model_copy(update=changed)
 
 
 def correct(cluster: Mapping[str, Any], workers: DataWorkers) -> Document | None:

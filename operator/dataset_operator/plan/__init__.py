@@ -7,7 +7,7 @@ order in which they are asked. A rule says what should be (children, job, condit
 what the executor carries out, its status first. Nothing here calls a client or reads a clock, and a
 pass over the same observation decides the same, so that it can be cut off and run again anywhere.
 
-    run       what is trained, by its hash; a change of it is a new run
+    run       what is trained, by its hash, and in order on how many ranks; else it is a new run
     attempt   one submission of a run; the next resumes from the last checkpoint
     failure   an attempt that ended by itself; these alone are held against backoffLimit
 """

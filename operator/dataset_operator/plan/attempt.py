@@ -68,7 +68,7 @@ def judge_job(draft: Draft) -> bool:
 
 def _say_training(draft: Draft) -> None:
     """It trains; and, once that is known, that ranks go without the GPUs that were asked for."""
-    progress, trainers = draft.observed.progress, draft.running.spec.trainers
+    progress, trainers = draft.observed.progress, draft.on_cluster.spec.trainers
     message = f"attempt {draft.attempt} trains"
     before = find_condition(draft.status, TRAINING)
     said = before["message"] if before is not None else ""
@@ -133,7 +133,7 @@ def _find_lost(draft: Draft) -> str | None:
                 return f"a trainer was lost, {pod.name} took its place"
     if (
         sum(pod.role == TRAINERS for pod in draft.observed.pods)
-        < draft.running.spec.trainers.replicas
+        < draft.on_cluster.spec.trainers.replicas
     ):
         return "a trainer was lost"
     return None
@@ -190,7 +190,7 @@ def submit(draft: Draft) -> bool:
     draft.has_finalizer = True
     draft.job = Submit(
         submission_id=submission["id"],
-        experiment=draft.running.to_document(),
+        experiment=draft.on_cluster.to_document(),
         run_id=draft.owner.run_id(draft.status["run"]),
         resume=draft.attempt > int(draft.status["firstAttempt"]),
         storage_root=draft.status.get("storageRoot") or draft.settings.storage_root,

@@ -32,7 +32,7 @@ from dataset_operator.builders.pods import ClusterInput
 from dataset_operator.builders.raycluster import build_ray_cluster
 from dataset_operator.observed import Document
 from dataset_operator.plan.attempt import fail_attempt
-from dataset_operator.plan.draft import Draft
+from dataset_operator.plan.draft import Draft, count_ranks
 from dataset_operator.plan.ending import stop_driver
 from dataset_operator.status import find_condition, fit_message
 
@@ -130,7 +130,7 @@ def ensure_children(draft: Draft) -> bool:
     if not observed.has_token:
         draft.create.append(build_token_secret(owner, draft.token))
     draft.apply += _find_wrong(draft)
-    trainers = draft.running.spec.trainers
+    trainers = draft.on_cluster.spec.trainers
     draft.status["gpus"] = trainers.replicas * trainers.gpus_per_replica
     patch = correct(cluster, draft.wanted.data_workers)
     if patch is not None and draft.spec is not None:
@@ -170,7 +170,7 @@ def _find_wrong(draft: Draft) -> list[Document]:
     owner, there = draft.owner, draft.observed.children
     guards = [
         build_network_policy(owner, draft.settings.network),
-        *build_disruption_budgets(owner, draft.cluster_spec),
+        *build_disruption_budgets(owner, draft.on_cluster.spec),
     ]
     wrong = [g for g in guards if not is_as_built(there.get(g["metadata"]["name"]), g)]
     run, run_hash = draft.status["run"], draft.status["runHash"]
@@ -184,11 +184,13 @@ def wait_for_pods(draft: Draft) -> bool:
     """Ready is: the head, every trainer, and one data worker, which is enough to begin."""
     needed: dict[Role, int] = {
         HEAD: 1,
-        TRAINERS: draft.running.spec.trainers.replicas,
+        TRAINERS: draft.on_cluster.spec.trainers.replicas,
         DATA_WORKERS: 1,
     }
     short = [role for role, number in needed.items() if draft.observed.ready(role) < number]
     _count_workers(draft)
+    if draft.submission is None and draft.is_rank_count_wrong:
+        return _wait_for_ranks(draft)
     if not short:
         _say_up(draft)
         return False
@@ -197,6 +199,16 @@ def wait_for_pods(draft: Draft) -> bool:
     )
     waits = next((p.waiting for p in draft.observed.pods if p.role in short and p.waiting), "")
     _say_waiting(draft, message, waits or _replica_failure(draft))
+    draft.look_again(WAIT_SECONDS)
+    return True
+
+
+def _wait_for_ranks(draft: Draft) -> bool:
+    """The cluster that the run needs cannot be made yet; on this one it could not be resumed."""
+    has, needs = count_ranks(draft.on_cluster.spec), count_ranks(draft.running.spec)
+    message = f"the cluster is one of {has} ranks, and in order the run needs {needs}"
+    refusal = draft.observed.refusal
+    _say_waiting(draft, message, refusal.message if refusal else "")
     draft.look_again(WAIT_SECONDS)
     return True
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from dataset_operator.api import CLUSTER_HASH_ANNOTATION
-from dataset_operator.builders.frozen import hash_cluster_side
+from dataset_operator.builders.frozen import hash_cluster_side, thaw_trainers
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Observed, format_time, parse_time
 from dataset_operator.plan.decision import Decision, Event, Stop, Submit
@@ -73,9 +73,10 @@ class Draft:
 
     @property
     def is_run_changed(self) -> bool:
-        """Whether another run is wanted than the present one: other data, training or world size.
+        """Whether another run is wanted than the present one: other data, code or training.
 
-        A checkpoint resumes with as many ranks as wrote it, so their number is the run's.
+        In order a checkpoint resumes on as many ranks as wrote it, so there their number is the
+        run's too.
         """
         if self.spec is None:
             return False
@@ -84,7 +85,31 @@ class Draft:
             return run_hash(wanted) != self.status.get("runHash")
         # Hashed anew: another version of the operator may hash the same run otherwise.
         accepted = parse(self.observed.accepted)
-        return run_hash(wanted) != run_hash(accepted) or _ranks(accepted.spec) != _ranks(self.spec)
+        if run_hash(wanted) != run_hash(accepted):
+            return True
+        in_order = self.spec.pipeline_options.preserve_order
+        return in_order and count_ranks(accepted.spec) != count_ranks(self.spec)
+
+    @property
+    def on_cluster(self) -> DatasetExperiment:
+        """What runs, with the trainers of the cluster that is there.
+
+        An edit of their number comes with another cluster: until then attempts have these.
+        """
+        cluster, spec = self.observed.ray_cluster, self.running.spec
+        if cluster is None:
+            return self.running
+        trainers = thaw_trainers(cluster, spec.trainers)
+        if trainers == spec.trainers:
+            return self.running
+        spec = spec.model_copy(update={"trainers": trainers})
+        return self.running.model_copy(update={"spec": spec})
+
+    @property
+    def is_rank_count_wrong(self) -> bool:
+        """Whether the cluster that is there has another number of ranks than a run in order."""
+        in_order = self.running.spec.pipeline_options.preserve_order
+        return in_order and count_ranks(self.on_cluster.spec) != count_ranks(self.running.spec)
 
     @property
     def cluster_spec(self) -> ExperimentSpec:
@@ -216,7 +241,8 @@ class Draft:
         )
 
 
-def _ranks(spec: ExperimentSpec) -> int:
+def count_ranks(spec: ExperimentSpec) -> int:
+    """The world size: trainers, times their GPUs if they have any."""
     return spec.trainers.replicas * max(1, spec.trainers.gpus_per_replica)
 
 

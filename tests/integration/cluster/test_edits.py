@@ -99,10 +99,12 @@ def test_an_edit_of_the_cluster_side_makes_another_cluster_and_resumes(
         stage.apply()
         await stage.until("Training", "True", "Running")
         first = (await cluster_of(stage))["metadata"]["uid"]
-        stage.apply(env=[{"name": "TEAM", "value": "ads"}])
+        edit = {"env": [{"name": "TEAM", "value": "ads"}], "trainers": {"replicas": 2}}
+        stage.apply(**edit)
         await stage.until("Accepted", "True", "ChangePending")
         assert (await cluster_of(stage))["metadata"]["uid"] == first
-        stage.apply(env=[{"name": "TEAM", "value": "ads"}], updatePolicy="Restart")
+        await stage.until("ClusterReady", "True", "PodsReady")  # as many trainers as it was made of
+        stage.apply(**edit, updatePolicy="Restart")
 
         async def runs_again() -> bool:
             return (await stage.status())["attempt"] == 2
@@ -114,7 +116,10 @@ def test_an_edit_of_the_cluster_side_makes_another_cluster_and_resumes(
         assert {"name": "TEAM", "value": "ads"} in container["env"]
         status = await stage.status()
         assert (status["run"], status["failures"]) == (1, 0)
-        assert "--resume" in stage.ray.jobs[status["submission"]["id"]]["entrypoint"]
+        job = status["submission"]["id"]
+        assert "--resume" in stage.ray.jobs[job]["entrypoint"]
+        assert stage.ray.experiment_of(job)["spec"]["trainers"]["replicas"] == 2
+        assert found["spec"]["workerGroupSpecs"][0]["replicas"] == 2
 
     play(box, namespace, story)
 

@@ -45,7 +45,7 @@ AT_ONCE: dict[str, tuple[dict[str, Any], Outcome]] = {
     "the number of ranks": (NEW_RANKS, Outcome(accepted="ChangePending")),
     "the number of ranks, Restart": (
         NEW_RANKS | RESTART,
-        Outcome(run=2, attempt=2, is_same_cluster=False),
+        Outcome(attempt=2, is_same_cluster=False),
     ),
     "the cluster": (NEW_CLUSTER, Outcome(accepted="ChangePending")),
     "the cluster, Restart": (NEW_CLUSTER | RESTART, Outcome(attempt=2, is_same_cluster=False)),
@@ -83,7 +83,7 @@ def test_what_an_edit_of_a_running_experiment_does(edit: dict[str, Any], outcome
 
 @pytest.mark.parametrize(
     ("edit", "run", "resumes"),
-    [(NEW_RUN, 2, False), (NEW_RANKS, 2, False), (NEW_CLUSTER, 1, True)],
+    [(NEW_RUN, 2, False), (NEW_RANKS, 1, True), (NEW_CLUSTER, 1, True)],
 )
 def test_an_attempt_after_an_edit_resumes_only_its_own_run(
     edit: dict[str, Any], run: int, resumes: bool

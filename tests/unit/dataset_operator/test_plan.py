@@ -352,6 +352,8 @@ ACTIONS: dict[str, Callable[[World], Any]] = {
     "wait": lambda w: w.step(seconds=400),
     "edit cluster": lambda w: w.edit(env=[{"name": "X", "value": str(w.now)}]),
     "more ranks": lambda w: w.edit(trainers={"replicas": 2}),
+    "fewer ranks": lambda w: w.edit(trainers={"replicas": 1}),
+    "in order": lambda w: w.edit(pipelineOptions={"preserveOrder": True}),
     "refuse": lambda w: setattr(w, "refused", Refusal(message="no", is_invalid=True)),
     "quota": lambda w: setattr(w, "refused", Refusal(message="no", is_invalid=False)),
     "allow": lambda w: setattr(w, "refused", None),
