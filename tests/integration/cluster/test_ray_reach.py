@@ -154,8 +154,7 @@ def test_what_is_not_the_heads_own_answer_is_none(box: Box, namespace: str) -> N
             name = owner_in(namespace).head_service
             port = ("--tcp=8265:8265", "-n", namespace)
             box.kubectl("create", "service", "clusterip", name, *port)
-            with pytest.raises(RayUnreachable, match="no endpoints available"):
-                await jobs.get("clicks-1")
+            await fails(jobs, "no endpoints available")
             assert await jobs.progress() is None
             box.kubectl("delete", "service", name, "-n", namespace)
 
