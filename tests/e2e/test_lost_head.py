@@ -18,11 +18,9 @@ def test_a_run_that_loses_its_head_trains_on_what_the_undisturbed_one_does(
     folder = stage.store.volume / "experiments" / "headless"
     stage.apply(on_cluster("headless"))
     stage.until("headless", lambda found: find_last_step(folder))
-    cluster = stage.get("headless")["status"]["rayClusterName"]
     stage.lose("headless", HEAD)
     done = stage.until("headless", lambda found: condition(found, "Complete"))["status"]
     assert [done[field] for field in ("run", "attempt", "failures")] == [1, 2, 1]
-    assert done["rayClusterName"] == cluster
     [warning] = stage.warnings("headless", "Retrying")
     assert warning.startswith("attempt 1 failed (ClusterLost)"), warning
     check_same(read_last_summary(folder), undisturbed)
