@@ -213,7 +213,10 @@ def _build_trainer(run: PreparedRun, options: RunOptions, monitor: Any) -> Torch
             name=run.run_location.path.rsplit("/", 1)[-1],
             # Whoever tries again goes on from the last checkpoint. Ray Train would begin where this
             # attempt did; after the drain of a node it does so without end unless told not to.
-            failure_config=FailureConfig(max_failures=0, max_preemption_failures=0),
+            failure_config=FailureConfig(
+                max_failures=0,
+                max_preemption_failures=0,  # type: ignore[call-arg]  # of Ray Train's own class
+            ),
             **_storage(run, options),
         ),
         datasets=datasets,
