@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,8 +111,8 @@ class ReaderPool:
         """
         for name in lost:
             self._drop(name)
-        self._look_at_starts()
         self._match_nodes(streams)
+        self._look_at_starts()
         return {n: reader.actor for n, reader in self._readers.items() if reader.can_be_asked}
 
     def _drop(self, name: str) -> None:
@@ -146,12 +146,13 @@ class ReaderPool:
 
     def _match_nodes(self, streams: Mapping[str, Any]) -> None:
         room, drained = self._room(), draining_nodes()
+        up = {reader.node for reader in self._readers.values() if reader.can_be_asked}
         for name, reader in list(self._readers.items()):
             if reader.node not in room:
                 self._drop(name)  # with its node
                 continue
             room[reader.node] -= 1
-            if reader.node in drained:
+            if reader.node in drained and up - drained.keys():  # else nobody would work
                 self._dismiss(name, reader)
         for node, missing in room.items():
             for _ in range(missing if node not in drained else 0):
@@ -160,7 +161,9 @@ class ReaderPool:
     def _dismiss(self, name: str, reader: _Started) -> None:
         """End a reader, step by step: a drained node goes once nothing runs on it."""
         now = time.monotonic()
-        if reader.leaves_at is None:
+        if reader.starting is not None:
+            self._drop(name)  # nobody has asked it yet
+        elif reader.leaves_at is None:
             reader.leaves_at = now + _LEAVE_SECONDS
         elif reader.leaving is None and now >= reader.leaves_at:
             reader.leaving = reader.actor.ping.remote()
@@ -187,8 +190,8 @@ class ReaderPool:
         self._readers[name] = _Started(actor=actor, node=node, starting=actor.ping.remote())
 
 
-def draining_nodes() -> Collection[str]:
-    """Nodes that take no new work, since they are about to go."""
+def draining_nodes() -> Mapping[str, int]:
+    """Nodes that take no new work, since they are about to go, and by when; 0: at some time."""
     # What Ray Train asks, too; 2.60 has no public name for it.
     draining: dict[str, int] = ray._private.state.state.get_draining_nodes()
     return draining

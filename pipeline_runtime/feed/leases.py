@@ -10,7 +10,7 @@ for them.
 from __future__ import annotations
 
 from bisect import insort
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -123,15 +123,15 @@ class Ledger:
 
         Raises FeedError if one group was lost too often to be an accident.
         """
-        lost = {task.position: deque[int]() for task in undelivered}
-        for task in sorted(undelivered, key=lambda task: task.place):
+        lost = defaultdict[int, list[int]](list)
+        for task in undelivered:
             lost[task.position].append(task.piece)
         lease = self._leases.pop(reader, None)
         if lease is not None:
-            lost.setdefault(lease.position, deque()).extend(lease.pieces)
+            lost[lease.position].extend(lease.pieces)
         for position, pieces in lost.items():
             self._count_loss(position)
-            self._give_back(_Lease(position, pieces))
+            self._give_back(_Lease(position, deque(sorted(pieces))))
 
     def _count_loss(self, position: int) -> None:
         self._losses[position] = self._losses.get(position, 0) + 1

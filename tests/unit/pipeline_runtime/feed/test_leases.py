@@ -60,6 +60,19 @@ def test_what_was_lost_comes_before_what_follows_it() -> None:
     assert [task.place for task in again if task] == [(0, 0), (0, 1), (0, 2), (1, 0)]
 
 
+def test_what_two_readers_left_of_a_group_is_made_in_its_order() -> None:
+    ledger = Ledger([group(0, 60)], PIECE_ROWS)
+    first = [ledger.take("a"), ledger.take("a")]
+    ledger.keep({"b"})  # a leaves, with pieces 0 and 1 to deliver
+    third = ledger.take("b")
+    ledger.lose("a", [task for task in first if task])
+    fourth = ledger.take("b")
+    assert [task.piece for task in (third, fourth) if task] == [2, 0]
+    ledger.lose("b", [task for task in (third, fourth) if task])
+    again = [ledger.take("c") for _ in range(6)]
+    assert [task.piece for task in again if task] == list(range(6))
+
+
 def test_the_reader_of_the_earliest_group_is_asked_first() -> None:
     ledger = Ledger([group(0, 20), group(1, 20), group(2, 20)], PIECE_ROWS)
     ledger.take("b")
