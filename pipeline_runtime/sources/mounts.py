@@ -20,7 +20,7 @@ _OWN_DISKS = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmp
 def is_on_own_disk(folder: str) -> bool:
     """Whether a folder's files are on this machine; False where nothing tells."""
     try:
-        lines = _MOUNTS.read_text().splitlines()
+        lines = os.fsdecode(_MOUNTS.read_bytes()).rstrip("\n").split("\n")
     except OSError:
         return False
     return find_kind(os.path.realpath(folder), lines) in _OWN_DISKS

@@ -20,15 +20,19 @@ import pyarrow.parquet as pq
 
 from pipeline_runtime.sources.mounts import is_on_own_disk
 
-# Of footers as they are stored; parsed they take a few times as much.
-_MAX_FOOTER_BYTES = 32 << 20
+# Of a table's footers as they are stored; parsed they take a few times as much, in every reader.
+_MAX_FOOTER_BYTES = 8 << 20
+
+# A file's path, size and, on a local file system, time of change in nanoseconds: another one's
+# footer is another. On an object store a file of the same name and size is taken for the same.
+_Key = tuple[str, int, int]
 
 
 @dataclass(slots=True)
 class Opener:
     """Opens the files of one table; threads may share it."""
 
-    _footers: dict[tuple[str, int], pq.FileMetaData] = field(default_factory=dict)
+    _footers: dict[_Key, pq.FileMetaData] = field(default_factory=dict)
     _num_bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -40,11 +44,10 @@ class Opener:
             OSError: it cannot be read.
             pyarrow.ArrowInvalid: it is not Parquet.
         """
-        is_far = not (
-            isinstance(filesystem, pafs.LocalFileSystem) and is_on_own_disk(os.path.dirname(path))
-        )
+        is_local = isinstance(filesystem, pafs.LocalFileSystem)
+        is_far = not (is_local and is_on_own_disk(os.path.dirname(path)))
         with filesystem.open_input_file(path) as stream:
-            key = (path, stream.size())  # a file that was rewritten is hardly of the same size
+            key = (path, stream.size(), _mtime(path) if is_local else 0)
             footer = self._footers.get(key)
             with pq.ParquetFile(stream, metadata=footer, pre_buffer=is_far) as file:
                 if footer is None:
@@ -56,8 +59,10 @@ class Opener:
         """Footers that are remembered."""
         return len(self._footers)
 
-    def _keep(self, key: tuple[str, int], footer: pq.FileMetaData) -> None:
+    def _keep(self, key: _Key, footer: pq.FileMetaData) -> None:
         """Remember a footer; the oldest ones go once there are too many."""
+        if footer.serialized_size > _MAX_FOOTER_BYTES:
+            return
         with self._lock:
             if key in self._footers:
                 return
@@ -66,3 +71,7 @@ class Opener:
             while self._num_bytes > _MAX_FOOTER_BYTES:
                 oldest = self._footers.pop(next(iter(self._footers)))
                 self._num_bytes -= oldest.serialized_size
+
+
+def _mtime(path: str) -> int:
+    return os.stat(path).st_mtime_ns

@@ -1,5 +1,6 @@
 """Files opened again and again: footers are parsed once, and never taken for another file's."""
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,9 +27,11 @@ def read(opener: Opener, path: str, filesystem: pafs.FileSystem | None = None) -
 def test_a_footer_is_parsed_once(tmp_path: Path) -> None:
     opener, path = Opener(), put(tmp_path / "a", 1, 2, 3)
     assert read(opener, path) == [1, 2, 3]
+    changed = os.stat(path).st_mtime_ns
     with open(path, "r+b") as file:
-        file.seek(-8, 2)
+        file.seek(-8, os.SEEK_END)
         file.write(b"unusable")
+    os.utime(path, ns=(changed, changed))
     with pytest.raises(pa.ArrowInvalid):
         read(Opener(), path)
     assert read(opener, path) == [1, 2, 3]
@@ -39,6 +42,15 @@ def test_a_file_that_was_rewritten_is_read_by_its_own_footer(tmp_path: Path) -> 
     assert read(opener, path) == [1, 2, 3]
     put(tmp_path / "a", 4, 5, 6, 7, 8)
     assert read(opener, path) == [4, 5, 6, 7, 8]
+
+
+def test_another_file_of_the_same_size_is_read_by_its_own_footer(tmp_path: Path) -> None:
+    opener, path = Opener(), put(tmp_path / "a", 1, 2, 3)
+    assert read(opener, path) == [1, 2, 3]
+    size = os.stat(path).st_size
+    Path(path).write_bytes(b"x" * size)
+    with pytest.raises(pa.ArrowInvalid):
+        read(opener, path)
 
 
 def test_there_are_never_too_many_footers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
