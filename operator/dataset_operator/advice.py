@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataset_operator import api
 
 END_ADVICE: Mapping[str, str] = {
-    api.BACKOFF_LIMIT_EXCEEDED: "find out why: lastmile logs {name}; edit resources, env, templates"
-    " or backoffLimit to go on from the last checkpoint",
+    api.BACKOFF_LIMIT_EXCEEDED: "find out why: lastmile artifacts {name} --download FOLDER; edit "
+    "resources, env, templates or backoffLimit to go on from the last checkpoint",
     api.DEADLINE_EXCEEDED: "raise activeDeadlineSeconds and apply it again: it goes on from the "
     "last checkpoint; training on less is a new run",
     api.PRE_RUNNING_DEADLINE_EXCEEDED: "see what the pods waited for; ask for less in resources or "

@@ -36,9 +36,9 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
     if dict(observed.status) != decision.status and not decision.delete_self:
         await kube.write_status(document, decision.status)
     for event in decision.events:
-        await kube.create(_build_event(observed, event))
         if event.is_logged:
             _LOG.warning("%s", event.message, extra={"reason": event.reason})
+        await kube.create(_build_event(observed, event))
     await _tell_ray(jobs, decision.job)
     for child in decision.apply:
         await kube.apply(child)

@@ -15,6 +15,8 @@ from dataset_operator.status import find_condition
 # Enough to see what they are, in a message that has other things to say too.
 _MAX_NAMED = 5
 _MAX_NAME_CHARS = 80
+# A message is cut where it is written (`status.fit_message`), but never before this.
+_SURELY_KEPT_CHARS = 100
 
 
 def say_accepted(draft: Draft, reason: str, message: str, *, warns: bool = False) -> None:
@@ -40,4 +42,4 @@ def _is_said(draft: Draft, ignored: str) -> bool:
     if before is None or before["observedGeneration"] != draft.observed.generation:
         return False
     said: str = before["message"]
-    return said.startswith(ignored)
+    return said.startswith(ignored[:_SURELY_KEPT_CHARS])

@@ -83,8 +83,10 @@ async def held(passes: Passes) -> AsyncIterator[None]:
         return await reconcile(namespace, name)
 
     passes.reconcile = wait
-    yield
-    is_open.set()
+    try:
+        yield
+    finally:
+        is_open.set()
 
 
 async def touch(stage: Stage, writer: int) -> None:
