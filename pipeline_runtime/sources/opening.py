@@ -1,9 +1,7 @@
-"""Opening a Parquet file to read some of its row groups, as cheaply as its storage allows.
+"""Opening a Parquet file to read some of its row groups.
 
-A file is opened once a row group, by whichever reader got it. Its footer, which lists every column
-chunk of the file, is parsed once a process. On storage that is far away all bytes of a row group
-are asked for at once, before they are decoded; from a disk of this machine they come quicker one
-after another, without being copied to a buffer in between.
+A file is opened once a row group, by whichever reader got it; its footer, which lists every column
+chunk of the file, is fetched and parsed once a process.
 """
 
 from __future__ import annotations
@@ -17,8 +15,6 @@ from typing import Any
 
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-
-from pipeline_runtime.sources.mounts import is_on_own_disk
 
 # Of a table's footers as they are stored; parsed they take a few times as much, in every reader.
 _MAX_FOOTER_BYTES = 8 << 20
@@ -45,11 +41,10 @@ class Opener:
             pyarrow.ArrowInvalid: it is not Parquet.
         """
         is_local = isinstance(filesystem, pafs.LocalFileSystem)
-        is_far = not (is_local and is_on_own_disk(os.path.dirname(path)))
         with filesystem.open_input_file(path) as stream:
             key = (path, stream.size(), _mtime(path) if is_local else 0)
             footer = self._footers.get(key)
-            with pq.ParquetFile(stream, metadata=footer, pre_buffer=is_far) as file:
+            with pq.ParquetFile(stream, metadata=footer, pre_buffer=True) as file:
                 if footer is None:
                     self._keep(key, file.metadata)
                 yield file

@@ -63,7 +63,7 @@ def test_there_are_never_too_many_footers(tmp_path: Path, monkeypatch: pytest.Mo
         assert opener.num_footers <= 2
 
 
-def test_storage_that_is_far_away_gives_the_same_rows(tmp_path: Path) -> None:
+def test_another_file_system_gives_the_same_rows(tmp_path: Path) -> None:
     path = put(tmp_path / "a", *range(9))
-    far = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
-    assert read(Opener(), "a", far) == read(Opener(), path)
+    other = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    assert read(Opener(), "a", other) == read(Opener(), path)
