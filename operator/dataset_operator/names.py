@@ -7,7 +7,9 @@ the children of the first, which may still be going.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dataset_operator.api import (
     DATA_WORKERS,
@@ -32,6 +34,12 @@ class Owner:
     name: str
     namespace: str
     uid: str
+
+    @classmethod
+    def of(cls, experiment: Mapping[str, Any]) -> Owner:
+        """The experiment that the API server has."""
+        metadata = experiment["metadata"]
+        return cls(name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"])
 
     @property
     def ray_cluster(self) -> str:

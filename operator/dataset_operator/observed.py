@@ -115,8 +115,7 @@ class Observed:
     @property
     def owner(self) -> Owner:
         """The experiment as the owner of its children."""
-        metadata = self.document["metadata"]
-        return Owner(name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"])
+        return Owner.of(self.document)
 
     @property
     def generation(self) -> int:

@@ -95,6 +95,11 @@ class Trainers(PodGroup):
     gpus_per_replica: Annotated[int, Field(ge=0, le=MAX_GPUS_PER_POD)] = 1
     """GPUs of each pod; 0 trains on CPUs."""
 
+    @property
+    def world_size(self) -> int:
+        """Ranks of all pods together."""
+        return self.replicas * max(1, self.gpus_per_replica)
+
 
 class DataWorkers(PodGroup):
     """The CPU pods that do the last-mile work; their number is the autoscaler's."""

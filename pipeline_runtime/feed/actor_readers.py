@@ -31,7 +31,8 @@ from pipeline_runtime.plan.groups import Group
 _LOOK_SECONDS = 1.0
 # The same while there is none.
 _START_SECONDS = 0.02
-# Until a reader on a drained node ends, once it has nothing to do: ranks have looked again by then.
+# Until a reader on a drained node ends, once it has nothing to do: a rank that is not busy has
+# looked again by then. One that is asks in vain, and has the piece made by another.
 _LEAVE_SECONDS = 3.0
 # Readers that never came up, one after another, before the run ends: the image or the user's
 # environment is broken, not a node.

@@ -34,8 +34,7 @@ def plan_need(spec: ExperimentSpec, intake: Measured, reader: Measured) -> Need:
         intake: samples a second of one trainer that never waits for data.
         reader: samples a second of one reader that never waits for the trainer.
     """
-    trainers, workers = spec.trainers, spec.data_workers
-    ranks = trainers.replicas * max(1, trainers.gpus_per_replica)
+    ranks, workers = spec.trainers.world_size, spec.data_workers
     cpus = worker_cpus(spec)
 
     def count(demand: float, rate: float) -> int:

@@ -34,8 +34,7 @@ CONNECT_SECONDS = 10.0
 
 def world_size_of(experiment: DatasetExperiment, *, local: bool) -> tuple[int, str | None]:
     """Ranks of a run, and a warning if this machine takes fewer than the manifest asks for."""
-    trainers = experiment.spec.trainers
-    wanted = trainers.replicas * max(1, trainers.gpus_per_replica)
+    wanted = experiment.spec.trainers.world_size
     if not local:
         return wanted, None
     room = torch.cuda.device_count() if torch.cuda.is_available() else logical_cpus()

@@ -64,8 +64,7 @@ def locate(document: Document, storage_root: str | None) -> tuple[str, str]:
     Raises:
         UserError: there was no run yet.
     """
-    metadata, status = document["metadata"], document.get("status") or {}
-    owner = Owner(name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"])
+    owner, status = Owner.of(document), document.get("status") or {}
     if "artifactsUri" not in status:
         raise UserError(f"{owner.name} has no run yet; see `lastmile describe {owner.name}`")
     uri: str = status["artifactsUri"]

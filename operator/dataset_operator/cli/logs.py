@@ -82,8 +82,7 @@ def choose_attempt(document: Document, wanted: int | None) -> int:
 
 
 async def _find_driver(cluster: Cluster, document: Document, attempt: int) -> _Driver:
-    metadata = document["metadata"]
-    owner = Owner(name=metadata["name"], namespace=cluster.namespace, uid=metadata["uid"])
+    owner = Owner.of(document)
     ray_cluster = await cluster.kube.get("RayCluster", owner.namespace, owner.ray_cluster)
     secret = await cluster.kube.get("Secret", owner.namespace, owner.token_secret)
     if ray_cluster is None or secret is None:

@@ -42,8 +42,7 @@ def scale(
 
 
 async def _scale(cluster: Cluster, name: str, wanted: int) -> None:
-    metadata = (await cluster.find(name))["metadata"]
-    owner = Owner(name=name, namespace=cluster.namespace, uid=metadata["uid"])
+    owner = Owner.of(await cluster.find(name))
     ray_cluster = await cluster.kube.get("RayCluster", cluster.namespace, owner.ray_cluster)
     if ray_cluster is None:
         raise UserError(

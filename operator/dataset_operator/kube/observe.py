@@ -30,8 +30,7 @@ async def observe(
     Raises:
         KubeUnavailable: the API server did not answer.
     """
-    metadata, status = document["metadata"], document.get("status") or {}
-    owner = Owner(name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"])
+    owner, status = Owner.of(document), document.get("status") or {}
     cluster = await kube.get("RayCluster", owner.namespace, owner.ray_cluster)
     secret = await kube.get("Secret", owner.namespace, owner.token_secret)
     children = await _look_beside(kube, owner, status)

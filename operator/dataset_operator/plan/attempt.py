@@ -152,10 +152,8 @@ def fail_attempt(draft: Draft, reason: str, message: str) -> bool:
     draft.has_finalizer = False
     if failures > limit:
         attempts = "1 attempt" if failures == 1 else f"{failures} attempts"
-        what, cause = (
-            f"{attempts} failed, backoffLimit is {limit}",
-            f"the last ({reason}): {message}",
-        )
+        what = f"{attempts} failed, backoffLimit is {limit}"
+        cause = f"the last ({reason}): {message}"
         if uri := draft.status.get("artifactsUri"):
             cause = f"logs are in {uri}; {cause}"
         return fail_run(draft, BACKOFF_LIMIT_EXCEEDED, what, cause)

@@ -32,7 +32,7 @@ from dataset_operator.builders.pods import ClusterInput
 from dataset_operator.builders.raycluster import build_ray_cluster
 from dataset_operator.observed import Document
 from dataset_operator.plan.attempt import fail_attempt
-from dataset_operator.plan.draft import Draft, count_ranks
+from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.ending import stop_driver
 from dataset_operator.status import find_condition, fit_message
 
@@ -205,8 +205,11 @@ def wait_for_pods(draft: Draft) -> bool:
 
 def _wait_for_ranks(draft: Draft) -> bool:
     """The cluster that the run needs cannot be made yet; on this one it could not be resumed."""
-    has, needs = count_ranks(draft.on_cluster.spec), count_ranks(draft.running.spec)
-    message = f"the cluster is one of {has} ranks, and in order the run needs {needs}"
+    has, needs = draft.on_cluster.spec.trainers, draft.running.spec.trainers
+    message = (
+        f"the cluster is one of {has.world_size} ranks, and in order the run needs "
+        f"{needs.world_size}"
+    )
     refusal = draft.observed.refusal
     _say_waiting(draft, message, refusal.message if refusal else "")
     draft.look_again(WAIT_SECONDS)

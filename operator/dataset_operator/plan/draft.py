@@ -88,7 +88,7 @@ class Draft:
         if run_hash(wanted) != run_hash(accepted):
             return True
         in_order = self.spec.pipeline_options.preserve_order
-        return in_order and count_ranks(accepted.spec) != count_ranks(self.spec)
+        return in_order and accepted.spec.trainers.world_size != self.spec.trainers.world_size
 
     @property
     def on_cluster(self) -> DatasetExperiment:
@@ -108,8 +108,9 @@ class Draft:
     @property
     def is_rank_count_wrong(self) -> bool:
         """Whether the cluster that is there has another number of ranks than a run in order."""
-        in_order = self.running.spec.pipeline_options.preserve_order
-        return in_order and count_ranks(self.on_cluster.spec) != count_ranks(self.running.spec)
+        spec, there = self.running.spec, self.on_cluster.spec
+        in_order = spec.pipeline_options.preserve_order
+        return in_order and there.trainers.world_size != spec.trainers.world_size
 
     @property
     def cluster_spec(self) -> ExperimentSpec:
@@ -239,11 +240,6 @@ class Draft:
             events=tuple(self.events),
             again_seconds=min(self.again, default=None),
         )
-
-
-def count_ranks(spec: ExperimentSpec) -> int:
-    """The world size: trainers, times their GPUs if they have any."""
-    return spec.trainers.replicas * max(1, spec.trainers.gpus_per_replica)
 
 
 def parse(document: Any) -> DatasetExperiment:

@@ -96,8 +96,7 @@ class Stage:
     async def owner(self) -> Owner:
         document = await self.experiment()
         assert document is not None
-        uid = document["metadata"]["uid"]
-        return Owner(name=NAME, namespace=self.namespace, uid=uid)
+        return Owner.of(document)
 
     def only_job(self) -> dict[str, Any]:
         [job] = self.ray.jobs.values()

@@ -110,8 +110,7 @@ class World:
 
     @property
     def owner(self) -> Owner:
-        metadata = self.document["metadata"]
-        return Owner(name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"])
+        return Owner.of(self.document)
 
     @property
     def status(self) -> dict[str, Any]:
