@@ -66,6 +66,14 @@ class Stage:
     async def experiment(self) -> dict[str, Any] | None:
         return await self.reconciler.kube.get(KIND, self.namespace, NAME)
 
+    async def child(self, kind: str, name: str) -> dict[str, Any]:
+        found = await self.reconciler.kube.get(kind, self.namespace, name)
+        assert found is not None
+        return dict(found)
+
+    async def ray_cluster(self) -> dict[str, Any]:
+        return await self.child("RayCluster", (await self.owner()).ray_cluster)
+
     async def status(self) -> dict[str, Any]:
         document = await self.experiment()
         return (document or {}).get("status", {})
@@ -86,6 +94,11 @@ class Stage:
                 if found and (found["status"], found["reason"]) == (status, reason):
                     return dict(found)
                 await asyncio.sleep(POLL_SECONDS)
+
+    async def train(self, **spec: Any) -> None:
+        """Apply it, and pass after pass until it trains."""
+        self.apply(**spec)
+        await self.until("Training", "True", "Running")
 
     async def until_gone(self, kind: str, name: str) -> None:
         async with asyncio.timeout(DEADLINE_SECONDS):

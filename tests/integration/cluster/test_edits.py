@@ -10,7 +10,6 @@ from reconcile_stage import DEADLINE_SECONDS, POLL_SECONDS, Stage, play
 
 from dataset_operator.api import RAY_API_VERSION
 from dataset_operator.errors import KubeRefused
-from dataset_operator.observed import Document
 from dataset_operator.status import find_condition
 from tools.cluster.box import Box
 
@@ -23,13 +22,6 @@ async def eventually(stage: Stage, holds: Callable[[], Any]) -> None:
         while not await holds():
             await stage.step()
             await asyncio.sleep(POLL_SECONDS)
-
-
-async def cluster_of(stage: Stage) -> Document:
-    owner = await stage.owner()
-    found = await stage.reconciler.kube.get("RayCluster", stage.namespace, owner.ray_cluster)
-    assert found is not None
-    return found
 
 
 def patch(stage: Stage, name: str, operations: list[dict[str, Any]]) -> None:
@@ -49,9 +41,8 @@ def test_a_cluster_edited_by_hand_is_put_back_and_a_number_is_taken(
     box: Box, namespace: str
 ) -> None:
     async def story(stage: Stage) -> None:
-        stage.apply(dataWorkers={"minReplicas": 1, "maxReplicas": 4})
-        await stage.until("Training", "True", "Running")
-        before = (await cluster_of(stage))["spec"]
+        await stage.train(dataWorkers={"minReplicas": 1, "maxReplicas": 4})
+        before = (await stage.ray_cluster())["spec"]
         name = (await stage.owner()).ray_cluster
         groups = "/spec/workerGroupSpecs"
         patch(
@@ -70,7 +61,7 @@ def test_a_cluster_edited_by_hand_is_put_back_and_a_number_is_taken(
         before["workerGroupSpecs"][1]["replicas"] = 3
 
         async def is_put_back() -> bool:
-            return (await cluster_of(stage))["spec"] == before
+            return (await stage.ray_cluster())["spec"] == before
 
         await eventually(stage, is_put_back)
 
@@ -85,9 +76,9 @@ def test_a_cluster_edited_by_hand_is_put_back_and_a_number_is_taken(
         assert (await stage.status())["attempt"] == 1
 
         # At rest, nothing is written.
-        version = (await cluster_of(stage))["metadata"]["generation"]
+        version = (await stage.ray_cluster())["metadata"]["generation"]
         await stage.step()
-        assert (await cluster_of(stage))["metadata"]["generation"] == version
+        assert (await stage.ray_cluster())["metadata"]["generation"] == version
 
     play(box, namespace, story)
 
@@ -96,13 +87,12 @@ def test_an_edit_of_the_cluster_side_makes_another_cluster_and_resumes(
     box: Box, namespace: str
 ) -> None:
     async def story(stage: Stage) -> None:
-        stage.apply()
-        await stage.until("Training", "True", "Running")
-        first = (await cluster_of(stage))["metadata"]["uid"]
+        await stage.train()
+        first = (await stage.ray_cluster())["metadata"]["uid"]
         edit = {"env": [{"name": "TEAM", "value": "ads"}], "trainers": {"replicas": 2}}
         stage.apply(**edit)
         await stage.until("Accepted", "True", "ChangePending")
-        assert (await cluster_of(stage))["metadata"]["uid"] == first
+        assert (await stage.ray_cluster())["metadata"]["uid"] == first
         await stage.until("ClusterReady", "True", "PodsReady")  # as many trainers as it was made of
         stage.apply(**edit, updatePolicy="Restart")
 
@@ -110,7 +100,7 @@ def test_an_edit_of_the_cluster_side_makes_another_cluster_and_resumes(
             return (await stage.status())["attempt"] == 2
 
         await eventually(stage, runs_again)
-        found = await cluster_of(stage)
+        found = await stage.ray_cluster()
         assert found["metadata"]["uid"] != first
         container = found["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
         assert {"name": "TEAM", "value": "ads"} in container["env"]
@@ -132,8 +122,7 @@ def test_a_template_that_the_api_server_refuses_changes_nothing(box: Box, namesp
         assert "nodeSelectr" in said["message"]
         owner = await stage.owner()
         assert await stage.reconciler.kube.get("Secret", namespace, owner.token_secret) is None
-        stage.apply(trainers={"template": {"spec": {"nodeSelector": {}}}})
-        await stage.until("Training", "True", "Running")
+        await stage.train(trainers={"template": {"spec": {"nodeSelector": {}}}})
 
     play(box, namespace, story)
 
@@ -221,8 +210,7 @@ def trainer_of(stage: Stage, cluster: str) -> str:
 
 def test_a_failure_after_a_trainer_was_lost_says_so(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
-        stage.apply()
-        await stage.until("Training", "True", "Running")
+        await stage.train()
         name = (await stage.owner()).ray_cluster
         await asyncio.sleep(1.1)  # times have whole seconds
         box.kubectl("delete", "-n", namespace, trainer_of(stage, name), "--wait=false")
@@ -237,8 +225,7 @@ def test_a_failure_after_a_container_ran_out_of_memory_says_what_to_raise(
     box: Box, namespace: str
 ) -> None:
     async def story(stage: Stage) -> None:
-        stage.apply()
-        await stage.until("Training", "True", "Running")
+        await stage.train()
         status = await stage.status()
         trainer = trainer_of(stage, (await stage.owner()).ray_cluster)
         killed = {
@@ -270,9 +257,9 @@ def test_a_clusters_queue_is_its_experiments(box: Box, namespace: str) -> None:
         label = ("label", "dsexp", "clicks", "-n", namespace)
         box.kubectl(*label, "kueue.x-k8s.io/queue-name=gpus")
         await stage.until("ClusterReady", "True", "PodsReady")
-        metadata = (await cluster_of(stage))["metadata"]
+        metadata = (await stage.ray_cluster())["metadata"]
         assert metadata["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
         assert metadata["annotations"]["kueue.x-k8s.io/elastic-job"] == "true"
-        assert (await cluster_of(stage))["apiVersion"] == RAY_API_VERSION
+        assert (await stage.ray_cluster())["apiVersion"] == RAY_API_VERSION
 
     play(box, namespace, story)

@@ -24,10 +24,7 @@ async def lose(stage: Stage, role: str) -> None:
 
 
 async def cluster_uid(stage: Stage) -> str:
-    owner = await stage.owner()
-    found = await stage.reconciler.kube.get("RayCluster", stage.namespace, owner.ray_cluster)
-    assert found is not None
-    return str(found["metadata"]["uid"])
+    return str((await stage.ray_cluster())["metadata"]["uid"])
 
 
 async def check_resumes(stage: Stage, cluster: str) -> None:
@@ -45,8 +42,7 @@ def test_a_lost_head_is_a_lost_cluster_and_the_next_attempt_resumes(
     box: Box, namespace: str
 ) -> None:
     async def story(stage: Stage) -> None:
-        stage.apply()
-        await stage.until("Training", "True", "Running")
+        await stage.train()
         cluster = await cluster_uid(stage)
         await lose(stage, "head")
         stage.ray.crash()  # jobs live in the head's memory
@@ -60,8 +56,7 @@ def test_a_lost_head_is_a_lost_cluster_and_the_next_attempt_resumes(
 
 def test_a_lost_trainer_fails_the_attempt_and_the_next_resumes(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
-        stage.apply()
-        await stage.until("Training", "True", "Running")
+        await stage.train()
         cluster = await cluster_uid(stage)
         first = stage.only_job()["submission_id"]
         await lose(stage, "trainers")
@@ -75,8 +70,7 @@ def test_a_lost_trainer_fails_the_attempt_and_the_next_resumes(box: Box, namespa
 
 def test_a_lost_data_worker_costs_no_attempt(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
-        stage.apply(dataWorkers={"minReplicas": 2})
-        await stage.until("Training", "True", "Running")
+        await stage.train(dataWorkers={"minReplicas": 2})
         await lose(stage, "data-workers")
         await stage.step()
         status = await stage.status()

@@ -192,8 +192,7 @@ def test_one_without_the_right_to_proxy_is_told_by_the_api_server(box: Box, name
 def test_progress_comes_into_the_status_and_the_table(box: Box, namespace: str) -> None:
     async def story() -> None:
         async with stage_of(box, namespace) as stage:
-            stage.apply()
-            await stage.until("Training", "True", "Running")
+            await stage.train()
             stage.ray.metrics = (
                 "lastmile_progress_ratio 0.42\n"
                 "lastmile_production_wait_ratio 0.07\n"

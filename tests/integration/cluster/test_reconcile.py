@@ -14,8 +14,7 @@ pytestmark = pytest.mark.usefixtures("played")
 
 def test_an_experiment_trains_in_a_ray_cluster_and_completes(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
-        stage.apply(dataWorkers={"minReplicas": 2})
-        await stage.until("Training", "True", "Running")
+        await stage.train(dataWorkers={"minReplicas": 2})
         owner = await stage.owner()
         status = await stage.status()
         assert status["dataWorkers"] == {
@@ -29,8 +28,7 @@ def test_an_experiment_trains_in_a_ray_cluster_and_completes(box: Box, namespace
         assert job["entrypoint"].endswith(f"--run-id {owner.run_id(1)}")
         sent = stage.ray.experiment_of(job["submission_id"])
         assert sent["spec"]["dataset"] == {"parquet": {"uri": "t/"}}
-        secret = await stage.reconciler.kube.get("Secret", namespace, owner.token_secret)
-        assert secret is not None
+        secret = await stage.child("Secret", owner.token_secret)
         token = base64.b64decode(secret["data"]["auth_token"]).decode()
         assert token == stage.ray.token
         assert token not in json.dumps(await stage.experiment())
@@ -68,8 +66,7 @@ def test_a_deleted_experiment_stops_its_driver_and_takes_everything_along(
     box: Box, namespace: str
 ) -> None:
     async def story(stage: Stage) -> None:
-        stage.apply()
-        await stage.until("Training", "True", "Running")
+        await stage.train()
         owner = await stage.owner()
         box.kubectl("delete", "dsexp", NAME, "-n", namespace, "--wait=false")
         await stage.until_gone(KIND, NAME)
@@ -84,8 +81,7 @@ def test_a_cluster_deleted_by_hand_is_made_again_and_counts_as_a_failure(
     box: Box, namespace: str
 ) -> None:
     async def story(stage: Stage) -> None:
-        stage.apply()
-        await stage.until("Training", "True", "Running")
+        await stage.train()
         owner = await stage.owner()
         box.kubectl("delete", "raycluster", owner.ray_cluster, "-n", namespace, "--wait=true")
         stage.ray.crash()
@@ -101,15 +97,13 @@ def test_a_cluster_deleted_by_hand_is_made_again_and_counts_as_a_failure(
 
 def test_suspend_gives_the_cluster_back_and_resume_goes_on(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
-        stage.apply()
-        await stage.until("Training", "True", "Running")
+        await stage.train()
         owner = await stage.owner()
         stage.apply(suspend=True)
         await stage.until("Suspended", "True", "SuspendedBySpec")
         await stage.until_gone("RayCluster", owner.ray_cluster)
         stage.ray.crash()
-        stage.apply(suspend=False)
-        await stage.until("Training", "True", "Running")
+        await stage.train(suspend=False)
         status = await stage.status()
         assert (status["attempt"], status["failures"]) == (2, 0)
 
@@ -137,8 +131,7 @@ def test_pods_that_find_no_node_are_said_in_the_schedulers_words(box: Box, names
 
 def test_a_guard_that_was_deleted_by_hand_comes_back(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
-        stage.apply()
-        await stage.until("Training", "True", "Running")
+        await stage.train()
         owner = await stage.owner()
         box.kubectl("delete", "networkpolicy,pdb", "--all", "-n", namespace)
         await stage.step()

@@ -39,8 +39,7 @@ def test_a_text_that_is_no_expression_is_refused_before_a_cluster_is_made(
         assert kind == "Warning"
         owner = await stage.owner()
         assert await stage.reconciler.kube.get("RayCluster", namespace, owner.ray_cluster) is None
-        stage.apply(pipeline=[{"filter": {"where": "price > 0 and clicks > 0"}}])
-        await stage.until("Training", "True", "Running")
+        await stage.train(pipeline=[{"filter": {"where": "price > 0 and clicks > 0"}}])
 
     play(box, namespace, story)
 
@@ -64,8 +63,7 @@ def test_a_part_that_is_refused_while_the_cluster_is_up_is_said_and_made_once_it
     box: Box, namespace: str
 ) -> None:
     async def story(stage: Stage) -> None:
-        stage.apply()
-        await stage.until("Training", "True", "Running")
+        await stage.train()
         quota = "count/networkpolicies.networking.k8s.io=0,count/poddisruptionbudgets.policy=0"
         box.kubectl("create", "quota", "none", f"--hard={quota}", "-n", namespace)
         jsonpath = "--for=jsonpath={.status.hard}"

@@ -9,7 +9,6 @@ from dataset_operator.cli.scale import build_patch
 from dataset_operator.errors import KubeConflict
 from dataset_operator.kube.execute import execute
 from dataset_operator.kube.observe import observe
-from dataset_operator.observed import Document
 from dataset_operator.plan import plan
 from pipeline_runtime.config import KIND
 from tools.cluster.box import Box
@@ -17,18 +16,11 @@ from tools.cluster.box import Box
 pytestmark = pytest.mark.usefixtures("kuberay")
 
 
-async def child(stage: Stage, kind: str, name: str) -> Document:
-    found = await stage.reconciler.kube.get(kind, stage.namespace, name)
-    assert found is not None
-    return found
-
-
 def test_a_run_that_took_too_long_is_stopped_and_goes_when_its_time_to_live_is_over(
     box: Box, namespace: str
 ) -> None:
     async def story(stage: Stage) -> None:
-        stage.apply()
-        await stage.until("Training", "True", "Running")
+        await stage.train()
         owner = await stage.owner()
         stage.apply(activeDeadlineSeconds=1)
         said = await stage.until("Failed", "True", "DeadlineExceeded")
@@ -36,9 +28,9 @@ def test_a_run_that_took_too_long_is_stopped_and_goes_when_its_time_to_live_is_o
         assert stage.only_job()["status"] == "STOPPED"
         await stage.until_gone("RayCluster", owner.ray_cluster)
 
-        before = await child(stage, KIND, NAME)
+        before = await stage.child(KIND, NAME)
         stage.apply(activeDeadlineSeconds=1, ttlSecondsAfterFinished=0)
-        namesake = await child(stage, KIND, NAME)
+        namesake = await stage.child(KIND, NAME)
         namesake["metadata"]["uid"] = "00000000-0000-0000-0000-000000000000"
         for other in (before, namesake):
             with pytest.raises(KubeConflict):
@@ -50,10 +42,9 @@ def test_a_run_that_took_too_long_is_stopped_and_goes_when_its_time_to_live_is_o
 
 def test_a_cluster_whose_token_is_gone_is_made_again_with_another(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
-        stage.apply()
-        await stage.until("Training", "True", "Running")
+        await stage.train()
         owner, first = await stage.owner(), stage.ray.token
-        cluster = (await child(stage, "RayCluster", owner.ray_cluster))["metadata"]["uid"]
+        cluster = (await stage.ray_cluster())["metadata"]["uid"]
         box.kubectl("delete", "secret", owner.token_secret, "-n", namespace)
         said = await stage.until("Training", "False", "Retrying")
         assert "(ClusterLost)" in said["message"]
@@ -62,7 +53,7 @@ def test_a_cluster_whose_token_is_gone_is_made_again_with_another(box: Box, name
         stage.ray.token = ""  # the next head has a token of its own
         await stage.until("Training", "True", "Running")
         assert stage.ray.token not in ("", first)
-        made = await child(stage, "RayCluster", owner.ray_cluster)
+        made = await stage.ray_cluster()
         assert made["metadata"]["uid"] != cluster
         status = await stage.status()
         assert (status["attempt"], status["failures"]) == (2, 1)
@@ -74,11 +65,10 @@ def test_a_number_of_workers_that_was_written_meanwhile_is_not_overwritten(
     box: Box, namespace: str
 ) -> None:
     async def story(stage: Stage) -> None:
-        stage.apply(dataWorkers={"maxReplicas": 4})
-        await stage.until("Training", "True", "Running")
+        await stage.train(dataWorkers={"maxReplicas": 4})
         stage.apply(dataWorkers={"minReplicas": 2, "maxReplicas": 8})
         kube, owner = stage.reconciler.kube, await stage.owner()
-        document = await child(stage, KIND, NAME)
+        document = await stage.child(KIND, NAME)
         observed, jobs = await observe(kube, stage.reconciler.connect, document)
         decision = plan(observed, SETTINGS, stage.reconciler.now(), "")
         assert decision.patches
@@ -93,7 +83,7 @@ def test_a_number_of_workers_that_was_written_meanwhile_is_not_overwritten(
             await kube.patch("RayCluster", namespace, owner.ray_cluster, build_patch(seen, 4)[0])
 
         await stage.step()
-        cluster = await child(stage, "RayCluster", owner.ray_cluster)
+        cluster = await stage.ray_cluster()
         workers = cluster["spec"]["workerGroupSpecs"][1]
         bounds = [workers[field] for field in ("minReplicas", "replicas", "maxReplicas")]
         assert bounds == [2, 3, 8]
@@ -105,16 +95,15 @@ def test_settings_of_the_operator_that_change_leave_a_running_cluster_as_it_is(
     box: Box, namespace: str
 ) -> None:
     async def story(stage: Stage) -> None:
-        stage.apply()
-        await stage.until("Training", "True", "Running")
+        await stage.train()
         owner = await stage.owner()
-        before = (await child(stage, "RayCluster", owner.ray_cluster))["metadata"]
+        before = (await stage.ray_cluster())["metadata"]
         changed = {"runtime_image": "example.com/lastmile:next", "run_as_user": 2000}
         settings = SETTINGS.model_copy(update=changed)
         stage.reconciler = replace(stage.reconciler, settings=settings)
         for _ in range(3):
             await stage.step()
-        after = (await child(stage, "RayCluster", owner.ray_cluster))["metadata"]
+        after = (await stage.ray_cluster())["metadata"]
         assert (after["uid"], after["generation"]) == (before["uid"], before["generation"])
         status = await stage.status()
         assert (status["phase"], status["run"], status["attempt"]) == ("Training", 1, 1)
@@ -123,9 +112,8 @@ def test_settings_of_the_operator_that_change_leave_a_running_cluster_as_it_is(
         stage.apply(suspend=True)
         await stage.until_gone("RayCluster", owner.ray_cluster)
         stage.ray.crash()
-        stage.apply(suspend=False)
-        await stage.until("Training", "True", "Running")
-        made = await child(stage, "RayCluster", owner.ray_cluster)
+        await stage.train(suspend=False)
+        made = await stage.ray_cluster()
         [container] = made["spec"]["headGroupSpec"]["template"]["spec"]["containers"]
         assert container["image"] == changed["runtime_image"]
 
