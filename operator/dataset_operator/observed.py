@@ -93,6 +93,7 @@ class Observed:
         accepted: the experiment as the present run last took it, from its ConfigMap; None if there
             is no run, or the ConfigMap is gone.
         ray_reachable: whether the head's Jobs API answered.
+        ray_failure: why it did not, in words; empty if it did, or if nobody could be asked.
         job: the job of the attempt in status; None if Ray does not know it, or was not reached.
         progress: how a running job goes; None if its driver does not say.
         children: our own beside the RayCluster and its token, by name, as they are.
@@ -106,6 +107,7 @@ class Observed:
     has_token: bool = False
     pods: tuple[Pod, ...] = ()
     ray_reachable: bool = False
+    ray_failure: str = ""
     job: Job | None = None
     progress: Progress | None = None
     children: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

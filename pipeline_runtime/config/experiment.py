@@ -290,6 +290,8 @@ class ExperimentStatus(StatusModel):
     """When a driver of this run first ran."""
     last_failure_time: TimeText | None = None
     """When an attempt last failed; the next waits for the back-off."""
+    unreachable_time: TimeText | None = None
+    """Since when a head that is up has not answered the operator."""
     completion_time: TimeText | None = None
     """When the run ended; `ttlSecondsAfterFinished` counts from then."""
     gpus: Count | None = None

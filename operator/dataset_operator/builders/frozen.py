@@ -82,8 +82,9 @@ def correct(cluster: Mapping[str, Any], workers: DataWorkers) -> Document | None
     the spec's bounds. The patch carries the observed resourceVersion, since it replaces the list of
     groups, in which somebody else may have written a number meanwhile.
     """
-    spec = _thaw(cluster) or {"workerGroupSpecs": cluster["spec"]["workerGroupSpecs"]}
-    observed = {group["groupName"]: group for group in cluster["spec"]["workerGroupSpecs"]}
+    there = cluster["spec"].get("workerGroupSpecs") or []
+    spec = _thaw(cluster) or {"workerGroupSpecs": there}
+    observed = {group["groupName"]: group for group in there}
     groups = [
         _size(group, observed.get(DATA_WORKERS, group), workers)
         if group["groupName"] == DATA_WORKERS

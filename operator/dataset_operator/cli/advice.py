@@ -22,6 +22,8 @@ _ADVICE = {
     api.NAME_COLLISION: "delete or rename what bears the name, or rename the experiment",
     api.WAITING_FOR_PODS: "wait; if a pod cannot be scheduled, ask for less or add nodes",
     api.PODS_READY: "wait; the driver is submitted when the head answers",
+    api.RAY_UNREACHABLE: "see whether the operator may reach port 8265 of the head: in a pod by "
+    "the NetworkPolicy, by --dev with network.apiServerCidrs; it is asked again by itself",
     api.CLUSTER_LOST: f"wait for the next attempt, or look: {_LOGS}",
     api.SUBMITTED: f"wait; the driver starts: {_LOGS} -f",
     api.RUNNING: f"follow it: {_LOGS} -f",

@@ -35,7 +35,7 @@ async def observe(
     secret = await kube.get("Secret", owner.namespace, owner.token_secret)
     children = await _look_beside(kube, owner, status)
     jobs = _reach(connect, owner, cluster, secret)
-    reachable, job = await _ask(jobs, status)
+    job, failure = await _ask(jobs, status)
     is_running = job is not None and job.status == "RUNNING"
     # After Ray was asked, so that a head that is replaced in between is not taken for the other.
     selector = f"{RAY_CLUSTER_LABEL}={owner.ray_cluster}"
@@ -48,7 +48,8 @@ async def observe(
         ray_cluster=cluster if cluster and _is_owned(cluster, owner) else None,
         has_token=secret is not None,
         pods=tuple(_parse_pod(pod) for pod in pods if ROLE_LABEL in _labels(pod)),
-        ray_reachable=reachable,
+        ray_reachable=jobs is not None and not failure,
+        ray_failure=failure,
         job=job,
         progress=await jobs.progress() if jobs is not None and is_running else None,
         children={name: child for name, child in children.items() if child is not None},
@@ -102,16 +103,17 @@ def _say(child: Mapping[str, Any]) -> str:
     return f"{child['kind']} {child['metadata']['name']}"
 
 
-async def _ask(jobs: RayJobs | None, status: Mapping[str, Any]) -> tuple[bool, Job | None]:
+async def _ask(jobs: RayJobs | None, status: Mapping[str, Any]) -> tuple[Job | None, str]:
+    """The attempt's job, and why Ray did not answer, if it did not."""
     if jobs is None:
-        return False, None
+        return None, ""
     submission = status.get("submission")
     try:
         # Without an attempt any id tells whether Ray answers.
         job = await jobs.get(submission["id"] if submission else "none")
-    except RayUnreachable:
-        return False, None
-    return True, job if submission else None
+    except RayUnreachable as error:
+        return None, str(error) or "no answer"
+    return (job if submission else None), ""
 
 
 def _labels(pod: Document) -> Mapping[str, str]:

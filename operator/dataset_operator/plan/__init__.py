@@ -30,6 +30,7 @@ RULES = (
     ending.remember_accepted,
     ending.suspend,
     ending.enforce_deadlines,
+    cluster.watch_ray,
     cluster.recover_lost,
     cluster.replace_changed,
     attempt.judge_job,

@@ -21,7 +21,7 @@ from dataset_operator.api import (
     TRAINING,
 )
 from dataset_operator.builders.pods import SPEC_FIELDS
-from dataset_operator.observed import Job, parse_time
+from dataset_operator.observed import Job, Pod, parse_time
 from dataset_operator.plan.decision import Submit
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.ending import POLL_SECONDS, complete_run, fail_run
@@ -111,15 +111,21 @@ def shorten(message: str) -> str:
 
 def _find_out_of_memory(draft: Draft, job: Job) -> str | None:
     """Which container was killed for want of memory since the attempt began; "" if Ray says so."""
-    began = _began(draft)
     for pod in draft.observed.pods:
-        killed = pod.out_of_memory
-        # One of many data workers that was killed long ago did not end the attempt.
-        is_cause = pod.role != DATA_WORKERS or (killed and draft.until(killed, CAUSE_SECONDS) > 0)
-        if killed is not None and killed >= began and is_cause:
-            field = SPEC_FIELDS[pod.role]
-            return f"{pod.name} ran out of memory: raise spec.{field}.resources.limits.memory"
+        if why := blame_memory(draft, pod):
+            return why
     return "" if job.out_of_memory else None
+
+
+def blame_memory(draft: Draft, pod: Pod) -> str:
+    """That the attempt failed since a container of the pod wanted memory; "" if it did not."""
+    killed = pod.out_of_memory
+    if killed is None or killed < _began(draft):
+        return ""
+    if pod.role == DATA_WORKERS and draft.until(killed, CAUSE_SECONDS) <= 0:
+        return ""  # one of many, killed long ago, did not end the attempt
+    field = SPEC_FIELDS[pod.role]
+    return f"{pod.name} ran out of memory: raise spec.{field}.resources.limits.memory"
 
 
 def _find_lost(draft: Draft) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dataset_operator.api import (
@@ -16,7 +16,9 @@ from dataset_operator.api import (
     DATA_WORKERS,
     HEAD,
     NAME_COLLISION,
+    OUT_OF_MEMORY,
     PODS_READY,
+    RAY_UNREACHABLE,
     TRAINERS,
     WAITING_FOR_PODS,
     Role,
@@ -30,10 +32,10 @@ from dataset_operator.builders.children import (
 from dataset_operator.builders.frozen import correct, is_as_built
 from dataset_operator.builders.pods import ClusterInput
 from dataset_operator.builders.raycluster import build_ray_cluster
-from dataset_operator.observed import Document
-from dataset_operator.plan.attempt import fail_attempt
+from dataset_operator.observed import Document, parse_time
+from dataset_operator.plan.attempt import blame_memory, fail_attempt
 from dataset_operator.plan.draft import Draft
-from dataset_operator.plan.ending import stop_driver
+from dataset_operator.plan.ending import POLL_SECONDS, stop_driver
 from dataset_operator.status import find_condition, fit_message
 
 # Pods that wait give no events of their own for minutes at a time.
@@ -42,11 +44,24 @@ WAIT_SECONDS = 30.0
 LOST_SECONDS = 60.0
 # How often it is looked whether a name is free again: what is not ours wakes nobody.
 COLLISION_SECONDS = 60.0
+# A head that starts, or is busy, is silent for a while; then somebody has to look.
+SILENCE_SECONDS = 60.0
+
+
+def watch_ray(draft: Draft) -> bool:
+    """Since when a head that is up does not answer; without it nobody knows how training stands."""
+    head = draft.observed.head
+    if draft.observed.ray_reachable or head is None or not head.ready:
+        draft.forget("unreachableTime")
+    else:
+        draft.status.setdefault("unreachableTime", draft.stamp())
+        draft.look_again(POLL_SECONDS)
+    return False
 
 
 def recover_lost(draft: Draft) -> bool:
     """A driver whose head, cluster or token is gone has ended; without a token nobody gets in."""
-    cluster, head, submission = draft.observed.ray_cluster, draft.observed.head, draft.submission
+    cluster, submission = draft.observed.ray_cluster, draft.submission
     if cluster is not None and not draft.observed.has_token:
         draft.release_cluster()
         draft.look_again(WAIT_SECONDS)
@@ -56,8 +71,12 @@ def recover_lost(draft: Draft) -> bool:
         return False
     if cluster is None:
         return _lose(draft, "its RayCluster is gone")
-    if head is not None and head.uid != submission["headPodUid"]:
-        return _lose(draft, f"its head was replaced by {head.name}")
+    heads = {pod.uid: pod for pod in draft.observed.pods if pod.role == HEAD}
+    head = heads.pop(submission["headPodUid"], None)
+    if head is not None and (why := blame_memory(draft, head)):
+        return fail_attempt(draft, OUT_OF_MEMORY, why)
+    if heads:
+        return _lose(draft, f"its head was replaced by {next(iter(heads.values())).name}")
     return False
 
 
@@ -198,7 +217,7 @@ def wait_for_pods(draft: Draft) -> bool:
         f"{draft.observed.ready(role)} of {needed[role]} {role} ready" for role in short
     )
     waits = next((p.waiting for p in draft.observed.pods if p.role in short and p.waiting), "")
-    _say_waiting(draft, message, waits or _replica_failure(draft))
+    _say_waiting(draft, message, _find_stuck(draft, short) or waits or _replica_failure(draft))
     draft.look_again(WAIT_SECONDS)
     return True
 
@@ -219,7 +238,11 @@ def _wait_for_ranks(draft: Draft) -> bool:
 def _say_up(draft: Draft) -> None:
     """Ready; what cannot be put right meanwhile is said until it is, and told once."""
     refusal, is_wrong = draft.observed.refusal, draft.apply or draft.patches
-    if refusal is not None and draft.trial is None:
+    silent_since = draft.status.get("unreachableTime")
+    if silent_since and draft.until(parse_time(silent_since), SILENCE_SECONDS) <= 0:
+        message = f"the pods are up, Ray does not answer the operator: {draft.observed.ray_failure}"
+        draft.condition(CLUSTER_READY, False, RAY_UNREACHABLE, message, warns=True)
+    elif refusal is not None and draft.trial is None:
         message = f"the cluster is up; the API server refuses a part of it: {refusal.message}"
         draft.condition(CLUSTER_READY, True, CHILD_REFUSED, message, warns=True)
     elif not (is_wrong and draft.reason(CLUSTER_READY) == CHILD_REFUSED):  # it is tried again now
@@ -248,6 +271,19 @@ def _causes(message: str) -> str:
     return re.sub(r"\d+", "#", ": ".join(words[:3]))
 
 
+def _find_stuck(draft: Draft, short: Sequence[Role]) -> str:
+    """A pod that should be gone for long: KubeRay counts it, and makes no other in its place.
+
+    It may still run where nobody can look, so whether it is to be given up a person has to say.
+    """
+    for pod in draft.observed.pods:
+        is_late = pod.ends is not None and draft.until(pod.ends, LOST_SECONDS) <= 0
+        if is_late and pod.role in short:
+            command = f"kubectl delete pod {pod.name} -n {draft.owner.namespace} --force"
+            return f"{pod.name} does not end, its node does not answer: if that is gone, {command}"
+    return ""
+
+
 def _replica_failure(draft: Draft) -> str:
     """Why KubeRay cannot make a pod at all: a quota, an admission policy."""
     cluster = draft.observed.ray_cluster
@@ -258,9 +294,12 @@ def _replica_failure(draft: Draft) -> str:
 def _count_workers(draft: Draft) -> None:
     cluster = draft.observed.ray_cluster
     assert cluster is not None
-    groups = {group["groupName"]: group for group in cluster["spec"]["workerGroupSpecs"]}
+    groups = cluster["spec"].get("workerGroupSpecs") or ()
+    wanted = [group.get("replicas") for group in groups if group["groupName"] == DATA_WORKERS]
     draft.status["dataWorkers"] = {
+        **draft.status.get("dataWorkers", {}),
         "currentReplicas": sum(pod.role == DATA_WORKERS for pod in draft.observed.pods),
         "readyReplicas": draft.observed.ready(DATA_WORKERS),
-        "desiredReplicas": groups[DATA_WORKERS]["replicas"],
+        # Without the group, or its number, as before: it is put back in this pass.
+        **({"desiredReplicas": wanted[0]} if wanted and wanted[0] is not None else {}),
     }

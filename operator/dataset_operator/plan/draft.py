@@ -219,7 +219,7 @@ class Draft:
         """Delete the RayCluster, and with it every pod."""
         if self.observed.ray_cluster is not None:
             self.delete.append(("RayCluster", self.owner.ray_cluster))
-        self.forget("rayClusterName", "gpus")
+        self.forget("rayClusterName", "gpus", "unreachableTime")
         if workers := self.status.get("dataWorkers"):
             self.status["dataWorkers"] = {**workers, "currentReplicas": 0, "readyReplicas": 0}
 

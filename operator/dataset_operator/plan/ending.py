@@ -240,8 +240,8 @@ def stop_driver(draft: Draft) -> bool:
         return False
     if observed.job is None and observed.ray_reachable:
         return False  # Ray does not know it
-    draft.status["submission"] = submission = {"stopTime": draft.stamp(), **submission}
-    if draft.reason(TRAINING) != STOPPING:
+    if draft.reason(TRAINING) != STOPPING:  # an earlier stop was taken back before it arrived
+        draft.status["submission"] = submission = {**submission, "stopTime": draft.stamp()}
         draft.condition(TRAINING, False, STOPPING, "the driver writes a checkpoint and ends")
     left = draft.until(parse_time(submission["stopTime"]), STOP_SECONDS)
     if left <= 0:
@@ -254,7 +254,7 @@ def stop_driver(draft: Draft) -> bool:
 def enforce_deadlines(draft: Draft) -> bool:
     """A run that takes too long, as a whole or until it first trains, fails."""
     job = draft.observed.job
-    if draft.spec is None or (job is not None and job.status == "SUCCEEDED"):
+    if job is not None and job.status == "SUCCEEDED":
         return False
     started = parse_time(draft.status["startTime"])
     whole, start = draft.wanted.active_deadline_seconds, draft.wanted.pre_running_deadline_seconds
@@ -266,15 +266,30 @@ def enforce_deadlines(draft: Draft) -> bool:
             field = f"activeDeadlineSeconds ({whole})"
             return fail_run(draft, DEADLINE_EXCEEDED, f"the run took longer than {field}")
         draft.look_again(left)
-    if start is not None and "trainingStartTime" not in draft.status:
+    if start is not None and "trainingStartTime" not in draft.status and not _may_train(draft):
         left = draft.until(started, start)
         if left <= 0:
             message = f"no training after preRunningDeadlineSeconds ({start})"
-            waits = next((pod.waiting for pod in draft.observed.pods if pod.waiting), "")
-            cause = f"a pod waits: {waits}" if waits else ""
-            return fail_run(draft, PRE_RUNNING_DEADLINE_EXCEEDED, message, cause)
+            return fail_run(draft, PRE_RUNNING_DEADLINE_EXCEEDED, message, _find_obstacle(draft))
         draft.look_again(left)
     return False
+
+
+def _may_train(draft: Draft) -> bool:
+    """Whether a driver runs, as far as can be told: of one that was submitted only Ray knows."""
+    observed = draft.observed
+    if observed.job is not None:
+        return observed.job.status == "RUNNING"
+    return draft.submission is not None and not observed.ray_reachable
+
+
+def _find_obstacle(draft: Draft) -> str:
+    """What keeps a driver from starting, in the words of others; "" if nobody says."""
+    if waits := next((pod.waiting for pod in draft.observed.pods if pod.waiting), ""):
+        return f"a pod waits: {waits}"
+    if why := draft.observed.ray_failure:
+        return f"Ray does not answer the operator: {why}"
+    return ""
 
 
 def fail_run(draft: Draft, reason: str, message: str, cause: str = "") -> bool:

@@ -31,7 +31,7 @@ STRICT = ("--validate=strict", "-f", "-")
 NUM_DATA_WORKERS = 2
 ANY_UID = "00000000-0000-0000-0000-000000000000"
 GUIDE = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
-[MIXED_POOLS] = re.findall(r"^```yaml\n(.+?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+ON_A_VOLUME, MIXED_POOLS = re.findall(r"^```yaml\n(.+?)^```", GUIDE, re.MULTILINE | re.DOTALL)
 
 
 def experiment(**spec: Any) -> dict[str, Any]:
@@ -170,6 +170,7 @@ SPECS = st.fixed_dictionaries(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(spec=SPECS, workers=st.integers(0, 3000))
+@example(spec=yaml.safe_load(ON_A_VOLUME)["spec"], workers=1)
 @example(spec=yaml.safe_load(MIXED_POOLS)["spec"], workers=4)
 def test_kuberays_schema_takes_every_cluster_and_forgets_nothing_of_it(
     kuberay: Box, spec: dict[str, Any], workers: int

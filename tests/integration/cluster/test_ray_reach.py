@@ -4,6 +4,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aiohttp
@@ -15,6 +17,7 @@ from reconcile_stage import NAME, SETTINGS, stage_of
 
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.names import Owner
+from dataset_operator.plan.cluster import SILENCE_SECONDS
 from dataset_operator.plan.decision import Submit
 from dataset_operator.ray.endpoints import build_connect
 from dataset_operator.ray.jobs import RayJobs
@@ -185,6 +188,21 @@ def test_one_without_the_right_to_proxy_is_told_by_the_api_server(box: Box, name
                 await answers(jobs)
                 box.kubectl("delete", "rolebinding", "reach", "-n", namespace)
                 await fails(jobs, "cannot get resource")
+
+    asyncio.run(story())
+
+
+def test_a_head_that_is_up_and_does_not_answer_is_said(box: Box, namespace: str) -> None:
+    async def story() -> None:
+        async with stage_of(box, namespace) as stage:
+            await stage.train()
+            stage.ray.token = "another"
+            await stage.step()
+            assert (await stage.status())["unreachableTime"]
+            later = timedelta(seconds=SILENCE_SECONDS)
+            stage.reconciler = replace(stage.reconciler, now=lambda: datetime.now(UTC) + later)
+            said = await stage.until("ClusterReady", "False", "RayUnreachable")
+            assert "HTTP 401" in said["message"]
 
     asyncio.run(story())
 

@@ -183,6 +183,9 @@ def break_template(world: World) -> None:
         (set_replicas(0), 1),
         (break_template, 1),
         (lambda world: data_workers(world).update(minReplicas=7), 1),
+        (lambda world: data_workers(world).pop("replicas"), 1),
+        (lambda world: world.ray_cluster["spec"]["workerGroupSpecs"].pop(), 1),
+        (lambda world: world.ray_cluster["spec"].pop("workerGroupSpecs"), 1),
     ],
 )
 def test_a_cluster_that_was_edited_by_hand_is_put_right(
@@ -242,6 +245,16 @@ def test_a_pod_that_never_goes_holds_nobody_up_for_ever() -> None:
     assert world.ray_cluster is None
     world.step(seconds=LOST_SECONDS)
     assert world.ray_cluster is not None
+
+
+def test_a_pod_that_keeps_the_next_ones_place_is_named() -> None:
+    lost = Pod(name="head-x", uid="x", role="head", ready=False, ends=World(build_document()).now)
+    world = World(build_document(), lingering=(lost,), unready={"head"}, waiting="")
+    world.step(seconds=LOST_SECONDS)
+    world.settle()
+    [said] = [c for c in world.status["conditions"] if c["type"] == "ClusterReady"]
+    assert said["reason"] == "WaitingForPods"
+    assert "kubectl delete pod head-x -n team --force" in said["message"]
 
 
 def test_what_is_not_ours_is_left_alone() -> None:
@@ -354,6 +367,18 @@ def test_a_stop_that_is_taken_back_is_no_failure(
     assert world.condition("Training") == ("True", "Running")
     assert [world.status[field] for field in ("attempt", "failures")] == [2, 0]
     assert world.submitted[-1].resume
+
+
+def test_a_stop_that_never_arrived_shortens_no_later_one() -> None:
+    world = running()
+    world.reachable = False
+    world.edit(suspend=True)
+    world.step()
+    world.reachable = True
+    world.edit(suspend=False)
+    world.settle()
+    world.edit(suspend=True)
+    assert isinstance(world.step(seconds=10 * STOP_SECONDS).job, Stop)
 
 
 @pytest.mark.parametrize("edit", [NEW_CLUSTER, {"backoffLimit": 1}])

@@ -2,15 +2,18 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from world import World, build_document, running
+from world import SETTINGS, World, build_document, running
 
 from dataset_operator.api import DATA_WORKERS, HEAD, TRAINERS
-from dataset_operator.observed import Refusal
+from dataset_operator.observed import Refusal, parse_time
+from dataset_operator.plan import plan
 from dataset_operator.plan.attempt import backoff_seconds
 from dataset_operator.plan.decision import Stop
 
@@ -294,6 +297,61 @@ def test_a_cluster_that_never_comes_up_is_given_up() -> None:
     assert "no GPU is free" in found[0]["message"]
 
 
+def test_a_driver_that_runs_in_time_is_not_given_up_for_being_seen_late() -> None:
+    world = World(build_document(preRunningDeadlineSeconds=60))
+    while not world.submitted:
+        world.step()
+    world.reachable = False  # nobody sees that it runs
+    world.step(seconds=61)
+    world.settle()
+    assert world.condition(FAILED) is None
+    world.reachable = True
+    world.settle()
+    assert world.condition(TRAINING) == ("True", "Running")
+
+
+def test_a_head_that_nobody_reaches_is_given_up_with_why() -> None:
+    world = World(build_document(preRunningDeadlineSeconds=60), reachable=False)
+    world.settle()
+    world.step(seconds=60)
+    [found] = [c for c in world.status["conditions"] if c["type"] == FAILED]
+    assert found["reason"] == "PreRunningDeadlineExceeded"
+    assert "Ray does not answer the operator: connection refused" in found["message"]
+
+
+def test_a_bad_edit_takes_no_deadline_away() -> None:
+    world = running(activeDeadlineSeconds=100)
+    world.edit(pipeline=[{"filter": {"where": "price >"}}])
+    world.step(seconds=100)
+    world.settle()
+    assert world.condition("Accepted") == ("False", "InvalidSpec")
+    assert world.condition(FAILED) == ("True", "DeadlineExceeded")
+
+
+def test_a_head_that_wanted_memory_is_told_from_a_lost_cluster() -> None:
+    world = running()
+    observed = world.observe()
+    began = parse_time(world.status["submission"]["time"])
+    killed = [
+        replace(pod, ready=False, out_of_memory=began + timedelta(seconds=5))
+        if pod.role == HEAD
+        else pod
+        for pod in observed.pods
+    ]
+    decision = plan(
+        replace(observed, pods=tuple(killed), ray_reachable=False, job=None),
+        SETTINGS,
+        world.now + timedelta(seconds=9),
+        "",
+    )
+    [training] = [c for c in decision.status["conditions"] if c["type"] == TRAINING]
+    assert training["reason"] == "Retrying"
+    assert "(OutOfMemory)" in training["message"]
+    assert (
+        "head-0 ran out of memory: raise spec.head.resources.limits.memory" in (training["message"])
+    )
+
+
 def test_time_to_live_deletes_a_finished_experiment() -> None:
     world = running(ttlSecondsAfterFinished=50)
     world.end_job("SUCCEEDED")
@@ -350,6 +408,7 @@ ACTIONS: dict[str, Callable[[World], Any]] = {
     "cut off": lambda w: setattr(w, "reachable", False),
     "back": lambda w: setattr(w, "reachable", True),
     "wait": lambda w: w.step(seconds=400),
+    "deadlines": lambda w: w.edit(activeDeadlineSeconds=900, preRunningDeadlineSeconds=600),
     "edit cluster": lambda w: w.edit(env=[{"name": "X", "value": str(w.now)}]),
     "more ranks": lambda w: w.edit(trainers={"replicas": 2}),
     "fewer ranks": lambda w: w.edit(trainers={"replicas": 1}),

@@ -12,6 +12,7 @@ from dataset_operator.cli.advice import advise
 from dataset_operator.cli.describe import build_summary
 from dataset_operator.observed import Progress, Refusal
 from dataset_operator.plan import plan
+from dataset_operator.plan.cluster import SILENCE_SECONDS
 
 FORBIDDEN = Refusal(message='networkpolicies "clicks" is forbidden', is_invalid=False)
 
@@ -48,6 +49,29 @@ def test_what_keeps_a_cluster_from_coming_up_is_a_warning(
     world.settle()
     world.step(60)
     assert world.events.count(f"Warning {reason}") == 1
+
+
+def test_a_head_that_is_up_and_does_not_answer_is_a_warning_once_that_lasts() -> None:
+    world = World(build_document(), reachable=False)
+    world.settle()
+    assert world.condition("ClusterReady") == ("True", "PodsReady")
+    for _ in range(2):
+        world.step(SILENCE_SECONDS)
+    assert world.condition("ClusterReady") == ("False", "RayUnreachable")
+    assert "connection refused" in world.status["conditions"][1]["message"]
+    assert "port 8265" in advise(world.document)
+    world.reachable = True
+    world.settle()
+    assert world.condition("ClusterReady") == ("True", "PodsReady")
+    assert world.condition("Training") == ("True", "Running")
+    assert world.events.count("Warning RayUnreachable") == 1
+
+    world.reachable = False  # a dashboard that died: nobody would see the driver end
+    world.step()
+    world.step(SILENCE_SECONDS)
+    assert world.condition("ClusterReady") == ("False", "RayUnreachable")
+    assert world.status["phase"] == "Training"
+    assert world.status["attempt"] == 1
 
 
 def test_a_part_that_is_refused_while_the_cluster_is_up_is_said_until_it_is_there() -> None:

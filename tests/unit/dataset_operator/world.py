@@ -72,6 +72,7 @@ class World:
             has_token=self.has_token,
             pods=tuple(self._pods()),
             ray_reachable=ready,
+            ray_failure="" if ready else "connection refused",
             job=job,
             progress=self.progress if job is not None and job.status == "RUNNING" else None,
         )
@@ -79,9 +80,9 @@ class World:
     def _pods(self) -> list[Pod]:
         if self.ray_cluster is None:
             return [*self.lingering]
-        groups = self.ray_cluster["spec"]["workerGroupSpecs"]
-        numbers: dict[Any, int] = {group["groupName"]: group["replicas"] for group in groups}
-        return [
+        groups = self.ray_cluster["spec"].get("workerGroupSpecs", ())
+        numbers: dict[Any, int] = {group["groupName"]: group.get("replicas", 0) for group in groups}
+        pods = [
             Pod(
                 name=f"{role}-{index}",
                 uid=self.head_uid if role == HEAD else f"{role}-{index}",
@@ -92,6 +93,7 @@ class World:
             for role, number in ({HEAD: 1} | numbers).items()
             for index in range(number)
         ]
+        return [*pods, *self.lingering]
 
     @property
     def configs(self) -> dict[int, Any]:

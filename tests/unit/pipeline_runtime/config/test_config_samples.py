@@ -36,12 +36,14 @@ def test_the_samples_are_valid() -> None:
 
 
 @pytest.mark.parametrize("guide", [GUIDE, CLUSTER_GUIDE], ids=lambda guide: guide.name)
-def test_the_manifest_of_a_guide_is_valid(guide: Path, tmp_path: Path) -> None:
-    [snippet] = re.findall(r"^```yaml\n(.+?)^```", guide.read_text(encoding="utf-8"), re.M | re.S)
+def test_the_manifests_of_a_guide_are_valid(guide: Path, tmp_path: Path) -> None:
+    snippets = re.findall(r"^```yaml\n(.+?)^```", guide.read_text(encoding="utf-8"), re.M | re.S)
+    assert snippets
     file = tmp_path / "snippet.yaml"
-    file.write_text(snippet)
-    (loaded,) = load_manifests(file)
-    assert not loaded.warnings
+    for snippet in snippets:
+        file.write_text(snippet)
+        (loaded,) = load_manifests(file)
+        assert not loaded.warnings
 
 
 def test_the_cluster_sample_says_every_cluster_side_field() -> None:
