@@ -9,6 +9,7 @@ go down a pipe, one at a time, and epochs come back. While one process works the
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 import traceback
 import warnings
@@ -24,8 +25,9 @@ from benchmarks.dataloading.epochs import Epoch, run_epoch
 from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.dataloading.jobs import Job
 from benchmarks.dataloading.machine import num_cores, tree_pss_bytes
-from benchmarks.dataloading.peers import RAY, ROOFLINE, host_of, opener_of
+from benchmarks.dataloading.peers import GIVES_BACK, RAY, ROOFLINE, host_of, opener_of
 from benchmarks.dataloading.ray_up import RayUp, hold_ray, join_ray
+from pipeline_runtime.allocator import keep_freed_memory
 
 # Ray needs tens of seconds to stop on a machine that is busy; then it is left to the system.
 _STOP_SECONDS = 60.0
@@ -127,11 +129,13 @@ class Hosts:
         return replace(epoch, cold_seconds=cold, peak_bytes=peak or None)
 
     def _start(self, kind: str) -> Process:
-        return Process(f"host-{kind}", serve, self._up() if kind == RAY else None)
+        with _allocator(keeps_memory=not kind.endswith(GIVES_BACK)):
+            return Process(f"host-{kind}", serve, self._up() if kind == RAY else None)
 
     def _up(self) -> RayUp:
         if self._ray is None:
-            self._ray = Process("ray", hold_ray)
+            with _allocator():
+                self._ray = Process("ray", hold_ray)
         up: RayUp = self._ray.hello
         return up
 
@@ -143,6 +147,19 @@ class Hosts:
             host.__exit__()
         if self._ray is not None:
             self._ray.__exit__()
+
+
+@contextmanager
+def _allocator(*, keeps_memory: bool = True) -> Iterator[None]:
+    """The environment in which a process starts: Lastmile's own for all, the peers' too."""
+    before = dict(os.environ)
+    if keeps_memory:
+        keep_freed_memory()
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextmanager

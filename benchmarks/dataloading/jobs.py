@@ -46,6 +46,7 @@ class Job:
         tuning: of the loader.
         until_first_batch: the epoch is left after its first batch.
         asks_again: the next epoch's first batch is asked for when this one has ended.
+        keeps_memory: what is freed stays with the process for a while, as `lastmile` sets it.
     """
 
     loader: str
@@ -54,3 +55,4 @@ class Job:
     tuning: Tuning = field(default_factory=Tuning)
     until_first_batch: bool = False
     asks_again: bool = False
+    keeps_memory: bool = True

@@ -24,6 +24,8 @@ DATALOADER: Final = "dataloader"
 FLOOR: Final = "decode floor"
 ONE_THREAD_FLOOR: Final = "decode floor, 1 thread"
 ROOFLINE: Final = "roofline"
+# A process whose Arrow gives memory back as it does by itself.
+GIVES_BACK: Final = ", memory given back"
 # Processes in which epochs run: one that forks, one with Ray, and one for each that has threads of
 # its own, beside which a DataLoader could not fork.
 PLAIN, RAY = "plain", "ray"
@@ -188,7 +190,8 @@ def _version(package: str) -> str | None:
 
 def host_of(job: Job) -> str:
     """The process that a job runs in: the loader's own, or one with Ray if its options ask it."""
-    return RAY if job.workload.needs_ray else LOADERS[job.loader].host
+    kind = RAY if job.workload.needs_ray else LOADERS[job.loader].host
+    return kind if job.keeps_memory else kind + GIVES_BACK
 
 
 def opener_of(job: Job) -> Callable[[], Any]:

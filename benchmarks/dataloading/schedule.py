@@ -31,6 +31,7 @@ from benchmarks.dataloading.peers import (
 from benchmarks.dataloading.rounds import Round, measure_rounds
 from benchmarks.dataloading.settings import (
     ABLATION_WHERE,
+    MEMORY_KEPT_OFF,
     ROW_SHUFFLE_ON,
     SWITCHES,
     Measured,
@@ -168,7 +169,11 @@ class _Schedule:
             job = replace(job, workload=replace(job.workload, where=ABLATION_WHERE))
         for _ in range(settings.rounds):
             for name in settings.ablations:
-                variant = replace(job, workload=_without(job.workload, name))
+                variant = replace(
+                    job,
+                    workload=_without(job.workload, name),
+                    keeps_memory=name != MEMORY_KEPT_OFF,
+                )
                 self.measured.ablation.append((name, self._run(variant, table, name)))
 
     def _job(self, contender: Contender, level: str, consumer: str, table: Table) -> Job:

@@ -18,6 +18,8 @@ ABLATION_WHERE = "day >= '2026-01-05'"
 ALL_ON = "all on"
 # Not an optimisation: what the default shuffle costs, which the comparison goes without.
 ROW_SHUFFLE_ON = "row shuffle on"
+# Arrow gives memory back as it does by itself: set for a process, not in a manifest.
+MEMORY_KEPT_OFF = "memory kept off"
 # By variant: the one of `spec.pipelineOptions` that differs from the default.
 SWITCHES: Final[Mapping[str, tuple[str, bool | str]]] = {
     "pushdown off": ("pushdown", False),
@@ -27,7 +29,7 @@ SWITCHES: Final[Mapping[str, tuple[str, bool | str]]] = {
     "broadcast off": ("broadcast", False),
     "readers off": RAY_DATA,
 }
-ABLATIONS = (ALL_ON, *SWITCHES, ROW_SHUFFLE_ON)
+ABLATIONS = (ALL_ON, *SWITCHES, MEMORY_KEPT_OFF, ROW_SHUFFLE_ON)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

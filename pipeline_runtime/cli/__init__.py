@@ -16,6 +16,7 @@ from pathlib import Path
 
 import typer
 
+from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.cli import convert, explain, profile, report, run, sample_data, validate
 from pipeline_runtime.cli.failures import EXIT_CODES_HELP, EXIT_INTERRUPTED, exiting
 from pipeline_runtime.cli.fetch import fetch_run
@@ -70,6 +71,7 @@ for _point in importlib.metadata.entry_points(group="lastmile.commands"):
 
 def main() -> None:
     """The console script."""
+    keep_freed_memory()
     try:
         with exiting():
             app(prog_name=sys.argv[0].rsplit("/", 1)[-1])

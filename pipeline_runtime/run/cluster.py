@@ -15,6 +15,7 @@ from typing import Any
 import ray
 import torch
 
+from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.errors import LastmileError
 
@@ -68,6 +69,7 @@ def connected(address: str, world_size: int, *, verbose: bool) -> Iterator[None]
     }
     for name, value in environment.items():
         os.environ.setdefault(name, value)
+    memory = keep_freed_memory()
     level = logging.INFO if verbose else logging.ERROR
     common: dict[str, Any] = {"logging_level": level, "log_to_driver": verbose}
     if address == "local":
@@ -81,7 +83,7 @@ def connected(address: str, world_size: int, *, verbose: bool) -> Iterator[None]
     else:
         # An embedded Ray's processes have the variables of this one, and without an environment of
         # the run's own they start before they are asked for.
-        variables = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        variables = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), **memory}
         _join(address, {**common, "runtime_env": {"env_vars": variables}})
     for name in ("ray", "ray.data", "ray.train"):
         logging.getLogger(name).setLevel(level)

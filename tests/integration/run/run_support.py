@@ -56,10 +56,11 @@ for line in sys.stdin:
 # An entrypoint that writes down which rows each step saw, and may fail at a step, or be slow until
 # it is told to hurry.
 RECORDER = """
-import json, pathlib, time
+import json, os, pathlib, time
 
 def loop(ctx):
     folder = pathlib.Path(ctx.config["folder"])
+    (folder / "environment.json").write_text(json.dumps(dict(os.environ)))
     first = ctx.checkpoint["step"] if ctx.checkpoint else 0
     with (folder / f"rank{ctx.rank}.jsonl").open("a", buffering=1) as log:
         log.write(json.dumps({"first": first}) + "\\n")

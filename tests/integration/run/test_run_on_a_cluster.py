@@ -20,6 +20,8 @@ def test_auto_finds_the_cluster_and_leaves_it_running(
     assert ended.code == 0, ended
     assert run.summary.run.address == "auto"
     assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)
+    environment = json.loads((run.folder / "environment.json").read_text())
+    assert environment["MIMALLOC_PURGE_DELAY"] == "10000"  # of a process that the cluster started
     host, port = cluster.env["RAY_ADDRESS"].split(":")
     socket.create_connection((host, int(port)), timeout=5).close()
 
