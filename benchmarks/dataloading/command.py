@@ -20,9 +20,10 @@ from benchmarks.dataloading.machine import (
     describe_versions,
     load_average,
 )
+from benchmarks.dataloading.merging import merge_results
 from benchmarks.dataloading.options import build_settings, parse_options
 from benchmarks.dataloading.report import build_markdown
-from benchmarks.dataloading.results import Document, build_results
+from benchmarks.dataloading.results import RESULTS_VERSION, Document, build_results
 from benchmarks.dataloading.schedule import run_schedule
 from benchmarks.dataloading.settings import Settings
 
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parse_options(arguments)
     try:
+        before = _read_results(options.output) if options.add else None
         settings = build_settings(options)
         for name, reason in peers.describe_absent(settings.loaders).items():
             print(f"skipped: {name}: {reason}", file=sys.stderr)
@@ -41,8 +43,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BenchmarkError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    try:
+        results = results if before is None else merge_results(before, results, peers.SUBJECT)
+    except BenchmarkError as error:
+        alone = options.output / "alone"
+        write_results(results, alone)
+        print(f"error: {error}; this run's results are in {alone}", file=sys.stderr)
+        return 1
     print(write_results(results, options.output))
     return 0
+
+
+def _read_results(folder: Path) -> Document | None:
+    """The results that are there; None if there are none. Raises BenchmarkError for older ones."""
+    path = folder / f"{NAME}.json"
+    if not path.exists():
+        return None
+    found: Document = json.loads(path.read_text())
+    if found.get("version") != RESULTS_VERSION:
+        raise BenchmarkError(
+            f"--add: {path} must be of version {RESULTS_VERSION}, got {found.get('version')!r}; "
+            "measure without --add"
+        )
+    return found
 
 
 def _run(settings: Settings, command: str) -> Document:

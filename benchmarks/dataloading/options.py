@@ -54,6 +54,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--layouts", type=_among(LAYOUTS), help="of the files: flat, nested (all)", **some)
     add("--forms", type=_among(FORMS), help="of the batches (all)", **some)
     add("--without", type=_among(PARTS), default=(), help=f"of {', '.join(PARTS)}", **some)
+    keeps = "keep the results that are there but for the cells that are measured now"
+    add("--add", action="store_true", help=keeps)
     add("--output", type=Path, default=Path("benchmarks/results"), metavar="DIR")
     add("--data", type=Path, default=Path("build"), metavar="DIR", help="folder for sample data")
     add("--quick", action="store_true", help="tiny, once: do the loaders agree?")

@@ -19,7 +19,16 @@ def build_markdown(results: Document) -> str:
 def _lines(results: Document) -> Iterator[str]:
     yield "# Loading data: Lastmile and its peers"
     yield ""
-    yield f"Made by `{results['command']}` at commit {results['commit']}; do not edit."
+    yield "Do not edit; made by:"
+    yield ""
+    for run in results["runs"]:
+        load = " and ".join(str(value) for value in run["loadAverage"])
+        yield (
+            f"- `{run['command']}` at commit {run['commit']}, {run['finishedAt']}, "
+            f"{run['minutes']:g} minutes, {run['rounds']} rounds; load average {load} at the start "
+            "and the end"
+        )
+    yield ""
     yield "How to read it: [docs/benchmarks.md](../../docs/benchmarks.md)."
     yield ""
     yield from _circumstances(results)
@@ -35,12 +44,11 @@ def _lines(results: Document) -> Iterator[str]:
 
 def _circumstances(results: Document) -> Iterator[str]:
     machine = results["machine"]
-    load = " and ".join(str(value) for value in results["loadAverage"])
     versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
     yield (
         f"{results['rows']:,} input rows, {results['rounds']} interleaved rounds. "
         f"{machine['processor']}, {machine['cores']} cores, {machine['memoryGiB']} GiB, "
-        f"{machine['system']}; load average {load} at the start and the end. {versions}."
+        f"{machine['system']}. {versions}."
     )
     yield ""
     if results["indicative"]:

@@ -18,6 +18,7 @@ from benchmarks.dataloading.comparisons import (
     starts_of,
 )
 from benchmarks.dataloading.epochs import Epoch
+from benchmarks.dataloading.merging import number_runs
 from benchmarks.dataloading.peers import (
     FLOORS,
     SUBJECT,
@@ -28,7 +29,7 @@ from benchmarks.dataloading.rounds import Rounds
 from benchmarks.dataloading.settings import ALL_ON, Measured
 from benchmarks.dataloading.workloads import BATCH_SIZE
 
-RESULTS_VERSION = 2
+RESULTS_VERSION = 3
 Document = dict[str, Any]
 _MILLION = 1_000_000
 
@@ -38,7 +39,7 @@ def build_results(measured: Measured, environment: Mapping[str, Any]) -> Documen
     settings = measured.settings
     comparisons = build_comparisons(measured)
     throughput = [row for level in measured.rounds for row in _level_rows(measured, level)]
-    return {
+    results = {
         "version": RESULTS_VERSION,
         "benchmark": "dataloading",
         "quick": settings.quick,
@@ -61,6 +62,7 @@ def build_results(measured: Measured, environment: Mapping[str, Any]) -> Documen
         "ablation": _ablation_rows(measured),
         "proof": {level: _proof(found) for level, found in measured.proofs.items()},
     }
+    return number_runs(results)
 
 
 def _explain_indicative(measured: Measured, loads: Sequence[float]) -> list[str]:

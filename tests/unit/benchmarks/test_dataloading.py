@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,10 @@ from benchmarks.dataloading.comparisons import build_comparisons
 from benchmarks.dataloading.epochs import Epoch, Steady, find_steady
 from benchmarks.dataloading.errors import BenchmarkError, DisagreementError
 from benchmarks.dataloading.jobs import Job, Tuning
+from benchmarks.dataloading.merging import merge_results
 from benchmarks.dataloading.peers import COMPARED, SUBJECT, Contender, Peer
 from benchmarks.dataloading.ratios import pair_ratios
+from benchmarks.dataloading.report import build_markdown
 from benchmarks.dataloading.results import build_results
 from benchmarks.dataloading.rounds import Round, measure_rounds
 from benchmarks.dataloading.schedule import run_schedule
@@ -282,7 +285,8 @@ def test_results_are_written_as_json_table_and_picture(tmp_path: Path) -> None:
     measured = run_schedule(make_settings(rounds=3), StandIn({SUBJECT: 0.5}), be_silent)
     machine = {"processor": "p", "cores": 2, "memoryGiB": 1, "system": "s"}
     environment = {"machine": machine, "command": "c", "commit": "d", "versions": {"ray": "1"}}
-    results = build_results(measured, environment | {"loadAverage": [3.5, 0]})
+    environment |= {"loadAverage": [3.5, 0], "finishedAt": "now", "minutes": 1.0}
+    results = build_results(measured, environment)
     text = write_results(results, tmp_path)
     found = json.loads((tmp_path / "dataloading.json").read_text())
     assert (found["rows"], found["rounds"], found["machine"]["cores"]) == (ROWS, 3, 2)
@@ -298,3 +302,60 @@ def test_results_are_written_as_json_table_and_picture(tmp_path: Path) -> None:
     )
     assert "| flat files, share of the decode floor | heavy | ≥ 0.9 × | 2.00 × |" in text
     assert "<svg" in (tmp_path / "dataloading.svg").read_text()
+
+
+# --- several runs ---------------------------------------------------------------------------------
+
+ENVIRONMENT = {
+    "machine": {"processor": "p", "cores": 2, "memoryGiB": 1, "system": "s"},
+    "command": "c",
+    "commit": "d",
+    "finishedAt": "now",
+    "minutes": 1.0,
+    "versions": {"ray": "1"},
+    "loadAverage": [0.0, 0.0],
+}
+
+
+def results_of(loaders: Sequence[str], seconds: float = 0.5, **environment: Any) -> dict[str, Any]:
+    settings = make_settings([SUBJECT, *loaders], rounds=2)
+    measured = run_schedule(settings, StandIn({SUBJECT: seconds}), be_silent)
+    return build_results(measured, ENVIRONMENT | environment)
+
+
+def test_cells_of_a_later_run_take_their_place_among_the_others() -> None:
+    before, now = results_of(["dataloader", "threads"]), results_of(["threads", "duckdb"], 0.25)
+    merged = merge_results(before, now, SUBJECT)
+    found = {(c["peer"], c["run"]): c["ratio_median"] for c in merged["comparisons"]}
+    assert found["dataloader", 0] == 2.0
+    assert found["threads", 1] == found["duckdb", 1] == 4.0
+    assert ("threads", 0) not in found
+    keys = [(c["layout"], c["form"], c["peer"]) for c in merged["comparisons"]]
+    assert len(keys) == len(set(keys))
+    assert len(merged["runs"]) == 2
+    assert not {"dataloader", "threads", "duckdb"} & set(merged["absent"])
+    [judged] = [
+        row
+        for row in merged["bars"]
+        if (row["bar"], row["work"]) == ("flat files against two threads in one process", "heavy")
+    ]
+    assert judged["measured"] == 4.0
+    assert "threads (flat, expanded)" in merged["proof"]["heavy"]["agreed"]
+    build_markdown(merged)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": 5}, "got rows 4 before and 5 now"),
+        ({"machine": {"processor": "q"}}, "got machine"),
+        ({"indicative": []}, "got results of before that are: a quick run"),
+        ({"proof": {"heavy": {"rows": 1, "checksums": {}, "agreed": []}}}, "delivered other rows"),
+    ],
+)
+def test_runs_that_do_not_belong_together_are_not_mixed(
+    change: dict[str, Any], message: str
+) -> None:
+    before = results_of(["dataloader"])
+    with pytest.raises(BenchmarkError, match=message):
+        merge_results(before, results_of(["threads"]) | change, SUBJECT)
