@@ -8,7 +8,7 @@ ROWS ?= 1000000
 NODE := simulated
 ARGS ?=
 
-.PHONY: bench-deduplication bench-table-size help setup lock test-tools run sample-data bench test test-slow test-unit lint lint-types format crd clean
+.PHONY: bench-deduplication bench-overlap bench-table-size help setup lock test-tools run sample-data bench test test-slow test-unit lint lint-types format crd clean
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -87,6 +87,9 @@ bench: setup ## Measure what the README claims about loading data (ARGS: the ben
 
 bench-deduplication: setup ## Measure what it gains to keep a request's columns once
 	$(BIN)/python -m benchmarks.deduplication $(ARGS)
+
+bench-overlap: setup ## Measure whether loading hides behind training, and training behind loading
+	$(BIN)/python -m benchmarks.overlap $(ARGS)
 
 bench-table-size: setup ## Measure whether a larger table starts later or needs more memory
 	$(BIN)/python -m benchmarks.table_size $(ARGS)
