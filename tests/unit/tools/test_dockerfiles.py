@@ -64,6 +64,19 @@ def test_an_image_runs_as_a_user_that_is_not_root(recipe: Recipe) -> None:
     assert users == ["1000:1000"]
 
 
+@pytest.mark.parametrize("recipe", RECIPES, ids=NAMES)
+def test_a_change_of_the_code_leaves_the_layers_of_the_dependencies(recipe: Recipe) -> None:
+    stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM )", recipe.text, re.M | re.S))
+    sources = re.findall(r"^COPY ((?:pipeline_runtime|operator)\b.*)$", stages["wheel"], re.M)
+    last = recipe.text.rpartition("\nFROM ")[2]
+
+    assert len(sources) == 2
+    assert last.startswith("dependencies\nCOPY --from=wheel ")  # all that is rebuilt of the image
+    for name in ("dependencies", "tools"):
+        assert not re.search(r"^COPY (pipeline_runtime|operator|pyproject)", stages[name], re.M)
+        assert "--require-hashes" in stages[name]
+
+
 @pytest.mark.parametrize("lock", LOCKS)
 def test_an_images_lock_is_a_part_of_the_whole_one(lock: str) -> None:
     assert pins(lock) - pins("requirements.lock") == set()
