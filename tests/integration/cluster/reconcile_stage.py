@@ -4,6 +4,7 @@ The reconciler has the rights that the operator's manifest gives it, and no othe
 """
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -79,11 +80,11 @@ class Stage:
         return (document or {}).get("status", {})
 
     async def step(self) -> float | None:
-        """One pass; a stale look is followed by another, as the operator would."""
-        try:
-            return await self.reconciler.reconcile(self.namespace, NAME)
-        except KubeConflict:
-            return 0.0
+        """One pass; a stale look is followed by another, as by the operator: KubeRay writes too."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while True:
+                with contextlib.suppress(KubeConflict):
+                    return await self.reconciler.reconcile(self.namespace, NAME)
 
     async def until(self, kind: str, status: str, reason: str) -> dict[str, Any]:
         """Pass after pass, until a condition is so."""
