@@ -94,10 +94,12 @@ class ReaderPool:
         on_failure: Callable[[LastmileError], None],
         labels: Mapping[str, str] | None,
         num_trainers: int,
+        reader: type[Reader] = Reader,
     ) -> None:
         self._on_failure = on_failure
         self._labels = labels
         self._num_trainers = num_trainers
+        self._reader = reader
         self._readers: dict[str, _Started] = {}
         self._failed_starts = 0
 
@@ -185,7 +187,7 @@ class ReaderPool:
         # Soft where trainers are on the same nodes: they may hold this one's CPUs.
         place = NodeAffinitySchedulingStrategy(node, soft=not self._labels)
         options = {"num_cpus": 1, "scheduling_strategy": place}
-        actor: Any = ray.remote(Reader).options(**options).remote(streams, self._on_failure)
+        actor: Any = ray.remote(self._reader).options(**options).remote(streams, self._on_failure)
         # A name that a pool before this one never gave: ranks remember whom they have lost.
         name = f"reader-{secrets.token_hex(8)}"
         self._readers[name] = _Started(actor=actor, node=node, starting=actor.ping.remote())
@@ -211,6 +213,7 @@ def start_pool(
     on_failure: Callable[[LastmileError], None],
     labels: Mapping[str, str] | None,
     num_trainers: int,
+    reader: type[Reader] = Reader,
 ) -> tuple[Any, Mapping[str, Any]]:
     """Start the pool on the driver's node, and its first readers; all end with the driver.
 
@@ -219,6 +222,7 @@ def start_pool(
         on_failure: called where it happens with what ends the run; picklable.
         labels: of the nodes that readers run on; None: any, beside the trainers.
         num_trainers: CPUs that trainers hold on these nodes, where no labels keep them apart.
+        reader: the readers' class; benchmarks slow it down.
 
     Returns:
         The pool's handle, and the references of the streams by role, which are to be kept.
@@ -226,7 +230,8 @@ def start_pool(
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     held = {role: ray.put(stream) for role, stream in streams.items()}
     options = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": _MAX_POOL_RESTARTS}
-    pool: Any = ray.remote(ReaderPool).options(**options).remote(on_failure, labels, num_trainers)
+    arguments = (on_failure, labels, num_trainers, reader)
+    pool: Any = ray.remote(ReaderPool).options(**options).remote(*arguments)
     pool.readers.remote(held)
     return pool, held
 
