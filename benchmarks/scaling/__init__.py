@@ -1,0 +1,10 @@
+"""Whether n data-worker nodes bring a trainer n times the rows of one, and what that costs it.
+
+Every node is a raylet of this machine with one of the product's readers, slowed by sleeping to a
+twelfth of what the trainer takes in. Pieces go from a reader through the object stores of both
+nodes to this process, which leases them, cuts batches and makes tensors, as a rank does.
+
+Reading order: `sources` (what is read) → `cluster` (nodes that come and go) → `readers` (slow ones)
+→ `passes` (the trainer's side, measured) → `elastic` (nodes join and leave) → `schedule` (what is
+measured, in which order) → `results` → `report` and `figure`; `command` is the command line.
+"""

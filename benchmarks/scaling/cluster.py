@@ -1,0 +1,176 @@
+"""A Ray cluster on this machine: a head for the trainer and the pool, data nodes that come and go.
+
+Each data node is a raylet of its own, started by `ray start` as on any machine, with a store of its
+own and room for one reader; what its reader makes reaches the head's store through a socket.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from benchmarks.dataloading.errors import BenchmarkError
+from pipeline_runtime.run.cluster import connected
+from pipeline_runtime.run.placement import DATA_SUBCLUSTER, SUBCLUSTER_LABEL
+
+DATA_LABELS = {SUBCLUSTER_LABEL: DATA_SUBCLUSTER}
+_SERIAL_LABEL = "scaling-node"  # tells our nodes apart
+_RAY = str(Path(sys.executable).with_name("ray"))
+_HOST = "127.0.0.1"
+# The head's takes twice what may be ahead of the trainer (reader_feed.CREDIT_BYTES); a node's, the
+# two pieces that its reader is asked for, of 50 MB each.
+_HEAD_STORE_BYTES, _NODE_STORE_BYTES = 1 << 30, 256 << 20
+_START_SECONDS = 180.0  # 10 to 20 on an idle machine; eight at once on two cores take longer
+_LOOK_SECONDS = 0.05
+_DRAIN_SECONDS = 60  # what a drained node is told that it has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A data node; `serial` is its own for as long as the cluster lives."""
+
+    serial: str
+    process: subprocess.Popen[bytes]
+
+
+class Cluster:
+    """The data nodes of the head at `address`, which this process is connected to."""
+
+    def __init__(self, address: str, folder: Path) -> None:
+        self._address, self._folder = address, folder
+        self._started: list[Node] = []
+        self.nodes: list[Node] = []  # those that were not told to go
+
+    def add(self, count: int) -> list[Node]:
+        """Start nodes, without waiting for them."""
+        for _ in range(count):
+            serial = str(len(self._started))
+            labels = {**DATA_LABELS, _SERIAL_LABEL: serial}
+            process = _start_ray(
+                self._folder / f"node-{serial}.log",
+                f"--address={self._address}",
+                # Of its own: nodes that start at once trip over each other's sockets in one.
+                f"--temp-dir={self._folder / serial}",
+                "--num-cpus=1",
+                f"--object-store-memory={_NODE_STORE_BYTES}",
+                "--labels=" + ",".join(f"{name}={value}" for name, value in labels.items()),
+            )
+            self._started.append(Node(serial=serial, process=process))
+            self.nodes.append(self._started[-1])
+        return self.nodes[len(self.nodes) - count :]
+
+    def wait_for(self, nodes: Sequence[Node]) -> dict[str, float]:
+        """When each was first seen in the cluster (`time.perf_counter`), by Ray's id of it.
+
+        Raises BenchmarkError if one does not come up.
+        """
+        wanted, seen = {node.serial for node in nodes}, dict[str, float]()
+        deadline = time.monotonic() + _START_SECONDS
+        while len(seen) < len(wanted):
+            for serial, node_id in _alive().items():
+                if serial in wanted:
+                    seen.setdefault(node_id, time.perf_counter())
+            if time.monotonic() > deadline:
+                raise BenchmarkError(f"nodes: {len(wanted)} started, {len(seen)} came up")
+            time.sleep(_LOOK_SECONDS)
+        return seen
+
+    def resize(self, count: int) -> None:
+        """Have so many nodes: new ones are waited for, the newest are told to end."""
+        for node in self.nodes[count:]:
+            node.process.terminate()
+        del self.nodes[count:]
+        self.wait_for(self.add(count - len(self.nodes)))
+
+    def kill(self, node: Node) -> None:
+        """End all of a node at once, as when its machine is lost."""
+        self.nodes.remove(node)
+        _kill(node.process)
+
+    def drain(self, node: Node) -> None:
+        """Announce that a node goes, as the operator does: it ends when its reader has."""
+        self.nodes.remove(node)
+        command = [_RAY, "drain-node", f"--address={self._address}"]
+        command += [f"--node-id={_alive()[node.serial]}", "--reason-message=it leaves"]
+        command += ["--reason=DRAIN_NODE_REASON_PREEMPTION"]
+        command += [f"--deadline-remaining-seconds={_DRAIN_SECONDS}"]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def close(self) -> None:
+        """End what is left of all nodes; `ray start` outlives the raylet of a drained one."""
+        for node in self._started:
+            _kill(node.process)
+
+
+@contextmanager
+def open_cluster() -> Iterator[Cluster]:
+    """A head without data nodes, to which this process is connected for the time of a context."""
+    # Not among the results: Ray's sockets live there, whose paths may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="lm-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        with socket.socket() as probe:
+            probe.bind((_HOST, 0))
+            port = probe.getsockname()[1]
+        head = _start_ray(
+            folder / "head.log",
+            "--head",
+            f"--port={port}",
+            "--num-cpus=0",
+            f"--object-store-memory={_HEAD_STORE_BYTES}",
+            f"--temp-dir={folder}",
+            "--include-dashboard=False",
+        )
+        try:
+            _wait_for_head(head, folder / "head.log")
+            with connected(f"{_HOST}:{port}", 1, verbose=False):
+                cluster = Cluster(f"{_HOST}:{port}", folder)
+                try:
+                    yield cluster
+                finally:
+                    cluster.close()
+        finally:
+            _kill(head)
+
+
+def _start_ray(log: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    command = [_RAY, "start", "--block", f"--node-ip-address={_HOST}", *arguments]
+    command += ["--include-log-monitor=False", "--dashboard-agent-listen-port=0"]
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+
+
+def _wait_for_head(head: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while b"Ray runtime started" not in log.read_bytes():
+        if head.poll() is not None or time.monotonic() > deadline:
+            raise BenchmarkError(f"Ray's head does not come up:\n{log.read_text()}")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process and those that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _alive() -> dict[str, str]:
+    """Ray's ids of the data nodes that are up, by their serials."""
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    serials = {node["NodeID"]: node["Labels"].get(_SERIAL_LABEL) for node in nodes if node["Alive"]}
+    return {serial: node_id for node_id, serial in serials.items() if serial is not None}

@@ -1,0 +1,123 @@
+"""Nodes join and leave while a pass runs: how soon do they deliver, and is any row lost or doubled?
+
+A thread directs: it starts nodes once the pass is under way, notes when Ray knows them, and later
+drains some nodes and kills others. The pass itself is the trainer's, in the main thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.scaling.cluster import Cluster
+from benchmarks.scaling.passes import Arrival, Meter, Pass, run_pass, start_meter
+from benchmarks.scaling.readers import Readers
+from benchmarks.scaling.sources import Source
+from pipeline_runtime.plan.groups import Group
+
+# Shares of the pieces after which nodes are started, and may leave.
+_JOIN_FROM: Final = 0.1
+_LEAVE_FROM: Final = 0.6
+_LOOK_SECONDS = 0.05
+_PATIENCE_SECONDS = 300.0  # a pass that is this late hangs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """How many data nodes there are: at first, once others have joined, and at the end."""
+
+    first: int
+    most: int
+    last: int
+
+    @property
+    def num_drained(self) -> int:
+        """Nodes that are told before they go; the others that leave are killed."""
+        return (self.most - self.last + 1) // 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elastic:
+    """A pass during which nodes came and went, and one with all of them throughout.
+
+    Seconds are since the pass began; `joined` has one entry a node, `waited` is from there to the
+    node's first piece.
+    """
+
+    joined_seconds: tuple[float, ...]
+    waited_seconds: tuple[float, ...]
+    left_seconds: float  # when the last had been told to go, or killed
+    pieces_after: int  # that came later
+    rows_by_second: tuple[int, ...]
+    disturbed: Pass
+    undisturbed: Pass
+
+
+def run_elastic(
+    cluster: Cluster, readers: Readers, source: Source, groups: Sequence[Group], stages: Stages
+) -> Elastic:
+    """Both passes. Raises BenchmarkError if a node joins too late to deliver, or never does."""
+    cluster.resize(stages.most)
+    readers.wait_for(stages.most)
+    meter = start_meter(readers, groups, stages.most)
+    undisturbed = run_pass(readers, source, groups, meter)
+    cluster.resize(stages.first)
+    readers.wait_for(stages.first)
+    meter = start_meter(readers, groups, stages.most)
+    started = time.perf_counter()
+    with ThreadPoolExecutor(1, "director") as beside:
+        directing = beside.submit(_direct, cluster, meter, stages)
+        disturbed = run_pass(readers, source, groups, meter)
+        joined, left = directing.result()
+    first = first_arrivals(meter.arrivals)
+    return Elastic(
+        joined_seconds=tuple(at - started for at in joined.values()),
+        waited_seconds=tuple(first[node] - at for node, at in joined.items()),
+        left_seconds=left - started,
+        pieces_after=sum(each.at > left for each in meter.arrivals),
+        rows_by_second=count_by_second(meter.arrivals, started),
+        disturbed=disturbed,
+        undisturbed=undisturbed,
+    )
+
+
+def _direct(cluster: Cluster, meter: Meter, stages: Stages) -> tuple[dict[str, float], float]:
+    """When each node that joined was known, by its id, and when the last had left."""
+    _wait_until(meter, lambda: len(meter.arrivals) >= _JOIN_FROM * meter.num_pieces)
+    joined = cluster.wait_for(cluster.add(stages.most - stages.first))
+    _wait_until(meter, lambda: joined.keys() <= first_arrivals(meter.arrivals).keys())
+    _wait_until(meter, lambda: len(meter.arrivals) >= _LEAVE_FROM * meter.num_pieces)
+    leaving = cluster.nodes[: stages.most - stages.last]
+    for node in leaving[: stages.num_drained]:
+        cluster.drain(node)
+    for node in leaving[stages.num_drained :]:
+        cluster.kill(node)
+    return joined, time.perf_counter()
+
+
+def _wait_until(meter: Meter, is_there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not is_there():
+        if len(meter.arrivals) == meter.num_pieces or time.monotonic() > deadline:
+            raise BenchmarkError("nodes joined too late for the pass: take more --seconds")
+        time.sleep(_LOOK_SECONDS)
+
+
+def first_arrivals(arrivals: Sequence[Arrival]) -> dict[str, float]:
+    """When the first piece of each node was there, by its id."""
+    first: dict[str, float] = {}
+    for each in list(arrivals):  # another thread may add to it
+        first.setdefault(each.node, each.at)
+    return first
+
+
+def count_by_second(arrivals: Sequence[Arrival], started: float) -> tuple[int, ...]:
+    """Rows that arrived in each second since the start."""
+    rows = [0] * (1 + max((int(each.at - started) for each in arrivals), default=0))
+    for each in arrivals:
+        rows[int(each.at - started)] += each.rows
+    return tuple(rows)

@@ -1,0 +1,155 @@
+"""One pass over groups by the trainer's side, in this process, and what it took.
+
+A rank's own path: `ReaderFeed` leases groups to the pool's readers and takes their pieces out of
+the object store, `BatchStream` cuts batches, `to_batch` makes tensors that may be written to. A
+pass is measured in its steady part, which leaves out as many pieces at either end as there are
+readers: those that come while they start, and while some have nothing left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray.experimental import get_local_object_locations
+
+from benchmarks.dataloading.machine import tree_cpu_seconds
+from benchmarks.dataloading.workloads import BATCH_SIZE
+from benchmarks.scaling.readers import Readers
+from benchmarks.scaling.sources import Source
+from pipeline_runtime.batches import to_batch
+from pipeline_runtime.feed.actor_readers import ActorCrew
+from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.reader_feed import ReaderFeed
+from pipeline_runtime.plan.groups import Group
+from pipeline_runtime.training.position import Position
+from pipeline_runtime.training.stream import BatchStream, Cutting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A piece that the trainer holds; `at` is of `time.perf_counter`, `node` Ray's id of it."""
+
+    at: float
+    node: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steady:
+    """Rows of a pass' steady part, its seconds, and those of the processor for two processes.
+
+    The trainer leases groups too: a rank is the coordinator of its rows. The pool looks after the
+    readers.
+    """
+
+    rows: int
+    seconds: float
+    trainer_cpu_seconds: float
+    pool_cpu_seconds: float
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.rows / self.seconds
+
+    @property
+    def cpu_seconds_per_row(self) -> float:
+        return (self.trainer_cpu_seconds + self.pool_cpu_seconds) / self.rows
+
+
+@dataclass(slots=True, kw_only=True)
+class Meter:
+    """Arrivals of a pass, and the processor's time at both ends of its steady part.
+
+    Args:
+        look: gives the seconds of the trainer's and the pool's processor up to now.
+        skipped: pieces before the steady part, and after it.
+        num_pieces: in all, more than twice `skipped`.
+    """
+
+    look: Callable[[], tuple[float, float]]
+    skipped: int
+    num_pieces: int
+    arrivals: list[Arrival] = field(default_factory=list)
+    _looks: list[tuple[float, float]] = field(default_factory=list)
+
+    def add(self, node: str, rows: int) -> None:
+        """Note a piece that has just arrived."""
+        self.arrivals.append(Arrival(at=time.perf_counter(), node=node, rows=rows))
+        if len(self.arrivals) in (self.skipped, self.num_pieces - self.skipped):
+            self._looks.append(self.look())
+
+    def steady(self) -> Steady:
+        """The steady part, once all pieces have arrived."""
+        before, *during = self.arrivals[self.skipped - 1 : -self.skipped]
+        (trainer, pool), (trainer_end, pool_end) = self._looks
+        return Steady(
+            rows=sum(each.rows for each in during),
+            seconds=during[-1].at - before.at,
+            trainer_cpu_seconds=trainer_end - trainer,
+            pool_cpu_seconds=pool_end - pool,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What a pass gave: its steady part; tensors' bytes, checksum and waits of the whole."""
+
+    steady: Steady
+    num_bytes: int
+    checksum: dict[str, Any]  # see training.position
+    waited: Waited
+
+
+def start_meter(readers: Readers, groups: Sequence[Group], num_readers: int) -> Meter:
+    """A meter of a pass over groups of one piece each."""
+
+    def look() -> tuple[float, float]:
+        return time.process_time(), tree_cpu_seconds(readers.pid) or 0.0
+
+    return Meter(look=look, skipped=num_readers, num_pieces=len(groups))
+
+
+def run_pass(readers: Readers, source: Source, groups: Sequence[Group], meter: Meter) -> Pass:
+    """Take all rows of the groups as tensors. Raises FeedError if no reader makes them."""
+    waited, position, num_bytes = Waited(), Position(), 0
+    feed = ReaderFeed(
+        crew=_MeteredCrew(readers, meter),
+        role=source.units,
+        groups=groups,
+        piece_rows=source.stream.piece_rows,
+        in_order=False,
+    )
+    stream = BatchStream(
+        pieces=feed.pieces(waited),
+        groups=groups,
+        cutting=Cutting(batch_size=BATCH_SIZE, last_batch="pad"),
+        position=position,
+        waited=waited,
+    )
+    for epoch in range(groups[-1].epoch + 1):
+        for table in stream.epoch_tables(epoch):
+            assert table is not None  # a single rank has rows at every step
+            batch = to_batch(table, weight_column=None, label_column=None)
+            num_bytes += sum(tensor.nbytes for tensor in batch.values())
+    checksum = position.checksum.to_json()
+    return Pass(steady=meter.steady(), num_bytes=num_bytes, checksum=checksum, waited=waited)
+
+
+class _MeteredCrew(ActorCrew):
+    """The pool's readers; what arrives of them is metered."""
+
+    def __init__(self, readers: Readers, meter: Meter) -> None:
+        super().__init__(readers.pool, readers.streams)
+        self._meter = meter
+
+    def take(self, ticket: Any, waited: Waited) -> Piece:
+        """See Crew."""
+        # Before it is taken, only the node that made it has it.
+        nodes = get_local_object_locations([ticket]).get(ticket, {}).get("node_ids", [])
+        piece = super().take(ticket, waited)
+        self._meter.add(nodes[0] if nodes else "", piece.header.num_rows)
+        return piece

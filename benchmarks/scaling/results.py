@@ -1,0 +1,151 @@
+"""From passes to the document of results; its schema is in docs/benchmarks.md.
+
+`schedule` runs before it, `report` and `figure` print what it gives. A ratio meets its bar when its
+95 % bound on the bar's side does; seconds meet theirs by the slowest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from benchmarks.dataloading.bars import MAX_LOAD
+from benchmarks.dataloading.comparisons import rounded
+from benchmarks.dataloading.ratios import pair_ratios
+from benchmarks.dataloading.results import spread
+from benchmarks.scaling.schedule import SLOWER, Measured, Settings
+
+Document = dict[str, Any]
+RESULTS_VERSION: Final = 1
+FULL_NODES: Final = (1, 2, 4, 8)
+FULL_ROUNDS: Final = 5
+FULL_SECONDS: Final = 20.0
+# What is asked: of n readers' rate, of the trainer's and the pool's CPU a row, and of a joiner.
+MIN_RATE_RATIO: Final = 0.9
+MAX_CPU_RATIO: Final = 1.1
+MAX_WAIT_SECONDS: Final = 5.0
+_MILLION = 1_000_000
+
+
+def build_results(measured: Measured, environment: Mapping[str, Any]) -> Document:
+    """Everything that was measured; `environment` says on what, the machine among it."""
+    settings = measured.settings
+    cells = [_cell(measured, u, n) for u in measured.unit_rows for n in settings.nodes]
+    elastic = [_elastic(measured, units) for units in measured.elastic]
+    return {
+        "version": RESULTS_VERSION,
+        "benchmark": "scaling",
+        "indicative": _explain_indicative(settings, environment["loadAverage"]),
+        **environment,
+        "rounds": settings.rounds,
+        "seconds": settings.seconds,
+        "rows": settings.rows,
+        "intake": _intake(measured),
+        "bars": list(_judge(cells, elastic)),
+        "cells": cells,
+        "elastic": elastic,
+    }
+
+
+def _explain_indicative(settings: Settings, loads: Sequence[float]) -> list[str]:
+    """Why no bar can be said to be met or missed by this run; nothing if one can."""
+    reasons = {
+        f"data nodes {settings.nodes} of {FULL_NODES}": settings.nodes != FULL_NODES,
+        f"{settings.rounds} rounds of {FULL_ROUNDS}": settings.rounds < FULL_ROUNDS,
+        f"{settings.seconds:g} s a pass of {FULL_SECONDS:g}": settings.seconds < FULL_SECONDS,
+        f"other work ran beside it: load average {loads[0]} at the start": loads[0] > MAX_LOAD,
+    }
+    return [reason for reason, holds in reasons.items() if holds]
+
+
+def _intake(measured: Measured) -> Document:
+    """What the trainer took, how busy it was then, and what a reader is slowed to."""
+    steady = [each.steady for each in measured.intake]
+    waited = [each.waited for each in measured.intake]
+    return {
+        "rowsPerSecond": spread(each.rows_per_second for each in steady),
+        "trainerCpuShare": spread(each.trainer_cpu_seconds / each.seconds for each in steady),
+        "waitedForPiecesSeconds": spread(each.production for each in waited),
+        "waitedForTransferSeconds": spread(each.transfer for each in waited),
+        "slower": SLOWER,
+        "readerRowsPerSecond": rounded(measured.reader_rows_per_second),
+    }
+
+
+def _cell(measured: Measured, units: str, nodes: int) -> Document:
+    passes, unit_rows = measured.passes[units, nodes], measured.unit_rows[units]
+    steady = [each.steady for each in passes]
+    fewest = [each.steady for each in measured.passes[units, measured.settings.nodes[0]]]
+    rates = [each.rows_per_second for each in steady]
+    costs = [each.cpu_seconds_per_row for each in steady]
+    pool = [each.pool_cpu_seconds / each.rows for each in steady]
+    return {
+        "units": units,
+        "unitRows": unit_rows,
+        "unitSeconds": rounded(unit_rows / measured.reader_rows_per_second),
+        "nodes": nodes,
+        "rowsPerSecond": spread(rates),
+        **_ratio("rate_ratio", rates, [measured.reader_rows_per_second * nodes] * len(rates)),
+        "cpuSecondsPerMillionRows": spread(seconds * _MILLION for seconds in costs),
+        "poolCpuSecondsPerMillionRows": spread(seconds * _MILLION for seconds in pool),
+        **_ratio("cpu_ratio", costs, [each.cpu_seconds_per_row for each in fewest]),
+        "bytes": passes[0].num_bytes,
+        "checksum": passes[0].checksum,
+    }
+
+
+def _ratio(name: str, mine: Sequence[float], others: Sequence[float]) -> Document:
+    found = pair_ratios(mine, others)
+    values = {"median": found.median, "low": found.low, "high": found.high}
+    return {f"{name}_{key}": None if v is None else rounded(v) for key, v in values.items()}
+
+
+def _elastic(measured: Measured, units: str) -> Document:
+    found, stages = measured.elastic[units], measured.settings.stages
+    return {
+        "units": units,
+        "nodes": [stages.first, stages.most, stages.last],
+        "drained": stages.num_drained,
+        "killed": stages.most - stages.last - stages.num_drained,
+        "waitedSeconds": spread(found.waited_seconds),
+        "joinedSeconds": [rounded(at) for at in found.joined_seconds],
+        "leftSeconds": rounded(found.left_seconds),
+        "piecesAfterLeaving": found.pieces_after,
+        "rowsBySecond": list(found.rows_by_second),
+        "equalRows": found.disturbed.checksum == found.undisturbed.checksum,
+        "checksum": found.disturbed.checksum,
+    }
+
+
+def _judge(cells: Sequence[Document], elastic: Sequence[Document]) -> Iterator[Document]:
+    for cell in cells:
+        yield _judge_ratio("rate, to n times a reader's", cell, "rate_ratio_low", MIN_RATE_RATIO)
+    most = max(cell["nodes"] for cell in cells)
+    for cell in [cell for cell in cells if cell["nodes"] == most]:
+        name = "CPU a row of trainer and coordinator, to the fewest nodes"
+        yield _judge_ratio(name, cell, "cpu_ratio_high", MAX_CPU_RATIO)
+    for row in elastic:
+        waited = row["waitedSeconds"]
+        yield {
+            "bar": "first piece of a node that joins, s",
+            "units": row["units"],
+            "nodes": row["nodes"][1],
+            "at_most": MAX_WAIT_SECONDS,
+            "measured": waited["median"],
+            "bound": waited["max"],
+            "met": waited["max"] <= MAX_WAIT_SECONDS,
+        }
+
+
+def _judge_ratio(name: str, cell: Document, field: str, bar: float) -> Document:
+    """A bar of at least so much if `field` is a lower bound, of at most so much if an upper."""
+    bound, is_floor = cell[field], field.endswith("_low")
+    return {
+        "bar": name,
+        "units": cell["units"],
+        "nodes": cell["nodes"],
+        "at_least" if is_floor else "at_most": bar,
+        "measured": cell[field.rpartition("_")[0] + "_median"],
+        "bound": bound,
+        "met": None if bound is None else (bound >= bar if is_floor else bound <= bar),
+    }

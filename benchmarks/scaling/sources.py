@@ -1,0 +1,56 @@
+"""What is read: sample data whose row groups are all of one size, each a unit and a piece.
+
+Row groups become units of a plan, units groups of one each, which readers lease. The files are not
+compressed, so that readers, who share the trainer's cores here, have time to sleep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain, count, islice
+from pathlib import Path
+
+from benchmarks.dataloading.workloads import Workload, build_experiment
+from pipeline_runtime.feed.maker import Stream
+from pipeline_runtime.plan import build_plan, plan_groups
+from pipeline_runtime.plan.groups import Group
+from pipeline_runtime.sample_data import write_sample_data
+from pipeline_runtime.sample_data.options import SampleDataOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A stream of pieces of `stream.piece_rows` rows; `units` names it, and is its role."""
+
+    units: str
+    stream: Stream
+
+    def groups(self, num_groups: int) -> list[Group]:
+        """So many groups, in the table's order; a table with fewer begins again, an epoch each."""
+        plan, rows = self.stream.plan, self.stream.piece_rows
+        epochs = (
+            plan_groups(
+                plan.scan.units, seed=plan.seed, epoch=e, shuffle=plan.shuffle, piece_rows=rows
+            )
+            for e in count()
+        )
+        return list(islice(chain.from_iterable(epochs), num_groups))
+
+
+def make_source(units: str, data: Path, *, rows: int, unit_rows: int) -> Source:
+    """Write the table where it is not there yet, and plan it with all columns and no steps.
+
+    Args:
+        units: a name for units of this size.
+        data: folder below which tables are kept.
+        rows: of the table; its last unit is smaller if units do not divide them.
+        unit_rows: rows of a row group.
+    """
+    folder = data / f"scaling-{rows}-{unit_rows}"
+    write_sample_data(
+        folder,
+        SampleDataOptions(rows=rows, rows_per_group=unit_rows, days=1, compression="none"),
+    )
+    workload = Workload(level="none", root=str(folder))
+    plan = build_plan(build_experiment(workload), workload.root).training
+    return Source(units=units, stream=Stream(plan=plan, piece_rows=unit_rows))

@@ -1,0 +1,161 @@
+"""What the benchmark of data-worker nodes makes of pieces that arrive, and of its passes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.scaling.command import build_settings, parse_options, write_results
+from benchmarks.scaling.elastic import Elastic, Stages, count_by_second, first_arrivals
+from benchmarks.scaling.passes import Arrival, Meter, Pass, Steady
+from benchmarks.scaling.readers import rest_seconds
+from benchmarks.scaling.results import Document, build_results
+from benchmarks.scaling.schedule import (
+    NORMAL,
+    Measured,
+    Settings,
+    count_groups,
+    order_nodes,
+    small_unit_rows,
+)
+from pipeline_runtime.feed.base import Waited
+
+READER_RATE = 100.0
+ENVIRONMENT = {
+    "command": "python -m benchmarks.scaling",
+    "commit": "abc",
+    "finishedAt": "2026-01-01T00:00Z",
+    "minutes": 1.0,
+    "machine": {"processor": "P", "cores": 2, "memoryGiB": 4, "system": "S"},
+    "versions": {"python": "3"},
+    "loadAverage": [0.0, 0.0],
+}
+
+
+def make_pass(rate: float, *, cpu: float = 1.0, rows: int = 1000) -> Pass:
+    steady = Steady(
+        rows=rows, seconds=rows / rate, trainer_cpu_seconds=cpu, pool_cpu_seconds=cpu / 10
+    )
+    checksum = {"rows": rows, "sum": "a", "sumOfSquares": "b"}
+    return Pass(steady=steady, num_bytes=8 * rows, checksum=checksum, waited=Waited())
+
+
+def make_settings(*options: str) -> Settings:
+    return build_settings(parse_options(options))
+
+
+def make_results(
+    *options: str, share: float = 1.0, cpu: float = 1.0, waited: float = 1.0
+) -> Document:
+    """Readers that bring so large a share of their rate; with more nodes a row costs `cpu`."""
+    settings = make_settings(*options)
+    measured = Measured(
+        settings=settings,
+        intake=[make_pass(12 * READER_RATE)] * settings.rounds,
+        reader_rows_per_second=READER_RATE,
+        unit_rows={NORMAL: 100},
+    )
+    for nodes in settings.nodes:
+        found = make_pass(nodes * READER_RATE * share, cpu=cpu if nodes > 1 else 1.0)
+        measured.passes[NORMAL, nodes] = [found] * settings.rounds
+    measured.elastic[NORMAL] = Elastic(
+        joined_seconds=(1.0, 2.0),
+        waited_seconds=(0.5, waited),
+        left_seconds=9.0,
+        pieces_after=3,
+        rows_by_second=(100, 200, 50),
+        disturbed=make_pass(READER_RATE),
+        undisturbed=make_pass(READER_RATE),
+    )
+    return build_results(measured, ENVIRONMENT)
+
+
+def met(results: Document, bar: str) -> list[bool | None]:
+    return [row["met"] for row in results["bars"] if row["bar"].startswith(bar)]
+
+
+@pytest.mark.parametrize(
+    ("spent", "rest"),
+    [
+        pytest.param(0.5, 1.5, id="what the work left"),
+        pytest.param(2.0, 0.0, id="nothing is left"),  # boundary
+        pytest.param(9.0, 0.0, id="the work took longer"),
+    ],
+)
+def test_a_slow_reader_sleeps_what_its_work_left(spent: float, rest: float) -> None:
+    assert rest_seconds(200, READER_RATE, spent) == rest
+
+
+def test_the_steady_part_is_between_every_readers_first_and_last_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = iter([0.0, 1.0, 10.0, 11.0, 20.0, 21.0])
+    cpu = iter([(5.0, 1.0), (7.0, 1.5)])
+    meter = Meter(look=lambda: next(cpu), skipped=2, num_pieces=6)
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+    for index in range(6):
+        meter.add(f"node-{index % 2}", rows=10)
+    steady = meter.steady()
+    assert (steady.rows, steady.seconds) == (20, 10.0)
+    assert (steady.trainer_cpu_seconds, steady.pool_cpu_seconds) == (2.0, 0.5)
+    assert (steady.rows_per_second, steady.cpu_seconds_per_row) == (2.0, 0.125)
+
+
+def test_arrivals_are_counted_by_node_and_by_second() -> None:
+    arrivals = [Arrival(at=at, node=node, rows=5) for at, node in ((1, "a"), (1.9, "b"), (3, "a"))]
+    assert first_arrivals(arrivals) == {"a": 1, "b": 1.9}
+    assert count_by_second(arrivals, 1.0) == (10, 0, 5)
+
+
+def test_rounds_go_down_and_up() -> None:
+    assert [order_nodes((1, 2, 4), index) for index in (0, 1)] == [[4, 2, 1], [1, 2, 4]]
+
+
+def test_a_pass_is_as_long_as_asked_and_has_a_few_pieces_of_each_reader() -> None:
+    assert count_groups(8, seconds=20.0, unit_seconds=1.5) == 8 * (14 + 2)
+    assert count_groups(8, seconds=1.0, unit_seconds=1.5) == 8 * (4 + 2)
+    assert small_unit_rows(12_345.0) == 620  # 617.25 to two digits
+
+
+def test_half_of_the_nodes_that_leave_are_drained_the_others_killed() -> None:
+    assert [Stages(first=4, most=8, last=last).num_drained for last in (3, 4, 7)] == [3, 2, 1]
+
+
+def test_bars_are_met_by_bounds() -> None:
+    good = make_results(share=0.95, cpu=1.05)
+    assert met(good, "rate") == [True] * 4
+    assert met(good, "CPU") == [True]
+    assert met(good, "first piece") == [True]
+    bad = make_results(share=0.85, cpu=1.2, waited=6.0)
+    assert met(bad, "rate") == [False] * 4
+    assert met(bad, "CPU") == [False]
+    assert met(bad, "first piece") == [False]
+
+
+def test_nothing_is_known_of_the_bounds_of_one_round() -> None:
+    results = make_results("--rounds", "1")
+    assert met(results, "rate") == [None] * 4
+    assert results["indicative"] == ["1 rounds of 5"]
+
+
+def test_a_smaller_run_is_indicative() -> None:
+    assert make_results()["indicative"] == []
+    small = make_results("--nodes", "1,2", "--seconds", "5")["indicative"]
+    assert small == ["data nodes (1, 2) of (1, 2, 4, 8)", "5 s a pass of 20"]
+
+
+@pytest.mark.parametrize("stages", ["4,8", "8,4,3", "4,8,8"])
+def test_stages_that_do_not_grow_and_shrink_are_refused(stages: str) -> None:
+    with pytest.raises(SystemExit):
+        parse_options(["--stages", stages])
+
+
+def test_equal_results_give_equal_files(tmp_path: Path) -> None:
+    results = make_results()
+    text = write_results(results, tmp_path / "a")
+    write_results(results, tmp_path / "b")
+    for name in ("scaling.json", "scaling.md", "scaling.svg"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert json.loads((tmp_path / "a" / "scaling.json").read_text()) == results
+    assert "| rate, to n times a reader's | normal | 8 | ≥ 0.9 | 1 | 1 | yes |" in text
+    assert "4 → 8 → 3 nodes, 3 drained and 2 killed: first pieces" in text
