@@ -74,11 +74,14 @@ def run_elastic(
         disturbed = run_pass(readers, source, groups, meter)
         joined, left = directing.result()
     first = first_arrivals(meter.arrivals)
+    pieces_after = sum(each.at > left for each in meter.arrivals)
+    if not pieces_after:
+        raise BenchmarkError("nodes left too late for the pass: take more --seconds")
     return Elastic(
         joined_seconds=tuple(at - started for at in joined.values()),
         waited_seconds=tuple(first[node] - at for node, at in joined.items()),
         left_seconds=left - started,
-        pieces_after=sum(each.at > left for each in meter.arrivals),
+        pieces_after=pieces_after,
         rows_by_second=count_by_second(meter.arrivals, started),
         disturbed=disturbed,
         undisturbed=undisturbed,

@@ -2,8 +2,8 @@
 
 A rank's own path: `ReaderFeed` leases groups to the pool's readers and takes their pieces out of
 the object store, `BatchStream` cuts batches, `to_batch` makes tensors that may be written to. A
-pass is measured in its steady part, which leaves out as many pieces at either end as there are
-readers: those that come while they start, and while some have nothing left.
+pass is measured in its steady part, which leaves out two pieces of each reader at either end: those
+that come while they start, and while some have nothing left.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def start_meter(readers: Readers, groups: Sequence[Group], num_readers: int) -> 
     def look() -> tuple[float, float]:
         return time.process_time(), tree_cpu_seconds(readers.pid) or 0.0
 
-    return Meter(look=look, skipped=num_readers, num_pieces=len(groups))
+    return Meter(look=look, skipped=2 * num_readers, num_pieces=len(groups))
 
 
 def run_pass(readers: Readers, source: Source, groups: Sequence[Group], meter: Meter) -> Pass:

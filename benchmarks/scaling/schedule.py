@@ -1,6 +1,6 @@
 """What is measured, in which order.
 
-    intake   all nodes, readers not slowed: what the trainer takes; a reader's rate is its twelfth
+    intake   readers not slowed: what the trainer takes; a slowed reader's rate is its twelfth
     rounds   the number of nodes goes down, up, down, …; at each, units of both sizes
     elastic  nodes join and leave during a pass, with units of both sizes
 
@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.dataloading.errors import DisagreementError
+from benchmarks.dataloading.machine import num_cores
 from benchmarks.scaling.cluster import Cluster, open_cluster
 from benchmarks.scaling.elastic import Elastic, Stages, run_elastic
 from benchmarks.scaling.passes import Pass, run_pass, start_meter
-from benchmarks.scaling.readers import Readers, open_readers, slowed
+from benchmarks.scaling.readers import Readers, open_readers
+from benchmarks.scaling.slow_readers import slowed
 from benchmarks.scaling.sources import Source, make_source
 from pipeline_runtime.feed.actor_readers import Reader
 from pipeline_runtime.plan.groups import Group
@@ -109,21 +111,22 @@ def order_nodes(nodes: Sequence[int], index: int) -> list[int]:
 
 
 def count_groups(num_nodes: int, seconds: float, unit_seconds: float) -> int:
-    """Groups of a pass with so many seconds in its steady part, and two a reader around it."""
-    return num_nodes * (max(_MIN_CYCLES, math.ceil(seconds / unit_seconds)) + 2)
+    """Groups of a pass with so many seconds in its steady part, and four a reader around it."""
+    return num_nodes * (max(_MIN_CYCLES, math.ceil(seconds / unit_seconds)) + 4)
 
 
 def _measure_intake(cluster: Cluster, source: Source, settings: Settings) -> list[Pass]:
-    """Passes with all nodes, after one that warms up."""
-    most = settings.nodes[-1]
-    cluster.resize(most)
-    groups = source.groups(max(most * (_MIN_CYCLES + 2), settings.rows // NORMAL_ROWS))
+    """Passes after one that warms up, with a node a core: more would take turns."""
+    num_nodes = min(settings.nodes[-1], num_cores())
+    cluster.resize(num_nodes)
+    groups = source.groups(max(num_nodes * (_MIN_CYCLES + 4), settings.rows // NORMAL_ROWS))
     with open_readers([source], Reader) as readers:
-        readers.wait_for(most)
+        readers.wait_for(num_nodes)
         passes: list[Pass] = []
         for _ in range(1 + settings.rounds):
-            passes.append(run_pass(readers, source, groups, start_meter(readers, groups, most)))
-            _report("intake", passes)
+            meter = start_meter(readers, groups, num_nodes)
+            passes.append(run_pass(readers, source, groups, meter))
+            _report(f"intake of {num_nodes} nodes", passes)
     return passes[1:]
 
 

@@ -8,7 +8,6 @@ import pytest
 from benchmarks.scaling.command import build_settings, parse_options, write_results
 from benchmarks.scaling.elastic import Elastic, Stages, count_by_second, first_arrivals
 from benchmarks.scaling.passes import Arrival, Meter, Pass, Steady
-from benchmarks.scaling.readers import rest_seconds
 from benchmarks.scaling.results import Document, build_results
 from benchmarks.scaling.schedule import (
     NORMAL,
@@ -18,6 +17,7 @@ from benchmarks.scaling.schedule import (
     order_nodes,
     small_unit_rows,
 )
+from benchmarks.scaling.slow_readers import rest_seconds
 from pipeline_runtime.feed.base import Waited
 
 READER_RATE = 100.0
@@ -112,8 +112,8 @@ def test_rounds_go_down_and_up() -> None:
 
 
 def test_a_pass_is_as_long_as_asked_and_has_a_few_pieces_of_each_reader() -> None:
-    assert count_groups(8, seconds=20.0, unit_seconds=1.5) == 8 * (14 + 2)
-    assert count_groups(8, seconds=1.0, unit_seconds=1.5) == 8 * (4 + 2)
+    assert count_groups(8, seconds=20.0, unit_seconds=1.5) == 8 * (14 + 4)
+    assert count_groups(8, seconds=1.0, unit_seconds=1.5) == 8 * (4 + 4)
     assert small_unit_rows(12_345.0) == 620  # 617.25 to two digits
 
 
