@@ -1,11 +1,13 @@
 """Nodes join and leave while a pass runs: how soon do they deliver, and is any row lost or doubled?
 
-A thread directs: it starts nodes once the pass is under way, notes when Ray knows them, and later
+A thread directs: once the pass is under way it starts nodes one after another, since those that
+start at once would take each other's cores on one machine, and notes when Ray knows each; later it
 drains some nodes and kills others. The pass itself is the trainer's, in the main thread.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +25,6 @@ from pipeline_runtime.plan.groups import Group
 _JOIN_FROM: Final = 0.1
 _LEAVE_FROM: Final = 0.6
 _LOOK_SECONDS = 0.05
-_PATIENCE_SECONDS = 300.0  # a pass that is this late hangs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +69,13 @@ def run_elastic(
     cluster.resize(stages.first)
     readers.wait_for(stages.first)
     meter = start_meter(readers, groups, stages.most)
-    started = time.perf_counter()
+    ended, started = threading.Event(), time.perf_counter()
     with ThreadPoolExecutor(1, "director") as beside:
-        directing = beside.submit(_direct, cluster, meter, stages)
-        disturbed = run_pass(readers, source, groups, meter)
+        directing = beside.submit(_direct, cluster, meter, stages, ended)
+        try:
+            disturbed = run_pass(readers, source, groups, meter)
+        finally:
+            ended.set()
         joined, left = directing.result()
     first = first_arrivals(meter.arrivals)
     pieces_after = sum(each.at > left for each in meter.arrivals)
@@ -88,12 +92,16 @@ def run_elastic(
     )
 
 
-def _direct(cluster: Cluster, meter: Meter, stages: Stages) -> tuple[dict[str, float], float]:
+def _direct(
+    cluster: Cluster, meter: Meter, stages: Stages, ended: threading.Event
+) -> tuple[dict[str, float], float]:
     """When each node that joined was known, by its id, and when the last had left."""
-    _wait_until(meter, lambda: len(meter.arrivals) >= _JOIN_FROM * meter.num_pieces)
-    joined = cluster.wait_for(cluster.add(stages.most - stages.first))
-    _wait_until(meter, lambda: joined.keys() <= first_arrivals(meter.arrivals).keys())
-    _wait_until(meter, lambda: len(meter.arrivals) >= _LEAVE_FROM * meter.num_pieces)
+    _wait_until(ended, lambda: len(meter.arrivals) >= _JOIN_FROM * meter.num_pieces)
+    joined: dict[str, float] = {}
+    for _ in range(stages.most - stages.first):
+        joined.update(cluster.wait_for(cluster.add(1)))
+        _wait_until(ended, lambda: joined.keys() <= first_arrivals(meter.arrivals).keys())
+    _wait_until(ended, lambda: len(meter.arrivals) >= _LEAVE_FROM * meter.num_pieces)
     leaving = cluster.nodes[: stages.most - stages.last]
     for node in leaving[: stages.num_drained]:
         cluster.drain(node)
@@ -102,12 +110,10 @@ def _direct(cluster: Cluster, meter: Meter, stages: Stages) -> tuple[dict[str, f
     return joined, time.perf_counter()
 
 
-def _wait_until(meter: Meter, is_there: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+def _wait_until(ended: threading.Event, is_there: Callable[[], bool]) -> None:
     while not is_there():
-        if len(meter.arrivals) == meter.num_pieces or time.monotonic() > deadline:
+        if ended.wait(_LOOK_SECONDS):
             raise BenchmarkError("nodes joined too late for the pass: take more --seconds")
-        time.sleep(_LOOK_SECONDS)
 
 
 def first_arrivals(arrivals: Sequence[Arrival]) -> dict[str, float]:

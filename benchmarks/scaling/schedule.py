@@ -142,8 +142,8 @@ def _measure_elastic(
     cluster: Cluster, readers: Readers, source: Source, measured: Measured
 ) -> None:
     stages = measured.settings.stages
-    # Each number of nodes for as many seconds.
-    groups = _groups(source, stages.first + stages.most + stages.last, measured)
+    # Each number of nodes for twice as many seconds: nodes take some to start.
+    groups = _groups(source, 2 * (stages.first + stages.most + stages.last), measured)
     found = run_elastic(cluster, readers, source, groups, stages)
     measured.elastic[source.units] = found
     _report(f"elastic, {source.units} units", [found.undisturbed, found.disturbed])
