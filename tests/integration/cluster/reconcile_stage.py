@@ -142,6 +142,29 @@ def log_in(kubectl: Kubectl) -> dict[str, str]:
 
 
 @asynccontextmanager
+async def all_closed() -> AsyncIterator[None]:
+    """Ends once all sockets that were opened meanwhile are closed.
+
+    A client that is closed says so to the server, by TLS, and closes its sockets when that has
+    answered, for which the loop has to run (aiohttp docs, graceful shutdown).
+    """
+    before = count_sockets()
+    yield
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while count_sockets() > before:
+            await asyncio.sleep(POLL_SECONDS / 10)
+
+
+def count_sockets() -> int:
+    """Of this process (proc(5))."""
+    found = 0
+    for file in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            found += str(file.readlink()).startswith("socket:")
+    return found
+
+
+@asynccontextmanager
 async def stage_of(box: Box, namespace: str, *, address: str = "") -> AsyncIterator[Stage]:
     """A stage.
 
@@ -152,6 +175,7 @@ async def stage_of(box: Box, namespace: str, *, address: str = "") -> AsyncItera
     configuration = Configuration()
     await config.load_kube_config(str(box.kubeconfig), client_configuration=configuration)
     async with (
+        all_closed(),
         ApiClient(configuration) as client,
         aiohttp.ClientSession() as session,
         StandInRay(token="", host=address or LOOPBACK) as ray,
