@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import multiprocessing
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -31,16 +29,11 @@ from typing import Any, Final
 import matplotlib
 import torch
 from matplotlib.figure import Figure
-from pyarrow import fs as pafs
 
+from benchmarks import records
+from benchmarks.dataloading.bars import MAX_LOAD
 from benchmarks.dataloading.comparisons import rounded
 from benchmarks.dataloading.epochs import find_steady
-from benchmarks.dataloading.machine import (
-    describe_commit,
-    describe_machine,
-    describe_versions,
-    load_average,
-)
 from benchmarks.dataloading.ratios import pair_ratios
 from benchmarks.dataloading.results import spread
 from benchmarks.dataloading.tables import make_table
@@ -53,14 +46,13 @@ from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.feed.thread_readers import ThreadReaders
 from pipeline_runtime.plan import build_plan, plan_groups, rows_per_piece
 from pipeline_runtime.plan.model import StreamPlan
-from pipeline_runtime.sources import Location
-from pipeline_runtime.training.checkpoint import CheckpointStore
-from pipeline_runtime.training.context import RunIdentity, TrainContext, Wiring
+from pipeline_runtime.profiling.replay import wire_alone
+from pipeline_runtime.training.context import TrainContext
 from pipeline_runtime.training.position import Position
 from pipeline_runtime.training.ranking import train_loop
 from pipeline_runtime.training.stream import BatchStream, Cutting, agree_alone
 
-Document = dict[str, Any]
+Document = records.Document
 NAME: Final = "overlap"
 LEVELS: Final = ("none", "heavy")
 MODEL, FEED, BOTH = "model", "feed", "both"
@@ -98,7 +90,7 @@ class Session(TrainContext):
     """A context that notes when batches were asked for; its thread ends on the trainer's core."""
 
     def __init__(self, spec: Training, plan: StreamPlan, cores: tuple[int, int]) -> None:
-        wiring = _build_wiring(spec, plan)
+        wiring = wire_alone(_open_stream(spec, plan))
         super().__init__(spec, plan.output_schema, torch.device("cpu"), wiring)
         wiring.training.agree = agree_alone  # no checkpoint falls due
         self.frozen: Sequence[Batch] = ()
@@ -130,17 +122,8 @@ class Session(TrainContext):
         return steady.rows / steady.seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Nowhere(CheckpointStore):
-    def save(self, state: dict[str, Any], header: dict[str, Any]) -> str:
-        return self.location.uri
-
-    def remove_old(self, newest: str) -> None:
-        """There is none."""
-
-
-def _build_wiring(spec: Training, plan: StreamPlan) -> Wiring:
-    """What `training.worker` builds for the only rank of a machine, without Ray around it."""
+def _open_stream(spec: Training, plan: StreamPlan) -> BatchStream:
+    """What `training.worker` opens for the only rank of a machine."""
     units = plan.scan.units
     piece_rows = rows_per_piece(units, plan.shuffle, plan.max_rows_per_block)
     groups = plan_groups(
@@ -149,28 +132,16 @@ def _build_wiring(spec: Training, plan: StreamPlan) -> Wiring:
     stream = Stream(plan=plan, piece_rows=piece_rows)
     waited = Waited()
     readers = ThreadReaders(streams={"training": stream}, ranks_here=1)
-    return Wiring(
-        training=BatchStream(
-            pieces=_open_later(readers, groups, waited),
-            groups=groups,
-            cutting=Cutting(
-                batch_size=spec.batch_size,
-                last_batch=spec.last_batch,
-                weight_column=spec.weight_column,
-            ),
-            position=Position(),
-            waited=waited,
+    return BatchStream(
+        pieces=_open_later(readers, groups, waited),
+        groups=groups,
+        cutting=Cutting(
+            batch_size=spec.batch_size,
+            last_batch=spec.last_batch,
+            weight_column=spec.weight_column,
         ),
-        open_evaluation=None,
-        store=_Nowhere(
-            location=Location(uri="nowhere:", filesystem=pafs.LocalFileSystem(), path="")
-        ),
-        identity=RunIdentity(run_hash="", run_config={}, preserve_order=False, data_digest=""),
-        step_names=(),
-        resume=None,
-        warn=lambda message: None,
-        evaluated=lambda evaluation: None,
-        stop_event=threading.Event(),
+        position=Position(),
+        waited=waited,
     )
 
 
@@ -268,6 +239,7 @@ def _describe(target: float, model: Document, rates: Mapping[str, Sequence[float
 
 def build_markdown(results: Document) -> str:
     """The page."""
+    why = results["indicative"]
     lines = [
         "# Training while loading",
         "",
@@ -277,6 +249,7 @@ def build_markdown(results: Document) -> str:
         f"{results['rows']:,} input rows, {results['rounds']} interleaved rounds, "
         f"{results['machine']['processor']}, {results['machine']['cores']} cores.",
         "",
+        *([f"**Indicative, no measurement of bars: {'; '.join(why)}.**", ""] if why else []),
         "| work | S/F wanted | S/F | F, thousand rows/s | S | both | of min(F, S) | asked | met |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
@@ -342,7 +315,7 @@ def main() -> int:
     if len(cores) < 2:
         print("error: the trainer and the data need a core each, got one", file=sys.stderr)
         return 1
-    load = load_average()
+    beginning = records.Beginning()
     root = make_table(options.data, options.rows).roots["flat"]
     keep_freed_memory()  # as `lastmile` does: read as a process loads Arrow, so in another one
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
@@ -355,22 +328,30 @@ def main() -> int:
     results = {
         "version": 1,
         "benchmark": NAME,
-        "command": " ".join(["python -m benchmarks.overlap", *sys.argv[1:]]),
-        "commit": describe_commit(),
-        "machine": describe_machine(),
-        "versions": describe_versions(),
-        "loadAverage": [load, load_average()],
+        "indicative": _explain_indicative(options, beginning.load),
+        **beginning.describe(NAME, sys.argv[1:]),
         "rows": options.rows,
         "rounds": options.rounds,
         "levels": levels,
     }
-    options.output.mkdir(parents=True, exist_ok=True)
-    text = build_markdown(results)
-    (options.output / f"{NAME}.json").write_text(json.dumps(results, indent=1) + "\n")
-    (options.output / f"{NAME}.md").write_text(text)
-    draw(results, options.output / f"{NAME}.svg")
-    print(text)
+    print(
+        records.write_results(
+            NAME, results, options.output, build_markdown=build_markdown, draw=draw
+        )
+    )
     return 0
+
+
+def _explain_indicative(options: argparse.Namespace, load: float) -> list[str]:
+    """Why no bar can be said to be met or missed; nothing if one can."""
+    reasons = []
+    if options.rows < DEFAULT_ROWS:
+        reasons.append(f"{options.rows:,} rows of {DEFAULT_ROWS:,}")
+    if options.rounds < DEFAULT_ROUNDS:
+        reasons.append(f"{options.rounds} rounds of {DEFAULT_ROUNDS}")
+    if load > MAX_LOAD:
+        reasons.append(f"other work ran beside it: load average {load} at the start")
+    return reasons
 
 
 def _say(line: str) -> None:

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from benchmarks import records
 from benchmarks.dataloading import peers
 from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.dataloading.figure import draw
 from benchmarks.dataloading.hosts import all_hosts
-from benchmarks.dataloading.machine import (
-    describe_commit,
-    describe_machine,
-    describe_versions,
-    load_average,
-)
 from benchmarks.dataloading.merging import merge_results
 from benchmarks.dataloading.options import build_settings, parse_options
 from benchmarks.dataloading.report import build_markdown
@@ -39,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = build_settings(options)
         for name, reason in peers.describe_absent(settings.loaders).items():
             print(f"skipped: {name}: {reason}", file=sys.stderr)
-        results = _run(settings, " ".join(["python -m benchmarks.dataloading", *arguments]))
+        results = _run(settings, arguments)
     except BenchmarkError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -68,29 +60,17 @@ def _read_results(folder: Path) -> Document | None:
     return found
 
 
-def _run(settings: Settings, command: str) -> Document:
-    started, load = time.monotonic(), load_average()
+def _run(settings: Settings, arguments: Sequence[str]) -> Document:
+    beginning = records.Beginning()
     with all_hosts() as hosts:
         measured = run_schedule(settings, hosts)
         ray_seconds = hosts.ray_start_seconds
-    environment: dict[str, Any] = {
-        "command": command,
-        "commit": describe_commit(),
-        "finishedAt": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"),
-        "minutes": round((time.monotonic() - started) / 60, 1),
-        "machine": describe_machine(),
-        "versions": describe_versions() | peers.describe_versions(settings.loaders),
-        "loadAverage": [load, load_average()],
-        "rayStartSeconds": None if ray_seconds is None else round(ray_seconds, 2),
-    }
+    environment = beginning.describe(NAME, arguments)
+    environment["versions"] |= peers.describe_versions(settings.loaders)
+    environment["rayStartSeconds"] = None if ray_seconds is None else round(ray_seconds, 2)
     return build_results(measured, environment)
 
 
 def write_results(results: Document, folder: Path) -> str:
     """Write the JSON, the table and the picture; the table's text."""
-    folder.mkdir(parents=True, exist_ok=True)
-    text = build_markdown(results)
-    (folder / f"{NAME}.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-    (folder / f"{NAME}.md").write_text(text)
-    draw(results, folder / f"{NAME}.svg")
-    return text
+    return records.write_results(NAME, results, folder, build_markdown=build_markdown, draw=draw)

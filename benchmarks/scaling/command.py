@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from benchmarks import records
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.dataloading.machine import (
-    describe_commit,
-    describe_machine,
-    describe_versions,
-    load_average,
-)
 from benchmarks.scaling.elastic import Stages
 from benchmarks.scaling.figure import draw
 from benchmarks.scaling.report import build_markdown
@@ -31,6 +22,7 @@ from benchmarks.scaling.results import (
     build_results,
 )
 from benchmarks.scaling.schedule import Settings, run_schedule
+from pipeline_runtime.allocator import keep_freed_memory
 
 NAME = "scaling"
 DEFAULT_ROWS = 524_288  # 32 normal units, a gigabyte; passes that need more begin again
@@ -41,21 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parse_options(arguments)
     torch.set_num_threads(1)
-    started, load = time.monotonic(), load_average()
+    beginning = records.Beginning()
+    keep_freed_memory()  # as `lastmile` does, for the readers' nodes
     try:
         measured = run_schedule(build_settings(options))
     except BenchmarkError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    environment: dict[str, Any] = {
-        "command": " ".join([f"python -m benchmarks.{NAME}", *arguments]),
-        "commit": describe_commit(),
-        "finishedAt": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"),
-        "minutes": round((time.monotonic() - started) / 60, 1),
-        "machine": describe_machine(),
-        "versions": describe_versions(),
-        "loadAverage": [load, load_average()],
-    }
+    environment = beginning.describe(NAME, arguments)
     print(write_results(build_results(measured, environment), options.output))
     return 0
 
@@ -103,9 +88,4 @@ def build_settings(options: argparse.Namespace) -> Settings:
 
 def write_results(results: Document, folder: Path) -> str:
     """Write the JSON, the table and the picture; the table's text."""
-    folder.mkdir(parents=True, exist_ok=True)
-    text = build_markdown(results)
-    (folder / f"{NAME}.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-    (folder / f"{NAME}.md").write_text(text)
-    draw(results, folder / f"{NAME}.svg")
-    return text
+    return records.write_results(NAME, results, folder, build_markdown=build_markdown, draw=draw)

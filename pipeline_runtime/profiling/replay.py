@@ -82,7 +82,11 @@ class ReplayContext(TrainContext):
         stock: Stock,
         seconds: float,
     ) -> None:
-        wiring = _build_wiring(spec, stock)
+        wiring = wire_alone(
+            _open_stream(spec, stock),
+            request_columns=stock.request_columns,
+            prefetch=stock.prefetch,
+        )
         super().__init__(spec, schema, device, wiring)
         wiring.training.agree = agree_alone  # no checkpoint falls due
         self.blocks: list[Block] = []
@@ -167,7 +171,7 @@ class ReplayContext(TrainContext):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NoStore(CheckpointStore):
-    """Where a profile's checkpoints go: what a loop saves at its end is let go."""
+    """Where checkpoints go that nobody resumes: what a loop saves at its end is let go."""
 
     def save(self, state: dict[str, Any], header: dict[str, Any]) -> str:
         return self.location.uri
@@ -176,22 +180,19 @@ class _NoStore(CheckpointStore):
         """There is none."""
 
 
-def _build_wiring(spec: Training, stock: Stock) -> Wiring:
+def wire_alone(
+    training: BatchStream, *, request_columns: tuple[str, ...] = (), prefetch: bool = True
+) -> Wiring:
+    """What a context of one rank is built on that trains and does nothing else.
+
+    Args:
+        training: where its batches come from.
+        request_columns: that batches carry once a request.
+        prefetch: `pipelineOptions.prefetch`.
+    """
     nowhere = Location(uri="nowhere:", filesystem=pafs.LocalFileSystem(), path="")
-    # A group that never comes, so that the epoch has no end.
-    endless = Group(epoch=0, index=-1, units=())
     return Wiring(
-        training=BatchStream(
-            pieces=_repeat(stock.pieces),
-            groups=[endless],
-            cutting=Cutting(
-                batch_size=stock.batch_rows,
-                last_batch=spec.last_batch,
-                weight_column=spec.weight_column,
-            ),
-            position=Position(),
-            waited=Waited(),
-        ),
+        training=training,
         open_evaluation=None,
         store=_NoStore(location=nowhere),
         identity=RunIdentity(run_hash="", run_config={}, preserve_order=False, data_digest=""),
@@ -200,8 +201,23 @@ def _build_wiring(spec: Training, stock: Stock) -> Wiring:
         warn=lambda message: None,
         evaluated=lambda evaluation: None,
         stop_event=threading.Event(),
-        request_columns=stock.request_columns,
-        prefetch=stock.prefetch,
+        request_columns=request_columns,
+        prefetch=prefetch,
+    )
+
+
+def _open_stream(spec: Training, stock: Stock) -> BatchStream:
+    """Batches cut from the stock's pieces, without end."""
+    return BatchStream(
+        pieces=_repeat(stock.pieces),
+        groups=[Group(epoch=0, index=-1, units=())],  # which never comes
+        cutting=Cutting(
+            batch_size=stock.batch_rows,
+            last_batch=spec.last_batch,
+            weight_column=spec.weight_column,
+        ),
+        position=Position(),
+        waited=Waited(),
     )
 
 

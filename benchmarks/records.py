@@ -1,0 +1,57 @@
+"""What a benchmark leaves: how it was run, and its results as JSON, as a page and as a picture."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.dataloading.machine import (
+    describe_commit,
+    describe_machine,
+    describe_versions,
+    load_average,
+)
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """When a benchmark began, by `time.monotonic`, and the one-minute load average just then."""
+
+    at: float = field(default_factory=time.monotonic)
+    load: float = field(default_factory=load_average)
+
+    def describe(self, name: str, arguments: Sequence[str]) -> Document:
+        """The circumstances of `python -m benchmarks.NAME ARGUMENTS`, which ends now."""
+        return {
+            "command": " ".join([f"python -m benchmarks.{name}", *arguments]),
+            "commit": describe_commit(),
+            "finishedAt": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"),
+            "minutes": round((time.monotonic() - self.at) / 60, 1),
+            "machine": describe_machine(),
+            "versions": describe_versions(),
+            "loadAverage": [self.load, load_average()],
+        }
+
+
+def write_results(
+    name: str,
+    results: Document,
+    folder: Path,
+    *,
+    build_markdown: Callable[[Document], str],
+    draw: Callable[[Document, Path], None],
+) -> str:
+    """Write NAME.json, .md and .svg into a folder, which is made; returns the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = build_markdown(results)
+    (folder / f"{name}.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    (folder / f"{name}.md").write_text(text)
+    draw(results, folder / f"{name}.svg")
+    return text
