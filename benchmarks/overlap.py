@@ -289,12 +289,15 @@ def draw(results: Document, path: Path) -> None:
                     [s - (p["ratio_low"] or s) for s, p in zip(shares, points, strict=True)],
                     [(p["ratio_high"] or s) - s for s, p in zip(shares, points, strict=True)],
                 ],
-                fmt="o-",
+                fmt="o",
                 capsize=2,
                 label=f"{level['work']} work",
             )
         axes.plot(list(BARS), list(BARS.values()), "k_", markersize=14, label="asked")
         axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
+        kind = "indicative: " if results["indicative"] else ""
+        axes.set_title(f"{kind}{results['rows']:,} rows, {results['rounds']} interleaved rounds")
         axes.set_xlabel("S/F: the feed's rate over the model's")
         axes.set_ylabel("rate of both over the slower of them")
         axes.spines[["top", "right"]].set_visible(False)
