@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import itertools
 import json
 import sys
 import time
@@ -32,15 +31,17 @@ import torch
 from benchmarks.dataloading.machine import describe_commit, describe_machine, describe_versions
 from benchmarks.dataloading.results import spread
 from pipeline_runtime import Pipeline
-from pipeline_runtime.batches import REQUEST_INDEX, Batch, to_batch
+from pipeline_runtime.batches import REQUEST_INDEX, Batch
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.batching import Batching, make_ready
 from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.plan import build_plan, plan_groups
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.request_batches import expand
 from pipeline_runtime.sources import open_location, open_parquet
+from pipeline_runtime.training.collating import Collator
 from pipeline_runtime.training.position import Position
 from pipeline_runtime.training.stream import BatchStream, Cutting
 
@@ -190,16 +191,22 @@ def batches_of(plan: StreamPlan) -> Iterator[Batch]:
     groups = plan_groups(
         plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=GROUP_ROWS
     )
+    batching = Batching(
+        batch_size=BATCH_SIZE, weight_column=None, label_column=None, once=plan.request_columns
+    )
     stream = BatchStream(
-        pieces=itertools.chain.from_iterable(read_group(plan, g, GROUP_ROWS) for g in groups),
+        pieces=(
+            make_ready(piece, batching) for g in groups for piece in read_group(plan, g, GROUP_ROWS)
+        ),
         groups=groups,
         cutting=Cutting(batch_size=BATCH_SIZE, last_batch="pad"),
         position=Position(),
         waited=Waited(),
     )
-    for table in stream.epoch_tables(0):
-        if table is not None:
-            yield to_batch(table, weight_column=None, label_column=None)
+    collator = Collator(torch.device("cpu"), weight_column=None, label_column=None, ahead=False)
+    for rows in stream.epoch_rows(0):
+        if rows is not None:
+            yield collator.make(rows, None, stream.waited)
 
 
 def digest(plan: StreamPlan) -> str:

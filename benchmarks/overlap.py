@@ -42,10 +42,10 @@ from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
 from pipeline_runtime.config import Training
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.batching import batching_of
 from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.feed.thread_readers import ThreadReaders
-from pipeline_runtime.plan import build_plan, plan_groups, rows_per_piece
-from pipeline_runtime.plan.model import StreamPlan
+from pipeline_runtime.plan import Plan, build_plan, plan_groups, rows_per_piece
 from pipeline_runtime.profiling.replay import wire_alone
 from pipeline_runtime.training.context import TrainContext
 from pipeline_runtime.training.position import Position
@@ -89,9 +89,9 @@ MODELS: Final = (
 class Session(TrainContext):
     """A context that notes when batches were asked for; its thread ends on the trainer's core."""
 
-    def __init__(self, spec: Training, plan: StreamPlan, cores: tuple[int, int]) -> None:
+    def __init__(self, spec: Training, plan: Plan, cores: tuple[int, int]) -> None:
         wiring = wire_alone(_open_stream(spec, plan))
-        super().__init__(spec, plan.output_schema, torch.device("cpu"), wiring)
+        super().__init__(spec, plan.training.output_schema, torch.device("cpu"), wiring)
         wiring.training.agree = agree_alone  # no checkpoint falls due
         self.frozen: Sequence[Batch] = ()
         self.steps: int | None = None  # of frozen batches; None: as long as there are batches
@@ -122,14 +122,15 @@ class Session(TrainContext):
         return steady.rows / steady.seconds
 
 
-def _open_stream(spec: Training, plan: StreamPlan) -> BatchStream:
+def _open_stream(spec: Training, plan: Plan) -> BatchStream:
     """What `training.worker` opens for the only rank of a machine."""
-    units = plan.scan.units
-    piece_rows = rows_per_piece(units, plan.shuffle, plan.max_rows_per_block)
+    rows = plan.training
+    piece_rows = rows_per_piece(rows.scan.units, rows.shuffle, rows.max_rows_per_block)
     groups = plan_groups(
-        units, seed=plan.seed, epoch=0, shuffle=plan.shuffle, piece_rows=piece_rows
+        rows.scan.units, seed=rows.seed, epoch=0, shuffle=rows.shuffle, piece_rows=piece_rows
     )
-    stream = Stream(plan=plan, piece_rows=piece_rows)
+    batching = batching_of(plan.delivery, rows, spec)
+    stream = Stream(plan=rows, piece_rows=piece_rows, batching=batching)
     waited = Waited()
     readers = ThreadReaders(streams={"training": stream}, ranks_here=1)
     return BatchStream(
@@ -182,7 +183,7 @@ class Bench:
 
     def _open(self, model: Mapping[str, Any]) -> Session:
         experiment = build_experiment(self.workload)
-        plan = build_plan(experiment, self.workload.root).training
+        plan = build_plan(experiment, self.workload.root)
         training = experiment.spec.training.model_copy(update={"config": dict(model)})
         return Session(training, plan, self.cores)
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
+import torch
+
 from benchmarks.dataloading.workloads import BATCH_SIZE, Workload, build_experiment
-from pipeline_runtime.batches import Batch, to_batch
+from pipeline_runtime.batches import Batch
 from pipeline_runtime.feed.base import Feed, Waited
+from pipeline_runtime.feed.batching import batching_of
 from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.feed.thread_readers import ThreadReaders
 from pipeline_runtime.plan import Plan, build_plan, plan_groups, rows_per_piece
 from pipeline_runtime.plan.groups import Group
+from pipeline_runtime.training.collating import Collator
 from pipeline_runtime.training.position import Position
 from pipeline_runtime.training.stream import BatchStream, Cutting
 
@@ -25,7 +29,9 @@ class LastmileLoader:
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
-        self._plan: Plan = build_plan(build_experiment(workload), workload.root)
+        experiment = build_experiment(workload)
+        self._spec = experiment.spec
+        self._plan: Plan = build_plan(experiment, workload.root)
         self._waited = Waited()
         self._position = Position()
 
@@ -43,13 +49,15 @@ class LastmileLoader:
             position=self._position,
             waited=self._waited,
         )
-        for table in stream.epoch_tables(0):
-            assert table is not None  # a single rank has rows at every step
-            yield to_batch(
-                table,
-                weight_column=self._workload.weight_column,
-                label_column=self._workload.label_column,
-            )
+        collator = Collator(
+            torch.device("cpu"),
+            weight_column=self._workload.weight_column,
+            label_column=self._workload.label_column,
+            ahead=self._plan.prefetch,
+        )
+        for rows in stream.epoch_rows(0):
+            assert rows is not None  # a single rank has rows at every step
+            yield collator.make(rows, stream.following(), self._waited)
 
     def _groups(self) -> tuple[list[Group], int]:
         stream = self._plan.training
@@ -63,7 +71,9 @@ class LastmileLoader:
     def _open_feed(self, groups: list[Group], piece_rows: int) -> Feed:
         """The engine that `run.driver` takes: threads, or Ray Data where the manifest asks it."""
         if self._plan.feed.may_be_threads:
-            stream = Stream(plan=self._plan.training, piece_rows=piece_rows)
+            training = self._plan.training
+            batching = batching_of(self._plan.delivery, training, self._spec.training)
+            stream = Stream(plan=training, piece_rows=piece_rows, batching=batching)
             readers = ThreadReaders(streams={"training": stream}, ranks_here=1)
             return readers.open("training", 0, groups, in_order=self._plan.preserve_order)
         # Imported here: where Ray is not needed, no process waits for it.

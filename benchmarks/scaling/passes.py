@@ -13,18 +13,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import ray
+import torch
 from ray.experimental import get_local_object_locations
 
 from benchmarks.dataloading.machine import tree_cpu_seconds
 from benchmarks.dataloading.workloads import BATCH_SIZE
 from benchmarks.scaling.readers import Readers
 from benchmarks.scaling.sources import Source
-from pipeline_runtime.batches import to_batch
 from pipeline_runtime.feed.actor_readers import ActorCrew
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.reader_feed import ReaderFeed
+from pipeline_runtime.feed.wire import Sending
 from pipeline_runtime.plan.groups import Group
+from pipeline_runtime.training.collating import Collator
 from pipeline_runtime.training.position import Position
 from pipeline_runtime.training.stream import BatchStream, Cutting
 
@@ -130,10 +133,11 @@ def run_pass(readers: Readers, source: Source, groups: Sequence[Group], meter: M
         position=position,
         waited=waited,
     )
+    collator = Collator(torch.device("cpu"), weight_column=None, label_column=None, ahead=True)
     for epoch in range(groups[-1].epoch + 1):
-        for table in stream.epoch_tables(epoch):
-            assert table is not None  # a single rank has rows at every step
-            batch = to_batch(table, weight_column=None, label_column=None)
+        for rows in stream.epoch_rows(epoch):
+            assert rows is not None  # a single rank has rows at every step
+            batch = collator.make(rows, stream.following(), waited)
             num_bytes += sum(tensor.nbytes for tensor in batch.values())
     checksum = position.checksum.to_json()
     return Pass(steady=meter.steady(), num_bytes=num_bytes, checksum=checksum, waited=waited)
@@ -143,13 +147,14 @@ class _MeteredCrew(ActorCrew):
     """The pool's readers; what arrives of them is metered."""
 
     def __init__(self, readers: Readers, meter: Meter) -> None:
-        super().__init__(readers.pool, readers.streams)
+        super().__init__(readers.pool, readers.streams, Sending())
         self._meter = meter
+        self._own_node = ray.get_runtime_context().get_node_id()
 
-    def take(self, ticket: Any, waited: Waited) -> Piece:
+    def take(self, ticket: Any, waited: Waited) -> Piece | ReadyPiece:
         """See Crew."""
-        # Before it is taken, only the node that made it has it.
-        nodes = get_local_object_locations([ticket]).get(ticket, {}).get("node_ids", [])
+        known = get_local_object_locations([ticket]).get(ticket, {}).get("node_ids", [])
+        makers = [node for node in known if node != self._own_node]  # it was pulled here too
         piece = super().take(ticket, waited)
-        self._meter.add(nodes[0] if nodes else "", piece.header.num_rows)
+        self._meter.add(makers[0] if makers else "", piece.header.num_rows)
         return piece

@@ -13,16 +13,16 @@ import pyarrow as pa
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.actor_readers import Reader
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.pieces import unpack
+from pipeline_runtime.feed.wire import Wire, unpack
 
 
 def slowed(rows_per_second: float) -> type[Reader]:
     """Readers that take a piece's rows / `rows_per_second` seconds for it at least, work in it."""
 
     class SlowReader(Reader):
-        def make(self, role: str, task: Task) -> pa.Table:
+        def make(self, role: str, task: Task, wire: Wire) -> pa.Table:
             started = time.perf_counter()
-            block = super().make(role, task)
+            block = super().make(role, task, wire)
             num_rows = sum(piece.header.num_rows for piece in unpack(block))
             time.sleep(rest_seconds(num_rows, rows_per_second, time.perf_counter() - started))
             return block

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
 
-from benchmarks.dataloading.workloads import Workload, build_experiment
+from benchmarks.dataloading.workloads import BATCH_SIZE, Workload, build_experiment
+from pipeline_runtime.feed.batching import Batching
 from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.plan import build_plan, plan_groups
 from pipeline_runtime.plan.groups import Group
@@ -53,4 +54,6 @@ def make_source(units: str, data: Path, *, rows: int, unit_rows: int) -> Source:
     )
     workload = Workload(level="none", root=str(folder))
     plan = build_plan(build_experiment(workload), workload.root).training
-    return Source(units=units, stream=Stream(plan=plan, piece_rows=unit_rows))
+    batching = Batching(batch_size=BATCH_SIZE, weight_column=None, label_column=None)
+    stream = Stream(plan=plan, piece_rows=unit_rows, batching=batching)
+    return Source(units=units, stream=stream)

@@ -306,6 +306,12 @@ class PipelineOptions(SpecModel):
     """Columns that a request's rows share are read and worked on once a request."""
     prefetch: bool = True
     """The next batch is made while the trainer computes."""
+    ready_batches: bool = True
+    """Data workers cut and collate the batches; off, or with `preserveOrder`, the trainer does."""
+    sparse: bool = True
+    """Lists that are mostly padding travel without it, and get it back on the trainer's device."""
+    compression: Literal["auto", "none", "lz4", "zstd"] = "auto"
+    """Of batches between nodes; `auto` measures what helps once a trainer waits for the network."""
     # Rows that one piece of work reads and hands on, at most; from the files' row width if absent.
     rows_per_block: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     """Rows of one piece of work, at most; from the files' row width if absent."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -21,10 +21,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipeline_runtime.errors import FeedError, LastmileError
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.compression import CodecChoice
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.maker import PieceMaker, Stream
-from pipeline_runtime.feed.pieces import Piece, pack, unpack
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
+from pipeline_runtime.feed.wire import Sending, Wire, pack, unpack
 from pipeline_runtime.plan.groups import Group
 
 # How often a rank asks which readers there are: one that has joined is at work in seconds.
@@ -56,10 +58,10 @@ class Reader:
     def ping(self) -> None:
         """Answer once the process is up."""
 
-    def make(self, role: str, task: Task) -> pa.Table:
+    def make(self, role: str, task: Task, wire: Wire) -> pa.Table:
         """A piece, packed; the driver hears of a failure before Ray wraps it."""
         try:
-            return pack(self._maker.make(role, task))
+            return pack(self._maker.make(role, task), wire)
         except LastmileError as error:
             self._on_failure(error)
             raise
@@ -239,9 +241,12 @@ def start_pool(
 class ActorCrew:
     """The pool's readers as one rank sees them."""
 
-    def __init__(self, pool: Any, streams: Mapping[str, Any]) -> None:
+    def __init__(self, pool: Any, streams: Mapping[str, Any], sending: Sending) -> None:
         self._pool = pool
         self._streams = streams
+        self._sending = sending
+        self._codecs = CodecChoice(sending.compression)
+        self._on_its_way = 0.0  # seconds waited for the piece that is taken next
         self._actors: dict[str, Any] = {}
         self._lost: set[str] = set()
         self._look: Any | None = None
@@ -280,20 +285,29 @@ class ActorCrew:
         return found
 
     def ask(self, reader: str, role: str, task: Task) -> Hashable:
-        reference: Hashable = self._actors[reader].make.remote(role, task)
+        wire = Wire(sparse=self._sending.sparse, codec=self._codecs.codec)
+        reference: Hashable = self._actors[reader].make.remote(role, task, wire)
         return reference
 
     def wait(self, tickets: Sequence[Any], waited: Waited) -> Hashable | None:
+        """See Crew. All pieces that are made are pulled side by side, not one when it is taken."""
+        pulled = _first(tickets, timeout=0.0, is_here=True)  # begins the pulls of all
+        if pulled is not None:
+            return pulled
         started = time.perf_counter()
-        ready: list[Any] = []
-        if tickets:
-            ready, _ = ray.wait(list(tickets), timeout=_LOOK_SECONDS, fetch_local=False)
-        else:
+        if not tickets:
             time.sleep(_START_SECONDS)
-        waited.production += time.perf_counter() - started
-        return ready[0] if ready else None
+        made = _first(tickets, timeout=_LOOK_SECONDS, is_here=False)
+        known = time.perf_counter()
+        waited.production += known - started
+        if made is None:
+            return None
+        pulled = _first(tickets, timeout=_LOOK_SECONDS, is_here=True)
+        self._on_its_way += time.perf_counter() - known
+        # One that never arrives was lost with its node, which is found when it is taken.
+        return made if pulled is None else pulled
 
-    def take(self, ticket: Any, waited: Waited) -> Piece:
+    def take(self, ticket: Any, waited: Waited) -> Piece | ReadyPiece:
         started = time.perf_counter()
         try:
             [piece] = unpack(ray.get(ticket))
@@ -301,8 +315,22 @@ class ActorCrew:
             raise  # the work itself failed, which the driver has heard
         except ray.exceptions.RayError as error:
             raise ReaderLost from error
-        waited.transfer += time.perf_counter() - started
+        finally:
+            seconds, self._on_its_way = self._on_its_way, 0.0
+            seconds += time.perf_counter() - started
+            waited.transfer += seconds
+        if isinstance(piece, ReadyPiece):
+            self._note(piece, seconds)
         return piece
+
+    def _note(self, piece: ReadyPiece, seconds: float) -> None:
+        """Tell the choice of a codec what a piece cost; the codec is undone later, in full."""
+        undone, codec = 0.0, piece.codec
+        if codec is not None:
+            started = time.perf_counter()
+            piece.arrays(0)
+            undone = (time.perf_counter() - started) * len(piece.batches)
+        self._codecs.note(codec, piece.num_bytes, seconds, undone, time.monotonic())
 
     def lose(self, reader: str) -> None:
         self._lost.add(reader)
@@ -313,6 +341,14 @@ class ActorCrew:
         pass  # readers belong to the pool; what they still make for this rank goes with its tickets
 
 
+def _first(tickets: Sequence[Any], *, timeout: float, is_here: bool) -> Hashable | None:
+    """The first of these that is made, or in this node's store, within so many seconds."""
+    if not tickets:
+        return None
+    ready, _ = ray.wait(list(tickets), timeout=timeout, fetch_local=is_here)
+    return ready[0] if ready else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorReaders:
     """Opens feeds over the pool's readers, from any process of the run."""
@@ -320,11 +356,12 @@ class ActorReaders:
     pool: Any
     streams: Mapping[str, Any]  # references by role; the driver's keep what they refer to
     piece_rows: int
+    sending: Sending = field(default_factory=Sending)
 
     def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> ReaderFeed:
         """A feed of these groups; see `feed.base.FeedSource`."""
         return ReaderFeed(
-            crew=ActorCrew(self.pool, self.streams),
+            crew=ActorCrew(self.pool, self.streams, self.sending),
             role=role,
             groups=groups,
             piece_rows=self.piece_rows,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.plan.groups import Group
 
 
@@ -42,7 +42,9 @@ class WorkerUsage:
 class Feed(Protocol):
     """One rank's stream of pieces."""
 
-    def pieces(self, waited: Waited, usage: WorkerUsage | None = None) -> Iterator[Piece]:
+    def pieces(
+        self, waited: Waited, usage: WorkerUsage | None = None
+    ) -> Iterator[Piece | ReadyPiece]:
         """Every piece of the rank's groups once; adds to `waited.production` and `.transfer`.
 
         Args:

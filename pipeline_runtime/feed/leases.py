@@ -3,8 +3,9 @@
 A lease is a group of row groups that one reader works through, piece after piece. What a lost
 reader had not delivered is leased again, from the first piece that is missing, and so is what one
 that leaves was not asked for yet: every piece is delivered once, whatever happens to readers. What
-comes first in the rank's order is given out first. Pure: `reader_feed` asks the readers and waits
-for them.
+comes first in the rank's order is given out first. A lease is split between two pieces where an
+epoch would wait for a slow reader, or the run for any. Pure: `reader_feed` asks the readers and
+waits for them.
 """
 
 from __future__ import annotations
@@ -87,15 +88,21 @@ class Ledger:
         """Whether what nobody holds has to be made before this: what was lost."""
         return bool(self._unleased) and self._unleased[0].place < lease.place
 
-    def take(self, reader: str) -> Task | None:
-        """The next task for a reader, earliest group first; None when nothing is left to lease."""
+    def take(self, reader: str, slow: Collection[str] = ()) -> Task | None:
+        """The next task for a reader, earliest group first; None when nothing is left to lease.
+
+        Args:
+            slow: readers whose leases may be split before all others are given out.
+        """
         lease = self._leases.pop(reader, None)
         if lease is None or self._comes_later(lease):
             if lease is not None:
                 self._give_back(lease)
-            if not self._unleased:
-                return None
-            lease = self._unleased.popleft()
+            lease = self._split(reader, slow)
+            if lease is None:
+                if not self._unleased:
+                    return None
+                lease = self._unleased.popleft()
         task = Task(
             position=lease.position,
             group=self.groups[lease.position],
@@ -104,6 +111,28 @@ class Ledger:
         if lease.pieces:
             self._leases[reader] = lease
         return task
+
+    def _split(self, reader: str, slow: Collection[str]) -> _Lease | None:
+        """The later half of what another reader was not asked for yet; None if nobody waits for it.
+
+        Whoever takes it reads over what comes before it in its row group.
+        """
+        following = self._epoch(self._unleased[0]) if self._unleased else None
+        held = [
+            lease
+            for name, lease in self._leases.items()
+            if len(lease.pieces) > 1
+            and name != reader
+            and (following is None or (name in slow and self._epoch(lease) < following))
+        ]
+        if not held:
+            return None
+        lease = max(held, key=lambda each: len(each.pieces))
+        later = [lease.pieces.pop() for _ in range(len(lease.pieces) // 2)]
+        return _Lease(lease.position, deque(reversed(later)))
+
+    def _epoch(self, lease: _Lease) -> int:
+        return self.groups[lease.position].epoch
 
     @property
     def has_more(self) -> bool:

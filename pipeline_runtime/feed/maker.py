@@ -11,8 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from pipeline_runtime.feed.batching import Batching, make_ready
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.plan.model import StreamPlan
 
@@ -22,10 +23,11 @@ _MAX_OPEN_GROUPS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """One stream of rows, and how long its pieces are."""
+    """One stream of rows, how long its pieces are, and the batches to make of them, if any."""
 
     plan: StreamPlan
     piece_rows: int
+    batching: Batching | None = None
 
 
 class PieceMaker:
@@ -37,15 +39,16 @@ class PieceMaker:
         self._streams: dict[str, Stream] = {}
         self._open: OrderedDict[tuple[str, int, int], tuple[int, Iterator[Piece]]] = OrderedDict()
 
-    def make(self, role: str, task: Task) -> Piece:
+    def make(self, role: str, task: Task) -> Piece | ReadyPiece:
         """Make one piece; pieces of its group that come before it are read over, not worked on.
 
-        Raises SourceError or StepError, which name the file and rows.
+        Raises SourceError or StepError, which name the file and rows, or TrainingError if a value
+        has no place in a batch.
         """
+        stream = self._stream(role)
         key = (role, task.group.epoch, task.group.index)
         following, pieces = self._open.pop(key, (-1, iter(())))
         if following != task.piece:
-            stream = self._stream(role)
             pieces = read_group(stream.plan, task.group, stream.piece_rows, first_piece=task.piece)
         gap_seconds = time.perf_counter() - self._finished
         piece = next(pieces)
@@ -53,8 +56,10 @@ class PieceMaker:
             self._open[key] = (task.piece + 1, pieces)
             if len(self._open) > _MAX_OPEN_GROUPS:
                 self._open.popitem(last=False)
+        piece = replace(piece, header=replace(piece.header, gap_seconds=gap_seconds))
+        made = piece if stream.batching is None else make_ready(piece, stream.batching)
         self._finished = time.perf_counter()
-        return replace(piece, header=replace(piece.header, gap_seconds=gap_seconds))
+        return made
 
     def _stream(self, role: str) -> Stream:
         if role not in self._streams:

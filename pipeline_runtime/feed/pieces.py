@@ -1,22 +1,21 @@
-"""Pieces: what readers hand to trainers, and how a piece travels as one row of a Ray block.
+"""Pieces: what readers hand to trainers.
 
-A piece is a table of ready rows with a header: which group and place of the epoch it is, and what
-every step took in and gave out. On the wire it is one Arrow IPC stream in one large_binary value,
-so that Ray never slices, concatenates or copies columns, and a group without surviving rows still
-arrives.
+A piece has a header (which group and place of the epoch it is, and what every step took in and gave
+out) and its rows: a table, or, made ready by its reader (`batching`), batches as arrays. How it
+travels from one process to another is `wire`'s.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-_WIRE_SCHEMA = pa.schema([("header", pa.string()), ("payload", pa.large_binary())])
+from pipeline_runtime.arrays.conversion import Arrays
+from pipeline_runtime.arrays.packing import PackedBatch, unpack_arrays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +38,7 @@ class Header:
     num_rows: int
     counts: tuple[StepCount, ...]
     gap_seconds: float = 0.0  # that its reader had nothing to make before it
+    batching_seconds: float = 0.0  # that its reader took to make it ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,45 +48,50 @@ class Piece:
     header: Header
     table: pa.Table
 
-
-def pack(piece: Piece) -> pa.Table:
-    """A piece as a block of one row."""
-    size = pa.MockOutputStream()  # counts: a buffer that grows is copied each time it does
-    _write(piece.table, size)
-    payload = pa.allocate_buffer(size.size())
-    _write(piece.table, pa.FixedSizeBufferWriter(payload))
-    offsets = pa.py_buffer(np.array([0, payload.size], dtype=np.int64))
-    values = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, offsets, payload])
-    header = pa.array([json.dumps(asdict(piece.header))], type=pa.string())
-    return pa.Table.from_arrays([header, values], schema=_WIRE_SCHEMA)
+    @property
+    def num_bytes(self) -> int:
+        return int(self.table.nbytes)
 
 
-def _write(table: pa.Table, sink: pa.NativeFile) -> None:
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyPiece:
+    """The same as batches of a given size, one after another; the last has what is left.
+
+    Attributes:
+        hashes: uint64 of all rows' identities.
+        is_counted: which rows weigh something; None: all.
+        once: columns that batches carry once a request.
+    """
+
+    header: Header
+    batch_size: int
+    batches: tuple[Arrays | PackedBatch, ...]
+    hashes: npt.NDArray[np.uint64]
+    is_counted: npt.NDArray[np.bool_] | None
+    once: tuple[str, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return self.hashes.nbytes + sum(_num_bytes(batch) for batch in self.batches)
+
+    @property
+    def codec(self) -> str | None:
+        """By which its batches are compressed."""
+        first = next(iter(self.batches), None)
+        return first.codec if isinstance(first, PackedBatch) else None
+
+    def arrays(self, index: int) -> Arrays:
+        """One of the batches, unpacked."""
+        batch = self.batches[index]
+        if isinstance(batch, PackedBatch):
+            return unpack_arrays(batch.slots, batch.buffer())
+        return batch
 
 
-def unpack(block: pa.Table) -> list[Piece]:
-    """The pieces of a block; their tables are views into the block's memory."""
-    headers = block.column("header").to_pylist()
-    payloads = [p for chunk in block.column("payload").chunks for p in _payloads(chunk)]
-    return [
-        Piece(header=_parse_header(header), table=pa.ipc.open_stream(payload).read_all())
-        for header, payload in zip(headers, payloads, strict=True)
-    ]
-
-
-def _payloads(chunk: pa.LargeBinaryArray) -> list[pa.Buffer]:
-    """The values as views; a scalar of the array would hold a copy of its own."""
-    _, offsets, data = chunk.buffers()
-    cuts = np.frombuffer(offsets, dtype=np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
-    return [data.slice(start, end - start) for start, end in pairwise(cuts.tolist())]
-
-
-def _parse_header(text: str) -> Header:
-    fields = json.loads(text)
-    counts = tuple(StepCount(**count) for count in fields.pop("counts"))
-    return Header(**fields, counts=counts)
+def _num_bytes(batch: Arrays | PackedBatch) -> int:
+    if isinstance(batch, PackedBatch):
+        return batch.num_bytes
+    return sum(array.nbytes for array in batch.values())
 
 
 def add_counts(left: Sequence[StepCount], right: Sequence[StepCount]) -> tuple[StepCount, ...]:

@@ -21,7 +21,8 @@ from ray.util.annotations import RayDeprecationWarning
 from pipeline_runtime.config.steps import MapResources
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.base import Waited, WorkerUsage
-from pipeline_runtime.feed.pieces import Piece, pack, unpack
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.wire import pack, unpack
 from pipeline_runtime.feed.work import places_of, read_group, run_stage
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import Stage, StreamPlan
@@ -91,6 +92,7 @@ def _stage_function(
         plan, all_groups = ray.get(held)
         by_key = {(group.epoch, group.index): group for group in all_groups}
         for piece in unpack(block):
+            assert isinstance(piece, Piece)  # made ready after the last stage, if at all
             group = by_key[piece.header.epoch, piece.header.group]
             places = places_of(group, piece.header, plan.table.files, piece_rows)
             with reporting(on_failure):
@@ -183,7 +185,9 @@ class RayDataFeed:
     def __init__(self, iterator: ray.data.DataIterator) -> None:
         self._iterator = iterator
 
-    def pieces(self, waited: Waited, usage: WorkerUsage | None = None) -> Iterator[Piece]:
+    def pieces(
+        self, waited: Waited, usage: WorkerUsage | None = None
+    ) -> Iterator[Piece | ReadyPiece]:
         """Pieces as they are made; `waited` grows by the seconds blocked on each stage."""
         blocks = iter(
             self._iterator.iter_batches(

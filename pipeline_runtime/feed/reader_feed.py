@@ -1,8 +1,9 @@
 """The feed over readers: a rank leases its groups to them and takes the pieces that they make.
 
 The rank's own process is the coordinator of its rows: it knows what was delivered, asks readers for
-single pieces ahead of need, and leases again what a lost reader still owed. A reader that leaves
-delivers what it was asked for, and others go on with the rest. What is ahead is bounded in bytes,
+single pieces ahead of need, leases again what a lost reader still owed, and a part of what a slow
+one would keep an epoch waiting for. A reader that leaves delivers what it was asked for, and others
+go on with the rest. What is ahead is bounded in bytes,
 whatever the number of readers. All epochs are one stream, so that the next one's first pieces are
 made while this one ends. Readers are threads of this process (`thread_readers`) or actors on the
 data workers (`actor_readers`), behind `Crew`.
@@ -17,8 +18,8 @@ from typing import Protocol
 
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.leases import Ledger, Task
-from pipeline_runtime.feed.pieces import Piece
-from pipeline_runtime.feed.usage import UsageMeter
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.usage import Paces, UsageMeter
 from pipeline_runtime.plan.groups import Group
 
 # Pieces asked of a reader at a time: one that it works on, one to go on with.
@@ -51,7 +52,7 @@ class Crew(Protocol):
         """Wait until one is made, or a second has passed; the time goes to `waited`."""
         ...
 
-    def take(self, ticket: Hashable, waited: Waited) -> Piece:
+    def take(self, ticket: Hashable, waited: Waited) -> Piece | ReadyPiece:
         """The piece. Raises ReaderLost, or what the reader raised."""
         ...
 
@@ -74,7 +75,9 @@ class ReaderFeed:
     piece_rows: int
     in_order: bool
 
-    def pieces(self, waited: Waited, usage: WorkerUsage | None = None) -> Iterator[Piece]:
+    def pieces(
+        self, waited: Waited, usage: WorkerUsage | None = None
+    ) -> Iterator[Piece | ReadyPiece]:
         """Pieces as they are made, or in the groups' order; `waited` grows by the time blocked.
 
         Raises FeedError if readers keep dying, SourceError or StepError from the work itself.
@@ -98,12 +101,15 @@ class _Pass:
         self._meter = UsageMeter(usage, waited)
         self._waited = waited
         self._ledger = Ledger(feed.groups, feed.piece_rows)
+        self._paces = Paces()
         self._asked: dict[Hashable, _Asked] = {}
-        self._made: dict[tuple[int, int], Piece] = {}  # in order: those before their turn
+        self._made: dict[
+            tuple[int, int], Piece | ReadyPiece
+        ] = {}  # in order: those before their turn
         self._turn = (0, 0)  # in order: the place of the piece that is given out next
         self._piece_bytes = _expected_bytes(feed)
 
-    def run(self) -> Iterator[Piece]:
+    def run(self) -> Iterator[Piece | ReadyPiece]:
         try:
             while self._ask() or self._asked:
                 made = self._wait()
@@ -127,7 +133,7 @@ class _Pass:
             if not free:
                 break
             reader = self._ledger.choose(sorted(free, key=lambda name: load[name]))
-            task = self._ledger.take(reader)
+            task = self._ledger.take(reader, self._paces.slow())
             if task is None:
                 break
             self._asked[crew.ask(reader, self._feed.role, task)] = _Asked(reader=reader, task=task)
@@ -140,7 +146,7 @@ class _Pass:
         most_ahead = min(fitting, num_readers * _TASKS_PER_READER)
         return not self._asked or len(self._asked) + len(self._made) < most_ahead
 
-    def _wait(self) -> Piece | None:
+    def _wait(self) -> Piece | ReadyPiece | None:
         """One more piece, or None if none was made in time or its reader was lost."""
         crew = self._feed.crew
         ticket = crew.wait(list(self._asked), self._waited)
@@ -154,7 +160,8 @@ class _Pass:
             return None
         num_units = len(asked.task.group.units) if piece.header.is_last else 0
         self._meter.deliver(asked.reader, piece.header, num_units)
-        self._piece_bytes += _SIZE_SMOOTHING * (max(1, piece.table.nbytes) - self._piece_bytes)
+        self._paces.note(asked.reader, piece.header)
+        self._piece_bytes += _SIZE_SMOOTHING * (max(1, piece.num_bytes) - self._piece_bytes)
         if self._feed.in_order:
             self._made[asked.task.place] = piece
         return piece
@@ -166,7 +173,7 @@ class _Pass:
         self._feed.crew.lose(first.reader)
         self._ledger.lose(first.reader, tasks)
 
-    def _in_turn(self) -> Iterator[Piece]:
+    def _in_turn(self) -> Iterator[Piece | ReadyPiece]:
         """The pieces whose turn has come."""
         while (piece := self._made.pop(self._turn, None)) is not None:
             position, index = self._turn

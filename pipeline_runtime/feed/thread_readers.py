@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.maker import PieceMaker, Stream
-from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.reader_feed import ReaderFeed
 from pipeline_runtime.plan.groups import Group
 
@@ -44,9 +44,9 @@ class ThreadCrew:
         waited.production += time.perf_counter() - started
         return next((future for future in futures if future in done), None)
 
-    def take(self, ticket: Hashable, waited: Waited) -> Piece:
+    def take(self, ticket: Hashable, waited: Waited) -> Piece | ReadyPiece:
         assert isinstance(ticket, Future)
-        piece: Piece = ticket.result()
+        piece: Piece | ReadyPiece = ticket.result()
         return piece
 
     def lose(self, reader: str) -> None:

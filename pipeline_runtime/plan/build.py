@@ -19,7 +19,7 @@ from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, Shuffle
 from pipeline_runtime.config.steps import FilterStep
 from pipeline_runtime.errors import ExpressionError, ManifestError, Problem
 from pipeline_runtime.expressions import Expression
-from pipeline_runtime.plan.engine import choose_feed
+from pipeline_runtime.plan.engine import choose_delivery, choose_feed
 from pipeline_runtime.plan.labels import describe_step
 from pipeline_runtime.plan.model import Identity, Plan, PlannedStep, Sharing, Stage, StreamPlan
 from pipeline_runtime.plan.predicates import Pushdown, build_pushdown
@@ -89,6 +89,7 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
         ).build(role)
         for role, split in splits.items()
     }
+    feed = choose_feed(spec.pipeline_options, streams["training"].stages)
     return Plan(
         training=streams["training"],
         evaluation=streams.get("evaluation"),
@@ -96,7 +97,8 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
         preserve_order=spec.pipeline_options.preserve_order,
         broadcast=spec.pipeline_options.broadcast,
         prefetch=spec.pipeline_options.prefetch,
-        feed=choose_feed(spec.pipeline_options, streams["training"].stages),
+        feed=feed,
+        delivery=choose_delivery(spec.pipeline_options, feed),
         warnings=tuple(_warnings(spec, streams["training"])),
     )
 

@@ -1,11 +1,11 @@
-"""Which engine feeds the trainers, and why: readers where they can do the work, else Ray Data."""
+"""Which engine feeds the trainers and who makes their batches, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from pipeline_runtime.config.steps import PipelineOptions
-from pipeline_runtime.plan.model import FeedChoice, Stage
+from pipeline_runtime.plan.model import Delivery, FeedChoice, Stage
 from pipeline_runtime.steps.map import Map
 
 
@@ -24,3 +24,17 @@ def choose_feed(options: PipelineOptions, stages: Sequence[Stage]) -> FeedChoice
         return FeedChoice(engine="readers", reason=reason)
     reason = "on one machine as threads of the trainers"
     return FeedChoice(engine="readers", reason=reason, may_be_threads=True)
+
+
+def choose_delivery(options: PipelineOptions, feed: FeedChoice) -> Delivery:
+    """Whether readers make the batches, and how they send them; the rows are the same."""
+    is_ready, reason = True, "batches are made by the data workers"
+    if not options.ready_batches:
+        is_ready, reason = False, "pipelineOptions.readyBatches: false"
+    elif feed.engine == "rayData":
+        is_ready, reason = False, "the feed is Ray Data"
+    elif options.preserve_order:
+        is_ready, reason = False, "with preserveOrder they run on from piece to piece"
+    return Delivery(
+        is_ready=is_ready, reason=reason, sparse=options.sparse, compression=options.compression
+    )

@@ -25,6 +25,12 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "batchColumns": {field.name: str(field.type) for field in stream.output_schema},
         "feed": {"engine": plan.feed.engine, "reason": plan.feed.reason},
         "preserveOrder": plan.preserve_order,
+        "delivery": {
+            "readyBatches": plan.delivery.is_ready,
+            "reason": plan.delivery.reason,
+            "sparse": plan.delivery.sparse,
+            "compression": plan.delivery.compression,
+        },
         "prefetch": plan.prefetch,
         "evaluation": _scan_document(plan.evaluation) if plan.evaluation else None,
         "warnings": list(plan.warnings),
@@ -106,7 +112,11 @@ def explain(plan: Plan) -> str:
     lines = [f"Plan of the training stream over {stream.table.description}"]
     for index, stage in enumerate(stream.stages):
         lines += _stage_lines(index, stage, plan)
-    lines += [f"Then: {_then(plan)}", f"Feed: {plan.feed.engine} ({plan.feed.reason})"]
+    lines += [
+        f"Then: {_then(plan)}",
+        f"Feed: {plan.feed.engine} ({plan.feed.reason})",
+        f"Delivery: {_delivery(plan)}",
+    ]
     if plan.evaluation:
         pruning = plan.evaluation.scan.pruning
         lines.append(
@@ -140,3 +150,15 @@ def _then(plan: Plan) -> str:
     shared = f" ({', '.join(once)} once a request)" if once else ""
     ahead = ", the next one made ahead" if plan.prefetch else ""
     return f"{mixed}, batches of {len(plan.batch_columns)} columns{shared}, {order}{ahead}"
+
+
+def _delivery(plan: Plan) -> str:
+    delivery = plan.delivery
+    if not delivery.is_ready:
+        return f"rows, of which the trainers make batches ({delivery.reason})"
+    filling = "lists without what fills them up" if delivery.sparse else "lists filled up"
+    compressed = {
+        "none": "never compressed",
+        "auto": "compressed between nodes if the trainers wait for the network",
+    }.get(delivery.compression, f"compressed between nodes by {delivery.compression}")
+    return f"{delivery.reason}, each one buffer, {filling}, {compressed}"

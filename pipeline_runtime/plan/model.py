@@ -107,6 +107,16 @@ class FeedChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """How rows get from readers to trainers."""
+
+    is_ready: bool  # readers make the batches
+    reason: str
+    sparse: bool
+    compression: Literal["auto", "none", "lz4", "zstd"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Everything that a run needs to know about its data."""
 
@@ -117,4 +127,5 @@ class Plan:
     broadcast: bool
     prefetch: bool
     feed: FeedChoice
+    delivery: Delivery
     warnings: tuple[str, ...]

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pydantic.alias_generators import to_camel
+
 from pipeline_runtime.config import ExperimentSpec
 from pipeline_runtime.plan import Plan, PlannedStep
 from pipeline_runtime.profiling.document import (
@@ -30,6 +32,11 @@ _WORTH_RATIO = 0.1
 # A part that takes this much is what one looks at first.
 _LARGE_RATIO = 0.3
 _MAX_NAMES = 5
+# Of pipelineOptions: each only takes work away.
+_SWITCHES = (
+    *("projection", "pushdown", "fusion", "kernels", "deduplication", "prefetch"),
+    *("ready_batches", "sparse"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +100,13 @@ def _storage(found: Findings) -> Iterator[Advice]:
 
 def _switches(found: Findings) -> Iterator[Advice]:
     options = found.spec.pipeline_options
-    for name in ("projection", "pushdown", "fusion", "kernels", "deduplication", "prefetch"):
+    for name in _SWITCHES:
         if not getattr(options, name):
+            field = to_camel(name)
             yield Advice(
-                field=f"spec.pipelineOptions.{name}",
+                field=f"spec.pipelineOptions.{field}",
                 text="it is off; on gives the same rows for less work: measure again with "
-                f"--set pipelineOptions.{name}=true",
+                f"--set pipelineOptions.{field}=true",
             )
 
 

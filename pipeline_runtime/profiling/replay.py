@@ -21,7 +21,7 @@ from pyarrow import fs as pafs
 from pipeline_runtime.batches import Batch
 from pipeline_runtime.config import Training
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.plan import Group
 from pipeline_runtime.profiling.clock import read_clock
 from pipeline_runtime.sources import Location
@@ -65,10 +65,11 @@ class Stock:
 
     frozen: Sequence[Batch]
     small: Sequence[Batch]  # empty: the loop is given whole batches only
-    pieces: Sequence[Piece]
+    pieces: Sequence[Piece | ReadyPiece]
     batch_rows: int
     request_columns: tuple[str, ...]  # that batches carry once a request
     prefetch: bool  # pipelineOptions.prefetch
+    sparse: bool  # pipelineOptions.sparse
 
 
 class ReplayContext(TrainContext):
@@ -86,6 +87,7 @@ class ReplayContext(TrainContext):
             _open_stream(spec, stock),
             request_columns=stock.request_columns,
             prefetch=stock.prefetch,
+            sparse=stock.sparse,
         )
         super().__init__(spec, schema, device, wiring)
         wiring.training.agree = agree_alone  # no checkpoint falls due
@@ -97,7 +99,7 @@ class ReplayContext(TrainContext):
             Kind.FROZEN: itertools.cycle(stock.frozen),
             Kind.SMALL: itertools.cycle(stock.small),
         }
-        self._tables = wiring.training.epoch_tables(0)
+        self._rows = wiring.training.epoch_rows(0)
         self._began = time.perf_counter()
 
     @property
@@ -151,7 +153,7 @@ class ReplayContext(TrainContext):
 
     def _next_batch(self, kind: Kind) -> Batch:
         if kind is Kind.PIECES:
-            return self._make_batch(next(self._tables), self._training, self._collator)
+            return self._make_batch(next(self._rows), self._training, self._collator)
         self._training.position.batches += 1
         # A loop may write to its batch, which will come again.
         return {name: tensor.clone() for name, tensor in next(self._sources[kind]).items()}
@@ -181,14 +183,18 @@ class _NoStore(CheckpointStore):
 
 
 def wire_alone(
-    training: BatchStream, *, request_columns: tuple[str, ...] = (), prefetch: bool = True
+    training: BatchStream,
+    *,
+    request_columns: tuple[str, ...] = (),
+    prefetch: bool = True,
+    sparse: bool = False,
 ) -> Wiring:
     """What a context of one rank is built on that trains and does nothing else.
 
     Args:
         training: where its batches come from.
         request_columns: that batches carry once a request.
-        prefetch: `pipelineOptions.prefetch`.
+        prefetch, sparse: `pipelineOptions`' of these names.
     """
     nowhere = Location(uri="nowhere:", filesystem=pafs.LocalFileSystem(), path="")
     return Wiring(
@@ -203,6 +209,7 @@ def wire_alone(
         stop_event=threading.Event(),
         request_columns=request_columns,
         prefetch=prefetch,
+        sparse=sparse,
     )
 
 
@@ -221,8 +228,8 @@ def _open_stream(spec: Training, stock: Stock) -> BatchStream:
     )
 
 
-def _repeat(pieces: Sequence[Piece]) -> Iterator[Piece]:
+def _repeat(pieces: Sequence[Piece | ReadyPiece]) -> Iterator[Piece | ReadyPiece]:
     """The pieces over and over, each time as groups of their own, so that all are new."""
     for index, piece in enumerate(itertools.cycle(pieces)):
         header = replace(piece.header, epoch=0, group=index, piece=0, is_last=True, counts=())
-        yield Piece(header=header, table=piece.table)
+        yield replace(piece, header=header)

@@ -7,7 +7,7 @@ trainer takes with what a reader makes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import torch
@@ -15,7 +15,9 @@ import torch
 from pipeline_runtime.batches import Batch, to_batch, to_device
 from pipeline_runtime.config import ExperimentSpec, Training
 from pipeline_runtime.errors import TrainingError
-from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.batching import make_ready
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.wire import pack, unpack
 from pipeline_runtime.profiling.clock import summarise
 from pipeline_runtime.profiling.document import Trainer
 from pipeline_runtime.profiling.replay import Block, Kind, ReplayContext, Stock
@@ -99,23 +101,28 @@ def _build_stock(spec: Training, taken: Taken, device: torch.device, *, prefetch
     return Stock(
         frozen=frozen,
         small=small,
-        pieces=tuple(map(_protect, taken.pieces)),
+        pieces=tuple(_send(piece, taken, size) for piece in taken.pieces),
         batch_rows=size,
         request_columns=taken.stream.request_columns,
         prefetch=prefetch,
+        sparse=taken.wire.sparse,
     )
 
 
-def _protect(piece: Piece) -> Piece:
-    """The piece in memory that nobody writes to, as out of Ray's object store.
+def _send(piece: Piece, taken: Taken, batch_size: int) -> Piece | ReadyPiece:
+    """The piece as a trainer gets it, in memory that nobody writes to, as Ray's object store.
 
     A loop may write to its batch, which otherwise is a view of the piece where Arrow allows.
     """
+    batching = taken.batching
+    made = make_ready(piece, replace(batching, batch_size=batch_size)) if batching else piece
+    block = pack(made, taken.wire)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, piece.table.schema) as writer:
-        writer.write_table(piece.table)
+    with pa.ipc.new_stream(sink, block.schema) as writer:
+        writer.write_table(block)
     held = pa.py_buffer(sink.getvalue().to_pybytes())
-    return Piece(header=piece.header, table=pa.ipc.open_stream(held).read_all())
+    [sent] = unpack(pa.ipc.open_stream(held).read_all())
+    return sent
 
 
 def _num_bytes(batches: Sequence[Batch]) -> int:

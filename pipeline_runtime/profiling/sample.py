@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from pipeline_runtime.errors import TrainingError
-from pipeline_runtime.feed.pieces import Piece, StepCount, add_counts, pack
+from pipeline_runtime.feed.batching import Batching, make_ready
+from pipeline_runtime.feed.pieces import Piece, StepCount, add_counts
+from pipeline_runtime.feed.wire import Wire, pack
 from pipeline_runtime.feed.work import name_of, places_of, read_group, run_stage
 from pipeline_runtime.plan import Group, StreamPlan, plan_groups, rows_per_piece
 from pipeline_runtime.profiling.clock import Spent, read_clock
@@ -45,7 +47,9 @@ class Taken:
     stream: StreamPlan
     piece_rows: int
     groups: tuple[Group, ...]
-    pieces: tuple[Piece, ...]  # of rows that reach the model, ready for batches
+    pieces: tuple[Piece, ...]  # of rows that reach the model
+    batching: Batching | None  # what readers make of a piece
+    wire: Wire
     counts: tuple[StepCount, ...]  # the read and every step
 
     @property
@@ -72,7 +76,7 @@ class Pass:
         floor: reading and decoding alone.
         whole: reading, all steps, and handing over.
         counts: of the read and every step.
-        hand_over_seconds: what `whole` has beyond the counts: pieces packed to be sent.
+        hand_over_seconds: what `whole` has beyond the counts: batches made of pieces, and packed.
     """
 
     floor: Spent
@@ -81,8 +85,13 @@ class Pass:
     hand_over_seconds: float
 
 
-def take_sample(stream: StreamPlan, limits: Limits) -> Taken:
+def take_sample(
+    stream: StreamPlan, limits: Limits, batching: Batching | None = None, wire: Wire | None = None
+) -> Taken:
     """Read groups until there are enough rows, or the time is over; the first one in any case.
+
+    Args:
+        batching, wire: how a run's readers make batches of them, and pack those.
 
     It warms up too: files are in the page cache afterwards as far as they fit, kernels compiled,
     side tables read. Raises SourceError or StepError as a run would, TrainingError if no row of
@@ -91,7 +100,15 @@ def take_sample(stream: StreamPlan, limits: Limits) -> Taken:
     units, shuffle = stream.scan.units, stream.shuffle
     piece_rows = rows_per_piece(units, shuffle, stream.max_rows_per_block)
     deadline = time.perf_counter() + limits.seconds
-    taken = Taken(stream=stream, piece_rows=piece_rows, groups=(), pieces=(), counts=())
+    taken = Taken(
+        stream=stream,
+        piece_rows=piece_rows,
+        groups=(),
+        pieces=(),
+        batching=batching,
+        wire=wire or Wire(),
+        counts=(),
+    )
     for group in plan_groups(
         units, seed=stream.seed, epoch=0, shuffle=shuffle, piece_rows=piece_rows
     ):
@@ -152,7 +169,7 @@ def _run_pass(taken: Taken) -> Pass:
         pieces = []
         for piece in _make_pieces(taken.stream, group, taken.piece_rows):
             pieces.append(piece.header)
-            pack(piece)
+            pack(piece if taken.batching is None else make_ready(piece, taken.batching), taken.wire)
             del piece  # a reader holds one at a time
         floor, whole = floor + (decoded - started), whole + (read_clock() - decoded)
         for header in pieces:

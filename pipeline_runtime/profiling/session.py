@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 import torch
 
 from pipeline_runtime.config import DatasetExperiment
+from pipeline_runtime.feed.batching import batching_of
+from pipeline_runtime.feed.wire import Wire
 from pipeline_runtime.plan import build_plan
 from pipeline_runtime.profiling.advice import Findings, advise
 from pipeline_runtime.profiling.clock import on_one_core, summarise
@@ -68,7 +70,8 @@ def profile_experiment(
     with on_one_core(), contextlib.redirect_stdout(sys.stderr):
         tell("reading a sample")
         limits = Limits(seconds=_SAMPLE_SHARE * options.seconds, rows=options.rows)
-        taken = take_sample(plan.training, limits)
+        batching = batching_of(plan.delivery, plan.training, spec.training)
+        taken = take_sample(plan.training, limits, batching, Wire(sparse=plan.delivery.sparse))
         tell(f"the work on {taken.rows:,} rows, step by step")
         passes = measure_passes(taken, _WORK_SHARE * options.seconds)
         tell(f"the model on {taken.samples:,} frozen samples")

@@ -26,10 +26,12 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from pipeline_runtime.feed.actor_readers import ActorReaders, start_pool
 from pipeline_runtime.feed.base import FeedSource
+from pipeline_runtime.feed.batching import batching_of
 from pipeline_runtime.feed.data_config import DatasetShards, OneTrainerDataConfig, dataset_name
 from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.feed.ray_data import RayDataOptions, broadcast_side_tables, build_dataset
 from pipeline_runtime.feed.thread_readers import ThreadReaders
+from pipeline_runtime.feed.wire import Sending
 from pipeline_runtime.monitor import MonitorState, Order, failure_reporter, start_monitor
 from pipeline_runtime.plan import Group, StreamPlan
 from pipeline_runtime.run.placement import Placement, find_placement
@@ -197,6 +199,7 @@ def _build_trainer(run: PreparedRun, options: RunOptions, monitor: Any) -> Torch
         resume=run.resume,
         monitor=monitor,
         prefetch=run.plan.prefetch,
+        sparse=run.plan.delivery.sparse,
     )
     return _Trainer(
         train_worker,
@@ -247,8 +250,13 @@ def _build_feeds(
     if run.plan.feed.engine == "rayData":
         return DatasetShards(), _datasets(run, monitor, place.data)
     plans = {"training": run.plan.training, "evaluation": run.plan.evaluation}
+    training = run.experiment.spec.training
     streams = {
-        role: Stream(plan=plan, piece_rows=run.piece_rows)
+        role: Stream(
+            plan=plan,
+            piece_rows=run.piece_rows,
+            batching=batching_of(run.plan.delivery, plan, training),
+        )
         for role, plan in plans.items()
         if plan is not None
     }
@@ -260,7 +268,10 @@ def _build_feeds(
             for role, stream in streams.items()
         }
     pool, held = start_pool(streams, failure_reporter(monitor), place.data, run.world_size)
-    return ActorReaders(pool=pool, streams=held, piece_rows=run.piece_rows), {}
+    delivery = run.plan.delivery
+    sending = Sending(sparse=delivery.sparse, compression=delivery.compression)
+    readers = ActorReaders(pool=pool, streams=held, piece_rows=run.piece_rows, sending=sending)
+    return readers, {}
 
 
 def _datasets(run: PreparedRun, monitor: Any, labels: dict[str, str] | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from pipeline_runtime.batches import check_tensor_schema
+from pipeline_runtime.arrays.conversion import check_tensor_schema
 from pipeline_runtime.config import DatasetExperiment, run_config, run_hash
 from pipeline_runtime.config.training import BUILT_IN_ENTRYPOINT
 from pipeline_runtime.errors import (

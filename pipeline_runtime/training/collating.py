@@ -1,19 +1,27 @@
-"""Tables to batches on the device; the next one is made while the trainer works on this one.
+"""The rows of a batch to tensors on the device, while the trainer works on the batch before.
 
 Only what no other rank has a say in is done ahead: rows of a piece that has arrived are converted,
-and pinned where a GPU copies them. Which rows a step consumes is decided when it is taken.
+and copied to a GPU. Which rows a step consumes is decided when it is taken.
+
+A GPU's batch is packed in pinned memory and copied at once, on a stream beside that of the model;
+its tensors are views of the one buffer there. The model's stream waits for the copy, the trainer
+does not.
 """
 
 from __future__ import annotations
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pyarrow as pa
 import torch
 
-from pipeline_runtime.batches import Batch, pin, to_batch, to_device
+from pipeline_runtime.arrays.conversion import Arrays, to_arrays
+from pipeline_runtime.arrays.packing import PackedBatch, Packer, Slot, unpack_arrays
+from pipeline_runtime.batches import Batch, to_tensors, unpack_tensors
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.training.stream import BatchRows
 
 
 class Collator:
@@ -21,8 +29,9 @@ class Collator:
 
     Args:
         device: of the batches.
-        weight_column, label_column: as `to_batch` takes them.
+        weight_column, label_column: as `to_arrays` takes them.
         ahead: whether the next batch is begun before it is asked for.
+        sparse: to a GPU goes no filling (`arrays.packing`), which is put in there.
     """
 
     def __init__(
@@ -32,36 +41,100 @@ class Collator:
         weight_column: str | None,
         label_column: str | None,
         ahead: bool,
+        sparse: bool = False,
     ) -> None:
-        self._device = device
+        self._gpu = _Gpu(device, sparse=sparse) if device.type == "cuda" else None
         self._weight_column, self._label_column = weight_column, label_column
         self._thread = ThreadPoolExecutor(1, "lastmile-collate") if ahead else None
-        self._begun: tuple[pa.Table, Future[Batch]] | None = None
+        self._begun: tuple[BatchRows, Future[Batch | _Sent]] | None = None
 
-    def make(self, table: pa.Table, following: pa.Table | None, waited: Waited) -> Batch:
-        """The batch of a table; the time that it took, or was waited for, goes to `waited`.
+    def make(self, rows: BatchRows, following: BatchRows | None, waited: Waited) -> Batch:
+        """The batch of these rows; the time that it took, or was waited for, goes to `waited`.
 
         Args:
             following: what the next call will ask for, where that is known.
 
-        Raises TrainingError as `to_batch` does.
+        Raises TrainingError as `to_arrays` does.
         """
         started = time.perf_counter()
         begun, self._begun = self._begun, None
-        batch = begun[1].result() if begun and begun[0] is table else self._collate(table)
-        if self._thread is not None and following is not None:
+        made = begun[1].result() if begun and begun[0] is rows else self._collate(rows)
+        if self._thread is not None and following is not None and self._is_work(following):
             self._begun = (following, self._thread.submit(self._collate, following))
         collated = time.perf_counter()
         waited.collate += collated - started
-        batch = to_device(batch, self._device)
+        if not isinstance(made, _Sent):
+            return made
+        batch = made.receive()
         waited.transfer += time.perf_counter() - collated
         return batch
 
-    def _collate(self, table: pa.Table) -> Batch:
-        batch = to_batch(
-            table,
-            weight_column=self._weight_column,
-            label_column=self._label_column,
-            writable=self._device.type == "cpu",  # else the copy to the device is the user's
-        )
-        return pin(batch) if self._device.type == "cuda" else batch
+    def _is_work(self, rows: BatchRows) -> bool:
+        """Whether it takes long enough to do it ahead: of arrays come views, in microseconds."""
+        return self._gpu is not None or not isinstance(rows, dict)
+
+    def _collate(self, rows: BatchRows) -> Batch | _Sent:
+        if isinstance(rows, pa.Table):
+            rows = to_arrays(
+                rows, weight_column=self._weight_column, label_column=self._label_column
+            )
+        if self._gpu is not None:
+            return self._gpu.send(rows)
+        if isinstance(rows, PackedBatch):
+            rows = unpack_arrays(rows.slots, rows.buffer())
+        return to_tensors(rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sent:
+    """A batch on its way to a GPU."""
+
+    slots: tuple[Slot, ...]
+    buffer: torch.Tensor  # uint8, on the device
+    arrived: torch.cuda.Event
+
+    def receive(self) -> Batch:
+        """Its tensors, for what the current stream does from now on."""
+        stream = torch.cuda.current_stream(self.buffer.device)
+        stream.wait_event(self.arrived)
+        self.buffer.record_stream(stream)  # it was allocated on the stream of the copies
+        return unpack_tensors(self.slots, self.buffer)
+
+
+class _Gpu:
+    """The way to a GPU: pinned buffers that take turns, and a stream for the copies."""
+
+    def __init__(self, device: torch.device, *, sparse: bool) -> None:
+        self._device = device
+        self._sparse = sparse
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pinned: list[torch.Tensor] = [torch.empty(0, dtype=torch.uint8) for _ in range(2)]
+        self._copied: list[torch.cuda.Event | None] = [None, None]
+        self._turn = 0
+
+    def send(self, rows: Arrays | PackedBatch) -> _Sent:
+        """Begin the copy of a batch. It may be called from any thread, by one at a time."""
+        packed = rows if isinstance(rows, PackedBatch) else Packer(rows, sparse=self._sparse)
+        slots, num_bytes = tuple(packed.slots), packed.num_bytes
+        place = self._place(num_bytes)
+        packed.write(place.numpy())
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            buffer = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+            buffer.copy_(place, non_blocking=True)
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record(self._stream)
+        self._copied[self._turn] = arrived
+        return _Sent(slots=slots, buffer=buffer, arrived=arrived)
+
+    def _place(self, num_bytes: int) -> torch.Tensor:
+        """Pinned memory that no copy reads any more."""
+        self._turn = (self._turn + 1) % len(self._pinned)
+        copied = self._copied[self._turn]
+        if copied is not None:
+            copied.synchronize()
+        if len(self._pinned[self._turn]) < num_bytes:
+            with torch.cuda.device(self._device):
+                self._pinned[self._turn] = torch.empty(
+                    num_bytes, dtype=torch.uint8, pin_memory=True
+                )
+        return self._pinned[self._turn][:num_bytes]

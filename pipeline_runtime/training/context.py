@@ -28,7 +28,7 @@ from pipeline_runtime.feed.pieces import StepCount, add_counts
 from pipeline_runtime.monitor import Evaluated, HistoryPoint, RankSnapshot
 from pipeline_runtime.training.checkpoint import CheckpointHeader, CheckpointStore
 from pipeline_runtime.training.collating import Collator
-from pipeline_runtime.training.stream import Agreement, BatchStream, explain_no_rows
+from pipeline_runtime.training.stream import Agreement, BatchRows, BatchStream, explain_no_rows
 
 # A point of the history at most so often: an hour's run stays under 10,000 points a metric.
 HISTORY_SECONDS = 0.5
@@ -83,6 +83,7 @@ class Wiring:
     stop_event: threading.Event  # set when the run was asked to stop
     request_columns: tuple[str, ...] = ()  # that batches carry once a request
     prefetch: bool = True  # pipelineOptions.prefetch
+    sparse: bool = False  # pipelineOptions.sparse
 
 
 class TrainContext:
@@ -194,11 +195,11 @@ class TrainContext:
         """
         if self._is_over():
             return
-        for table in self._wiring.training.epoch_tables(self.epoch):
-            batch = self._make_batch(table, self._wiring.training, self._collator)
+        for rows in self._wiring.training.epoch_rows(self.epoch):
+            batch = self._make_batch(rows, self._wiring.training, self._collator)
             if self.records.first_batch_seconds is None:
                 self.records.first_batch_seconds = self.records.seconds()
-            yield from self._timed(batch, 0 if table is None else table.num_rows)
+            yield from self._timed(batch, 0 if rows is None else len(batch[ROW_WEIGHT]))
             if self._flags[1] and self.records.checkpoints + self.records.checkpoint_failures == 0:
                 raise Interrupted("stopped as asked; the entrypoint saves no checkpoints")
             if self._is_over():
@@ -227,9 +228,9 @@ class TrainContext:
             self.records.last_step_seconds = seconds
             self._record_point()
 
-    def _make_batch(self, table: pa.Table | None, stream: BatchStream, collator: Collator) -> Batch:
-        if table is not None:
-            return collator.make(table, stream.following(), stream.waited)
+    def _make_batch(self, rows: BatchRows | None, stream: BatchStream, collator: Collator) -> Batch:
+        if rows is not None:
+            return collator.make(rows, stream.following(), stream.waited)
         self.records.padded_rows += 1
         return to_device(empty_batch(self.schema, self.request_columns), self.device)
 
@@ -239,6 +240,7 @@ class TrainContext:
             weight_column=self.weight_column,
             label_column=self.label_column,
             ahead=self._wiring.prefetch,
+            sparse=self._wiring.sparse,
         )
 
     def evaluation_batches(self) -> Iterator[Batch]:
@@ -253,8 +255,8 @@ class TrainContext:
         stream.agree = self._agree
         collator = self._make_collator()
         try:
-            for table in stream.epoch_tables(0):
-                yield self._make_batch(table, stream, collator)
+            for rows in stream.epoch_rows(0):
+                yield self._make_batch(rows, stream, collator)
         finally:
             self.evaluation_counts = stream.position.counts
             self._pause(started)

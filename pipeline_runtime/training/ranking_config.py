@@ -13,11 +13,7 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 from pydantic import Field, ValidationError
 
-from pipeline_runtime.batches import (
-    ROW_WEIGHT,
-    is_ragged,
-    plain_type,
-)
+from pipeline_runtime.arrays.conversion import ROW_WEIGHT, is_ragged, plain_type
 from pipeline_runtime.config.base import Column, Count, PositiveInt, SpecModel
 from pipeline_runtime.config.documents import Path, format_path
 from pipeline_runtime.config.introspect import field_names, model_at

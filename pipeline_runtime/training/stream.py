@@ -1,7 +1,11 @@
 """From pieces to batches of exact size, one epoch after another, in step with the other ranks.
 
 Owns the order in which rows reach the model, what a position counts as consumed, and the remainder
-at an epoch's end. Before it runs the feed; after it `batches` makes tensors of each table.
+at an epoch's end. Before it runs the feed; after it `collating` makes tensors of each batch's rows.
+
+A piece's whole batches come first, then what is left of several pieces together, as soon as it
+fills a batch: so readers can make batches of a piece without knowing of the others. Under
+`preserveOrder` batches run on from piece to piece.
 """
 
 from __future__ import annotations
@@ -10,13 +14,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from pipeline_runtime.arrays.conversion import Arrays
+from pipeline_runtime.arrays.cuts import cut_arrays, join_arrays
+from pipeline_runtime.arrays.packing import PackedBatch, unpack_arrays
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.base import Waited, WorkerUsage
-from pipeline_runtime.feed.pieces import Header, Piece, StepCount, add_counts
+from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece, StepCount, add_counts
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 from pipeline_runtime.training.position import Position
@@ -64,26 +73,79 @@ class _Arrival:
         return self.num_pieces == self.seen
 
 
+# The rows of a batch: a table, or what a reader made of it.
+BatchRows: TypeAlias = pa.Table | Arrays | PackedBatch
+
+
 @dataclass(slots=True)
 class _Buffered:
     """The rest of a piece that waits to be cut into batches."""
 
-    piece: Piece
+    piece: Piece | ReadyPiece
     offset: int
-    _ahead: tuple[int, int, pa.Table] | None = None
+    _opened: tuple[int, Arrays] | None = None  # a batch of which a part was cut
 
-    def slice(self, rows: int) -> pa.Table:
-        """The next rows; the same object as long as none was taken."""
-        if self._ahead is None or self._ahead[:2] != (self.offset, rows):
-            self._ahead = (self.offset, rows, self.piece.table.slice(self.offset, rows))
-        return self._ahead[2]
+    @property
+    def rows_left(self) -> int:
+        return self.piece.header.num_rows - self.offset
+
+    def has_whole(self, batch_size: int) -> bool:
+        """Whether the next batch lies in this piece alone, as its reader cut it."""
+        return self.offset % batch_size == 0 and self.rows_left >= batch_size
+
+    def rows(self, rows: int) -> Iterator[BatchRows]:
+        """The next rows, in parts as its reader cut them."""
+        if isinstance(self.piece, Piece):
+            yield self.piece.table.slice(self.offset, rows)
+            return
+        size, start, end = self.piece.batch_size, self.offset, self.offset + rows
+        while start < end:
+            index, first = divmod(start, size)
+            last = min(size, first + end - start)
+            yield self._part(index, first, last)
+            start += last - first
+
+    def _part(self, index: int, first: int, last: int) -> BatchRows:
+        assert isinstance(self.piece, ReadyPiece)
+        size = self.piece.batch_size
+        if last - first == min(size, self.piece.header.num_rows - index * size):
+            return self.piece.batches[index]
+        if self._opened is None or self._opened[0] != index:
+            self._opened = (index, self.piece.arrays(index))
+        return cut_arrays(self._opened[1], first, last - first, self.piece.once)
+
+    def hashes(self, rows: int, weight_column: str | None) -> npt.NDArray[np.uint64]:
+        """Identities of the next rows that the checksum counts."""
+        if isinstance(self.piece, Piece):
+            return _counted_hashes(self.piece.table.slice(self.offset, rows), weight_column)
+        end = self.offset + rows
+        hashes, is_counted = self.piece.hashes[self.offset : end], self.piece.is_counted
+        if weight_column is None or is_counted is None:
+            return hashes
+        return hashes[is_counted[self.offset : end]]
+
+
+def _counted_hashes(table: pa.Table, weight_column: str | None) -> npt.NDArray[np.uint64]:
+    hashes: npt.NDArray[np.uint64] = table.column(ROW_HASH_COLUMN).to_numpy()
+    if weight_column is None:
+        return hashes
+    is_counted: npt.NDArray[np.bool_] = np.nan_to_num(table.column(weight_column).to_numpy()) > 0
+    return hashes[is_counted]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of one piece in a batch."""
+
+    source: _Buffered
+    rows: int
 
 
 @dataclass(slots=True)
 class BatchStream:
     """One rank's batches; `position` is always that of the batches given out so far."""
 
-    pieces: Iterator[Piece]
+    pieces: Iterator[Piece | ReadyPiece]
     groups: Sequence[Group]  # of this rank, in order, all epochs that are left
     cutting: Cutting
     position: Position
@@ -93,9 +155,11 @@ class BatchStream:
     dropped_rows: int = 0
     _waiting: dict[int, set[int]] = field(init=False)  # epoch -> groups that have not arrived whole
     _arrivals: dict[tuple[int, int], _Arrival] = field(init=False, default_factory=dict)
-    _held: dict[int, list[Piece]] = field(init=False, default_factory=dict)
-    _buffer: deque[_Buffered] = field(init=False, default_factory=deque)
-    _buffered_rows: int = field(init=False, default=0)
+    _held: dict[int, list[Piece | ReadyPiece]] = field(init=False, default_factory=dict)
+    _whole: deque[_Buffered] = field(init=False, default_factory=deque)  # whose next batch is whole
+    _rest: deque[_Buffered] = field(init=False, default_factory=deque)  # joined in this order
+    _rest_rows: int = field(init=False, default=0)
+    _following: BatchRows | None = field(init=False, default=None)
     _partial: tuple[StepCount, ...] = field(init=False, default=())
     _next: int = field(init=False, default=0)  # under preserveOrder: the group that is arriving
 
@@ -106,19 +170,20 @@ class BatchStream:
 
     @property
     def counts(self) -> tuple[StepCount, ...]:
-        """Rows and bytes of every step so far, of the piece that is being cut up too.
+        """Rows and bytes of every step so far, of pieces that are being cut up too.
 
-        A position counts that one when it is used up, since a resumed run makes it again.
+        A position counts one when it is used up, since a resumed run makes it again.
         """
         return add_counts(self.position.counts, self._partial)
 
     @property
     def queue_length(self) -> int:
         """Pieces that have arrived and are not yet cut up."""
-        return len(self._buffer) + sum(len(pieces) for pieces in self._held.values())
+        held = sum(len(pieces) for pieces in self._held.values())
+        return len(self._whole) + len(self._rest) + held
 
-    def epoch_tables(self, epoch: int) -> Iterator[pa.Table | None]:
-        """The epoch's batches; None for a step of the other ranks for which this one has no rows.
+    def epoch_rows(self, epoch: int) -> Iterator[BatchRows | None]:
+        """The rows of every batch; None for a step of the other ranks for which this one has none.
 
         Raises FeedError if the feed ends before the epoch's rows are complete.
         """
@@ -126,7 +191,7 @@ class BatchStream:
         arriving = self._arriving(epoch)
         while True:
             self._fill(arriving)
-            rows = min(self._buffered_rows, self.cutting.batch_size)
+            rows = self.cutting.batch_size if self._is_full() else self._rest_rows
             agreed = self.agree(rows > 0, rows == self.cutting.batch_size)
             if not agreed.any_has_rows:
                 return
@@ -137,17 +202,20 @@ class BatchStream:
             self.position.samples += rows
             yield self._cut(rows) if rows else None
 
-    def following(self) -> pa.Table | None:
-        """What the next batch will be, if a piece that has arrived has all of it; it stays there.
+    def following(self) -> BatchRows | None:
+        """What the next batch will be, if pieces that have arrived have all of it; it stays there.
 
-        `epoch_tables` gives this very object then.
+        `epoch_rows` gives this very object then.
         """
-        head, size = self._buffer[0] if self._buffer else None, self.cutting.batch_size
-        if head is None or head.piece.header.num_rows - head.offset < size:
-            return None
-        return head.slice(size)
+        if self._following is None and self._is_full():
+            self._following = self._join(self._next_parts(self.cutting.batch_size))
+        return self._following
 
-    def _arriving(self, epoch: int) -> Iterator[Piece]:
+    def _is_full(self) -> bool:
+        """Whether what has arrived has a whole batch."""
+        return bool(self._whole) or self._rest_rows >= self.cutting.batch_size
+
+    def _arriving(self, epoch: int) -> Iterator[Piece | ReadyPiece]:
         """Pieces of this epoch; those of later ones, made ahead, are held back."""
         yield from self._held.pop(epoch, [])
         while self._waiting.get(epoch):
@@ -183,8 +251,8 @@ class BatchStream:
                 "please report it"
             )
 
-    def _fill(self, arriving: Iterator[Piece]) -> None:
-        while self._buffered_rows < self.cutting.batch_size:
+    def _fill(self, arriving: Iterator[Piece | ReadyPiece]) -> None:
+        while not self._is_full():
             piece = next(arriving, None)
             if piece is None:
                 return
@@ -194,51 +262,88 @@ class BatchStream:
             if piece.header.num_rows == 0:
                 self.position.consume(piece.header, 0)
             elif offset < piece.header.num_rows:
-                self._buffer.append(_Buffered(piece, offset))
-                self._buffered_rows += piece.header.num_rows - offset
+                self._put(_Buffered(piece, offset))
 
-    def _cut(self, rows: int) -> pa.Table:
+    def _put(self, buffered: _Buffered) -> None:
+        cutting = self.cutting
+        if buffered.has_whole(cutting.batch_size) and not cutting.preserve_order:
+            self._whole.append(buffered)
+        else:
+            self._rest.append(buffered)
+            self._rest_rows += buffered.rows_left
+
+    def _next_parts(self, rows: int) -> list[_Part]:
+        """Where the next batch lies."""
+        if self._rest_rows < rows:
+            return [_Part(self._whole[0], rows)]
+        parts = []
+        for buffered in self._rest:
+            parts.append(_Part(buffered, min(rows, buffered.rows_left)))
+            rows -= parts[-1].rows
+            if not rows:
+                break
+        return parts
+
+    def _join(self, parts: Sequence[_Part]) -> BatchRows:
+        rows: list[BatchRows] = [rows for part in parts for rows in part.source.rows(part.rows)]
+        if len(rows) == 1:
+            return rows[0]
+        tables = [each for each in rows if isinstance(each, pa.Table)]
+        if tables:
+            return pa.concat_tables(tables)
+        piece = parts[0].source.piece
+        once = piece.once if isinstance(piece, ReadyPiece) else ()
+        return join_arrays([_arrays_of(each) for each in rows], once)
+
+    def _cut(self, rows: int) -> BatchRows:
         started = time.perf_counter()
-        slices = []
-        while rows:
-            head = self._buffer[0]
-            taken = min(rows, head.piece.header.num_rows - head.offset)
-            slices.append(head.slice(taken))
-            self._take(head, taken)
-            rows -= taken
-        table = slices[0] if len(slices) == 1 else pa.concat_tables(slices)
-        self._add_to_checksum(table)
+        parts = self._next_parts(rows)
+        batch, self._following = self._following, None
+        if batch is None:
+            batch = self._join(parts)
+        for part in parts:
+            hashes = part.source.hashes(part.rows, self.cutting.weight_column)
+            self.position.checksum.add(hashes)
+            self._take(part)
+        self._partial = self._count_partial()
         self.waited.batching += time.perf_counter() - started
-        return table
+        return batch
 
-    def _take(self, head: _Buffered, rows: int) -> None:
-        header = head.piece.header
-        head.offset += rows
-        is_used_up = head.offset == header.num_rows
-        self._partial = () if is_used_up else header.counts
-        self.position.consume(header, rows)
-        self._buffered_rows -= rows
-        if is_used_up:
-            self._buffer.popleft()
+    def _take(self, part: _Part) -> None:
+        """Note that rows went into a batch, or nowhere; the piece waits for its next ones."""
+        source, queue = part.source, self._rest
+        if self._whole and self._whole[0] is source:
+            queue = self._whole
+        else:
+            self._rest_rows -= part.rows
+        source.offset += part.rows
+        self.position.consume(source.piece.header, part.rows)
+        if queue is self._rest and source.rows_left:
+            return
+        queue.popleft()
+        if source.rows_left:
+            self._put(source)
 
-    def _drop_rest(self, arriving: Iterator[Piece]) -> None:
+    def _count_partial(self) -> tuple[StepCount, ...]:
+        counts: tuple[StepCount, ...] = ()
+        for buffered in (*self._whole, *self._rest):
+            if buffered.offset:
+                counts = add_counts(counts, buffered.piece.header.counts)
+        return counts
+
+    def _drop_rest(self, arriving: Iterator[Piece | ReadyPiece]) -> None:
         """Leave out what does not fill a batch on every rank, and say how much it was."""
-        while True:
-            while self._buffer:
-                head = self._buffer[0]
-                rest = head.piece.header.num_rows - head.offset
-                self.dropped_rows += rest
-                self._take(head, rest)
+        self._following = None
+        while self._whole or self._rest:
+            head = self._whole[0] if self._whole else self._rest[0]
+            self.dropped_rows += head.rows_left
+            self._take(_Part(head, head.rows_left))
             self._fill(arriving)
-            if not self._buffer:
-                return
+        self._partial = ()
 
-    def _add_to_checksum(self, table: pa.Table) -> None:
-        hashes = table.column(ROW_HASH_COLUMN).to_numpy()
-        if self.cutting.weight_column:
-            weights = table.column(self.cutting.weight_column).to_numpy()
-            hashes = hashes[np.nan_to_num(weights) > 0]
-        self.position.checksum.add(hashes)
+
+def _arrays_of(rows: BatchRows) -> Arrays:
+    return unpack_arrays(rows.slots, rows.buffer()) if isinstance(rows, PackedBatch) else rows
 
 
 def explain_no_rows(

@@ -19,7 +19,7 @@ import torch
 from pipeline_runtime.config import Training
 from pipeline_runtime.errors import Interrupted, LastmileError, TrainingError
 from pipeline_runtime.feed.base import FeedSource, Waited, WorkerUsage
-from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.work import name_of, user_traceback
 from pipeline_runtime.monitor import Evaluated, Order
 from pipeline_runtime.plan.groups import Group
@@ -50,6 +50,7 @@ class WorkerPlan:
     resume: CheckpointHeader | None
     monitor: Any
     prefetch: bool = True
+    sparse: bool = False
 
 
 def train_worker(config: dict[str, WorkerPlan]) -> None:
@@ -106,6 +107,7 @@ def _build_context(plan: WorkerPlan) -> TrainContext:
         stop_event=threading.Event(),
         request_columns=plan.stream.request_columns,
         prefetch=plan.prefetch,
+        sparse=plan.sparse,
     )
     return TrainContext(plan.training, plan.stream.output_schema, device, wiring)
 
@@ -148,7 +150,7 @@ def _evaluation_opener(plan: WorkerPlan, rank: int) -> Callable[[Waited], BatchS
 
 def _pieces(
     plan: WorkerPlan, role: str, rank: int, waited: Waited, usage: WorkerUsage
-) -> Iterator[Piece]:
+) -> Iterator[Piece | ReadyPiece]:
     """The rank's pieces; an evaluation's in order, so that its floating-point sums repeat."""
     is_training = role == "training"
     groups = (plan.groups if is_training else plan.evaluation_groups)[rank]

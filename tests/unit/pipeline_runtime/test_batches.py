@@ -15,13 +15,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline_runtime.arrays.conversion import (
+    Arrays,
+    check_tensor_schema,
+    to_arrays,
+)
+from pipeline_runtime.arrays.cuts import cut_arrays, join_arrays, num_rows_of, split_arrays
+from pipeline_runtime.arrays.packing import pack_arrays, unpack_arrays
 from pipeline_runtime.batches import (
     ROW_WEIGHT,
     Batch,
-    check_tensor_schema,
     empty_batch,
     to_batch,
     to_device,
+    to_tensors,
+    unpack_tensors,
 )
 from pipeline_runtime.errors import TrainingError
 
@@ -131,6 +139,12 @@ def fixed_array(
     return pa.FixedSizeListArray.from_arrays(items, size, mask=mask)
 
 
+@st.composite
+def tables(draw: st.DrawFn, num_rows: int) -> pa.Table:
+    drawn = draw(st.lists(columns(num_rows), min_size=1, max_size=3))
+    return pa.table({f"c{i}": column for i, column in enumerate(drawn)})
+
+
 def naive_batch(table: pa.Table) -> dict[str, list[Any]]:
     """What `to_batch` must give, value by value, through Python objects."""
     batch: dict[str, list[Any]] = {}
@@ -173,13 +187,10 @@ def convert(table: pa.Table, **options: Any) -> Batch:
 
 
 @settings(max_examples=120, deadline=None)
-@given(data=st.data(), num_rows=st.integers(0, 9), writable=st.booleans())
-def test_every_type_equals_the_naive_converter(
-    data: st.DataObject, num_rows: int, writable: bool
-) -> None:
-    drawn = data.draw(st.lists(columns(num_rows), min_size=1, max_size=3))
-    table = pa.table({f"c{i}": column for i, column in enumerate(drawn)})
-    batch = convert(table, writable=writable)
+@given(data=st.data(), num_rows=st.integers(0, 9))
+def test_every_type_equals_the_naive_converter(data: st.DataObject, num_rows: int) -> None:
+    table = data.draw(tables(num_rows))
+    batch = convert(table)
     expected = naive_batch(table)
     assert set(batch) == {*expected, ROW_WEIGHT}
     assert batch[ROW_WEIGHT].tolist() == [1.0] * num_rows
@@ -212,6 +223,49 @@ def test_chunks_with_dictionaries_of_their_own_keep_their_values(item: pa.DataTy
     assert batch["a"].tolist() == nested["l.values"].tolist() == [1, 2, 3, 1]
 
 
+def same_bits(left: Arrays, right: Arrays) -> bool:
+    """Whether names, types, shapes and all bits are equal, whatever the order of names."""
+    return left.keys() == right.keys() and all(
+        array.dtype == right[name].dtype
+        and array.shape == right[name].shape
+        and array.tobytes() == right[name].tobytes()
+        for name, array in left.items()
+    )
+
+
+def arrays_of(table: pa.Table) -> Arrays:
+    return to_arrays(table, weight_column=None, label_column=None)
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data(), num_rows=st.integers(1, 9), size=st.integers(1, 10))
+def test_what_is_cut_is_that_of_the_slice_and_joined_is_what_it_was(
+    data: st.DataObject, num_rows: int, size: int
+) -> None:
+    table = data.draw(tables(num_rows))
+    whole = arrays_of(table)
+    parts = list(split_arrays(whole, size))
+    for index, part in enumerate(parts):
+        assert same_bits(part, arrays_of(table.slice(index * size, size)))
+    assert same_bits(join_arrays(parts), whole)
+    assert sum(map(num_rows_of, parts)) == num_rows
+    start = data.draw(st.integers(0, num_rows))
+    rows = data.draw(st.integers(0, num_rows - start))
+    assert same_bits(cut_arrays(whole, start, rows), arrays_of(table.slice(start, rows)))
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data(), num_rows=st.integers(0, 9), sparse=st.booleans())
+def test_a_packed_batch_is_the_same_arrays_and_tensors(
+    data: st.DataObject, num_rows: int, sparse: bool
+) -> None:
+    arrays = arrays_of(data.draw(tables(num_rows)))
+    slots, buffer = pack_arrays(arrays, sparse=sparse)
+    assert same_bits(unpack_arrays(slots, buffer), arrays)
+    tensors = unpack_tensors(slots, torch.from_numpy(buffer))
+    assert same_bits({name: tensor.numpy() for name, tensor in tensors.items()}, arrays)
+
+
 def test_internal_columns_are_left_out() -> None:
     table = pa.table({"a": [1], "_lastmile_row_hash": pa.array([2**63], pa.uint64())})
     assert set(convert(table)) == {"a", ROW_WEIGHT}
@@ -224,13 +278,15 @@ def test_numbers_are_views_of_arrow_memory() -> None:
     assert batch["l.values"].data_ptr() == table["l"].chunk(0).values.buffers()[1].address
 
 
-@pytest.mark.parametrize("writable", [True, False], ids=["copied", "viewed"])
-def test_read_only_memory_is_copied_only_if_the_batch_is_to_be_written(writable: bool) -> None:
+def test_read_only_memory_stays_so_as_an_array_and_is_copied_for_a_tensor() -> None:
     frozen = pa.py_buffer(np.arange(4).tobytes())
     array = pa.Array.from_buffers(pa.int64(), 4, [None, frozen])
-    batch = convert(pa.table({"a": array}), writable=writable)
-    assert (batch["a"].data_ptr() == frozen.address) is not writable
-    assert batch["a"].tolist() == [0, 1, 2, 3]
+    arrays = to_arrays(pa.table({"a": array}), weight_column=None, label_column=None)
+    assert arrays["a"].ctypes.data == frozen.address
+    assert not arrays["a"].flags.writeable
+    batch = to_tensors(arrays)
+    batch["a"].zero_()
+    assert arrays["a"].tolist() == [0, 1, 2, 3]
 
 
 def test_extension_types_become_their_storage() -> None:

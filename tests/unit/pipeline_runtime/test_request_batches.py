@@ -13,21 +13,24 @@ import torch
 from torch import nn
 
 from pipeline_runtime import Pipeline
+from pipeline_runtime.arrays.conversion import check_tensor_schema
 from pipeline_runtime.batches import (
     REQUEST_INDEX,
     Batch,
-    check_tensor_schema,
     empty_batch,
-    to_batch,
 )
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.batching import Batching, make_ready
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.wire import Wire, pack, unpack
 from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.plan import build_plan, explain, plan_groups
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.request_batches import expand
 from pipeline_runtime.sources import open_location, open_parquet
+from pipeline_runtime.training.collating import Collator
 from pipeline_runtime.training.position import Position
 from pipeline_runtime.training.ranking_config import choose_features, parse_config
 from pipeline_runtime.training.ranking_model import RankingModel
@@ -86,33 +89,50 @@ def plan_of(uri: str, shuffle: str = "none", **training: Any) -> StreamPlan:
     return build_plan(experiment, "").training
 
 
-def batches_of(plan: StreamPlan) -> Iterator[Batch]:
-    """Batches as a trainer gets them."""
+def batches_of(plan: StreamPlan, way: str = "rows") -> Iterator[Batch]:
+    """Batches as a trainer gets them: it makes them of rows, or readers do, and may send them."""
     groups = plan_groups(
         plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=PIECE_ROWS
     )
+    batching = Batching(
+        batch_size=BATCH_SIZE,
+        weight_column=None,
+        label_column="clicked",
+        once=plan.request_columns,
+    )
+
+    def bring(piece: Piece) -> Piece | ReadyPiece:
+        if way == "rows":
+            return piece
+        made = make_ready(piece, batching)
+        return made if way == "made" else unpack(pack(made, Wire(sparse=True, codec="lz4")))[0]
+
     stream = BatchStream(
-        pieces=(piece for group in groups for piece in read_group(plan, group, PIECE_ROWS)),
+        pieces=(bring(piece) for group in groups for piece in read_group(plan, group, PIECE_ROWS)),
         groups=groups,
         cutting=Cutting(batch_size=BATCH_SIZE, last_batch="pad"),
         position=Position(),
         waited=Waited(),
     )
-    for table in stream.epoch_tables(0):
-        assert table is not None
-        yield to_batch(table, weight_column=None, label_column="clicked")
+    collator = Collator(
+        torch.device("cpu"), weight_column=None, label_column="clicked", ahead=False
+    )
+    for rows in stream.epoch_rows(0):
+        assert rows is not None
+        yield collator.make(rows, None, Waited())
 
 
+@pytest.mark.parametrize("way", ["rows", "made", "sent"])
 @pytest.mark.parametrize("shuffle", ["none", "row", "request"])
 @pytest.mark.parametrize("table", ["flat.parquet", "nested"])
 def test_batches_with_requests_once_expand_to_those_with_a_value_a_row(
-    folder: str, table: str, shuffle: str
+    folder: str, table: str, shuffle: str, way: str
 ) -> None:
     plan = plan_of(f"{folder}/{table}", shuffle, deduplicated=True)
     assert plan.request_columns == ("country", "age", "history", "padded")
     plain = plan_of(f"{folder}/{table}", shuffle, deduplicated=False)
     expected = list(batches_of(plain))
-    batches = list(batches_of(plan))
+    batches = list(batches_of(plan, way))
     assert len(batches) == len(expected)
     for batch, flat in zip(batches, expected, strict=True):
         index = batch[REQUEST_INDEX]
@@ -126,11 +146,12 @@ def test_batches_with_requests_once_expand_to_those_with_a_value_a_row(
         assert sum(len(batch["age"]) for batch in batches) < plan.scan.pruning.rows_read / 2
 
 
-def test_what_a_loop_writes_to_a_batch_is_not_in_the_next(folder: str) -> None:
+@pytest.mark.parametrize("way", ["rows", "made", "sent"])
+def test_what_a_loop_writes_to_a_batch_is_not_in_the_next(folder: str, way: str) -> None:
     plan = plan_of(f"{folder}/nested")
     expected = list(batches_of(plan))
     got = []
-    for batch in batches_of(plan):
+    for batch in batches_of(plan, way):
         got.append({name: tensor.clone() for name, tensor in batch.items()})
         for tensor in batch.values():
             tensor.zero_()

@@ -1,11 +1,15 @@
 """The ledger of pieces: each is delivered once, whichever readers are lost on the way."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.leases import MAX_LOSSES_PER_GROUP, Ledger, Task, num_pieces_of
+from pipeline_runtime.feed.pieces import Header, StepCount
+from pipeline_runtime.feed.usage import Paces
 from pipeline_runtime.plan import Group
 from pipeline_runtime.sources import Unit
 
@@ -71,6 +75,42 @@ def test_what_two_readers_left_of_a_group_is_made_in_its_order() -> None:
     ledger.lose("b", [task for task in (third, fourth) if task])
     again = [ledger.take("c") for _ in range(6)]
     assert [task.piece for task in again if task] == list(range(6))
+
+
+def test_the_last_lease_is_split_for_a_reader_that_has_nothing_to_do() -> None:
+    ledger = Ledger([group(0, 60)], PIECE_ROWS)
+    first = ledger.take("a")
+    others = [ledger.take("b") for _ in range(3)]
+    assert first is not None
+    assert [task.piece for task in others if task] == [4, 5, 3]  # half of 1–5, half of 1–3
+    rest = [ledger.take("a") for _ in range(3)]
+    assert [task.piece for task in rest if task] == [1, 2]
+    assert not ledger.has_more
+
+
+def test_a_slow_reader_s_lease_is_split_before_the_next_epoch_is_begun() -> None:
+    def ledger_with_a_at_work() -> Ledger:
+        epochs = [group(0, 60), replace(group(0, 10), epoch=1), replace(group(1, 10), epoch=1)]
+        ledger = Ledger(epochs, PIECE_ROWS)
+        assert ledger.take("a") is not None
+        return ledger
+
+    usual, split = ledger_with_a_at_work().take("b"), ledger_with_a_at_work().take("b", {"a"})
+    assert usual is not None
+    assert split is not None
+    assert usual.place == (1, 0)
+    assert split.place == (0, 4)
+
+
+def test_a_reader_that_takes_twice_as_long_a_row_as_the_others_is_slow() -> None:
+    paces = Paces()
+    assert not paces.slow()
+    for reader, seconds in {"a": 1.0, "b": 1.1, "c": 2.5}.items():
+        for rows in (100, 10):
+            count = StepCount(rows=rows, num_bytes=0, seconds=seconds * rows)
+            header = Header(epoch=0, group=0, piece=0, is_last=True, num_rows=rows, counts=(count,))
+            paces.note(reader, header)
+    assert paces.slow() == {"c"}
 
 
 def test_the_reader_of_the_earliest_group_is_asked_first() -> None:

@@ -6,7 +6,9 @@ import torch
 
 from pipeline_runtime.errors import TrainingError
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.batching import Batching, make_ready
 from pipeline_runtime.feed.pieces import Header, Piece
+from pipeline_runtime.feed.wire import pack, unpack
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 from pipeline_runtime.training.collating import Collator
@@ -33,11 +35,19 @@ def make_stream(values: list[list[int | None]], batch_size: int) -> BatchStream:
     )
 
 
+def test_what_readers_made_and_sent_is_the_same_made_ahead() -> None:
+    batching = Batching(batch_size=4, weight_column=None, label_column=None)
+    sent = make_stream([list(range(10))], batch_size=4)
+    sent.pieces = iter([unpack(pack(make_ready(piece, batching)))[0] for piece in sent.pieces])
+    batches, known = collate(sent, ahead=True)
+    assert (batches, known) == ([[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]], 1)
+
+
 def collate(stream: BatchStream, *, ahead: bool) -> tuple[list[list[int]], int]:
     """The batches' values, and how many of them were known before they were asked for."""
     collator = Collator(torch.device("cpu"), weight_column=None, label_column=None, ahead=ahead)
     batches, following, known = [], None, 0
-    for table in stream.epoch_tables(0):
+    for table in stream.epoch_rows(0):
         assert table is not None
         known += table is following
         following = stream.following()
@@ -49,14 +59,15 @@ def collate(stream: BatchStream, *, ahead: bool) -> tuple[list[list[int]], int]:
 def test_batches_are_the_same_made_ahead_or_when_asked_for(ahead: bool) -> None:
     values: list[list[int | None]] = [list(range(10)), list(range(10, 13)), list(range(13, 20))]
     batches, known = collate(make_stream(values, batch_size=4), ahead=ahead)
-    assert batches == [list(range(first, first + 4)) for first in range(0, 20, 4)]
-    assert known == 2  # 4–7, and 16–19: the others lie in two pieces, or come first
+    whole = [[0, 1, 2, 3], [4, 5, 6, 7], [13, 14, 15, 16]]
+    assert batches == [*whole[:2], [8, 9, 10, 11], whole[2], [12, 17, 18, 19]]
+    assert known == 2  # 4–7, and the last: for the others a piece had to arrive first
 
 
 def test_what_is_wrong_with_a_batch_is_said_when_it_is_asked_for() -> None:
     stream = make_stream([[1, 2, None, 4]], batch_size=2)
     collator = Collator(torch.device("cpu"), weight_column=None, label_column=None, ahead=True)
-    tables = stream.epoch_tables(0)
+    tables = stream.epoch_rows(0)
     first = next(tables)
     assert first is not None
     assert collator.make(first, stream.following(), Waited())["x"].tolist() == [1, 2]

@@ -1,6 +1,6 @@
 """Batches from pieces: exact sizes, every row once, positions that resume, ranks in step."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 
 import numpy as np
@@ -9,13 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline_runtime.arrays.packing import PackedBatch, unpack_arrays
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.pieces import Header, Piece, StepCount
+from pipeline_runtime.feed.batching import Batching, make_ready
+from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece, StepCount
+from pipeline_runtime.feed.wire import pack, unpack
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 from pipeline_runtime.training.position import Checksum, Position, redistribute
-from pipeline_runtime.training.stream import Agreement, BatchStream, Cutting
+from pipeline_runtime.training.stream import Agreement, BatchRows, BatchStream, Cutting
 
 Shape = list[list[int]]  # rows of every piece of every group
 
@@ -44,7 +47,7 @@ def make_groups(shape: Shape, epochs: int = 1) -> list[Group]:
 
 
 def make_stream(
-    pieces: list[Piece],
+    pieces: Sequence[Piece | ReadyPiece],
     groups: list[Group],
     batch_size: int = 4,
     position: Position | None = None,
@@ -59,22 +62,85 @@ def make_stream(
     )
 
 
-def rows_of(tables: Iterator[pa.Table | None]) -> list[list[int]]:
-    return [table.column("x").to_pylist() if table is not None else [] for table in tables]
+def rows_of(batches: Iterator[BatchRows | None]) -> list[list[int]]:
+    return [values_of(rows) for rows in batches]
+
+
+def values_of(rows: BatchRows | None) -> list[int]:
+    if rows is None:
+        return []
+    if isinstance(rows, pa.Table):
+        values: list[int] = rows.column("x").to_pylist()
+        return values
+    arrays = unpack_arrays(rows.slots, rows.buffer()) if isinstance(rows, PackedBatch) else rows
+    return [int(value) for value in arrays["x"]]
+
+
+def made_ready(pieces: Sequence[Piece], batch_size: int, *, sent: bool) -> list[ReadyPiece]:
+    """The pieces as their readers make batches of them, and as they come from another process."""
+    batching = Batching(batch_size=batch_size, weight_column=None, label_column=None)
+    ready = [make_ready(piece, batching) for piece in pieces]
+    return [unpack(pack(piece))[0] for piece in ready] if sent else ready  # type: ignore[misc]
 
 
 shapes = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), min_size=1, max_size=6)
 
 
-@given(shape=shapes, batch_size=st.integers(1, 11))
-def test_every_row_comes_once_in_full_batches_but_the_last(shape: Shape, batch_size: int) -> None:
-    stream = make_stream(make_pieces(shape), make_groups(shape), batch_size)
-    batches = rows_of(stream.epoch_tables(0))
+@given(shape=shapes, batch_size=st.integers(1, 11), preserve_order=st.booleans())
+def test_every_row_comes_once_in_full_batches_but_the_last(
+    shape: Shape, batch_size: int, preserve_order: bool
+) -> None:
+    pieces, groups = make_pieces(shape), make_groups(shape)
+    stream = make_stream(pieces, groups, batch_size, preserve_order=preserve_order)
+    batches = rows_of(stream.epoch_rows(0))
     total = sum(map(sum, shape))
-    assert [row for batch in batches for row in batch] == list(range(total))
+    rows = [row for batch in batches for row in batch]
+    assert (rows if preserve_order else sorted(rows)) == list(range(total))
     assert all(len(batch) == batch_size for batch in batches[:-1])
     assert stream.position.samples == stream.position.checksum.rows == total
     assert stream.position.done == set(range(len(shape)))
+
+
+@given(
+    shape=shapes,
+    batch_size=st.integers(1, 11),
+    preserve_order=st.booleans(),
+    sent=st.booleans(),
+    stop=st.integers(0, 12),
+)
+def test_batches_that_readers_made_are_those_that_the_trainer_makes(
+    shape: Shape, batch_size: int, preserve_order: bool, sent: bool, stop: int
+) -> None:
+    pieces, groups = make_pieces(shape), make_groups(shape)
+    plain = make_stream(pieces, groups, batch_size, preserve_order=preserve_order)
+    expected = rows_of(plain.epoch_rows(0))
+    ready = made_ready(pieces, batch_size, sent=sent)
+    stream = make_stream(ready, groups, batch_size, preserve_order=preserve_order)
+    assert rows_of(stream.epoch_rows(0)) == expected
+    assert stream.position.to_json() == plain.position.to_json()
+    # And so they are after a checkpoint that the other way has written.
+    first = make_stream(pieces, groups, batch_size, preserve_order=preserve_order)
+    before = rows_of(islice(first.epoch_rows(0), stop)) if stop else []
+    saved = Position.from_json(first.position.to_json())
+    left = [group for group in groups if group.index not in saved.done]
+    again = [piece for piece in ready if piece.header.group not in saved.done]
+    resumed = make_stream(again, left, batch_size, saved, preserve_order=preserve_order)
+    assert before + rows_of(resumed.epoch_rows(0)) == expected
+
+
+@given(shape=shapes, batch_size=st.integers(1, 11), data=st.data())
+def test_a_piece_s_own_batches_do_not_depend_on_other_pieces(
+    shape: Shape, batch_size: int, data: st.DataObject
+) -> None:
+    pieces, groups = make_pieces(shape), make_groups(shape)
+    own = set()
+    for piece in pieces:
+        rows = piece.table.column("x").to_pylist()
+        whole = range(0, len(rows) - batch_size + 1, batch_size)
+        own |= {tuple(rows[start : start + batch_size]) for start in whole}
+    shuffled = data.draw(st.permutations(pieces))
+    stream = make_stream(shuffled, groups, batch_size)
+    assert own <= {tuple(batch) for batch in rows_of(stream.epoch_rows(0))}
 
 
 @given(shape=shapes, batch_size=st.integers(1, 7), stop=st.integers(1, 12), data=st.data())
@@ -83,27 +149,24 @@ def test_a_position_resumes_with_the_rows_that_are_left(
 ) -> None:
     pieces = make_pieces(shape)
     groups = make_groups(shape)
-    whole = make_stream(pieces, groups, batch_size)
-    expected = rows_of(whole.epoch_tables(0))
+    in_order = data.draw(st.booleans())  # else the order of arrival is not promised
+    whole = make_stream(pieces, groups, batch_size, preserve_order=in_order)
+    expected = rows_of(whole.epoch_rows(0))
 
-    first = make_stream(pieces, groups, batch_size)
-    before = []
-    for table in first.epoch_tables(0):
-        before.append(table.column("x").to_pylist() if table is not None else [])
-        if len(before) == stop:
-            break
+    first = make_stream(pieces, groups, batch_size, preserve_order=in_order)
+    before = rows_of(islice(first.epoch_rows(0), stop))
     saved = Position.from_json(first.position.to_json())  # as a checkpoint keeps it
     left = [group for group in groups if group.index not in saved.done]
     again = [piece for piece in pieces if piece.header.group not in saved.done]
-    if data.draw(st.booleans()):  # the order of arrival is not promised
+    if not in_order:
         again = data.draw(st.permutations(again))
         resumed = make_stream(again, left, batch_size, saved)
-        after = rows_of(resumed.epoch_tables(0))
+        after = rows_of(resumed.epoch_rows(0))
         got = sorted(row for batch in before + after for row in batch)
         assert got == sorted(row for batch in expected for row in batch)
     else:
         resumed = make_stream(again, left, batch_size, saved, preserve_order=True)
-        assert before + rows_of(resumed.epoch_tables(0)) == expected
+        assert before + rows_of(resumed.epoch_rows(0)) == expected
     assert resumed.position.checksum == whole.position.checksum
     assert resumed.position.counts == whole.position.counts
 
@@ -112,15 +175,15 @@ def test_pieces_of_the_next_epoch_are_held_back() -> None:
     shape = [[3], [2]]
     one, two = make_pieces(shape, 0), make_pieces(shape, 1)
     stream = make_stream([one[0], two[1], one[1], two[0]], make_groups(shape, epochs=2), 10)
-    assert rows_of(stream.epoch_tables(0)) == [[0, 1, 2, 3, 4]]
-    assert sorted(rows_of(stream.epoch_tables(1))[0]) == [1000, 1001, 1002, 1003, 1004]
+    assert rows_of(stream.epoch_rows(0)) == [[0, 1, 2, 3, 4]]
+    assert sorted(rows_of(stream.epoch_rows(1))[0]) == [1000, 1001, 1002, 1003, 1004]
 
 
 def test_drop_leaves_out_the_remainder_and_counts_it() -> None:
     shape = [[5], [4]]
     stream = make_stream(make_pieces(shape), make_groups(shape), 4, last_batch="drop")
-    assert rows_of(stream.epoch_tables(0)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert stream.dropped_rows == 1
+    assert rows_of(stream.epoch_rows(0)) == [[0, 1, 2, 3], [5, 6, 7, 8]]
+    assert stream.dropped_rows == 1  # row 4
     assert stream.position.checksum.rows == 8
     assert stream.position.done == {0, 1}
 
@@ -129,7 +192,7 @@ def test_a_rank_without_rows_steps_along_until_no_rank_has_any() -> None:
     answers = iter([True, True, False])
     stream = make_stream(make_pieces([[2]]), make_groups([[2]]), 2)
     stream.agree = lambda has, full: Agreement(any_has_rows=next(answers), all_are_full=full)
-    assert rows_of(stream.epoch_tables(0)) == [[0, 1], []]
+    assert rows_of(stream.epoch_rows(0)) == [[0, 1], []]
 
 
 def test_rows_of_weight_zero_are_not_in_the_checksum() -> None:
@@ -138,7 +201,7 @@ def test_rows_of_weight_zero_are_not_in_the_checksum() -> None:
     stream = make_stream(
         [Piece(header=pieces[0].header, table=table)], make_groups([[3]]), 9, weight_column="w"
     )
-    list(stream.epoch_tables(0))
+    list(stream.epoch_rows(0))
     assert stream.position.checksum.to_json() == {
         "rows": 1,
         "sum": f"{0:016x}",
@@ -149,14 +212,14 @@ def test_rows_of_weight_zero_are_not_in_the_checksum() -> None:
 def test_a_feed_that_ends_early_is_an_error() -> None:
     stream = make_stream(make_pieces([[2]]), make_groups([[2], [2]]), 2)
     with pytest.raises(FeedError, match=r"ended in epoch 0 before groups \[1\] arrived"):
-        list(stream.epoch_tables(0))
+        list(stream.epoch_rows(0))
 
 
 def test_a_group_out_of_order_is_an_error_under_preserve_order() -> None:
     pieces = make_pieces([[2], [2]])[::-1]
     stream = make_stream(pieces, make_groups([[2], [2]]), 2, preserve_order=True)
     with pytest.raises(FeedError, match="expected group 0 of epoch 0, got group 1"):
-        list(stream.epoch_tables(0))
+        list(stream.epoch_rows(0))
 
 
 @given(st.lists(st.integers(0, 2**64 - 1)), st.integers(0, 20))
@@ -188,9 +251,9 @@ def test_another_number_of_ranks_reads_what_none_has_read(
             left = [group for group in groups[rank::ranks] if group.index not in position.done]
             mine = [p for p in pieces if p.header.group in {group.index for group in left}]
             stream = make_stream(mine, left, 3, Position.from_json(position.to_json()))
-            tables = stream.epoch_tables(0)
+            tables = stream.epoch_rows(0)
             for table in tables if is_last else islice(tables, steps):
-                seen += table.column("x").to_pylist() if table is not None else []
+                seen += values_of(table)
             saved.append(stream.position)
         positions = saved
     assert sorted(seen) == list(range(sum(map(sum, shape))))
@@ -200,7 +263,7 @@ def test_batches_do_not_copy_rows_of_one_piece() -> None:
     shape = [[6]]
     stream = make_stream(make_pieces(shape), make_groups(shape), 2)
     addresses = [
-        table.column("x").chunk(0).buffers()[1].address for table in stream.epoch_tables(0) if table
+        table.column("x").chunk(0).buffers()[1].address for table in stream.epoch_rows(0) if table
     ]
     assert all(left == right for left, right in pairwise(addresses))
 
@@ -208,7 +271,7 @@ def test_batches_do_not_copy_rows_of_one_piece() -> None:
 def test_a_piece_counts_from_its_first_row_on_and_in_the_position_when_it_is_used_up() -> None:
     stream = make_stream(make_pieces([[5], [3]]), make_groups([[5], [3]]), 4)
     seen = []
-    for _ in stream.epoch_tables(0):
+    for _ in stream.epoch_rows(0):
         [count] = stream.counts
         seen.append((count.rows, sum(counted.rows for counted in stream.position.counts)))
     assert seen == [(5, 0), (8, 8)]

@@ -1,0 +1,136 @@
+"""Batches cut and joined by rows.
+
+Readers convert a piece at once and cut it into batches; the trainer joins what is left of several.
+Cut and joined again, rows are what they were, but that a request stands once for each part.
+
+Shapes: B rows of a batch, n of a cut, N items of all lists of a column, Q requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from pipeline_runtime.arrays.conversion import (
+    OFFSETS_SUFFIX,
+    REQUEST_INDEX,
+    ROW_WEIGHT,
+    VALUES_SUFFIX,
+    Array,
+    Arrays,
+)
+
+
+def num_rows_of(arrays: Arrays) -> int:
+    """B."""
+    return len(arrays[ROW_WEIGHT])
+
+
+def cut_arrays(arrays: Arrays, start: int, rows: int, once: Collection[str] = ()) -> Arrays:
+    """`rows` rows from `start` on: views, but for offsets and the index of requests.
+
+    Args:
+        once: columns that stand once a request, if any do; requests without a row in the cut are
+            left out.
+    """
+    index = arrays.get(REQUEST_INDEX)
+    if index is None:
+        return _cut(arrays, _columns_of(arrays), start, rows)
+    each = [name for name in _columns_of(arrays) if name not in once and name != REQUEST_INDEX]
+    cut = _cut(arrays, each, start, rows)
+    requests, cut[REQUEST_INDEX] = _used(arrays, once, index[start : start + rows])
+    return cut | requests
+
+
+def split_arrays(arrays: Arrays, rows: int, once: Collection[str] = ()) -> Iterator[Arrays]:
+    """Cuts of `rows` rows one after another; the last has what is left."""
+    total = num_rows_of(arrays)
+    for start in range(0, total, rows):
+        yield cut_arrays(arrays, start, min(rows, total - start), once)
+
+
+def join_arrays(parts: Sequence[Arrays], once: Collection[str] = ()) -> Arrays:
+    """All rows of parts that have the same columns, one part at least."""
+    if len(parts) == 1:
+        return parts[0]
+    joined: Arrays = {}
+    for name in _columns_of(parts[0]):
+        if name in parts[0]:
+            joined[name] = np.concatenate([part[name] for part in parts])
+            continue
+        values, offsets = name + VALUES_SUFFIX, name + OFFSETS_SUFFIX
+        joined[values] = np.concatenate([part[values] for part in parts])
+        joined[offsets] = _join_offsets([part[offsets] for part in parts])
+    if REQUEST_INDEX in joined:
+        joined[REQUEST_INDEX] = _join_indices(parts, once)
+    return joined
+
+
+def _columns_of(arrays: Arrays) -> list[str]:
+    """Names of the columns; that of lists stands for its two arrays."""
+    names: dict[str, None] = {}
+    for name in arrays:
+        column = name.removesuffix(VALUES_SUFFIX).removesuffix(OFFSETS_SUFFIX)
+        is_ragged = column + VALUES_SUFFIX in arrays and column + OFFSETS_SUFFIX in arrays
+        names[column if is_ragged else name] = None
+    return list(names)
+
+
+def _cut(arrays: Arrays, columns: Iterable[str], start: int, rows: int) -> Arrays:
+    cut: Arrays = {}
+    for name in columns:
+        if name in arrays:
+            cut[name] = arrays[name][start : start + rows]
+            continue
+        offsets_n1 = arrays[name + OFFSETS_SUFFIX][start : start + rows + 1]
+        first, end = int(offsets_n1[0]), int(offsets_n1[-1])
+        cut[name + VALUES_SUFFIX] = arrays[name + VALUES_SUFFIX][first:end]
+        cut[name + OFFSETS_SUFFIX] = offsets_n1 - first
+    return cut
+
+
+def _used(arrays: Arrays, columns: Collection[str], index_n: Array) -> tuple[Arrays, Array]:
+    """The requests that these rows use, and each row's place among them."""
+    if len(index_n) == 0:
+        return _cut(arrays, columns, 0, 0), index_n
+    first, last = int(index_n.min()), int(index_n.max())
+    requests, own_n = _cut(arrays, columns, first, last - first + 1), index_n - first
+    is_used = np.zeros(last - first + 1, dtype=np.bool_)
+    is_used[own_n] = True
+    if is_used.all():  # views: a request's rows stand together, as they mostly do
+        return requests, own_n
+    return _take(requests, columns, is_used), (np.cumsum(is_used) - 1)[own_n]
+
+
+def _take(arrays: Arrays, columns: Collection[str], is_taken_Q: Array) -> Arrays:
+    taken: Arrays = {}
+    for name in columns:
+        if name in arrays:
+            taken[name] = arrays[name][is_taken_Q]
+            continue
+        lengths_Q = np.diff(arrays[name + OFFSETS_SUFFIX])
+        taken[name + VALUES_SUFFIX] = arrays[name + VALUES_SUFFIX][np.repeat(is_taken_Q, lengths_Q)]
+        taken[name + OFFSETS_SUFFIX] = np.concatenate([[0], np.cumsum(lengths_Q[is_taken_Q])])
+    return taken
+
+
+def _join_offsets(parts: Sequence[Array]) -> Array:
+    joined, base = [parts[0]], parts[0][-1]
+    for offsets in parts[1:]:
+        joined.append(offsets[1:] + base)
+        base = base + offsets[-1]
+    return np.concatenate(joined)
+
+
+def _join_indices(parts: Sequence[Arrays], once: Collection[str]) -> Array:
+    indices, base = [], 0
+    for part in parts:
+        indices.append(part[REQUEST_INDEX] + base)
+        base += _num_requests(part, once)
+    return np.concatenate(indices)
+
+
+def _num_requests(arrays: Arrays, once: Collection[str]) -> int:
+    name = next(iter(once))
+    return len(arrays[name]) if name in arrays else len(arrays[name + OFFSETS_SUFFIX]) - 1

@@ -1,0 +1,216 @@
+"""A batch as one buffer: its arrays one after another, and slots that tell them apart.
+
+What travels is one object, whatever the number of columns, and a GPU copies it at once. An array
+of rows that mostly end with the same value, as padded sequences do, is packed without that filling:
+the items of all rows, and each row's number of them (the values and row lengths of a compressed
+sparse row matrix whose columns are a row's first places). It is filled up where it is unpacked.
+Bits are kept whatever they mean. A buffer may be compressed as a whole, by a codec of Arrow's.
+
+Shapes: B rows, L items of a row with its filling, K items of all rows without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline_runtime.arrays.conversion import Array, Arrays
+
+Bytes = npt.NDArray[np.uint8]
+
+# A cache line, as Arrow aligns; also enough for any dtype.
+_ALIGNMENT = 64
+# What fewer items take is not worth the arrays beside them.
+_MIN_ITEMS = 4096
+# Rows that are looked at before all are: without much filling nothing more is done.
+_LOOKED_AT_ROWS = 64
+# Share of items that are no filling, from which on an array is packed as it is.
+MAX_SHARE_OF_ITEMS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One array in a buffer.
+
+    Attributes:
+        start: of its bytes.
+        fill: None, or the filling's bits as an unsigned integer: then int32 [B] of items a row
+            stand at `start`, and [K] of all rows' items at `items_start`.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    fill: int | None = None
+    num_items: int = 0  # K
+    items_start: int = 0
+
+    def to_json(self) -> list[Any]:
+        dense = [self.name, self.dtype, list(self.shape), self.start]
+        return dense if self.fill is None else [*dense, self.fill, self.num_items, self.items_start]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> Slot:
+        name, dtype, shape, start = value[:4]
+        slot = cls(name=name, dtype=dtype, shape=tuple(shape), start=start)
+        if len(value) == 4:
+            return slot
+        fill, num_items, items_start = value[4:]
+        return cls(
+            name=name,
+            dtype=dtype,
+            shape=tuple(shape),
+            start=start,
+            fill=fill,
+            num_items=num_items,
+            items_start=items_start,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedBatch:
+    """A batch's buffer; `data` is a view of whatever memory it came in."""
+
+    rows: int
+    slots: tuple[Slot, ...]
+    num_bytes: int  # of the buffer that slots speak of
+    data: Bytes
+    codec: str | None = None  # by which `data` is compressed
+
+    def buffer(self) -> Bytes:
+        """The buffer, in memory that may be written to."""
+        plain = self._plain()
+        is_own = self.codec is not None and plain.flags.writeable
+        return plain if is_own else plain.copy()
+
+    def write(self, place: Bytes) -> None:
+        """Write the buffer into memory of `num_bytes`."""
+        np.copyto(place, self._plain())
+
+    def _plain(self) -> Bytes:
+        if self.codec is None:
+            return self.data
+        plain = pa.Codec(self.codec).decompress(pa.py_buffer(self.data), self.num_bytes)
+        return np.frombuffer(plain, dtype=np.uint8)
+
+
+class Packer:
+    """A batch that is about to be packed: first its size, then its bytes where they are wanted.
+
+    Args:
+        sparse: leave out filling (`pipelineOptions.sparse`).
+    """
+
+    def __init__(self, arrays: Arrays, *, sparse: bool = False) -> None:
+        self.slots: list[Slot] = []
+        self.num_bytes = 0
+        self._parts: list[tuple[int, Array]] = []
+        for name, array in arrays.items():
+            items = leave_out_filling(array) if sparse else None
+            self._add(name, array, items)
+
+    def _add(self, name: str, array: Array, items: Items | None) -> None:
+        dtype, shape = array.dtype.str, tuple(array.shape)
+        if items is None:
+            start = self._place(array)
+            self.slots.append(Slot(name=name, dtype=dtype, shape=shape, start=start))
+            return
+        self.slots.append(
+            Slot(
+                name=name,
+                dtype=dtype,
+                shape=shape,
+                start=self._place(items.lengths_B),
+                fill=items.fill,
+                num_items=len(items.values_K),
+                items_start=self._place(items.values_K),
+            )
+        )
+
+    def _place(self, array: Array) -> int:
+        start = -(-self.num_bytes // _ALIGNMENT) * _ALIGNMENT
+        self._parts.append((start, array))
+        self.num_bytes = start + array.nbytes
+        return start
+
+    def write(self, buffer: Bytes) -> None:
+        """Write the arrays into a buffer of `num_bytes`."""
+        for start, array in self._parts:
+            place = buffer[start : start + array.nbytes].view(array.dtype)
+            place.reshape(array.shape)[...] = array
+
+
+def pack_arrays(arrays: Arrays, *, sparse: bool = False) -> tuple[tuple[Slot, ...], Bytes]:
+    """A batch as slots and a buffer of its own."""
+    packer = Packer(arrays, sparse=sparse)
+    buffer = np.empty(packer.num_bytes, dtype=np.uint8)
+    packer.write(buffer)
+    return tuple(packer.slots), buffer
+
+
+def unpack_arrays(slots: Sequence[Slot], buffer: Bytes) -> Arrays:
+    """The arrays of a buffer: views, but for those that are filled up."""
+    return {slot.name: _unpack(slot, buffer) for slot in slots}
+
+
+def _unpack(slot: Slot, buffer: Bytes) -> Array:
+    dtype = np.dtype(slot.dtype)
+    if slot.fill is None:
+        return _at(buffer, slot.start, dtype, slot.shape)
+    rows, length = slot.shape
+    word = _word_of(dtype)
+    lengths_B = _at(buffer, slot.start, np.dtype(np.int32), (rows,))
+    values_K = _at(buffer, slot.items_start, word, (slot.num_items,))
+    filled_BL = np.full((rows, length), slot.fill, dtype=word)
+    filled_BL[np.arange(length, dtype=np.int32) < lengths_B[:, None]] = values_K
+    return filled_BL.view(dtype)
+
+
+def _at(buffer: Bytes, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    count = int(np.prod(shape))
+    return buffer[start : start + count * dtype.itemsize].view(dtype).reshape(shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Items:
+    """An array [B, L] without what its rows end with."""
+
+    lengths_B: npt.NDArray[np.int32]
+    values_K: Array  # bits, as unsigned integers
+    fill: int
+
+
+def leave_out_filling(array: Array) -> Items | None:
+    """The items of an array that is mostly filling; None of any other."""
+    is_matrix = array.ndim == 2 and array.flags.c_contiguous
+    if not is_matrix or array.size < _MIN_ITEMS:
+        return None
+    words_BL = array.view(_word_of(array.dtype))
+    some = words_BL[:: max(1, len(words_BL) // _LOOKED_AT_ROWS)]
+    lasts, counts = np.unique(some[:, -1], return_counts=True)
+    fill = lasts[np.argmax(counts)]
+    if _lengths(some, fill).mean() > MAX_SHARE_OF_ITEMS * array.shape[1]:
+        return None
+    lengths_B = _lengths(words_BL, fill)
+    places = np.arange(array.shape[1], dtype=np.int32)
+    values_K = words_BL[places < lengths_B[:, None]]
+    return Items(lengths_B=lengths_B, values_K=values_K, fill=int(fill))
+
+
+def _lengths(words_BL: Array, fill: Any) -> npt.NDArray[np.int32]:
+    """Items of each row up to the last one that is no filling."""
+    is_item = words_BL != fill
+    length = is_item.shape[1]
+    from_end = np.argmax(is_item[:, ::-1], axis=1)
+    lengths = np.where(is_item.any(axis=1), length - from_end, 0)
+    return cast("npt.NDArray[np.int32]", lengths.astype(np.int32))
+
+
+def _word_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(f"u{dtype.itemsize}")

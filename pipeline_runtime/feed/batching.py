@@ -1,0 +1,60 @@
+"""Pieces made ready by their readers: mini-batches cut and collated where their rows are made.
+
+What the trainer's process would do for each batch and column is done by data workers, once a piece.
+A piece's batches begin with its first row; what is left over at its end is joined with that of
+other pieces (`training.stream`). Where the order of rows is fixed (`preserveOrder`), batches run
+on from piece to piece, so that only the trainer can cut them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pipeline_runtime.arrays.conversion import to_arrays
+from pipeline_runtime.arrays.cuts import split_arrays
+from pipeline_runtime.config import Training
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.plan.model import Delivery, StreamPlan
+from pipeline_runtime.steps.base import ROW_HASH_COLUMN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """What batches are made of; columns as `to_arrays` takes them."""
+
+    batch_size: int
+    weight_column: str | None
+    label_column: str | None
+    once: Sequence[str] = ()  # columns that batches carry once a request
+
+
+def batching_of(delivery: Delivery, stream: StreamPlan, training: Training) -> Batching | None:
+    """What a stream's readers make of its rows; None if the trainer makes its batches."""
+    if not delivery.is_ready:
+        return None
+    return Batching(
+        batch_size=training.batch_size,
+        weight_column=training.weight_column,
+        label_column=training.label_column,
+        once=stream.request_columns,
+    )
+
+
+def make_ready(piece: Piece, batching: Batching) -> ReadyPiece:
+    """The piece as batches. Raises TrainingError as `to_arrays` does."""
+    started = time.perf_counter()
+    weight_column = batching.weight_column
+    arrays = to_arrays(piece.table, weight_column=weight_column, label_column=batching.label_column)
+    batches = tuple(split_arrays(arrays, batching.batch_size, batching.once))
+    hashes = piece.table.column(ROW_HASH_COLUMN).to_numpy()
+    seconds = time.perf_counter() - started
+    return ReadyPiece(
+        header=replace(piece.header, batching_seconds=seconds),
+        batch_size=batching.batch_size,
+        batches=batches,
+        hashes=hashes,
+        is_counted=None if weight_column is None else arrays[weight_column] > 0,
+        once=tuple(batching.once),
+    )

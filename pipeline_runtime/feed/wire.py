@@ -1,0 +1,167 @@
+"""How a piece travels: as a block of one row, its rows one large_binary value.
+
+That value is an Arrow IPC stream of a table, or the parts of a piece that was made ready one after
+another: hashes, which rows count, and every batch's buffer (`arrays.packing`). So Ray never slices,
+concatenates or copies columns, a group without surviving rows still arrives, and what is unpacked
+are views into the block's memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline_runtime.arrays.cuts import num_rows_of
+from pipeline_runtime.arrays.packing import Bytes, PackedBatch, Packer, Slot
+from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece, StepCount
+
+_SCHEMA = pa.schema([("header", pa.string()), ("payload", pa.large_binary())])
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """How batches are packed; rows are the same whatever it is."""
+
+    sparse: bool = False  # pipelineOptions.sparse
+    codec: str | None = None  # of Arrow's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    """How pieces that were made ready travel."""
+
+    sparse: bool = False  # pipelineOptions.sparse
+    compression: str = "none"  # pipelineOptions.compression
+
+
+def pack(piece: Piece | ReadyPiece, wire: Wire | None = None) -> pa.Table:
+    """A piece as a block of one row."""
+    fields = asdict(piece.header)
+    if isinstance(piece, Piece):
+        payload = _pack_table(piece.table)
+    else:
+        fields["ready"], payload = _pack_batches(piece, wire or Wire())
+    offsets = pa.py_buffer(np.array([0, payload.size], dtype=np.int64))
+    values = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, offsets, payload])
+    header = pa.array([json.dumps(fields)], type=pa.string())
+    return pa.Table.from_arrays([header, values], schema=_SCHEMA)
+
+
+def _pack_table(table: pa.Table) -> pa.Buffer:
+    size = pa.MockOutputStream()  # counts: a buffer that grows is copied each time it does
+    _write(table, size)
+    payload = pa.allocate_buffer(size.size())
+    _write(table, pa.FixedSizeBufferWriter(payload))
+    return payload
+
+
+def _write(table: pa.Table, sink: pa.NativeFile) -> None:
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+class _Parts:
+    """Parts of a payload: where each begins, and how it is written there."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+        self._parts: list[tuple[int, int, Callable[[Bytes], None]]] = []
+
+    def add(self, num_bytes: int, write: Callable[[Bytes], None]) -> list[int]:
+        """Start and size, as the header has them."""
+        start = -(-self.num_bytes // _ALIGNMENT) * _ALIGNMENT
+        self._parts.append((start, num_bytes, write))
+        self.num_bytes = start + num_bytes
+        return [start, num_bytes]
+
+    def add_bytes(self, data: Any) -> list[int]:
+        """The same of what is there already."""
+        given = np.frombuffer(data, dtype=np.uint8)
+        return self.add(given.nbytes, lambda place: np.copyto(place, given))
+
+    def written(self) -> pa.Buffer:
+        payload = pa.allocate_buffer(self.num_bytes)
+        memory = np.frombuffer(payload, dtype=np.uint8)
+        for start, num_bytes, write in self._parts:
+            write(memory[start : start + num_bytes])
+        return payload
+
+
+def _pack_batches(piece: ReadyPiece, wire: Wire) -> tuple[dict[str, Any], pa.Buffer]:
+    parts = _Parts()
+    fields: dict[str, Any] = {
+        "batch_size": piece.batch_size,
+        "once": list(piece.once),
+        "codec": wire.codec,
+        "hashes": parts.add_bytes(piece.hashes) if len(piece.hashes) else None,
+        "is_counted": None if piece.is_counted is None else parts.add_bytes(piece.is_counted),
+        "batches": [],
+    }
+    for index in range(len(piece.batches)):
+        arrays = piece.arrays(index)
+        packer = Packer(arrays, sparse=wire.sparse)
+        place = _add_batch(parts, packer, wire.codec)
+        slots = [slot.to_json() for slot in packer.slots]
+        fields["batches"].append([num_rows_of(arrays), packer.num_bytes, place, slots])
+    return fields, parts.written()
+
+
+def _add_batch(parts: _Parts, packer: Packer, codec: str | None) -> list[int]:
+    if codec is None:
+        return parts.add(packer.num_bytes, packer.write)
+    buffer = np.empty(packer.num_bytes, dtype=np.uint8)
+    packer.write(buffer)
+    return parts.add_bytes(pa.Codec(codec).compress(pa.py_buffer(buffer)))
+
+
+def unpack(block: pa.Table) -> list[Piece | ReadyPiece]:
+    """The pieces of a block."""
+    headers = block.column("header").to_pylist()
+    payloads = [p for chunk in block.column("payload").chunks for p in _payloads(chunk)]
+    pairs = zip(headers, payloads, strict=True)
+    return [_unpack(json.loads(header), payload) for header, payload in pairs]
+
+
+def _payloads(chunk: pa.LargeBinaryArray) -> list[pa.Buffer]:
+    """The values as views; a scalar of the array would hold a copy of its own."""
+    _, offsets, data = chunk.buffers()
+    cuts = np.frombuffer(offsets, dtype=np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
+    return [data.slice(start, end - start) for start, end in pairwise(cuts.tolist())]
+
+
+def _unpack(fields: dict[str, Any], payload: pa.Buffer) -> Piece | ReadyPiece:
+    ready = fields.pop("ready", None)
+    counts = tuple(StepCount(**count) for count in fields.pop("counts"))
+    header = Header(**fields, counts=counts)
+    if ready is None:
+        return Piece(header=header, table=pa.ipc.open_stream(payload).read_all())
+    memory = np.frombuffer(payload, dtype=np.uint8) if payload.size else np.empty(0, np.uint8)
+    hashes, is_counted = _part(memory, ready["hashes"]), _part(memory, ready["is_counted"])
+    return ReadyPiece(
+        header=header,
+        batch_size=ready["batch_size"],
+        batches=tuple(
+            PackedBatch(
+                rows=rows,
+                slots=tuple(Slot.from_json(slot) for slot in slots),
+                num_bytes=num_bytes,
+                data=memory[place[0] : sum(place)],
+                codec=ready["codec"],
+            )
+            for rows, num_bytes, place, slots in ready["batches"]
+        ),
+        hashes=np.empty(0, np.uint64) if hashes is None else hashes.view(np.uint64),
+        is_counted=None if is_counted is None else is_counted.view(np.bool_),
+        once=tuple(ready["once"]),
+    )
+
+
+def _part(memory: Bytes, place: list[int] | None) -> Bytes | None:
+    return None if place is None else memory[place[0] : sum(place)]
