@@ -201,13 +201,29 @@ class Rows:
 
     def _run(self, transform: Transform) -> None:
         mask_of = getattr(transform, "mask", None)
-        view = self.view(transform.inputs)
-        if mask_of is not None and not transform.outputs:
-            self._narrow(mask_of(view))
+        if (made := self._run_on_read(transform)) is not None:
+            self._add(made, transform.outputs)
+        elif mask_of is not None and not transform.outputs:
+            self._narrow(mask_of(self.view(transform.inputs)))
         elif transform.changes_rows:
-            self._replace(transform, view)
+            self._replace(transform, self.view(transform.inputs))
         else:
-            self._add(transform(view), transform.outputs)
+            self._add(transform(self.view(transform.inputs)), transform.outputs)
+
+    def _run_on_read(self, transform: Transform) -> pa.Table | None:
+        """Run a step that picks the rows that are left by itself, out of columns as they were read.
+
+        So what it would be given is not copied. None if the step cannot, or a column was copied.
+        """
+        of_rows = getattr(transform, "of_rows", None)
+        if of_rows is None or self.kept is None:
+            return None
+        columns = [self.columns.get(name) for name in transform.inputs]
+        read = {c.field.name: c.read for c in columns if c is not None and c.now is None}
+        if len(read) < len(columns):
+            return None
+        made: pa.Table | None = of_rows(pa.table(read), self.kept)
+        return made
 
     def _let_go(self, names: Sequence[str]) -> None:
         """Keep these columns, in this order."""

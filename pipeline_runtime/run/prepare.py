@@ -108,6 +108,9 @@ def prepare_run(
         run_config=run_config(experiment),
         preserve_order=plan.preserve_order,
         data_digest=_data_digest(plan.training),
+        piece_rows=rows_per_piece(
+            plan.training.scan.units, training.shuffle, plan.training.max_rows_per_block
+        ),
     )
     root = open_location(experiment.spec.artifacts.uri, storage_root(experiment, options)).join(
         experiment.metadata.name
@@ -120,11 +123,9 @@ def prepare_run(
         _check_not_complete(store, header)
     _check_same_data(header, identity)
     if header is not None:
-        identity = replace(identity, attempt=header.attempt + 1)
+        identity = replace(identity, attempt=header.attempt + 1, piece_rows=header.piece_rows)
     positions = _positions(header, world_size, preserve_order=plan.preserve_order)
-    piece_rows = rows_per_piece(
-        plan.training.scan.units, training.shuffle, plan.training.max_rows_per_block
-    )
+    piece_rows = identity.piece_rows
     groups = [_rank_groups(plan, experiment, positions, piece_rows, r) for r in range(world_size)]
     return PreparedRun(
         experiment=experiment,

@@ -8,6 +8,9 @@ copied. Whatever has nulls among its items, or items of no fixed width, goes Arr
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -31,19 +34,29 @@ def take_rows(column: pa.ChunkedArray, indices: Int64s, *, kernels: bool = True)
 
 
 def _take_chunks(column: pa.ChunkedArray, indices: Int64s) -> list[pa.Array] | None:
-    """Chunk by chunk where the indices ascend; else all chunks have to become one, by a copy."""
+    taken = []
+    for chunk, inside, _ in place_in_chunks(column, indices):
+        array = _take_lists(chunk, inside)
+        if array is None:
+            return None
+        taken.append(array)
+    return taken
+
+
+def place_in_chunks(
+    column: pa.ChunkedArray, indices: Int64s
+) -> Iterator[tuple[pa.Array, Int64s, slice]]:
+    """Chunks that have values at `indices`, where in each, and which of the indices these are.
+
+    Chunk by chunk where the indices ascend; else all chunks have to become one, by a copy.
+    """
     if column.num_chunks > 1 and (indices[1:] < indices[:-1]).any():
         column = pa.chunked_array([pa.concat_arrays(column.chunks)])
     ends = np.cumsum([len(chunk) for chunk in column.chunks])
-    parts = np.split(indices, np.searchsorted(indices, ends[:-1]))
-    taken = []
-    for chunk, end, part in zip(column.chunks, ends, parts, strict=True):
-        array = _take_lists(chunk, part - (end - len(chunk))) if len(part) else None
-        if array is not None:
-            taken.append(array)
-        elif len(part):
-            return None
-    return taken
+    cuts = [0, *np.searchsorted(indices, ends[:-1]).tolist(), len(indices)]
+    for chunk, end, (first, last) in zip(column.chunks, ends, pairwise(cuts), strict=True):
+        if last > first:
+            yield chunk, indices[first:last] - (end - len(chunk)), slice(first, last)
 
 
 def cut_lists(array: pa.Array, starts: Int64s, lengths: Int64s) -> pa.Array | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pipeline_runtime.config.steps import PadSequenceStep
 from pipeline_runtime.errors import ManifestError
 from pipeline_runtime.kernels import Kernels, describe, select
+from pipeline_runtime.sources.gather import Int64s, place_in_chunks
 from pipeline_runtime.steps.base import BindContext, BoundStep, wants_kernels
 from pipeline_runtime.steps.checks import Checks, broken, find_field, replace_types, set_column
 from pipeline_runtime.steps.fill_null import fit_constant
@@ -70,6 +71,20 @@ class PadSequence(BoundStep):
                 table = set_column(table, name, self._pad_column(table.column(name), value))
         return table
 
+    def of_rows(self, table: pa.Table, places: Int64s) -> pa.Table | None:
+        """The rows at `places`, padded out of the lists as they were read: copied once, not twice.
+
+        None where the table's lists have to be picked first: without kernels, since the result is
+        the same.
+        """
+        padded = []
+        for name, value in self.columns:
+            kernels = select(self.kernels, len(places) * self.length)
+            if kernels is None:
+                return None
+            padded.append(pad_rows(table.column(name), places, self.length, value, kernels))
+        return pa.table(dict(zip((name for name, _ in self.columns), padded, strict=True)))
+
     def _pad_column(self, column: pa.ChunkedArray, value: pa.Scalar) -> pa.ChunkedArray:
         data_type = pa.list_(value.type, self.length)
         kernels = select(self.kernels, len(column) * self.length)
@@ -83,7 +98,7 @@ def pad_lists(
 ) -> pa.FixedSizeListArray:
     """The lists cut or filled up to `length` items of the value's type; by `kernels` if given."""
     ragged = split_lists(array)
-    items = pc.fill_null(ragged.items, value).to_numpy(zero_copy_only=False)
+    items = _items_of(ragged, value)
     fill = np.array([value.as_py()], dtype=items.dtype)
     padded = np.empty(len(array) * length, dtype=items.dtype)
     if kernels is None:
@@ -93,6 +108,31 @@ def pad_lists(
     return pa.FixedSizeListArray.from_arrays(
         pa.array(padded, value.type), type=pa.list_(value.type, length)
     )
+
+
+def pad_rows(
+    column: pa.ChunkedArray, places: Int64s, length: int, value: pa.Scalar, kernels: Kernels
+) -> pa.FixedSizeListArray:
+    """`pad_lists` of the lists at these places, in their order."""
+    padded = np.empty((len(places), length), dtype=value.type.to_pandas_dtype())
+    fill = np.array([value.as_py()], dtype=padded.dtype)
+    for chunk, inside, among in place_in_chunks(column, places):
+        ragged = split_lists(chunk)
+        picked = replace(
+            ragged, starts=ragged.starts[inside], lengths=ragged.lengths[inside], null=None
+        )
+        items = _items_of(ragged, value)
+        _pad_compiled(kernels, picked, items, fill, padded[among].reshape(-1), length)
+    return pa.FixedSizeListArray.from_arrays(
+        pa.array(padded.reshape(-1), value.type), type=pa.list_(value.type, length)
+    )
+
+
+def _items_of(ragged: Ragged, value: pa.Scalar) -> Numbers:
+    """The items of all lists; Arrow copies them if it is to fill nulls, even if there is none."""
+    items = pc.fill_null(ragged.items, value) if ragged.items.null_count else ragged.items
+    numbers: Numbers = items.to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _pad_by_index(ragged: Ragged, items: Numbers, fill: Numbers, padded: Numbers) -> None:

@@ -25,7 +25,7 @@ from pipeline_runtime.config import diff_configs
 from pipeline_runtime.errors import CheckpointError
 from pipeline_runtime.sources import Location
 
-CHECKPOINT_VERSION = 1
+CHECKPOINT_VERSION = 2
 _STATE_FILE = "state.pt"
 _HEADER_FILE = "checkpoint.json"
 # The longest list of differences that a person reads when a checkpoint is refused.
@@ -48,6 +48,7 @@ class CheckpointHeader:
     sha256: str
     data_digest: str = ""  # of the row groups that the positions count
     attempt: int = 1  # which made it
+    piece_rows: int  # rows of a piece at most, in which the positions count
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -63,6 +64,7 @@ class CheckpointHeader:
             "sha256": self.sha256,
             "dataDigest": self.data_digest,
             "attempt": self.attempt,
+            "pieceRows": self.piece_rows,
         }
 
 
@@ -87,6 +89,7 @@ def _parse_header(uri: str, text: bytes) -> CheckpointHeader:
         sha256=value["sha256"],
         data_digest=value["dataDigest"],
         attempt=value["attempt"],
+        piece_rows=value["pieceRows"],
     )
 
 

@@ -44,6 +44,7 @@ class RunIdentity:
     preserve_order: bool
     data_digest: str  # of the row groups, which the position counts
     attempt: int = 1  # rises with every resume
+    piece_rows: int = 0  # in which the position counts
 
 
 @dataclass(slots=True, kw_only=True)
@@ -369,6 +370,7 @@ class TrainContext:
             "preserve_order": self._wiring.identity.preserve_order,
             "data_digest": self._wiring.identity.data_digest,
             "attempt": self._wiring.identity.attempt,
+            "piece_rows": self._wiring.identity.piece_rows,
             "epoch": self.epoch,
             "step": self.step,
             "world_size": self.world_size,

@@ -79,6 +79,9 @@ STORIES: dict[str, Story] = {
     "a function that adds a column": lambda base, folder: (
         base.filter("id > 9").map("rows_module:double", input_columns=["id"]).filter("user < 4")
     ),
+    "lists padded when few rows are left": lambda base, folder: (
+        base.filter("id % 3 = 0").pad_sequence("items", length=3, value=7).filter("user < 9")
+    ),
     "a constant": lambda base, folder: base.filter("id > 9").derive(one="1").filter("user = 3"),
 }
 

@@ -47,6 +47,17 @@ def test_epochs_differ_and_no_shuffle_keeps_the_tables_order() -> None:
     assert [unit for group in plain for unit in group.units] == many
 
 
+def test_without_a_shuffle_a_long_row_group_stays_whole_up_to_a_limit() -> None:
+    def piece_rows(num_rows: int, unit: str = "none", limit: int | None = None) -> int:
+        units = [Unit(file=0, row_group=0, num_rows=num_rows, num_bytes=num_rows)]
+        return rows_per_piece(units, Shuffle(unit=unit), limit)  # type: ignore[arg-type]
+
+    assert piece_rows(100_000, "row") == piece_rows(100) == 32_768
+    assert piece_rows(100_000) == 100_000
+    assert piece_rows(1_000_000) == 131_072
+    assert piece_rows(100_000, limit=50_000) == 50_000
+
+
 def test_wide_rows_make_smaller_pieces() -> None:
     wide = [Unit(file=0, row_group=0, num_rows=1000, num_bytes=1000 * 1_000_000)]
     assert rows_per_piece(wide, Shuffle()) == MAX_PIECE_BYTES // 1_000_000

@@ -41,6 +41,7 @@ def leave_checkpoint(run: PreparedRun) -> str:
         "run_hash": identity.run_hash,
         "run_config": identity.run_config,
         "data_digest": identity.data_digest,
+        "piece_rows": identity.piece_rows,
         "preserve_order": identity.preserve_order,
         "epoch": 0,
         "step": 1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from pipeline_runtime.config.steps import HashBucketStep, PadSequenceStep, TruncateStep
 from pipeline_runtime.errors import ManifestError
 from pipeline_runtime.hashing import bucket_of
+from pipeline_runtime.kernels import warm
 from pipeline_runtime.steps import HashBucket, PadSequence, Truncate
 
 LIST_TYPES: list[Callable[[pa.DataType], pa.DataType]] = [pa.list_, pa.large_list]
@@ -50,6 +52,7 @@ CUTS = st.integers(0, 3)
     fill=st.integers(0, 3),
     cut=CUTS,
     chunk=CUTS,
+    data=st.data(),
 )
 def test_padding_is_the_plain_loop(
     values: Lists,
@@ -59,16 +62,26 @@ def test_padding_is_the_plain_loop(
     fill: int,
     cut: int,
     chunk: int,
+    data: st.DataObject,
 ) -> None:
     table = pa.table({"v": column_of(values, list_type(item_type), cut, chunk)})
     config = PadSequenceStep(columns=("v",), length=length, value=fill)
-    padded = PadSequence.bind(config, table.schema)(table)["v"]
+    step = PadSequence.bind(config, table.schema)
+    padded = step(table)["v"]
     expected = [
         ([fill if item is None else item for item in row or []] + [fill] * length)[:length]
         for row in values[cut:]
     ]
     assert padded.to_pylist() == expected
     assert padded.type == pa.list_(item_type, length)
+    places = data.draw(
+        st.lists(st.integers(0, len(expected) - 1), max_size=9) if expected else st.just([])
+    )
+    if warm():
+        picked = step.of_rows(table, np.array(places, dtype=np.int64))
+        assert picked is not None
+        assert picked["v"].to_pylist() == [expected[place] for place in places]
+        assert picked["v"].type == padded.type
 
 
 @settings(deadline=None)

@@ -30,6 +30,7 @@ def save(store: CheckpointStore, step: int, run_hash: str = HASH, **config: Any)
         "step": step,
         "world_size": 1,
         "positions": ({"epoch": 0},),
+        "piece_rows": 9,
     }
     uri = store.save({"user": {"weight": torch.full((3,), float(step))}}, header)
     store.remove_old(uri)
@@ -112,7 +113,7 @@ def test_another_version_prints_both_sides(tmp_path: Path) -> None:
     save(store, 1)
     header = tmp_path / "step-0000000001/checkpoint.json"
     header.write_text(json.dumps(json.loads(header.read_text()) | {"version": 99}))
-    with pytest.raises(CheckpointError, match="version must be 1, got 99"):
+    with pytest.raises(CheckpointError, match="version must be 2, got 99"):
         store.headers()
 
 
