@@ -8,7 +8,7 @@ ROWS ?= 1000000
 NODE := simulated
 ARGS ?=
 
-.PHONY: bench-deduplication bench-overlap bench-scaling bench-table-size help setup lock test-tools run sample-data bench test test-slow test-unit lint lint-types format crd clean
+.PHONY: bench-deduplication bench-overlap bench-scaling bench-wire bench-table-size help setup lock test-tools run sample-data bench test test-slow test-unit lint lint-types format crd clean
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -93,6 +93,9 @@ bench-overlap: setup ## Measure whether loading hides behind training, and train
 
 bench-scaling: setup ## Measure what 1 to 8 data-worker nodes bring to a trainer (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.scaling $(ARGS)
+
+bench-wire: setup ## Measure what batches weigh on their way, and what sending and taking them costs
+	$(BIN)/python -m benchmarks.wire $(ARGS)
 
 bench-table-size: setup ## Measure whether a larger table starts later or needs more memory
 	$(BIN)/python -m benchmarks.table_size $(ARGS)

@@ -27,6 +27,7 @@ SWITCHES: Final[Mapping[str, tuple[str, bool | str]]] = {
     "fusion off": FUSION_OFF,
     "kernels off": ("kernels", False),
     "broadcast off": ("broadcast", False),
+    "ready batches off": ("readyBatches", False),
     "readers off": RAY_DATA,
 }
 ABLATIONS = (ALL_ON, *SWITCHES, MEMORY_KEPT_OFF, ROW_SHUFFLE_ON)

@@ -32,7 +32,7 @@ class Readers:
     def wait_for(self, num_readers: int) -> None:
         """Wait until so many answer, no more and no fewer. Raises BenchmarkError in the end."""
         deadline = time.monotonic() + _START_SECONDS
-        while (found := len(ray.get(self.pool.readers.remote(self.streams)))) != num_readers:
+        while (found := len(ray.get(self.pool.readers.remote(self.streams)).actors)) != num_readers:
             if time.monotonic() > deadline:
                 raise BenchmarkError(f"readers: must be {num_readers}, got {found}")
             time.sleep(_LOOK_SECONDS)

@@ -31,7 +31,9 @@ from pipeline_runtime.plan.groups import Group
 
 # How often a rank asks which readers there are: one that has joined is at work in seconds.
 _LOOK_SECONDS = 1.0
-# The same while there is none.
+# The same while one starts, which takes seconds by itself,
+_JOIN_SECONDS = 0.1
+# and while there is none.
 _START_SECONDS = 0.02
 # Until a reader on a drained node ends, once it has nothing to do: a rank that is not busy has
 # looked again by then. One that is asks in vain, and has the piece made by another.
@@ -88,6 +90,14 @@ class _Started:
         return self.starting is None and self.leaves_at is None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the pool knows."""
+
+    actors: Mapping[str, Any]  # readers that answer, by name
+    is_growing: bool  # whether others are on their way
+
+
 class ReaderPool:
     """The actor's class; create it by `start_pool`."""
 
@@ -105,8 +115,8 @@ class ReaderPool:
         self._readers: dict[str, _Started] = {}
         self._failed_starts = 0
 
-    def readers(self, streams: Mapping[str, Any], lost: Sequence[str] = ()) -> dict[str, Any]:
-        """The readers that answer, by name, once those that a rank has lost are replaced.
+    def readers(self, streams: Mapping[str, Any], lost: Sequence[str] = ()) -> Found:
+        """The readers that answer, once those that a rank has lost are replaced.
 
         Args:
             streams: references by role, for readers that start. Each call brings them: what Ray
@@ -118,7 +128,10 @@ class ReaderPool:
             self._drop(name)
         self._match_nodes(streams)
         self._look_at_starts()
-        return {n: reader.actor for n, reader in self._readers.items() if reader.can_be_asked}
+        return Found(
+            actors={n: reader.actor for n, reader in self._readers.items() if reader.can_be_asked},
+            is_growing=any(reader.starting is not None for reader in self._readers.values()),
+        )
 
     def _drop(self, name: str) -> None:
         reader = self._readers.pop(name, None)
@@ -248,6 +261,7 @@ class ActorCrew:
         self._codecs = CodecChoice(sending.compression)
         self._on_its_way = 0.0  # seconds waited for the piece that is taken next
         self._actors: dict[str, Any] = {}
+        self._is_growing = False
         self._lost: set[str] = set()
         self._look: Any | None = None
         self._looked = float("-inf")
@@ -255,21 +269,26 @@ class ActorCrew:
 
     def readers(self) -> Sequence[str]:
         """See Crew. Raises FeedError if the pool is gone for good, or has nobody who comes up."""
-        is_starting = not self._actors and self._lost_pool_at is None
-        interval = _START_SECONDS if is_starting else _LOOK_SECONDS
-        if self._look is None and time.monotonic() - self._looked >= interval:
+        if self._look is None and time.monotonic() - self._looked >= self._interval():
             self._looked = time.monotonic()
             self._look = self._pool.readers.remote(self._streams, sorted(self._lost))
         if self._look is not None and ray.wait([self._look], timeout=0)[0]:
             look, self._look = self._look, None
             found = self._answer(look)
-            self._actors = {name: actor for name, actor in found.items() if name not in self._lost}
+            self._is_growing = found.is_growing
+            self._actors = {n: actor for n, actor in found.actors.items() if n not in self._lost}
         return tuple(self._actors)
 
-    def _answer(self, look: Any) -> dict[str, Any]:
+    def _interval(self) -> float:
+        """Seconds between two looks."""
+        if not self._actors and self._lost_pool_at is None:
+            return _START_SECONDS
+        return _JOIN_SECONDS if self._is_growing else _LOOK_SECONDS
+
+    def _answer(self, look: Any) -> Found:
         """What the pool said; nobody while Ray starts it again."""
         try:
-            found: dict[str, Any] = ray.get(look)
+            found: Found = ray.get(look)
         except ray.exceptions.RayTaskError:
             raise  # what the pool itself raised, which the driver has heard
         except ray.exceptions.RayActorError as error:
@@ -280,7 +299,7 @@ class ActorCrew:
                     f"the coordinator of the data workers died and does not come back: {error}; "
                     "run again with --resume"
                 ) from error
-            return {}
+            return Found(actors={}, is_growing=False)
         self._lost_pool_at = None
         return found
 
@@ -297,7 +316,7 @@ class ActorCrew:
         started = time.perf_counter()
         if not tickets:
             time.sleep(_START_SECONDS)
-        made = _first(tickets, timeout=_LOOK_SECONDS, is_here=False)
+        made = _first(tickets, timeout=self._interval(), is_here=False)
         known = time.perf_counter()
         waited.production += known - started
         if made is None:
