@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -27,10 +26,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from matplotlib.figure import Figure
 
-from benchmarks.dataloading.machine import describe_commit, describe_machine, describe_versions
+from benchmarks import records
 from benchmarks.dataloading.results import spread
 from pipeline_runtime import Pipeline
+from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.batches import REQUEST_INDEX, Batch
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
@@ -76,7 +77,7 @@ CELLS = (
 
 
 def main() -> int:
-    """Measure, print a table, and write it as JSON."""
+    """Measure, and write the results; see `records.write_results`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.deduplication", description=__doc__)
     parser.add_argument("--rows", type=int, default=DEFAULT_ROWS, help="of each table")
     parser.add_argument("--factors", type=int, nargs="+", default=FACTORS)
@@ -85,20 +86,20 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()
+    beginning = records.Beginning()
     tables = [measure(options.data, options.rows, f, options.rounds) for f in options.factors]
-    document = {
-        "version": 1,
+    results = {
+        "version": 2,
         "benchmark": NAME,
-        "command": f"python -m benchmarks.deduplication {' '.join(sys.argv[1:])}".strip(),
-        "commit": describe_commit(),
-        "machine": describe_machine(),
-        "versions": describe_versions(),
+        **beginning.describe(NAME, sys.argv[1:]),
         "settings": {"rows": options.rows, "rounds": options.rounds, "batchSize": BATCH_SIZE},
         "tables": tables,
     }
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / f"{NAME}.json").write_text(json.dumps(document, indent=1) + "\n")
-    print("\n".join(_format(tables)))
+    text = records.write_results(
+        NAME, results, options.output, build_markdown=build_markdown, draw=draw
+    )
+    print(text)
     return 0
 
 
@@ -186,7 +187,7 @@ def plan_of(folder: Path, cell: Cell) -> StreamPlan:
     return build_plan(pipeline.experiment(NAME, **training), "").training
 
 
-def batches_of(plan: StreamPlan) -> Iterator[Batch]:
+def batches_of(plan: StreamPlan, *, in_order: bool = False) -> Iterator[Batch]:
     """Batches as a trainer on this machine gets them, made by this thread."""
     groups = plan_groups(
         plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=GROUP_ROWS
@@ -199,7 +200,7 @@ def batches_of(plan: StreamPlan) -> Iterator[Batch]:
             make_ready(piece, batching) for g in groups for piece in read_group(plan, g, GROUP_ROWS)
         ),
         groups=groups,
-        cutting=Cutting(batch_size=BATCH_SIZE, last_batch="pad"),
+        cutting=Cutting(batch_size=BATCH_SIZE, last_batch="pad", preserve_order=in_order),
         position=Position(),
         waited=Waited(),
     )
@@ -210,22 +211,57 @@ def batches_of(plan: StreamPlan) -> Iterator[Batch]:
 
 
 def digest(plan: StreamPlan) -> str:
-    """Of all batches in their order, a request's columns expanded."""
+    """Of all batches in the table's order, a request's columns expanded."""
     found = hashlib.sha256()
-    for batch in batches_of(plan):
+    for batch in batches_of(plan, in_order=True):
         flat = expand(batch, plan.request_columns)
         for name in sorted(flat.keys() - {REQUEST_INDEX}):
             found.update(flat[name].numpy().tobytes())
     return found.hexdigest()
 
 
-def _format(tables: list[dict[str, Any]]) -> Iterator[str]:
+def build_markdown(results: records.Document) -> str:
+    """The results as a page."""
+    return "\n".join(_lines(results)) + "\n"
+
+
+def _lines(results: records.Document) -> Iterator[str]:
+    settings = results["settings"]
+    yield "# A request's columns once\n"
+    yield f"Do not edit; made by `{results['command']}` at commit {results['commit']},"
+    yield f"{results['finishedAt']}, load average {results['loadAverage'][0]:.2f} at the start.\n"
+    yield f"Rows a second against the flat table with sharing off: {settings['rows']:,} rows,"
+    yield f"{settings['rounds']} rounds in turn, one thread; median (least–largest). All cells hand"
+    yield "over the same rows, by SHA-256.\n"
     yield "| rows a request | " + " | ".join(cell.name for cell in CELLS[1:]) + " |"
     yield "|---|" + "---|" * (len(CELLS) - 1)
-    for table in tables:
+    for table in results["tables"]:
         ratios = [table["cells"][cell.name]["ratio"] for cell in CELLS[1:]]
         shown = [f"{r['median']:.2f} ({r['min']:.2f}–{r['max']:.2f})" for r in ratios]
         yield f"| {table['rowsPerRequest']} | " + " | ".join(shown) + " |"
+
+
+def draw(results: records.Document, path: Path) -> None:
+    """The gain by rows a request."""
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    factors = [table["rowsPerRequest"] for table in results["tables"]]
+    for cell in CELLS[1:]:
+        ratios = [table["cells"][cell.name]["ratio"] for table in results["tables"]]
+        low = [r["median"] - r["min"] for r in ratios]
+        high = [r["max"] - r["median"] for r in ratios]
+        medians = [r["median"] for r in ratios]
+        axes.errorbar(factors, medians, yerr=(low, high), marker="o", capsize=3, label=cell.name)
+    axes.axhline(1.0, color="0.4", linewidth=1)
+    axes.set_xscale("log")
+    axes.set_xticks(factors, [str(factor) for factor in factors], minor=False)
+    axes.minorticks_off()
+    axes.set(xlabel="rows a request", ylabel="× the flat table with sharing off")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.suptitle("What it gains to keep a request's columns once, by rows a request")
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ MEMORY_KEPT_OFF = "memory kept off"
 SWITCHES: Final[Mapping[str, tuple[str, bool | str]]] = {
     "pushdown off": ("pushdown", False),
     "projection off": ("projection", False),
+    "late materialisation off": ("lateMaterialisation", False),
     "fusion off": FUSION_OFF,
     "kernels off": ("kernels", False),
     "broadcast off": ("broadcast", False),

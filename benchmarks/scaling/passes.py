@@ -1,7 +1,7 @@
 """One pass over groups by the trainer's side, in this process, and what it took.
 
 A rank's own path: `ReaderFeed` leases groups to the pool's readers and takes their pieces out of
-the object store, `BatchStream` cuts batches, `to_batch` makes tensors that may be written to. A
+the object store, `BatchStream` cuts batches, `Collator` makes tensors that may be written to. A
 pass is measured in its steady part, which leaves out two pieces of each reader at either end: those
 that come while they start, and while some have nothing left.
 """

@@ -62,7 +62,7 @@ def check_tensor_schema(
     """Say which columns cannot become tensors, before anything runs.
 
     Args:
-        schema: of the tables that `to_batch` will get.
+        schema: of the tables that `to_arrays` will get.
         weight_column: the column that may be called `row_weight`, since it is the row weight.
 
     Returns:
@@ -114,7 +114,7 @@ def plain_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def is_ragged(data_type: pa.DataType) -> bool:
-    """Whether a column of the type becomes two tensors, values and offsets."""
+    """Whether a column of the type becomes two arrays, values and offsets."""
     plain = plain_type(data_type)
     return bool(pa.types.is_list(plain) or pa.types.is_large_list(plain))
 
@@ -164,6 +164,12 @@ def _name_clashes(schema: pa.Schema, weight_column: str | None) -> Iterator[tupl
             if field.name + suffix in schema.names:
                 clash = f"must not have the name of a tensor of the list column {field.name!r}"
                 yield field.name + suffix, f"{clash}; rename one"
+        values = field.name.removesuffix(OFFSETS_SUFFIX) + VALUES_SUFFIX
+        if field.name.endswith(OFFSETS_SUFFIX) and values in schema.names:
+            yield (
+                field.name,
+                f"must not be named as a list's tensors, beside {values!r}; rename one",
+            )
 
 
 def _column_arrays(name: str, column: pa.ChunkedArray) -> Iterator[tuple[str, Array]]:

@@ -71,9 +71,10 @@ def _columns_of(arrays: Arrays) -> list[str]:
     """Names of the columns; that of lists stands for its two arrays."""
     names: dict[str, None] = {}
     for name in arrays:
-        column = name.removesuffix(VALUES_SUFFIX).removesuffix(OFFSETS_SUFFIX)
+        suffix = VALUES_SUFFIX if name.endswith(VALUES_SUFFIX) else OFFSETS_SUFFIX
+        column = name.removesuffix(suffix)
         is_ragged = column + VALUES_SUFFIX in arrays and column + OFFSETS_SUFFIX in arrays
-        names[column if is_ragged else name] = None
+        names[column if is_ragged and column != name else name] = None
     return list(names)
 
 

@@ -85,15 +85,16 @@ class PackedBatch:
 
     def buffer(self) -> Bytes:
         """The buffer, in memory that may be written to."""
-        plain = self._plain()
+        plain = self.plain()
         is_own = self.codec is not None and plain.flags.writeable
         return plain if is_own else plain.copy()
 
     def write(self, place: Bytes) -> None:
         """Write the buffer into memory of `num_bytes`."""
-        np.copyto(place, self._plain())
+        np.copyto(place, self.plain())
 
-    def _plain(self) -> Bytes:
+    def plain(self) -> Bytes:
+        """The buffer without its codec, a view where there is none."""
         if self.codec is None:
             return self.data
         plain = pa.Codec(self.codec).decompress(pa.py_buffer(self.data), self.num_bytes)

@@ -1,6 +1,6 @@
-"""`REQUEST_COLUMN` taken apart: the requests of a batch's rows, as `batches` makes tensors of them.
+"""`REQUEST_COLUMN` taken apart: the requests of a table's rows, of which `conversion` makes arrays.
 
-`feed.rows` makes the column, of a whole piece; a batch is cut from one piece or several.
+`feed.rows` makes the column, of a whole piece; a table may be cut from one piece or several.
 """
 
 from __future__ import annotations
@@ -27,6 +27,25 @@ def requests_of(table: pa.Table) -> tuple[pa.Table, Int64s]:
         values = table.schema.field(REQUEST_COLUMN).type.value_type
         return pa.schema(list(values)).empty_table(), np.zeros(0, dtype=np.int64)
     return pa.concat_tables(tables), np.concatenate(indices)
+
+
+def copy_rows(table: pa.Table) -> pa.Table:
+    """The rows in memory of their own, which a slice shares with all rows of its table."""
+    if REQUEST_COLUMN in table.schema.names:
+        requests, index = requests_of(table)
+        arrays = [column.combine_chunks() for column in _copy(requests).columns]
+        values = pa.StructArray.from_arrays(arrays, fields=list(requests.schema))
+        column = pa.DictionaryArray.from_arrays(pa.array(index, pa.int32()), values)
+        return _copy(table.drop_columns([REQUEST_COLUMN])).append_column(REQUEST_COLUMN, column)
+    return _copy(table)
+
+
+def _copy(table: pa.Table) -> pa.Table:
+    """By Arrow's format, which holds of a slice what is in it."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
 
 
 def _used(chunk: pa.DictionaryArray) -> tuple[pa.Table, Int64s]:

@@ -296,6 +296,8 @@ class PipelineOptions(SpecModel):
     """Predicates prune partitions and row groups."""
     projection: bool = True
     """Only columns that something uses are read."""
+    late_materialisation: bool = True
+    """Once many row groups have no row left, columns that no filter reads are read afterwards."""
     fusion: bool = True
     """Adjacent steps run in the task that reads."""
     broadcast: bool = True
@@ -309,9 +311,9 @@ class PipelineOptions(SpecModel):
     ready_batches: bool = True
     """Data workers cut and collate the batches; off, or with `preserveOrder`, the trainer does."""
     sparse: bool = True
-    """Lists that are mostly padding travel without it, and get it back on the trainer's device."""
+    """Lists in batches that are mostly padding travel without it, and get it back on the device."""
     compression: Literal["auto", "none", "lz4", "zstd"] = "auto"
-    """Of batches between nodes; `auto` measures what helps once a trainer waits for the network."""
+    """Of batches between processes; `auto` measures what helps once a trainer waits for them."""
     # Rows that one piece of work reads and hands on, at most; from the files' row width if absent.
     rows_per_block: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     """Rows of one piece of work, at most; from the files' row width if absent."""

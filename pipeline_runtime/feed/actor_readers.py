@@ -19,6 +19,7 @@ import pyarrow as pa
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from pipeline_runtime.arrays.packing import PackedBatch
 from pipeline_runtime.errors import FeedError, LastmileError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.compression import CodecChoice
@@ -33,6 +34,7 @@ from pipeline_runtime.plan.groups import Group
 _LOOK_SECONDS = 1.0
 # The same while one starts, which takes seconds by itself,
 _JOIN_SECONDS = 0.1
+_MAX_JOIN_SECONDS = 30.0
 # and while there is none.
 _START_SECONDS = 0.02
 # Until a reader on a drained node ends, once it has nothing to do: a rank that is not busy has
@@ -77,6 +79,7 @@ class _Started:
         starting: the call that it answers once it is up; None afterwards.
         leaves_at: when it may end, by the monotonic clock; None unless its node is drained.
         leaving: the call that it answers after all that it was asked for.
+        started_at: by the monotonic clock.
     """
 
     actor: Any
@@ -84,6 +87,12 @@ class _Started:
     starting: Any | None
     leaves_at: float | None = None
     leaving: Any | None = None
+    started_at: float = field(default_factory=time.monotonic)
+
+    def is_about_to_answer(self) -> bool:
+        """Whether it starts, and has not been kept from it for long: its CPU may be in use."""
+        age = time.monotonic() - self.started_at
+        return self.starting is not None and age < _MAX_JOIN_SECONDS
 
     @property
     def can_be_asked(self) -> bool:
@@ -130,7 +139,7 @@ class ReaderPool:
         self._look_at_starts()
         return Found(
             actors={n: reader.actor for n, reader in self._readers.items() if reader.can_be_asked},
-            is_growing=any(reader.starting is not None for reader in self._readers.values()),
+            is_growing=any(reader.is_about_to_answer() for reader in self._readers.values()),
         )
 
     def _drop(self, name: str) -> None:
@@ -339,17 +348,9 @@ class ActorCrew:
             seconds += time.perf_counter() - started
             waited.transfer += seconds
         if isinstance(piece, ReadyPiece):
-            self._note(piece, seconds)
+            undone = _undo_seconds(piece) if self._codecs.is_judging else 0.0
+            self._codecs.note(piece.codec, piece.num_bytes, seconds, undone, time.monotonic())
         return piece
-
-    def _note(self, piece: ReadyPiece, seconds: float) -> None:
-        """Tell the choice of a codec what a piece cost; the codec is undone later, in full."""
-        undone, codec = 0.0, piece.codec
-        if codec is not None:
-            started = time.perf_counter()
-            piece.arrays(0)
-            undone = (time.perf_counter() - started) * len(piece.batches)
-        self._codecs.note(codec, piece.num_bytes, seconds, undone, time.monotonic())
 
     def lose(self, reader: str) -> None:
         self._lost.add(reader)
@@ -358,6 +359,16 @@ class ActorCrew:
 
     def close(self) -> None:
         pass  # readers belong to the pool; what they still make for this rank goes with its tickets
+
+
+def _undo_seconds(piece: ReadyPiece) -> float:
+    """What it takes to undo a piece's codec, by its first batch; it is undone in full later."""
+    first = next(iter(piece.batches), None)
+    if not isinstance(first, PackedBatch) or first.codec is None:
+        return 0.0
+    started = time.perf_counter()
+    first.plain()
+    return (time.perf_counter() - started) * piece.num_bytes / max(1, first.num_bytes)
 
 
 def _first(tickets: Sequence[Any], *, timeout: float, is_here: bool) -> Hashable | None:

@@ -1,8 +1,8 @@
 """The seam between the training loop and whatever engine brings it rows.
 
 The loop asks a `Feed` for pieces and counts what it waited for; engines (readers as threads or
-actors, Ray Data) stand behind it and can be changed without the loop noticing. Rows, pieces and
-headers are the same for every engine.
+actors, Ray Data) stand behind it and can be changed without the loop noticing. Rows and headers are
+the same for every engine; readers make batches of a piece's rows where the plan says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Waited:
     production: float = 0.0  # blocked on rows that no worker has made yet: more workers cure it
     transfer: float = 0.0  # blocked on moving rows that are ready, to this process or the device
     batching: float = 0.0  # cutting and joining pieces into batches
-    collate: float = 0.0  # Arrow to tensors
+    collate: float = 0.0  # rows to tensors, where no reader did it
     paused: float = 0.0  # evaluation, checkpoints, reports
 
 
@@ -32,7 +32,7 @@ class WorkerUsage:
     """Seconds of readers since the run began, by state, for the pieces that one rank was given."""
 
     read: float = 0.0  # reading and decoding
-    compute: float = 0.0  # the steps
+    compute: float = 0.0  # the steps, and batches made of rows
     blocked_output: float = 0.0  # pieces were made as far ahead of the trainer as may be
     idle: float = 0.0  # nothing to do: no group to lease, or the call on its way
     units: int = 0  # row groups delivered to the end

@@ -61,6 +61,11 @@ class CodecChoice:
     def __post_init__(self) -> None:
         self.codec = CODECS[self.setting][0]
 
+    @property
+    def is_judging(self) -> bool:
+        """Whether what the next piece costs is looked at."""
+        return len(CODECS[self.setting]) > 1 and self._left == 0
+
     def note(
         self, codec: str | None, num_bytes: int, waited: float, undone: float, now: float
     ) -> None:

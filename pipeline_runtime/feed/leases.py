@@ -21,6 +21,8 @@ from pipeline_runtime.plan.groups import Group
 # A reader that dies takes nothing with it, but a group that kills each of its readers would never
 # end; as many times as Ray Data tries a task again here.
 MAX_LOSSES_PER_GROUP = 10
+# Times the seconds a row of the reader in the middle from which on one is slow.
+SLOW = 2.0
 
 
 def num_pieces_of(group: Group, piece_rows: int) -> int:
@@ -37,6 +39,7 @@ class Task:
     position: int
     group: Group
     piece: int
+    ends_lease: bool = False  # its reader is not asked for the group's next piece
 
     @property
     def place(self) -> tuple[int, int]:
@@ -88,17 +91,18 @@ class Ledger:
         """Whether what nobody holds has to be made before this: what was lost."""
         return bool(self._unleased) and self._unleased[0].place < lease.place
 
-    def take(self, reader: str, slow: Collection[str] = ()) -> Task | None:
+    def take(self, reader: str, slow: Collection[str] = (), read_share: float = 0.0) -> Task | None:
         """The next task for a reader, earliest group first; None when nothing is left to lease.
 
         Args:
             slow: readers whose leases may be split before all others are given out.
+            read_share: of the time that a piece takes, for which another reader reads over it.
         """
         lease = self._leases.pop(reader, None)
         if lease is None or self._comes_later(lease):
             if lease is not None:
                 self._give_back(lease)
-            lease = self._split(reader, slow)
+            lease = self._split(reader, slow, read_share)
             if lease is None:
                 if not self._unleased:
                     return None
@@ -107,29 +111,29 @@ class Ledger:
             position=lease.position,
             group=self.groups[lease.position],
             piece=lease.pieces.popleft(),
+            ends_lease=not lease.pieces,
         )
         if lease.pieces:
             self._leases[reader] = lease
         return task
 
-    def _split(self, reader: str, slow: Collection[str]) -> _Lease | None:
-        """The later half of what another reader was not asked for yet; None if nobody waits for it.
+    def _split(self, reader: str, slow: Collection[str], read_share: float) -> _Lease | None:
+        """Later pieces that another reader was not asked for yet; None if that gains nothing.
 
-        Whoever takes it reads over what comes before it in its row group.
+        Whoever takes them reads over what comes before them in their row group.
         """
         following = self._epoch(self._unleased[0]) if self._unleased else None
-        held = [
-            lease
-            for name, lease in self._leases.items()
-            if len(lease.pieces) > 1
-            and name != reader
-            and (following is None or (name in slow and self._epoch(lease) < following))
-        ]
-        if not held:
-            return None
-        lease = max(held, key=lambda each: len(each.pieces))
-        later = [lease.pieces.pop() for _ in range(len(lease.pieces) // 2)]
-        return _Lease(lease.position, deque(reversed(later)))
+        for name, lease in self._leases.items():
+            is_awaited = following is None or (name in slow and self._epoch(lease) < following)
+            if name == reader or not is_awaited:
+                continue
+            pieces = len(lease.pieces) * (SLOW if name in slow else 1.0)  # as the reader counts
+            for num_later in range(len(lease.pieces) // 2, 0, -1):
+                first = lease.pieces[-num_later]
+                if first * read_share + num_later < pieces:
+                    later = [lease.pieces.pop() for _ in range(num_later)]
+                    return _Lease(lease.position, deque(reversed(later)))
+        return None
 
     def _epoch(self, lease: _Lease) -> int:
         return self.groups[lease.position].epoch

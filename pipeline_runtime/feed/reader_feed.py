@@ -49,7 +49,7 @@ class Crew(Protocol):
         ...
 
     def wait(self, tickets: Sequence[Hashable], waited: Waited) -> Hashable | None:
-        """Wait until one is made, or a second has passed; the time goes to `waited`."""
+        """Wait until one is made, or a second or two have passed; the time goes to `waited`."""
         ...
 
     def take(self, ticket: Hashable, waited: Waited) -> Piece | ReadyPiece:
@@ -133,7 +133,7 @@ class _Pass:
             if not free:
                 break
             reader = self._ledger.choose(sorted(free, key=lambda name: load[name]))
-            task = self._ledger.take(reader, self._paces.slow())
+            task = self._ledger.take(reader, self._paces.slow(), self._paces.read_share)
             if task is None:
                 break
             self._asked[crew.ask(reader, self._feed.role, task)] = _Asked(reader=reader, task=task)

@@ -12,7 +12,7 @@ step's rows are copied: the rows are the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +82,45 @@ class Rows:
             metadata=table.schema.metadata,
             kernels=kernels,
         )
+
+    def has(self, name: str) -> bool:
+        """Whether there is a column of this name."""
+        in_requests = self.requests is not None and name in self.requests.columns
+        return name in self.columns or in_requests
+
+    def add_read(self, part: pa.Table | NestedRows, names: Collection[str]) -> None:
+        """Take over columns of all rows that were read, of which those that are left count.
+
+        Args:
+            part: of the rows that `of` was given; steps that keep a row's place have run since.
+            names: of the columns to take.
+        """
+        if isinstance(part, pa.Table):
+            self._add_columns(part, names)
+            return
+        self._add_columns(part.impressions, names)
+        if not set(names) & set(part.requests.schema.names):
+            return
+        if self.requests is None:
+            metadata, num_rows = part.requests.schema.metadata, len(part.counts)
+            self.requests = Rows(
+                num_rows=num_rows, columns={}, metadata=metadata, kernels=self.kernels
+            )
+            self.codes = part.codes if self.kept is None else part.codes[self.kept]
+        self.requests._add_columns(part.requests, names)
+
+    def _add_columns(self, table: pa.Table, names: Collection[str]) -> None:
+        for field, column in zip(table.schema, table.columns, strict=True):
+            if field.name in names:
+                now = column if self.kept is None else None
+                self.columns[field.name] = _Column(field, column, now)
+
+    def add_empty(self, schema: pa.Schema, names: Collection[str]) -> None:
+        """The same where no row is left, so that nothing has to be read."""
+        assert self.num_rows == 0
+        empty = schema.empty_table()
+        for name in names:
+            self.columns[name] = _Column(schema.field(name), None, empty.column(name))
 
     @property
     def num_bytes(self) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from pipeline_runtime.feed.base import Waited, WorkerUsage
+from pipeline_runtime.feed.leases import SLOW
 from pipeline_runtime.feed.pieces import Header
 
 
@@ -36,30 +37,45 @@ class UsageMeter:
         usage.units += num_units
 
 
-# Times the seconds a row of the reader in the middle from which on one is slow.
-_SLOW = 2.0
 # How much of a reader's pace a new piece replaces.
 _PACE_SMOOTHING = 0.3
 
 
 @dataclass(slots=True)
 class Paces:
-    """Seconds that each reader takes for a row that it reads."""
+    """Seconds that each reader takes for a row that it reads; without its first piece.
 
-    _seconds_per_row: dict[str, float] = field(init=False, default_factory=dict)
+    For that one it loads kernels and opens its first files.
+    """
+
+    _seconds_per_row: dict[str, float | None] = field(init=False, default_factory=dict)
+    _read_seconds: float = field(init=False, default=0.0)
+    _seconds: float = field(init=False, default=0.0)
 
     def note(self, reader: str, header: Header) -> None:
         """Count a piece that a reader made."""
+        if reader not in self._seconds_per_row:
+            self._seconds_per_row[reader] = None
+            return
         rows = header.counts[0].rows if header.counts else 0
         if not rows:
             return
         seconds = sum(count.seconds for count in header.counts) + header.batching_seconds
-        pace = self._seconds_per_row.get(reader, seconds / rows)
-        self._seconds_per_row[reader] = pace + _PACE_SMOOTHING * (seconds / rows - pace)
+        self._read_seconds += header.counts[0].seconds
+        self._seconds += seconds
+        pace = self._seconds_per_row[reader]
+        before = seconds / rows if pace is None else pace
+        self._seconds_per_row[reader] = before + _PACE_SMOOTHING * (seconds / rows - before)
+
+    @property
+    def read_share(self) -> float:
+        """Of the readers' time; all of it before that is known."""
+        return self._read_seconds / self._seconds if self._seconds else 1.0
 
     def slow(self) -> Collection[str]:
         """Readers that are much slower than the one in the middle."""
-        if len(self._seconds_per_row) < 2:
+        paces = {n: pace for n, pace in self._seconds_per_row.items() if pace is not None}
+        if len(paces) < 2:
             return ()
-        usual = statistics.median_low(self._seconds_per_row.values())
-        return {name for name, pace in self._seconds_per_row.items() if pace > _SLOW * usual}
+        usual = statistics.median_low(paces.values())
+        return {name for name, pace in paces.items() if pace > SLOW * usual}

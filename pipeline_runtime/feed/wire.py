@@ -102,14 +102,17 @@ def _pack_batches(piece: ReadyPiece, wire: Wire) -> tuple[dict[str, Any], pa.Buf
         "codec": wire.codec,
         "hashes": parts.add_bytes(piece.hashes) if len(piece.hashes) else None,
         "is_counted": None if piece.is_counted is None else parts.add_bytes(piece.is_counted),
+        "layouts": [],  # slots of batches, each once: those of equal size are laid out alike
         "batches": [],
     }
+    layouts: dict[tuple[Slot, ...], int] = {}
     for index in range(len(piece.batches)):
         arrays = piece.arrays(index)
         packer = Packer(arrays, sparse=wire.sparse)
         place = _add_batch(parts, packer, wire.codec)
-        slots = [slot.to_json() for slot in packer.slots]
-        fields["batches"].append([num_rows_of(arrays), packer.num_bytes, place, slots])
+        layout = layouts.setdefault(tuple(packer.slots), len(layouts))
+        fields["batches"].append([num_rows_of(arrays), packer.num_bytes, place, layout])
+    fields["layouts"] = [[slot.to_json() for slot in slots] for slots in layouts]
     return fields, parts.written()
 
 
@@ -144,18 +147,19 @@ def _unpack(fields: dict[str, Any], payload: pa.Buffer) -> Piece | ReadyPiece:
         return Piece(header=header, table=pa.ipc.open_stream(payload).read_all())
     memory = np.frombuffer(payload, dtype=np.uint8) if payload.size else np.empty(0, np.uint8)
     hashes, is_counted = _part(memory, ready["hashes"]), _part(memory, ready["is_counted"])
+    layouts = [tuple(Slot.from_json(slot) for slot in slots) for slots in ready["layouts"]]
     return ReadyPiece(
         header=header,
         batch_size=ready["batch_size"],
         batches=tuple(
             PackedBatch(
                 rows=rows,
-                slots=tuple(Slot.from_json(slot) for slot in slots),
+                slots=layouts[layout],
                 num_bytes=num_bytes,
                 data=memory[place[0] : sum(place)],
                 codec=ready["codec"],
             )
-            for rows, num_bytes, place, slots in ready["batches"]
+            for rows, num_bytes, place, layout in ready["batches"]
         ),
         hashes=np.empty(0, np.uint64) if hashes is None else hashes.view(np.uint64),
         is_counted=None if is_counted is None else is_counted.view(np.bool_),

@@ -21,7 +21,7 @@ from pipeline_runtime.feed.pieces import Header, Piece, StepCount
 from pipeline_runtime.feed.requests import find_requests
 from pipeline_runtime.feed.rows import Rows
 from pipeline_runtime.plan.groups import Group, permutation
-from pipeline_runtime.plan.model import PlannedStep, Stage, StreamPlan
+from pipeline_runtime.plan.model import FirstLook, PlannedStep, StreamPlan
 from pipeline_runtime.sources import Unit
 from pipeline_runtime.sources.nested import NestedRows, join_rows
 from pipeline_runtime.steps.base import REQUEST_COLUMN, ROW_HASH_COLUMN
@@ -45,12 +45,24 @@ class Place:
 
 
 def read_group(
-    stream: StreamPlan, group: Group, piece_rows: int, first_piece: int = 0
+    stream: StreamPlan,
+    group: Group,
+    piece_rows: int,
+    first_piece: int = 0,
+    *,
+    looks_first: bool = False,
 ) -> Iterator[Piece]:
     """Read a group and run the first stage on it, from a piece on: earlier ones are read over.
 
+    Args:
+        looks_first: read what filters need, and the rest only if a row is left; of groups that
+            are one piece, by plans that have a `first_look`. The rows are the same.
+
     Raises SourceError or StepError, which name the file and rows.
     """
+    if looks_first and stream.first_look is not None and _is_one_piece(group, piece_rows):
+        yield _look_first(stream, stream.first_look, group, piece_rows)
+        return
     parts = _read_pieces(stream, group, piece_rows)
     pending = next(parts, None)
     index = 0
@@ -71,43 +83,96 @@ def read_group(
         pending, index = following, index + 1
 
 
+def _is_one_piece(group: Group, piece_rows: int) -> bool:
+    return len(group.units) > 1 or group.units[0].num_rows <= piece_rows
+
+
+def _look_first(stream: StreamPlan, look: FirstLook, group: Group, piece_rows: int) -> Piece:
+    """The group's only piece; where its filters leave no row, the other columns are not read."""
+    [(rows, places, seconds)] = _read_pieces(stream, group, piece_rows, look.columns)
+    read = StepCount(rows=rows.num_rows, num_bytes=rows.num_bytes, seconds=seconds)
+    header = Header(
+        epoch=group.epoch,
+        group=group.index,
+        piece=0,
+        is_last=True,
+        num_rows=rows.num_rows,
+        counts=(),
+    )
+    stage = stream.stages[0]
+    counts = _run_steps(stage.steps[: look.num_steps], header, rows, places)
+    passed = stage.steps[look.num_steps - 1].transform.output_schema.names
+    rest = [n for n in stream.read_columns if n not in look.columns and n in passed]
+    rest = [name for name in rest if not rows.has(name)]
+    if rows.num_rows:
+        started = time.perf_counter()
+        parts = [part for unit in group.units for part in _read_columns(stream, unit, rest)]
+        part = _join(stream, parts, rest)
+        rows.add_read(part, rest)
+        read = replace(
+            read,
+            num_bytes=read.num_bytes + _num_bytes(part),
+            seconds=read.seconds + time.perf_counter() - started,
+        )
+    else:
+        rows.add_empty(stream.table.schema, rest)
+    return _run_stage(stream, 0, replace(header, counts=(read,)), rows, places, done=counts)
+
+
+def _read_columns(
+    stream: StreamPlan, unit: Unit, columns: Sequence[str]
+) -> Iterator[pa.Table | NestedRows]:
+    read = stream.table.read_nested if stream.sharing.is_on else stream.table.read
+    return read(unit, columns, unit.num_rows)
+
+
+def _num_bytes(part: pa.Table | NestedRows) -> int:
+    """As rows that repeat what stands once a request."""
+    if isinstance(part, pa.Table):
+        return int(part.nbytes)
+    requests, num_requests = int(part.requests.nbytes), max(1, len(part.counts))
+    return int(part.impressions.nbytes) + requests * part.num_rows // num_requests
+
+
 def _read_pieces(
-    stream: StreamPlan, group: Group, piece_rows: int
+    stream: StreamPlan, group: Group, piece_rows: int, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[Rows, Sequence[Place], float]]:
     """At most `piece_rows` rows at a time; a group of several units fits that (see plan.groups)."""
+    wanted = stream.read_columns if columns is None else columns
     started = time.perf_counter()
     parts: list[pa.Table | NestedRows] = []
     places: list[Place] = []
     for unit in group.units:
-        for part, place in _read_unit(stream, unit, piece_rows):
+        for part, place in _read_unit(stream, unit, piece_rows, wanted):
             parts.append(part)
             places.append(place)
             if len(group.units) == 1:
                 yield Rows.of(part, kernels=stream.kernels), places, time.perf_counter() - started
                 parts, places, started = [], [], time.perf_counter()
     if parts:
-        joined = _join(stream, parts)
+        joined = _join(stream, parts, [*wanted, ROW_HASH_COLUMN])
         yield Rows.of(joined, kernels=stream.kernels), places, time.perf_counter() - started
 
 
-def _join(stream: StreamPlan, parts: Sequence[pa.Table | NestedRows]) -> pa.Table | NestedRows:
+def _join(
+    stream: StreamPlan, parts: Sequence[pa.Table | NestedRows], names: Sequence[str]
+) -> pa.Table | NestedRows:
     """All parts' rows; columns stay once a request that do so in all parts."""
     nested = [part for part in parts if isinstance(part, NestedRows)]
     kinds = {tuple(part.requests.schema.names) for part in nested}
     if len(nested) == len(parts) and len(kinds) == 1:
         return join_rows(nested)
-    names = [*stream.read_columns, ROW_HASH_COLUMN]
     return pa.concat_tables(
         [part if isinstance(part, pa.Table) else part.expand(names) for part in parts]
     )
 
 
 def _read_unit(
-    stream: StreamPlan, unit: Unit, max_rows: int
+    stream: StreamPlan, unit: Unit, max_rows: int, wanted: Sequence[str]
 ) -> Iterator[tuple[pa.Table | NestedRows, Place]]:
     sharing = stream.sharing
     key = (sharing.key,) if sharing.key else ()
-    columns = list(dict.fromkeys([*stream.read_columns, *stream.identity.columns, *key]))
+    columns = list(dict.fromkeys([*wanted, *stream.identity.columns, *key]))
     read = stream.table.read_nested if sharing.is_on else stream.table.read
     first_row = 0
     file = stream.table.files[unit.file]
@@ -116,7 +181,7 @@ def _read_unit(
             file=file, row_group=unit.row_group, first_row=first_row, num_rows=rows.num_rows
         )
         hashes = _row_hashes(stream, rows, place)
-        yield _with_row_hash(stream, rows, hashes), place
+        yield _with_row_hash(stream, rows, hashes, wanted), place
         first_row += rows.num_rows
     if first_row != unit.num_rows:
         raise SourceError(
@@ -136,23 +201,29 @@ def _row_hashes(
 
 
 def _with_row_hash(
-    stream: StreamPlan, rows: pa.Table | NestedRows, hashes: npt.NDArray[np.uint64]
+    stream: StreamPlan,
+    rows: pa.Table | NestedRows,
+    hashes: npt.NDArray[np.uint64],
+    wanted: Sequence[str],
 ) -> pa.Table | NestedRows:
     """Add the identity's hash; columns of identity and key that nothing else uses go."""
     sharing, column = stream.sharing, pa.array(hashes, type=pa.uint64())
     if isinstance(rows, pa.Table) and sharing.key:
         rows = find_requests(rows, sharing.key, sharing.columns) or rows
     if isinstance(rows, pa.Table):
-        return rows.select(list(stream.read_columns)).append_column(ROW_HASH_COLUMN, column)
+        return _with_column(rows.select(list(wanted)), column)
     once, each = rows.requests.schema.names, rows.impressions.schema.names
-    impressions = rows.impressions.select([n for n in stream.read_columns if n in each])
-    schema = impressions.schema.append(pa.field(ROW_HASH_COLUMN, column.type))
     return NestedRows(
-        requests=rows.requests.select([n for n in stream.read_columns if n in once]),
-        # Not by append_column: without a column a table forgets how many rows it has.
-        impressions=pa.Table.from_arrays([*impressions.columns, column], schema=schema),
+        requests=rows.requests.select([n for n in wanted if n in once]),
+        impressions=_with_column(rows.impressions.select([n for n in wanted if n in each]), column),
         counts=rows.counts,
     )
+
+
+def _with_column(table: pa.Table, hashes: pa.Array) -> pa.Table:
+    """Not by append_column: without a column a table forgets how many rows it has."""
+    schema = table.schema.append(pa.field(ROW_HASH_COLUMN, hashes.type))
+    return pa.Table.from_arrays([*table.columns, hashes], schema=schema)
 
 
 def name_of(step: PlannedStep) -> str:
@@ -182,9 +253,16 @@ def run_stage(stream: StreamPlan, index: int, piece: Piece, places: Sequence[Pla
 
 
 def _run_stage(
-    stream: StreamPlan, index: int, before: Header, rows: Rows, places: Sequence[Place]
+    stream: StreamPlan,
+    index: int,
+    before: Header,
+    rows: Rows,
+    places: Sequence[Place],
+    done: Sequence[StepCount] = (),
 ) -> Piece:
-    counts = _run_steps(stream.stages[index], before, rows, places)
+    """Run the stage's steps, but for the first ones that are done."""
+    steps = stream.stages[index].steps[len(done) :]
+    counts = [*done, *_run_steps(steps, before, rows, places)]
     started = time.perf_counter()
     if index == len(stream.stages) - 1:
         _shuffle(stream, before, rows)
@@ -209,10 +287,10 @@ def _finish(stream: StreamPlan, rows: Rows) -> pa.Table:
 
 
 def _run_steps(
-    stage: Stage, header: Header, rows: Rows, places: Sequence[Place]
+    steps: Sequence[PlannedStep], header: Header, rows: Rows, places: Sequence[Place]
 ) -> list[StepCount]:
     counts = []
-    for step in stage.steps:
+    for step in steps:
         started = time.perf_counter()
         try:
             rows.run(step)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -21,7 +22,15 @@ from pipeline_runtime.errors import ExpressionError, ManifestError, Problem
 from pipeline_runtime.expressions import Expression
 from pipeline_runtime.plan.engine import choose_delivery, choose_feed
 from pipeline_runtime.plan.labels import describe_step
-from pipeline_runtime.plan.model import Identity, Plan, PlannedStep, Sharing, Stage, StreamPlan
+from pipeline_runtime.plan.model import (
+    FirstLook,
+    Identity,
+    Plan,
+    PlannedStep,
+    Sharing,
+    Stage,
+    StreamPlan,
+)
 from pipeline_runtime.plan.predicates import Pushdown, build_pushdown
 from pipeline_runtime.plan.sharing import choose_sharing, shared_after
 from pipeline_runtime.plan.side_tables import open_side_table
@@ -36,6 +45,8 @@ from pipeline_runtime.steps.base import (
 )
 from pipeline_runtime.steps.checks import unknown_column
 from pipeline_runtime.steps.filter import Filter
+from pipeline_runtime.steps.join import Join
+from pipeline_runtime.steps.map import Map
 
 # The identity that every table written by Lastmile carries.
 ROW_ID_COLUMN = "_lastmile_row_id"
@@ -98,7 +109,7 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
         broadcast=spec.pipeline_options.broadcast,
         prefetch=spec.pipeline_options.prefetch,
         feed=feed,
-        delivery=choose_delivery(spec.pipeline_options, feed),
+        delivery=choose_delivery(spec.pipeline_options, feed, spec.training.batch_size),
         warnings=tuple(_warnings(spec, streams["training"])),
     )
 
@@ -291,7 +302,28 @@ class _Stream:
             kernels=options.kernels,
             sharing=sharing,
             request_columns=() if is_apart else self._request_columns(steps, sharing),
+            first_look=self._first_look(stages[0], read_columns, sharing),
         )
+
+    def _first_look(
+        self, stage: Stage, read_columns: Sequence[str], sharing: Sharing
+    ) -> FirstLook | None:
+        """The columns that the steps up to the last filter need; None if that spares nothing.
+
+        Where requests are looked for in a flat table, that takes their columns.
+        """
+        if not self.spec.pipeline_options.late_materialisation or sharing.key is not None:
+            return None
+        known = list(takewhile(lambda step: _keeps_places(step.transform), stage.steps))
+        drops = [index for index, step in enumerate(known) if step.transform.changes_rows]
+        if not drops:
+            return None
+        num_steps = drops[-1] + 1
+        needed, _ = needed_columns([step.transform for step in known[:num_steps]], ())
+        columns = tuple(name for name in read_columns if name in needed)
+        if len(columns) == len(read_columns) or not (columns or self._identity().columns):
+            return None
+        return FirstLook(columns=columns, num_steps=num_steps)
 
     def _request_columns(self, steps: Sequence[PlannedStep], sharing: Sharing) -> tuple[str, ...]:
         """The batches' columns that they carry once a request; never the label or the weight."""
@@ -331,6 +363,11 @@ def needed_columns(
         after.append(needed)
         needed = (needed - transform.outputs) | transform.inputs
     return needed, after[::-1]
+
+
+def _keeps_places(transform: Transform) -> bool:
+    """Whether it is known which row as it was read each row is that a step leaves."""
+    return not isinstance(transform, Map | Join)
 
 
 def _annotate(

@@ -26,13 +26,19 @@ def choose_feed(options: PipelineOptions, stages: Sequence[Stage]) -> FeedChoice
     return FeedChoice(engine="readers", reason=reason, may_be_threads=True)
 
 
-def choose_delivery(options: PipelineOptions, feed: FeedChoice) -> Delivery:
+# A smaller batch has more bytes of layout than of rows.
+_MIN_READY_ROWS = 16
+
+
+def choose_delivery(options: PipelineOptions, feed: FeedChoice, batch_size: int) -> Delivery:
     """Whether readers make the batches, and how they send them; the rows are the same."""
     is_ready, reason = True, "batches are made by the data workers"
     if not options.ready_batches:
         is_ready, reason = False, "pipelineOptions.readyBatches: false"
     elif feed.engine == "rayData":
         is_ready, reason = False, "the feed is Ray Data"
+    elif batch_size < _MIN_READY_ROWS:
+        is_ready, reason = False, f"batches of fewer than {_MIN_READY_ROWS} rows"
     elif options.preserve_order:
         is_ready, reason = False, "with preserveOrder they run on from piece to piece"
     return Delivery(

@@ -89,6 +89,9 @@ def _read_notes(stream: StreamPlan) -> list[str]:
     ]
     notes += stream.table.notes
     notes += [f"pushed to the files: {text}" for text in stream.pushed]
+    if stream.first_look is not None:
+        names = ", ".join(stream.first_look.columns) or "the row identity"
+        notes.append(f"read first, once a fifth of the pieces is left without a row: {names}")
     if stream.sharing.reason:
         notes.append(stream.sharing.reason)
     if not stream.kernels:
@@ -159,6 +162,6 @@ def _delivery(plan: Plan) -> str:
     filling = "lists without what fills them up" if delivery.sparse else "lists filled up"
     compressed = {
         "none": "never compressed",
-        "auto": "compressed between nodes if the trainers wait for the network",
-    }.get(delivery.compression, f"compressed between nodes by {delivery.compression}")
-    return f"{delivery.reason}, each one buffer, {filling}, {compressed}"
+        "auto": "compressed if the trainers wait for them",
+    }.get(delivery.compression, f"compressed by {delivery.compression}")
+    return f"{delivery.reason}; between processes one buffer each, {filling}, {compressed}"

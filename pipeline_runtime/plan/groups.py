@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline_runtime.config import Shuffle
+from pipeline_runtime.config.training import DEFAULT_SHUFFLE_ROWS
 from pipeline_runtime.sources import Unit
 
 # A piece is held whole by a worker, the object store and the trainer: 256 MiB uncompressed is
 # memory that the smallest data worker (2 GiB) can spare for two of them at once.
 MAX_PIECE_BYTES = 256 << 20
 # A longer row group is cut without a shuffle too: its first rows should not wait for its last.
-_MAX_UNCUT_ROWS = 131_072
+_MAX_UNCUT_ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +41,15 @@ def permutation(seed: int, epoch: int, *keys: int, size: int) -> np.ndarray:
 def rows_per_piece(units: Sequence[Unit], shuffle: Shuffle, limit: int | None = None) -> int:
     """Rows that a piece has at most: the window, less where rows are wide.
 
-    Without a shuffle a longer row group is not cut: what a piece costs whatever its length, some
-    milliseconds, is a fifth of the work on 32,768 narrow rows.
+    Without a shuffle a longer row group is not cut, unless the window is smaller than the default:
+    what a piece costs whatever its length, some milliseconds, is a fifth of the work on 32,768
+    narrow rows.
     """
     rows = sum(unit.num_rows for unit in units)
     width_bytes = max(1, sum(unit.num_bytes for unit in units) // max(1, rows))
     fitting = max(1, MAX_PIECE_BYTES // width_bytes)
     window = shuffle.window_rows
-    if shuffle.unit == "none":
+    if shuffle.unit == "none" and window >= DEFAULT_SHUFFLE_ROWS:
         window = max([window, *(min(unit.num_rows, _MAX_UNCUT_ROWS) for unit in units)])
     return min(window, fitting, limit or window)
 

@@ -65,6 +65,14 @@ class Sharing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FirstLook:
+    """What tells which rows are left, before the other columns are read."""
+
+    columns: tuple[str, ...]
+    num_steps: int  # of the first stage, the last of which drops rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPlan:
     """One stream of rows, for training or for evaluation; stage 0 begins with the read."""
 
@@ -83,6 +91,7 @@ class StreamPlan:
     kernels: bool  # rows may be copied by faster ways than Arrow's own
     sharing: Sharing
     request_columns: tuple[str, ...]  # of the output: batches carry them once a request
+    first_look: FirstLook | None = None  # None: all columns are read at once
 
     @property
     def steps(self) -> tuple[PlannedStep, ...]:

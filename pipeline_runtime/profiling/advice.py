@@ -35,7 +35,7 @@ _MAX_NAMES = 5
 # Of pipelineOptions: each only takes work away.
 _SWITCHES = (
     *("projection", "pushdown", "fusion", "kernels", "deduplication", "prefetch"),
-    *("ready_batches", "sparse"),
+    *("late_materialisation", "ready_batches", "sparse"),
 )
 
 

@@ -4,24 +4,23 @@ Only what no other rank has a say in is done ahead: rows of a piece that has arr
 and copied to a GPU. Which rows a step consumes is decided when it is taken.
 
 A GPU's batch is packed in pinned memory and copied at once, on a stream beside that of the model;
-its tensors are views of the one buffer there. The model's stream waits for the copy, the trainer
-does not.
+its tensors are views of the one buffer there, but for those that are filled up. The model's stream
+waits for the copy, the trainer does not.
 """
 
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
-import pyarrow as pa
 import torch
 
-from pipeline_runtime.arrays.conversion import Arrays, to_arrays
-from pipeline_runtime.arrays.packing import PackedBatch, Packer, Slot, unpack_arrays
+from pipeline_runtime.arrays.conversion import Arrays
+from pipeline_runtime.arrays.packing import PackedBatch, Packer, Slot
 from pipeline_runtime.batches import Batch, to_tensors, unpack_tensors
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.training.stream import BatchRows
+from pipeline_runtime.training.buffered import BatchRows, arrays_of
 
 
 class Collator:
@@ -58,7 +57,10 @@ class Collator:
         """
         started = time.perf_counter()
         begun, self._begun = self._begun, None
-        made = begun[1].result() if begun and begun[0] is rows else self._collate(rows)
+        if begun is not None and begun[0] is not rows:  # an epoch ended otherwise than expected
+            wait([begun[1]])  # its buffers are in use until then
+            begun = None
+        made = self._collate(rows) if begun is None else begun[1].result()
         if self._thread is not None and following is not None and self._is_work(following):
             self._begun = (following, self._thread.submit(self._collate, following))
         collated = time.perf_counter()
@@ -74,15 +76,10 @@ class Collator:
         return self._gpu is not None or not isinstance(rows, dict)
 
     def _collate(self, rows: BatchRows) -> Batch | _Sent:
-        if isinstance(rows, pa.Table):
-            rows = to_arrays(
-                rows, weight_column=self._weight_column, label_column=self._label_column
-            )
-        if self._gpu is not None:
+        if self._gpu is not None and isinstance(rows, PackedBatch):
             return self._gpu.send(rows)
-        if isinstance(rows, PackedBatch):
-            rows = unpack_arrays(rows.slots, rows.buffer())
-        return to_tensors(rows)
+        arrays = arrays_of(rows, self._weight_column, self._label_column)
+        return to_tensors(arrays) if self._gpu is None else self._gpu.send(arrays)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +110,7 @@ class _Gpu:
         self._turn = 0
 
     def send(self, rows: Arrays | PackedBatch) -> _Sent:
-        """Begin the copy of a batch. It may be called from any thread, by one at a time."""
+        """Begin the copy of a batch; one at a time, which `Collator.make` sees to."""
         packed = rows if isinstance(rows, PackedBatch) else Packer(rows, sparse=self._sparse)
         slots, num_bytes = tuple(packed.slots), packed.num_bytes
         place = self._place(num_bytes)

@@ -26,9 +26,10 @@ from pipeline_runtime.errors import CheckpointError, Interrupted, TrainingError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.pieces import StepCount, add_counts
 from pipeline_runtime.monitor import Evaluated, HistoryPoint, RankSnapshot
+from pipeline_runtime.training.buffered import BatchRows
 from pipeline_runtime.training.checkpoint import CheckpointHeader, CheckpointStore
 from pipeline_runtime.training.collating import Collator
-from pipeline_runtime.training.stream import Agreement, BatchRows, BatchStream, explain_no_rows
+from pipeline_runtime.training.stream import Agreement, BatchStream, explain_no_rows
 
 # A point of the history at most so often: an hour's run stays under 10,000 points a metric.
 HISTORY_SECONDS = 0.5

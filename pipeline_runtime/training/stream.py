@@ -14,20 +14,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
-from pipeline_runtime.arrays.conversion import Arrays
-from pipeline_runtime.arrays.cuts import cut_arrays, join_arrays
-from pipeline_runtime.arrays.packing import PackedBatch, unpack_arrays
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece, StepCount, add_counts
 from pipeline_runtime.plan.groups import Group
-from pipeline_runtime.steps.base import ROW_HASH_COLUMN
+from pipeline_runtime.training.buffered import BatchRows, Buffered, Joined
 from pipeline_runtime.training.position import Position
 
 
@@ -73,71 +65,11 @@ class _Arrival:
         return self.num_pieces == self.seen
 
 
-# The rows of a batch: a table, or what a reader made of it.
-BatchRows: TypeAlias = pa.Table | Arrays | PackedBatch
-
-
-@dataclass(slots=True)
-class _Buffered:
-    """The rest of a piece that waits to be cut into batches."""
-
-    piece: Piece | ReadyPiece
-    offset: int
-    _opened: tuple[int, Arrays] | None = None  # a batch of which a part was cut
-
-    @property
-    def rows_left(self) -> int:
-        return self.piece.header.num_rows - self.offset
-
-    def has_whole(self, batch_size: int) -> bool:
-        """Whether the next batch lies in this piece alone, as its reader cut it."""
-        return self.offset % batch_size == 0 and self.rows_left >= batch_size
-
-    def rows(self, rows: int) -> Iterator[BatchRows]:
-        """The next rows, in parts as its reader cut them."""
-        if isinstance(self.piece, Piece):
-            yield self.piece.table.slice(self.offset, rows)
-            return
-        size, start, end = self.piece.batch_size, self.offset, self.offset + rows
-        while start < end:
-            index, first = divmod(start, size)
-            last = min(size, first + end - start)
-            yield self._part(index, first, last)
-            start += last - first
-
-    def _part(self, index: int, first: int, last: int) -> BatchRows:
-        assert isinstance(self.piece, ReadyPiece)
-        size = self.piece.batch_size
-        if last - first == min(size, self.piece.header.num_rows - index * size):
-            return self.piece.batches[index]
-        if self._opened is None or self._opened[0] != index:
-            self._opened = (index, self.piece.arrays(index))
-        return cut_arrays(self._opened[1], first, last - first, self.piece.once)
-
-    def hashes(self, rows: int, weight_column: str | None) -> npt.NDArray[np.uint64]:
-        """Identities of the next rows that the checksum counts."""
-        if isinstance(self.piece, Piece):
-            return _counted_hashes(self.piece.table.slice(self.offset, rows), weight_column)
-        end = self.offset + rows
-        hashes, is_counted = self.piece.hashes[self.offset : end], self.piece.is_counted
-        if weight_column is None or is_counted is None:
-            return hashes
-        return hashes[is_counted[self.offset : end]]
-
-
-def _counted_hashes(table: pa.Table, weight_column: str | None) -> npt.NDArray[np.uint64]:
-    hashes: npt.NDArray[np.uint64] = table.column(ROW_HASH_COLUMN).to_numpy()
-    if weight_column is None:
-        return hashes
-    is_counted: npt.NDArray[np.bool_] = np.nan_to_num(table.column(weight_column).to_numpy()) > 0
-    return hashes[is_counted]
-
-
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Share:
     """Rows of one piece in a batch."""
 
-    source: _Buffered
+    source: Buffered
     rows: int
 
 
@@ -156,8 +88,8 @@ class BatchStream:
     _waiting: dict[int, set[int]] = field(init=False)  # epoch -> groups that have not arrived whole
     _arrivals: dict[tuple[int, int], _Arrival] = field(init=False, default_factory=dict)
     _held: dict[int, list[Piece | ReadyPiece]] = field(init=False, default_factory=dict)
-    _whole: deque[_Buffered] = field(init=False, default_factory=deque)  # whose next batch is whole
-    _rest: deque[_Buffered] = field(init=False, default_factory=deque)  # joined in this order
+    _whole: deque[Buffered] = field(init=False, default_factory=deque)  # whose next batch is whole
+    _rest: deque[Buffered] = field(init=False, default_factory=deque)  # joined in this order
     _rest_rows: int = field(init=False, default=0)
     _following: BatchRows | None = field(init=False, default=None)
     _partial: tuple[StepCount, ...] = field(init=False, default=())
@@ -262,38 +194,37 @@ class BatchStream:
             if piece.header.num_rows == 0:
                 self.position.consume(piece.header, 0)
             elif offset < piece.header.num_rows:
-                self._put(_Buffered(piece, offset))
+                self._put(Buffered(piece, offset))
 
-    def _put(self, buffered: _Buffered) -> None:
+    def _put(self, buffered: Buffered) -> None:
         cutting = self.cutting
         if buffered.has_whole(cutting.batch_size) and not cutting.preserve_order:
             self._whole.append(buffered)
-        else:
-            self._rest.append(buffered)
-            self._rest_rows += buffered.rows_left
+            return
+        if buffered.offset and not cutting.preserve_order:
+            buffered.detach()  # it may wait for many other pieces
+        self._rest.append(buffered)
+        self._rest_rows += buffered.rows_left
 
-    def _next_parts(self, rows: int) -> list[_Part]:
+    def _next_parts(self, rows: int) -> list[_Share]:
         """Where the next batch lies."""
         if self._rest_rows < rows:
-            return [_Part(self._whole[0], rows)]
+            return [_Share(self._whole[0], rows)]
         parts = []
         for buffered in self._rest:
-            parts.append(_Part(buffered, min(rows, buffered.rows_left)))
+            parts.append(_Share(buffered, min(rows, buffered.rows_left)))
             rows -= parts[-1].rows
             if not rows:
                 break
         return parts
 
-    def _join(self, parts: Sequence[_Part]) -> BatchRows:
-        rows: list[BatchRows] = [rows for part in parts for rows in part.source.rows(part.rows)]
+    def _join(self, parts: Sequence[_Share]) -> BatchRows:
+        rows = tuple(rows for part in parts for rows in part.source.parts(part.rows))
         if len(rows) == 1:
             return rows[0]
-        tables = [each for each in rows if isinstance(each, pa.Table)]
-        if tables:
-            return pa.concat_tables(tables)
-        piece = parts[0].source.piece
-        once = piece.once if isinstance(piece, ReadyPiece) else ()
-        return join_arrays([_arrays_of(each) for each in rows], once)
+        pieces = [part.source.piece for part in parts]
+        once = next((piece.once for piece in pieces if isinstance(piece, ReadyPiece)), ())
+        return Joined(rows, once)
 
     def _cut(self, rows: int) -> BatchRows:
         started = time.perf_counter()
@@ -309,7 +240,7 @@ class BatchStream:
         self.waited.batching += time.perf_counter() - started
         return batch
 
-    def _take(self, part: _Part) -> None:
+    def _take(self, part: _Share) -> None:
         """Note that rows went into a batch, or nowhere; the piece waits for its next ones."""
         source, queue = part.source, self._rest
         if self._whole and self._whole[0] is source:
@@ -337,13 +268,9 @@ class BatchStream:
         while self._whole or self._rest:
             head = self._whole[0] if self._whole else self._rest[0]
             self.dropped_rows += head.rows_left
-            self._take(_Part(head, head.rows_left))
+            self._take(_Share(head, head.rows_left))
             self._fill(arriving)
         self._partial = ()
-
-
-def _arrays_of(rows: BatchRows) -> Arrays:
-    return unpack_arrays(rows.slots, rows.buffer()) if isinstance(rows, PackedBatch) else rows
 
 
 def explain_no_rows(

@@ -22,3 +22,5 @@ def test_every_cell_is_measured_for_every_number_of_rows_a_request(tmp_path: Pat
         assert len(table["cells"]) == 6
         assert table["cells"]["flat, off"]["ratio"]["median"] == 1.0
         assert all(cell["rowsPerSecond"]["min"] > 0 for cell in table["cells"].values())
+    assert "| 5 | " in (tmp_path / "results" / "deduplication.md").read_text()
+    assert "<svg" in (tmp_path / "results" / "deduplication.svg").read_text()

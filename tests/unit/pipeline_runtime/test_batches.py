@@ -441,6 +441,17 @@ def test_the_schema_check_finds_names_that_would_meet() -> None:
     )
 
 
+def test_columns_that_look_like_the_tensors_of_a_list_are_refused() -> None:
+    schema = pa.schema({"ts.values": pa.float32(), "ts.offsets": pa.int64(), "a": pa.int64()})
+    [(column, message)] = check_tensor_schema(schema)
+    assert column == "ts.offsets"
+    assert "must not be named as a list's" in message
+    table = pa.table({"q": [[1], [2, 3]], "q.offsets.values": [7, 8]})
+    assert check_tensor_schema(table.schema) == []
+    parts = list(split_arrays(arrays_of(table), 1))
+    assert [part["q.offsets.values"].tolist() for part in parts] == [[7], [8]]
+
+
 def test_an_empty_batch_is_one_row_of_zeros_that_weighs_nothing() -> None:
     schema = pa.schema(
         {"a": pa.int8(), "b": pa.bool_(), "f": pa.list_(pa.float32(), 2), "l": pa.list_(pa.int64())}

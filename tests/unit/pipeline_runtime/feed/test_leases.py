@@ -82,10 +82,28 @@ def test_the_last_lease_is_split_for_a_reader_that_has_nothing_to_do() -> None:
     first = ledger.take("a")
     others = [ledger.take("b") for _ in range(3)]
     assert first is not None
-    assert [task.piece for task in others if task] == [4, 5, 3]  # half of 1–5, half of 1–3
+    assert [task.piece for task in others if task] == [4, 5, 3]  # of 1–5 two, of 1–3 one
     rest = [ledger.take("a") for _ in range(3)]
     assert [task.piece for task in rest if task] == [1, 2]
     assert not ledger.has_more
+
+
+@pytest.mark.parametrize(
+    ("read_share", "piece"),
+    [
+        (0.0, 5),  # half of 2–7
+        (0.6, 6),  # to read over 0–5 and make 6 and 7: 5.6, less than the 6 that are left
+        (0.7, 7),
+        (0.9, None),  # to read over 0–6 and make 7: 7.3
+    ],
+)
+def test_a_lease_is_split_only_as_far_as_reading_over_the_rest_takes_less(
+    read_share: float, piece: int | None
+) -> None:
+    ledger = Ledger([group(0, 80)], PIECE_ROWS)
+    assert [task.piece for task in (ledger.take("a"), ledger.take("a")) if task] == [0, 1]
+    task = ledger.take("b", (), read_share)
+    assert (task.piece if task else None) == piece
 
 
 def test_a_slow_reader_s_lease_is_split_before_the_next_epoch_is_begun() -> None:
@@ -106,7 +124,7 @@ def test_a_reader_that_takes_twice_as_long_a_row_as_the_others_is_slow() -> None
     paces = Paces()
     assert not paces.slow()
     for reader, seconds in {"a": 1.0, "b": 1.1, "c": 2.5}.items():
-        for rows in (100, 10):
+        for rows in (1, 100, 10):  # the first one does not count
             count = StepCount(rows=rows, num_bytes=0, seconds=seconds * rows)
             header = Header(epoch=0, group=0, piece=0, is_last=True, num_rows=rows, counts=(count,))
             paces.note(reader, header)

@@ -1,14 +1,16 @@
 """The batch that is made ahead is the one that would be made when asked for."""
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 
+from pipeline_runtime.batches import Batch
 from pipeline_runtime.errors import TrainingError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.batching import Batching, make_ready
-from pipeline_runtime.feed.pieces import Header, Piece
-from pipeline_runtime.feed.wire import pack, unpack
+from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece
+from pipeline_runtime.feed.wire import Wire, pack, unpack
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 from pipeline_runtime.training.collating import Collator
@@ -75,3 +77,52 @@ def test_what_is_wrong_with_a_batch_is_said_when_it_is_asked_for() -> None:
     assert second is not None
     with pytest.raises(TrainingError, match="column 'x': must have no nulls, got 1 among 2"):
         collator.make(second, None, Waited())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("way", ["rows", "made", "sent"])
+def test_batches_on_a_gpu_are_those_on_the_cpu(way: str, ahead: bool) -> None:
+    """More batches than there are pinned buffers, each checked only after all were sent."""
+    rows, size = 40_000, 4096
+    padded = np.zeros((rows, 64), dtype=np.int64)
+    padded[:, :5] = np.arange(rows * 5).reshape(rows, 5)
+    columns = {
+        "x": pa.array(np.arange(rows)),
+        "half": pa.array(np.arange(rows, dtype=np.float16)),
+        "flag": pa.array(np.arange(rows) % 3 == 0),
+        "list": pa.array([[row] * (row % 4) for row in range(rows)]),
+        "padded": pa.FixedSizeListArray.from_arrays(pa.array(padded.reshape(-1)), 64),
+        ROW_HASH_COLUMN: pa.array(np.arange(rows, dtype=np.uint64)),
+    }
+    header = Header(epoch=0, group=0, piece=0, is_last=True, num_rows=rows, counts=())
+    piece = Piece(header=header, table=pa.table(columns))
+    batching = Batching(batch_size=size, weight_column=None, label_column=None)
+    wire = Wire(sparse=True, codec="lz4")
+    brought: Piece | ReadyPiece = piece if way == "rows" else make_ready(piece, batching)
+    if way == "sent":
+        [brought] = unpack(pack(brought, wire))
+
+    def batches_on(device: str) -> list[Batch]:
+        stream = BatchStream(
+            pieces=iter([brought]),
+            groups=[Group(epoch=0, index=0, units=())],
+            cutting=Cutting(batch_size=size, last_batch="pad"),
+            position=Position(),
+            waited=Waited(),
+        )
+        collator = Collator(
+            torch.device(device), weight_column=None, label_column=None, ahead=ahead, sparse=True
+        )
+        found = []
+        for each in stream.epoch_rows(0):
+            assert each is not None
+            batch = collator.make(each, stream.following(), stream.waited)
+            found.append({name: tensor * 1 for name, tensor in batch.items()})  # as a model reads
+        return found
+
+    for mine, theirs in zip(batches_on("cuda"), batches_on("cpu"), strict=True):
+        assert mine.keys() == theirs.keys()
+        for name, tensor in theirs.items():
+            assert mine[name].device.type == "cuda"
+            assert torch.equal(mine[name].cpu(), tensor), name

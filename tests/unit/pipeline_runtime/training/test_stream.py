@@ -1,6 +1,8 @@
 """Batches from pieces: exact sizes, every row once, positions that resume, ranks in step."""
 
+import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice, pairwise
 
 import numpy as np
@@ -9,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_runtime.arrays.packing import PackedBatch, unpack_arrays
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.batching import Batching, make_ready
@@ -17,8 +18,9 @@ from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece, StepCount
 from pipeline_runtime.feed.wire import pack, unpack
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
+from pipeline_runtime.training.buffered import BatchRows, arrays_of
 from pipeline_runtime.training.position import Checksum, Position, redistribute
-from pipeline_runtime.training.stream import Agreement, BatchRows, BatchStream, Cutting
+from pipeline_runtime.training.stream import Agreement, BatchStream, Cutting
 
 Shape = list[list[int]]  # rows of every piece of every group
 
@@ -69,11 +71,7 @@ def rows_of(batches: Iterator[BatchRows | None]) -> list[list[int]]:
 def values_of(rows: BatchRows | None) -> list[int]:
     if rows is None:
         return []
-    if isinstance(rows, pa.Table):
-        values: list[int] = rows.column("x").to_pylist()
-        return values
-    arrays = unpack_arrays(rows.slots, rows.buffer()) if isinstance(rows, PackedBatch) else rows
-    return [int(value) for value in arrays["x"]]
+    return [int(value) for value in arrays_of(rows, None, None)["x"]]
 
 
 def made_ready(pieces: Sequence[Piece], batch_size: int, *, sent: bool) -> list[ReadyPiece]:
@@ -105,16 +103,18 @@ def test_every_row_comes_once_in_full_batches_but_the_last(
     shape=shapes,
     batch_size=st.integers(1, 11),
     preserve_order=st.booleans(),
-    sent=st.booleans(),
+    way=st.sampled_from(["made", "sent", "every other one made"]),
     stop=st.integers(0, 12),
 )
 def test_batches_that_readers_made_are_those_that_the_trainer_makes(
-    shape: Shape, batch_size: int, preserve_order: bool, sent: bool, stop: int
+    shape: Shape, batch_size: int, preserve_order: bool, way: str, stop: int
 ) -> None:
     pieces, groups = make_pieces(shape), make_groups(shape)
     plain = make_stream(pieces, groups, batch_size, preserve_order=preserve_order)
     expected = rows_of(plain.epoch_rows(0))
-    ready = made_ready(pieces, batch_size, sent=sent)
+    ready: list[Piece | ReadyPiece] = [*made_ready(pieces, batch_size, sent=way == "sent")]
+    if way == "every other one made":  # the others have a value that is no number, say
+        ready[::2] = pieces[::2]
     stream = make_stream(ready, groups, batch_size, preserve_order=preserve_order)
     assert rows_of(stream.epoch_rows(0)) == expected
     assert stream.position.to_json() == plain.position.to_json()
@@ -257,6 +257,30 @@ def test_another_number_of_ranks_reads_what_none_has_read(
             saved.append(stream.position)
         positions = saved
     assert sorted(seen) == list(range(sum(map(sum, shape))))
+
+
+@pytest.mark.parametrize("way", ["rows", "made"])
+def test_what_waits_to_be_joined_does_not_hold_its_piece(way: str) -> None:
+    held: list[weakref.ref[np.ndarray]] = []
+
+    def arriving() -> Iterator[Piece | ReadyPiece]:
+        for group in range(40):
+            [piece] = make_pieces([[9]])
+            values = np.arange(9) + 9 * group
+            held.append(weakref.ref(values))
+            table = piece.table.set_column(0, "x", pa.array(values))
+            made = replace(piece, header=replace(piece.header, group=group), table=table)
+            del values, table
+            yield made if way == "rows" else made_ready([made], 8, sent=False)[0]
+
+    stream = make_stream([], make_groups([[9]] * 40), batch_size=8)
+    stream.pieces = arriving()
+    seen = []
+    for rows in stream.epoch_rows(0):
+        seen += values_of(rows)
+        del rows
+        assert sum(ref() is not None for ref in held) <= 2  # what is cut, and what comes next
+    assert sorted(seen) == list(range(360))
 
 
 def test_batches_do_not_copy_rows_of_one_piece() -> None:
