@@ -45,7 +45,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     convert_table(
         open_parquet(ParquetSource(uri=str(path / "flat.parquet")), ""),
         open_location(str(path / "nested")),
-        ConversionOptions(request_key="request", request_columns=SHARED, has_row_key=True),
+        ConversionOptions(
+            request_key="request",
+            request_columns=SHARED,
+            has_row_key=True,
+            rows_per_group=UNIT_ROWS,
+        ),
     )
     pq.write_table(pa.table({"user": [1, 3]}), path / "spam.parquet")
     return str(path)
