@@ -186,8 +186,7 @@ class Rows:
         """These columns of the requests as their rows come, and each row's place among them."""
         assert self.requests is not None
         assert self.codes is not None
-        present, first = np.unique(self.codes, return_index=True)
-        order = present[np.argsort(first)]
+        order = _in_first_order(self.codes)
         places = np.zeros(self.requests.num_rows, dtype=np.int64)
         places[order] = np.arange(len(order))
         self.requests.pick(order)
@@ -304,3 +303,14 @@ class Rows:
             assert self.kept is not None  # else it is as it was read
             column.now = take_rows(column.read, self.kept, kernels=self.kernels)
         return column.now
+
+
+def _in_first_order(codes: Int64s) -> Int64s:
+    """Every code once, in the order in which they come first."""
+    is_new = np.ones(len(codes), dtype=np.bool_)
+    is_new[1:] = codes[1:] != codes[:-1]
+    runs = codes[is_new]
+    if (runs[1:] > runs[:-1]).all():  # as rows were read: sorting would take longer than the rest
+        return runs
+    present, first = np.unique(codes, return_index=True)
+    return np.asarray(present[np.argsort(first)])

@@ -6,6 +6,7 @@ the CRD of this checkout, and what it cannot carry is skipped.
 
 import secrets
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -18,11 +19,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tools.cluster.binaries import Binaries, find_control_plane
 from tools.cluster.box import Box
 from tools.cluster.control_plane import ControlPlane
+from tools.cluster.errors import KubectlError
 from tools.cluster.existing import find_existing
 from tools.cluster.startup import Settings
 from tools.go_tools import ToolError
 
 CRDS = Path(__file__).parents[3] / "crds"  # Lastmile's own
+CRD_SECONDS = 60.0  # until the API server has looked at a new one
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +58,16 @@ def box(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def _install_crds(existing: Box) -> None:
     """Ours, in the place of another version's."""
     existing.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
-    existing.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRDS))
+    deadline = time.monotonic() + CRD_SECONDS
+    while True:
+        try:
+            existing.kubectl("wait", "--for=condition=Established", "-f", str(CRDS))
+            return
+        except KubectlError as error:
+            # kubectl does not wait for an object that has no conditions at all yet: it ends.
+            if "status.conditions accessor error" not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.2)
 
 
 @pytest.fixture(scope="package")
