@@ -21,8 +21,8 @@ from pipeline_runtime.plan.model import StreamPlan
 
 # Groups kept open: one a rank that the reader serves, and a few whose rank has turned to another.
 _MAX_OPEN_GROUPS = 16
-# From this share of pieces without rows on, what filters read is read before the rest: opening and
-# reading a row group twice costs less than a tenth of reading it once.
+# From this share of pieces without rows on, what filters read is read before the rest. Where rows
+# are left that costs 3 % more (heavy work of benchmarks/dataloading, flat and nested).
 MIN_SHARE_WITHOUT_ROWS = 0.2
 # How much the latest piece counts in that share.
 _SHARE_SMOOTHING = 0.1
