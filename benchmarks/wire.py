@@ -166,7 +166,9 @@ def _describe(
             [a.take_seconds / b.take_seconds for a, b in zip(own, trips[ARROW], strict=True)]
         ),
         # On a slower network what is saved takes longer than the trainer takes for undoing it.
-        "paysBelowBytesPerSecond": saved / longer if saved > 0 and longer > 0 else None,
+        "paysBelowBytesPerSecond": (
+            saved / longer if name != ARROW and saved > 0 and longer > 0 else None
+        ),
         "equalRows": True,
     }
 
@@ -213,7 +215,7 @@ def draw(results: records.Document, path: Path) -> None:
         axes.set(xlabel="share of the sequences that is no padding, %", ylabel=label)
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
-    bytes_axes.legend(frameon=False)
+    figure.legend(*take_axes.get_legend_handles_labels(), loc="outside lower center", ncols=5)
     figure.suptitle("Batches on their way: fewer bytes, and what undoing that costs the trainer")
     figure.savefig(path)
 
