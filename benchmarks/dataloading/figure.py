@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from benchmarks.dataloading.results import Document
 
@@ -71,6 +72,9 @@ def _draw_ratios(axes: Axes, comparisons: Sequence[Document]) -> None:
         )
     axes.axvline(1, color=_LINE, linewidth=0.8, linestyle="dashed")
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     _name_rows(axes, names, "Lastmile's speed, times the peer's (steady state, 95 % bounds)")
 
 
