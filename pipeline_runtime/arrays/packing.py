@@ -11,8 +11,8 @@ Shapes: B rows, L items of a row with its filling, K items of all rows without i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -33,7 +33,7 @@ _LOOKED_AT_ROWS = 64
 MAX_SHARE_OF_ITEMS = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Slot:
     """One array in a buffer.
 
@@ -52,32 +52,18 @@ class Slot:
     items_start: int = 0
 
     def to_json(self) -> list[Any]:
-        dense = [self.name, self.dtype, list(self.shape), self.start]
-        return dense if self.fill is None else [*dense, self.fill, self.num_items, self.items_start]
+        return list(astuple(self))
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Slot:
-        name, dtype, shape, start = value[:4]
-        slot = cls(name=name, dtype=dtype, shape=tuple(shape), start=start)
-        if len(value) == 4:
-            return slot
-        fill, num_items, items_start = value[4:]
-        return cls(
-            name=name,
-            dtype=dtype,
-            shape=tuple(shape),
-            start=start,
-            fill=fill,
-            num_items=num_items,
-            items_start=items_start,
-        )
+        name, dtype, shape, *places = value
+        return cls(name, dtype, tuple(shape), *places)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedBatch:
     """A batch's buffer; `data` is a view of whatever memory it came in."""
 
-    rows: int
     slots: tuple[Slot, ...]
     num_bytes: int  # of the buffer that slots speak of
     data: Bytes
@@ -101,50 +87,61 @@ class PackedBatch:
         return np.frombuffer(plain, dtype=np.uint8)
 
 
+class Parts:
+    """What goes into one buffer: first where each part begins, then the bytes of all."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+        self._writers: list[tuple[int, int, Callable[[Bytes], None]]] = []
+
+    def add(self, num_bytes: int, write: Callable[[Bytes], None]) -> int:
+        """Where a part begins that is written by a function of the place for its bytes."""
+        start = -(-self.num_bytes // _ALIGNMENT) * _ALIGNMENT
+        self._writers.append((start, num_bytes, write))
+        self.num_bytes = start + num_bytes
+        return start
+
+    def add_array(self, array: Array) -> int:
+        """The same of an array of any shape, whose items follow each other."""
+
+        def write(place: Bytes) -> None:
+            place.view(array.dtype).reshape(array.shape)[...] = array
+
+        return self.add(array.nbytes, write)
+
+    def write(self, buffer: Bytes) -> None:
+        """Write all parts into a buffer of `num_bytes`."""
+        for start, num_bytes, write in self._writers:
+            write(buffer[start : start + num_bytes])
+
+
 class Packer:
-    """A batch that is about to be packed: first its size, then its bytes where they are wanted.
+    """A batch that is about to be packed: `slots` and `num_bytes` are known, nothing is copied yet.
 
     Args:
         sparse: leave out filling (`pipelineOptions.sparse`).
     """
 
     def __init__(self, arrays: Arrays, *, sparse: bool = False) -> None:
-        self.slots: list[Slot] = []
-        self.num_bytes = 0
-        self._parts: list[tuple[int, Array]] = []
-        for name, array in arrays.items():
-            items = leave_out_filling(array) if sparse else None
-            self._add(name, array, items)
+        self._parts = Parts()
+        self.slots = tuple(self._add(name, array, sparse) for name, array in arrays.items())
+        self.num_bytes = self._parts.num_bytes
+        self.write = self._parts.write
 
-    def _add(self, name: str, array: Array, items: Items | None) -> None:
+    def _add(self, name: str, array: Array, sparse: bool) -> Slot:
+        items = leave_out_filling(array) if sparse else None
         dtype, shape = array.dtype.str, tuple(array.shape)
         if items is None:
-            start = self._place(array)
-            self.slots.append(Slot(name=name, dtype=dtype, shape=shape, start=start))
-            return
-        self.slots.append(
-            Slot(
-                name=name,
-                dtype=dtype,
-                shape=shape,
-                start=self._place(items.lengths_B),
-                fill=items.fill,
-                num_items=len(items.values_K),
-                items_start=self._place(items.values_K),
-            )
+            return Slot(name, dtype, shape, self._parts.add_array(array))
+        return Slot(
+            name,
+            dtype,
+            shape,
+            start=self._parts.add_array(items.lengths_B),
+            fill=items.fill,
+            num_items=len(items.values_K),
+            items_start=self._parts.add_array(items.values_K),
         )
-
-    def _place(self, array: Array) -> int:
-        start = -(-self.num_bytes // _ALIGNMENT) * _ALIGNMENT
-        self._parts.append((start, array))
-        self.num_bytes = start + array.nbytes
-        return start
-
-    def write(self, buffer: Bytes) -> None:
-        """Write the arrays into a buffer of `num_bytes`."""
-        for start, array in self._parts:
-            place = buffer[start : start + array.nbytes].view(array.dtype)
-            place.reshape(array.shape)[...] = array
 
 
 def pack_arrays(arrays: Arrays, *, sparse: bool = False) -> tuple[tuple[Slot, ...], Bytes]:
@@ -152,7 +149,7 @@ def pack_arrays(arrays: Arrays, *, sparse: bool = False) -> tuple[tuple[Slot, ..
     packer = Packer(arrays, sparse=sparse)
     buffer = np.empty(packer.num_bytes, dtype=np.uint8)
     packer.write(buffer)
-    return tuple(packer.slots), buffer
+    return packer.slots, buffer
 
 
 def unpack_arrays(slots: Sequence[Slot], buffer: Bytes) -> Arrays:

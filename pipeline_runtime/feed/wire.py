@@ -9,7 +9,6 @@ are views into the block's memory.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,12 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline_runtime.arrays.cuts import num_rows_of
-from pipeline_runtime.arrays.packing import Bytes, PackedBatch, Packer, Slot
+from pipeline_runtime.arrays.conversion import Array
+from pipeline_runtime.arrays.packing import Bytes, PackedBatch, Packer, Parts, Slot
 from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece, StepCount
 
 _SCHEMA = pa.schema([("header", pa.string()), ("payload", pa.large_binary())])
-_ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,61 +65,42 @@ def _write(table: pa.Table, sink: pa.NativeFile) -> None:
         writer.write_table(table)
 
 
-class _Parts:
-    """Parts of a payload: where each begins, and how it is written there."""
-
-    def __init__(self) -> None:
-        self.num_bytes = 0
-        self._parts: list[tuple[int, int, Callable[[Bytes], None]]] = []
-
-    def add(self, num_bytes: int, write: Callable[[Bytes], None]) -> list[int]:
-        """Start and size, as the header has them."""
-        start = -(-self.num_bytes // _ALIGNMENT) * _ALIGNMENT
-        self._parts.append((start, num_bytes, write))
-        self.num_bytes = start + num_bytes
-        return [start, num_bytes]
-
-    def add_bytes(self, data: Any) -> list[int]:
-        """The same of what is there already."""
-        given = np.frombuffer(data, dtype=np.uint8)
-        return self.add(given.nbytes, lambda place: np.copyto(place, given))
-
-    def written(self) -> pa.Buffer:
-        payload = pa.allocate_buffer(self.num_bytes)
-        memory = np.frombuffer(payload, dtype=np.uint8)
-        for start, num_bytes, write in self._parts:
-            write(memory[start : start + num_bytes])
-        return payload
-
-
 def _pack_batches(piece: ReadyPiece, wire: Wire) -> tuple[dict[str, Any], pa.Buffer]:
-    parts = _Parts()
-    fields: dict[str, Any] = {
+    """What the header says of the parts, each as [start, bytes], and the parts in one buffer."""
+    parts = Parts()
+    layouts: dict[tuple[Slot, ...], int] = {}  # batches of equal size are laid out alike
+    batches = []
+    hashes = _add(parts, piece.hashes)
+    is_counted = None if piece.is_counted is None else _add(parts, piece.is_counted)
+    for index in range(len(piece.batches)):
+        packer = Packer(piece.arrays(index), sparse=wire.sparse)
+        place = _add_batch(parts, packer, wire.codec)
+        layout = layouts.setdefault(packer.slots, len(layouts))
+        batches.append([packer.num_bytes, place, layout])
+    payload = pa.allocate_buffer(parts.num_bytes)
+    parts.write(np.frombuffer(payload, dtype=np.uint8))
+    return {
         "batch_size": piece.batch_size,
         "once": list(piece.once),
         "codec": wire.codec,
-        "hashes": parts.add_bytes(piece.hashes) if len(piece.hashes) else None,
-        "is_counted": None if piece.is_counted is None else parts.add_bytes(piece.is_counted),
-        "layouts": [],  # slots of batches, each once: those of equal size are laid out alike
-        "batches": [],
-    }
-    layouts: dict[tuple[Slot, ...], int] = {}
-    for index in range(len(piece.batches)):
-        arrays = piece.arrays(index)
-        packer = Packer(arrays, sparse=wire.sparse)
-        place = _add_batch(parts, packer, wire.codec)
-        layout = layouts.setdefault(tuple(packer.slots), len(layouts))
-        fields["batches"].append([num_rows_of(arrays), packer.num_bytes, place, layout])
-    fields["layouts"] = [[slot.to_json() for slot in slots] for slots in layouts]
-    return fields, parts.written()
+        "hashes": hashes,
+        "is_counted": is_counted,
+        "layouts": [[slot.to_json() for slot in slots] for slots in layouts],
+        "batches": batches,
+    }, payload
 
 
-def _add_batch(parts: _Parts, packer: Packer, codec: str | None) -> list[int]:
+def _add(parts: Parts, array: Array) -> list[int]:
+    return [parts.add_array(array), array.nbytes]
+
+
+def _add_batch(parts: Parts, packer: Packer, codec: str | None) -> list[int]:
     if codec is None:
-        return parts.add(packer.num_bytes, packer.write)
+        return [parts.add(packer.num_bytes, packer.write), packer.num_bytes]
     buffer = np.empty(packer.num_bytes, dtype=np.uint8)
     packer.write(buffer)
-    return parts.add_bytes(pa.Codec(codec).compress(pa.py_buffer(buffer)))
+    compressed = pa.Codec(codec).compress(pa.py_buffer(buffer))
+    return _add(parts, np.frombuffer(compressed, dtype=np.uint8))
 
 
 def unpack(block: pa.Table) -> list[Piece | ReadyPiece]:
@@ -145,27 +124,26 @@ def _unpack(fields: dict[str, Any], payload: pa.Buffer) -> Piece | ReadyPiece:
     header = Header(**fields, counts=counts)
     if ready is None:
         return Piece(header=header, table=pa.ipc.open_stream(payload).read_all())
-    memory = np.frombuffer(payload, dtype=np.uint8) if payload.size else np.empty(0, np.uint8)
-    hashes, is_counted = _part(memory, ready["hashes"]), _part(memory, ready["is_counted"])
+    memory = np.frombuffer(payload, dtype=np.uint8)
     layouts = [tuple(Slot.from_json(slot) for slot in slots) for slots in ready["layouts"]]
+    counted = ready["is_counted"]
     return ReadyPiece(
         header=header,
         batch_size=ready["batch_size"],
         batches=tuple(
             PackedBatch(
-                rows=rows,
                 slots=layouts[layout],
                 num_bytes=num_bytes,
-                data=memory[place[0] : sum(place)],
+                data=_part(memory, place),
                 codec=ready["codec"],
             )
-            for rows, num_bytes, place, layout in ready["batches"]
+            for num_bytes, place, layout in ready["batches"]
         ),
-        hashes=np.empty(0, np.uint64) if hashes is None else hashes.view(np.uint64),
-        is_counted=None if is_counted is None else is_counted.view(np.bool_),
+        hashes=_part(memory, ready["hashes"]).view(np.uint64),
+        is_counted=None if counted is None else _part(memory, counted).view(np.bool_),
         once=tuple(ready["once"]),
     )
 
 
-def _part(memory: Bytes, place: list[int] | None) -> Bytes | None:
-    return None if place is None else memory[place[0] : sum(place)]
+def _part(memory: Bytes, place: list[int]) -> Bytes:
+    return memory[place[0] : sum(place)]

@@ -112,7 +112,7 @@ class _Gpu:
     def send(self, rows: Arrays | PackedBatch) -> _Sent:
         """Begin the copy of a batch; one at a time, which `Collator.make` sees to."""
         packed = rows if isinstance(rows, PackedBatch) else Packer(rows, sparse=self._sparse)
-        slots, num_bytes = tuple(packed.slots), packed.num_bytes
+        slots, num_bytes = packed.slots, packed.num_bytes
         place = self._place(num_bytes)
         packed.write(place.numpy())
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
