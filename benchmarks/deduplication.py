@@ -30,21 +30,18 @@ from matplotlib.figure import Figure
 
 from benchmarks import records
 from benchmarks.dataloading.results import spread
+from benchmarks.taking import take_batches
 from pipeline_runtime import Pipeline
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.batches import REQUEST_INDEX, Batch
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
-from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.batching import Batching, make_ready
 from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.plan import build_plan, plan_groups
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.request_batches import expand
 from pipeline_runtime.sources import open_location, open_parquet
-from pipeline_runtime.training.collating import Collator
-from pipeline_runtime.training.position import Position
-from pipeline_runtime.training.stream import BatchStream, Cutting
 
 NAME = "deduplication"
 DEFAULT_ROWS = 200_000
@@ -195,19 +192,10 @@ def batches_of(plan: StreamPlan, *, in_order: bool = False) -> Iterator[Batch]:
     batching = Batching(
         batch_size=BATCH_SIZE, weight_column=None, label_column=None, once=plan.request_columns
     )
-    stream = BatchStream(
-        pieces=(
-            make_ready(piece, batching) for g in groups for piece in read_group(plan, g, GROUP_ROWS)
-        ),
-        groups=groups,
-        cutting=Cutting(batch_size=BATCH_SIZE, last_batch="pad", preserve_order=in_order),
-        position=Position(),
-        waited=Waited(),
+    pieces = (
+        make_ready(piece, batching) for g in groups for piece in read_group(plan, g, GROUP_ROWS)
     )
-    collator = Collator(torch.device("cpu"), weight_column=None, label_column=None, ahead=False)
-    for rows in stream.epoch_rows(0):
-        if rows is not None:
-            yield collator.make(rows, None, stream.waited)
+    return take_batches(pieces, groups, BATCH_SIZE, in_order=in_order)
 
 
 def digest(plan: StreamPlan) -> str:

@@ -27,18 +27,15 @@ from matplotlib.figure import Figure
 
 from benchmarks import records
 from benchmarks.dataloading.results import spread
+from benchmarks.taking import take_batches
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.arrays.conversion import Array
 from pipeline_runtime.batches import Batch
-from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.batching import Batching, make_ready
 from pipeline_runtime.feed.pieces import Header, Piece
 from pipeline_runtime.feed.wire import Wire, pack, unpack
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
-from pipeline_runtime.training.collating import Collator
-from pipeline_runtime.training.position import Position
-from pipeline_runtime.training.stream import BatchStream, Cutting
 
 DEFAULT_ROWS: Final = 32_768
 DEFAULT_REPEATS: Final = 9
@@ -100,17 +97,7 @@ def send(piece: Piece, wire: Wire | None) -> pa.Buffer:
 def take(sent: pa.Buffer) -> Iterator[Batch]:
     """Its batches as a trainer on a CPU gets them."""
     [piece] = unpack(pa.ipc.open_stream(sent).read_all())
-    stream = BatchStream(
-        pieces=iter([piece]),
-        groups=[Group(epoch=0, index=0, units=())],
-        cutting=Cutting(batch_size=BATCH_SIZE, last_batch="pad"),
-        position=Position(),
-        waited=Waited(),
-    )
-    collator = Collator(torch.device("cpu"), weight_column=None, label_column=None, ahead=False)
-    for rows in stream.epoch_rows(0):
-        assert rows is not None  # a single rank has rows at every step
-        yield collator.make(rows, None, Waited())
+    return take_batches([piece], [Group(epoch=0, index=0, units=())], BATCH_SIZE)
 
 
 def run_trip(piece: Piece, wire: Wire | None, *, digested: bool) -> Trip:

@@ -1,0 +1,40 @@
+"""What a rank does with pieces that are there: batches of them as tensors, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+from pipeline_runtime.batches import Batch
+from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.plan.groups import Group
+from pipeline_runtime.training.collating import Collator
+from pipeline_runtime.training.position import Position
+from pipeline_runtime.training.stream import BatchStream, Cutting
+
+
+def take_batches(
+    pieces: Iterable[Piece | ReadyPiece],
+    groups: Sequence[Group],
+    batch_size: int,
+    *,
+    in_order: bool = False,
+) -> Iterator[Batch]:
+    """Batches of all groups of one epoch, by the code of a run, without label and weight.
+
+    Args:
+        in_order: batches run on from piece to piece, as under `preserveOrder`.
+    """
+    stream = BatchStream(
+        pieces=iter(pieces),
+        groups=groups,
+        cutting=Cutting(batch_size=batch_size, last_batch="pad", preserve_order=in_order),
+        position=Position(),
+        waited=Waited(),
+    )
+    collator = Collator(torch.device("cpu"), weight_column=None, label_column=None, ahead=False)
+    for rows in stream.epoch_rows(0):
+        assert rows is not None  # a single rank has rows at every step
+        yield collator.make(rows, None, stream.waited)
