@@ -37,7 +37,7 @@ from benchmarks.dataloading.epochs import find_steady
 from benchmarks.dataloading.ratios import pair_ratios
 from benchmarks.dataloading.results import spread
 from benchmarks.dataloading.tables import make_table
-from benchmarks.dataloading.workloads import CATEGORIES, DENSE, Workload, build_experiment
+from benchmarks.dataloading.workloads import DENSE, WHOLE_CATEGORIES, Workload, build_experiment
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
 from pipeline_runtime.config import Training
@@ -70,7 +70,7 @@ _SEQUENCE: Final = {"column": "user_sequence", "target": "item_id"}
 def _model(dense: int, categories: int, hidden: int, *, sequence: bool) -> Document:
     return {
         "dense": list(DENSE[:dense]),
-        "categorical": ["item_id", "position", *CATEGORIES][: 2 + categories],
+        "categorical": ["item_id", "position", *WHOLE_CATEGORIES][: 2 + categories],
         "sequences": [_SEQUENCE] if sequence else [],
         "hidden": [hidden, max(1, hidden // 2)],
     }
