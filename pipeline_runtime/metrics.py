@@ -65,6 +65,7 @@ class RunCollector:
         if pace is not None:
             yield from _pace_gauges(pace)
             yield _cpu_ranks(snapshots)
+        yield from _run_totals(snapshots)
         yield from self._trainer_seconds(snapshots)
         yield from _workers(snapshots)
         yield from self._progress(snapshots)
@@ -137,6 +138,63 @@ class RunCollector:
             size.add_metric([name], sum(count.num_bytes for count in counts))
             seconds.add_metric([name], sum(count.seconds for count in counts))
         yield from (rows, size, seconds)
+
+
+def _run_totals(snapshots: list[RankSnapshot]) -> Iterator[Metric]:
+    """What the autoscaler reads: all ranks as one, first on the page however many ranks there are.
+
+    Ranks move in step, so the loop and its waits are those of any of them.
+    """
+    if not snapshots:
+        return
+    first = min(snapshots, key=lambda snapshot: snapshot.rank)
+    rows = CounterMetricFamily("lastmile_run_rows", "Rows that all trainers took.")
+    rows.add_metric([], sum(snapshot.attempt_samples for snapshot in snapshots))
+    steps = CounterMetricFamily("lastmile_run_steps", "Optimiser steps of each trainer.")
+    steps.add_metric([], first.step)
+    loop = CounterMetricFamily(
+        "lastmile_run_loop_seconds",
+        "Seconds of the training loop since its first batch was asked for, without pauses.",
+    )
+    loop.add_metric([], first.loop_seconds)
+    waits = CounterMetricFamily(
+        "lastmile_run_wait_seconds",
+        "Of the loop's seconds, the longest wait of any rank at each step, by stage.",
+        labels=["stage"],
+    )
+    for stage, seconds in first.longest.items():
+        waits.add_metric([stage], seconds)
+    yield from (rows, steps, loop, waits)
+    yield from _run_workers([snapshot.workers for snapshot in snapshots])
+
+
+def _run_workers(usages: list[dict[str, float]]) -> Iterator[Metric]:
+    """All readers; those that have just started apart, since they are slower than they will be."""
+    told = [usage for usage in usages if any(usage.values())]
+    if not told:
+        return  # none yet, or an engine that does not tell
+    total = {name: sum(usage[name] for usage in told) for name in told[0]}
+    by_state = {
+        "read": total["read"] - total["warming_read"],
+        "compute": total["compute"] - total["warming_compute"],
+        "warming": total["warming_read"] + total["warming_compute"],
+        "blocked_output": total["blocked_output"],
+        "idle": total["idle"],
+    }
+    seconds = CounterMetricFamily(
+        "lastmile_run_worker_seconds",
+        "Seconds of all readers, by what they did; warming: busy in the first 20 s of a reader.",
+        labels=["state"],
+    )
+    for state, value in by_state.items():
+        seconds.add_metric([state], value)
+    rows = CounterMetricFamily(
+        "lastmile_run_worker_rows", "Rows that readers delivered, those of warming left out."
+    )
+    rows.add_metric([], total["rows"] - total["warming_rows"])
+    readers = max(usage["ready"] for usage in told)
+    yield from (seconds, rows)
+    yield GaugeMetricFamily("lastmile_run_readers", "Readers that answer.", value=readers)
 
 
 def _workers(snapshots: list[RankSnapshot]) -> Iterator[Metric]:

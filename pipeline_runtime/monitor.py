@@ -63,6 +63,8 @@ class RankSnapshot:
     device: str
     metrics: dict[str, float]  # latest value of each metric
     workers: dict[str, float] = field(default_factory=dict)  # see feed.base.WorkerUsage
+    longest: dict[str, float] = field(default_factory=dict)  # seconds, see training.lockstep
+    loop_seconds: float = 0.0  # since the first batch was asked for, without pauses
     is_finished: bool = False
 
 

@@ -35,6 +35,10 @@ class WorkerUsage:
     compute: float = 0.0  # the steps, and batches made of rows
     blocked_output: float = 0.0  # pieces were made as far ahead of the trainer as may be
     idle: float = 0.0  # nothing to do: no group to lease, or the call on its way
+    warming_read: float = 0.0  # of read, by readers that had just started
+    warming_compute: float = 0.0  # of compute, by those
+    warming_rows: int = 0  # of rows, by those
+    rows: int = 0  # delivered
     units: int = 0  # row groups delivered to the end
     ready: int = 0  # readers that answer, now
 

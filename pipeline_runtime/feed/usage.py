@@ -7,12 +7,16 @@ nothing to do, or nothing more that the trainer would take, the rank tells by wh
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.leases import SLOW
 from pipeline_runtime.feed.pieces import Header
+
+# After its first piece a reader is not yet what it will be: it opens files, fills caches.
+WARMING_SECONDS = 20.0
 
 
 @dataclass(slots=True)
@@ -21,15 +25,23 @@ class UsageMeter:
 
     usage: WorkerUsage
     waited: Waited
+    clock: Callable[[], float] = time.monotonic
     _waited_before: dict[str, float] = field(init=False, default_factory=dict)
+    _began: dict[str, float] = field(init=False, default_factory=dict)
 
     def deliver(self, reader: str, header: Header, num_units: int) -> None:
         """Add a piece that a reader made; `num_units` are whole with it."""
         usage, waited = self.usage, self.waited.production
-        if header.counts:
-            usage.read += header.counts[0].seconds
-            usage.compute += sum(count.seconds for count in header.counts[1:])
-        usage.compute += header.batching_seconds
+        read = header.counts[0].seconds if header.counts else 0.0
+        compute = sum(count.seconds for count in header.counts[1:]) + header.batching_seconds
+        usage.read += read
+        usage.compute += compute
+        usage.rows += header.num_rows
+        now = self.clock()
+        if now - self._began.setdefault(reader, now) < WARMING_SECONDS:
+            usage.warming_read += read
+            usage.warming_compute += compute
+            usage.warming_rows += header.num_rows
         idle = min(header.gap_seconds, waited - self._waited_before.get(reader, 0.0))
         self._waited_before[reader] = waited
         usage.idle += idle

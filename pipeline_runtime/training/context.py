@@ -29,6 +29,7 @@ from pipeline_runtime.monitor import Evaluated, HistoryPoint, RankSnapshot
 from pipeline_runtime.training.buffered import BatchRows
 from pipeline_runtime.training.checkpoint import CheckpointHeader, CheckpointStore
 from pipeline_runtime.training.collating import Collator
+from pipeline_runtime.training.lockstep import Lockstep
 from pipeline_runtime.training.stream import Agreement, BatchStream, explain_no_rows
 
 # A point of the history at most so often: an hour's run stays under 10,000 points a metric.
@@ -64,10 +65,20 @@ class Records:
     metrics: dict[str, float] = field(default_factory=dict)
     pending: deque[HistoryPoint] = field(default_factory=deque)  # taken by the pushing thread
     last_point: float = 0.0
+    loop_started: float | None = None
     is_finished: bool = False
 
     def seconds(self) -> float:
         return time.perf_counter() - self.started
+
+    def start_loop(self) -> None:
+        """The first batch is asked for."""
+        if self.loop_started is None:
+            self.loop_started = time.perf_counter()
+
+    def loop_seconds(self) -> float:
+        """Since then; 0 before."""
+        return 0.0 if self.loop_started is None else time.perf_counter() - self.loop_started
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,6 +129,7 @@ class TrainContext:
             state = wiring.resume[1]
             self.checkpoint = state["user"]
             torch.set_rng_state(state["rng"][min(self.rank, len(state["rng"]) - 1)])
+        self._lockstep = Lockstep(wiring.training.waited)
         wiring.training.agree = self._agree
         self._collator = self._make_collator()
 
@@ -197,6 +209,7 @@ class TrainContext:
         """
         if self._is_over():
             return
+        self.records.start_loop()
         for rows in self._wiring.training.epoch_rows(self.epoch):
             batch = self._make_batch(rows, self._wiring.training, self._collator)
             if self.records.first_batch_seconds is None:
@@ -271,10 +284,14 @@ class TrainContext:
     def _agree(self, has_rows: bool, is_full: bool) -> Agreement:
         """Agree with the other ranks on this step; one small all-reduce on the CPU."""
         stopping = self._wiring.stop_event.is_set()
-        flags = torch.tensor([has_rows, not is_full, self._is_due(), stopping], dtype=torch.int8)
+        flags = (has_rows, not is_full, self._is_due(), stopping)
+        most = [*map(float, flags), *self._lockstep.take_own()]
         if self.world_size > 1:
-            dist.all_reduce(flags, op=dist.ReduceOp.MAX)
-        any_rows, any_short, due, stop = (bool(flag) for flag in flags)
+            reduced = torch.tensor(most, dtype=torch.float64)
+            dist.all_reduce(reduced, op=dist.ReduceOp.MAX)
+            most = reduced.tolist()
+        any_rows, any_short, due, stop = (bool(flag) for flag in most[: len(flags)])
+        self._lockstep.add(most[len(flags) :])
         self._flags = (due, stop)
         return Agreement(any_has_rows=any_rows, all_are_full=not any_short)
 
@@ -410,6 +427,8 @@ class TrainContext:
             batch_bytes=records.batch_bytes,
             checksum=stream.position.checksum.to_json(),
             waited=asdict(self.waited),
+            longest=dict(self._lockstep.longest),
+            loop_seconds=max(0.0, records.loop_seconds() - self.waited.paused),
             workers=asdict(stream.usage),
             counts=stream.counts,
             evaluation_counts=self.evaluation_counts,

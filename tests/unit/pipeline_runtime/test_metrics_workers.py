@@ -1,18 +1,19 @@
-"""What the metrics say of the feed's readers: nothing if nothing is known, 0 if none is left."""
+"""What the metrics say of readers, and of all ranks as one, for the autoscaler."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.metrics import RunCollector
 from pipeline_runtime.monitor import RankSnapshot
 
 
-def snapshot(usage: WorkerUsage) -> RankSnapshot:
-    return RankSnapshot(
-        rank=0,
+def snapshot(usage: WorkerUsage, rank: int = 0, **fields: Any) -> RankSnapshot:
+    plain = RankSnapshot(
+        rank=rank,
         seconds=1.0,
         epoch=0,
         step=1,
@@ -35,6 +36,7 @@ def snapshot(usage: WorkerUsage) -> RankSnapshot:
         metrics={},
         workers=asdict(usage),
     )
+    return replace(plain, **fields)
 
 
 @pytest.mark.parametrize(
@@ -54,3 +56,53 @@ def test_readers_are_told_once_they_are_known(
     assert registry.get_sample_value("lastmile_ready_readers", {"rank": "0"}) == ready
     labels = {"rank": "0", "state": "read"}
     assert registry.get_sample_value("lastmile_worker_seconds_total", labels) == read
+
+
+def test_the_ranks_are_told_as_one() -> None:
+    collector, registry = RunCollector([]), CollectorRegistry()
+    usage = WorkerUsage(
+        *(9.0, 6.0, 2.0, 1.0), warming_read=3.0, warming_compute=2.0, warming_rows=20, rows=100
+    )
+    waits = {"production": 4.0, "collate": 0.5}
+    collector.update(
+        {
+            rank: snapshot(
+                replace(usage, ready=5 + rank),
+                rank,
+                attempt_samples=50,
+                step=7,
+                loop_seconds=12.5,
+                longest=waits,
+            )
+            for rank in (1, 0)
+        },
+        None,
+    )
+    registry.register(collector)
+    found = registry.get_sample_value
+    assert found("lastmile_run_rows_total") == 100
+    assert found("lastmile_run_steps_total") == 7
+    assert found("lastmile_run_loop_seconds_total") == 12.5
+    assert found("lastmile_run_wait_seconds_total", {"stage": "production"}) == 4.0
+    seconds = {
+        state: found("lastmile_run_worker_seconds_total", {"state": state})
+        for state in ("read", "compute", "warming", "blocked_output", "idle")
+    }
+    assert seconds == {
+        "read": 12.0,
+        "compute": 8.0,
+        "warming": 10.0,
+        "blocked_output": 4.0,
+        "idle": 2.0,
+    }
+    assert found("lastmile_run_worker_rows_total") == 160
+    assert found("lastmile_run_readers") == 6
+
+
+def test_what_the_autoscaler_reads_comes_before_what_grows_with_the_ranks() -> None:
+    collector, registry = RunCollector([]), CollectorRegistry()
+    collector.update({rank: snapshot(WorkerUsage(ready=1), rank) for rank in range(64)}, None)
+    registry.register(collector)
+    page = generate_latest(registry).decode()
+    assert max(page.rindex(f"\nlastmile_run_{name}") for name in ("rows", "readers")) < 4096
+    assert page.index('rank="63"') > page.rindex("\nlastmile_run_")

@@ -26,9 +26,18 @@ def header(gap: float) -> Header:
 def test_a_gap_is_idle_or_blocked(gap: float, waited: float, idle: float, blocked: float) -> None:
     usage = WorkerUsage()
     UsageMeter(usage, Waited(production=waited)).deliver("a", header(gap), num_units=3)
-    assert usage == WorkerUsage(
-        read=2.0, compute=1.5, blocked_output=blocked, idle=idle, units=3, ready=0
-    )
+    assert (usage.read, usage.compute, usage.units, usage.rows) == (2.0, 1.5, 3, 1)
+    assert (usage.blocked_output, usage.idle, usage.ready) == (blocked, idle, 0)
+
+
+def test_what_a_reader_does_at_first_is_told_apart() -> None:
+    usage, now = WorkerUsage(), [100.0]
+    meter = UsageMeter(usage, Waited(), clock=lambda: now[0])
+    for reader, at in [("a", 100.0), ("a", 119.0), ("a", 121.0), ("b", 130.0), ("b", 151.0)]:
+        now[0] = at
+        meter.deliver(reader, header(0.0), 0)
+    assert (usage.rows, usage.read, usage.compute) == (5, 10.0, 7.5)
+    assert (usage.warming_rows, usage.warming_read, usage.warming_compute) == (3, 6.0, 4.5)
 
 
 def test_what_a_reader_was_waited_for_counts_once() -> None:
