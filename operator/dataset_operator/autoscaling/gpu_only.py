@@ -1,0 +1,172 @@
+"""The law for a trainer that publishes nothing of ours: GPU utilisation alone, by trying.
+
+Below target a few workers are added, and kept if utilisation rose by more than noise; above it a
+few are taken away, and brought back if it fell. What did not help is not tried again for half an
+hour. Weaker than the law: a probe costs start-up and a window, and says nothing of how many are missing.
+The chain after the recommendation is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from dataset_operator.autoscaling.chain import clamp, limit_rate, stabilise
+from dataset_operator.autoscaling.decision import (
+    DESIRED_WITHIN_RANGE,
+    METRICS_UNKNOWN,
+    VALID_METRIC_FOUND,
+    Decision,
+    Rules,
+    Verdict,
+)
+from dataset_operator.autoscaling.history import Memory, Move, note_recommendation
+from dataset_operator.autoscaling.recommend import FIRST_START_SECONDS, WINDOW_SECONDS
+from dataset_operator.autoscaling.signals import Sample
+from dataset_operator.autoscaling.statistics import mean_of, squares_of
+
+# A probe is this share of the workers, one at least (design, «The law»).
+PROBE_SHARE = 0.1
+REPEAT_SECONDS = 1800.0
+# Standard errors by which two windows of utilisation differ beyond noise.
+_ERRORS = 2.0
+_LEAST_CHANGE = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """A change that is being tried."""
+
+    before: int
+    after: int
+    began: float
+    utilization: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuMemory:
+    """What this law remembers beside that of the chain.
+
+    Attributes:
+        seen: (at, utilisation) of the last minutes.
+        failed: (workers, at) at which a probe from so many workers upwards, or downwards, failed.
+    """
+
+    chain: Memory
+    seen: tuple[tuple[float, float], ...] = ()
+    probe: Probe | None = None
+    failed_up: tuple[int, float] | None = None
+    failed_down: tuple[int, float] | None = None
+
+
+def decide_by_gpu(memory: GpuMemory, sample: Sample, rules: Rules) -> tuple[Decision, GpuMemory]:
+    """As `policy.decide`, from `sample.gpu_utilization` alone."""
+    memory = _take_in(memory, sample)
+    verdict, memory = _recommend(memory, sample, rules)
+    now, current = sample.at, sample.desired
+    chain = memory.chain
+    window = max(rules.up.stabilization_seconds, rules.down.stabilization_seconds)
+    chain = note_recommendation(chain, now, verdict.workers, window)
+    workers, limited = verdict.workers, None
+    # A probe that is undone gives back at once what it took; what it learned has been waited for.
+    if memory.probe is None or verdict.workers > current:
+        for step in (stabilise, limit_rate):
+            answer = step(workers, current, chain, rules, now)
+            workers, limited = answer.workers, answer if answer.reason else limited
+    answer = clamp(workers, rules)
+    workers, limited = answer.workers, answer if answer.reason else limited
+    if workers != current:
+        chain = replace(chain, moves=(*chain.moves, Move(at=now, before=current, after=workers)))
+    known = sample.gpu_utilization is not None
+    active = Verdict(
+        workers=current,
+        reason=VALID_METRIC_FOUND if known else METRICS_UNKNOWN,
+        message="GPU utilisation alone is known" if known else "GPU utilisation is not known",
+    )
+    decision = Decision(desired=workers, recommended=verdict, active=active, limited=limited)
+    return decision, replace(memory, chain=chain)
+
+
+def _take_in(memory: GpuMemory, sample: Sample) -> GpuMemory:
+    if sample.gpu_utilization is None:
+        return memory
+    oldest = sample.at - 2 * WINDOW_SECONDS
+    kept = tuple(seen for seen in memory.seen if seen[0] > oldest)
+    return replace(memory, seen=(*kept, (sample.at, sample.gpu_utilization)))
+
+
+def _recommend(memory: GpuMemory, sample: Sample, rules: Rules) -> tuple[Verdict, GpuMemory]:
+    current, now = sample.desired, sample.at
+    if sample.gpu_utilization is None:
+        verdict = Verdict(
+            workers=current, reason=METRICS_UNKNOWN, message="GPU utilisation is not known"
+        )
+        return verdict, memory
+    if memory.probe is not None:
+        return _judge_probe(memory, memory.probe, sample)
+    values = [u for at, u in memory.seen]
+    if len(values) < 3:
+        return _hold(current, "too few readings of GPU utilisation yet"), memory
+    mean = mean_of(values)
+    step = max(1, math.ceil(PROBE_SHARE * current))
+    if mean < rules.target_utilization - _error(values):
+        if _is_barred(memory.failed_up, current, now):
+            return _hold(current, "more workers did not raise GPU utilisation lately"), memory
+        return _begin(memory, sample, mean, min(current + step, rules.max_workers))
+    if _is_barred(memory.failed_down, current, now):
+        return _hold(current, "fewer workers lowered GPU utilisation lately"), memory
+    return _begin(memory, sample, mean, max(current - step, rules.min_workers))
+
+
+def _begin(memory: GpuMemory, sample: Sample, mean: float, after: int) -> tuple[Verdict, GpuMemory]:
+    current = sample.desired
+    if after == current:
+        return _hold(current, f"GPUs are {mean:.0%} busy, and the spec's bound is reached"), memory
+    probe = Probe(before=current, after=after, began=sample.at, utilization=mean)
+    message = f"GPUs are {mean:.0%} busy: {after} workers are tried in place of {current}"
+    verdict = Verdict(workers=after, reason=DESIRED_WITHIN_RANGE, message=message)
+    return verdict, replace(memory, probe=probe)
+
+
+def _judge_probe(memory: GpuMemory, probe: Probe, sample: Sample) -> tuple[Verdict, GpuMemory]:
+    """Kept or undone once its workers have been there for two windows, or do not come."""
+    now = sample.at
+    start = sample.pods.start_seconds or FIRST_START_SECONDS
+    if sample.desired != probe.after:  # the chain holds it back still
+        if now - probe.began > REPEAT_SECONDS:
+            return _hold(sample.desired, "a change was not let through"), replace(
+                memory, probe=None
+            )
+        return _hold(probe.after, "a change is waiting to be let through"), memory
+    since = memory.chain.moves[-1].at if memory.chain.moves else probe.began
+    is_there = sample.pods.ready == probe.after
+    wait = (start if probe.after > probe.before else 0.0) + 2 * WINDOW_SECONDS
+    if now - since < wait:
+        return _hold(probe.after, "a change is being tried"), memory
+    values = [u for at, u in memory.seen]
+    change = mean_of(values) - probe.utilization
+    noise = max(_LEAST_CHANGE, _error(values))
+    memory = replace(memory, probe=None)
+    if probe.after > probe.before and (change <= noise or not is_there):
+        message = f"{probe.after} workers did not raise GPU utilisation ({change:+.1%})"
+        verdict = Verdict(workers=probe.before, reason=DESIRED_WITHIN_RANGE, message=message)
+        return verdict, replace(memory, failed_up=(probe.before, now))
+    if probe.after < probe.before and change < -noise:
+        message = f"{probe.after} workers lowered GPU utilisation ({change:+.1%})"
+        verdict = Verdict(workers=probe.before, reason=DESIRED_WITHIN_RANGE, message=message)
+        return verdict, replace(memory, failed_down=(probe.before, now))
+    return _hold(probe.after, f"{probe.after} workers are kept ({change:+.1%} utilisation)"), memory
+
+
+def _is_barred(failed: tuple[int, float] | None, workers: int, now: float) -> bool:
+    return failed is not None and failed[0] == workers and now - failed[1] < REPEAT_SECONDS
+
+
+def _error(values: list[float]) -> float:
+    if len(values) < 2:
+        return 1.0
+    return _ERRORS * math.sqrt(squares_of(values) / (len(values) - 1) / len(values))
+
+
+def _hold(workers: int, message: str) -> Verdict:
+    return Verdict(workers=workers, reason=DESIRED_WITHIN_RANGE, message=message)

@@ -1,0 +1,174 @@
+"""Intervals since the last change, and what outlives them.
+
+A change of the need (another model phase, dearer rows) makes what was measured before it useless:
+it is dropped as soon as two blocks in a row say otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dataset_operator.autoscaling.signals import Interval, Sample, measure_between
+from dataset_operator.autoscaling.statistics import mean_of, squares_of
+
+# Over how long the need is smoothed.
+SMOOTHING_SECONDS = 300.0
+# An interval of fewer steps is joined with the next: rows are counted at the ends of steps.
+MIN_BLOCK_STEPS = 5.0
+# A change is what two blocks in a row differ by: this many standard errors and a tenth at least.
+CHANGE_ERRORS = 3.0
+_MIN_CHANGE = math.log(1.1)
+# Of a block's log need, until it was measured; counts as so many degrees of freedom.
+FIRST_NOISE = 0.1
+NOISE_DEGREES = 4
+# How much of it a newly measured variance replaces.
+_NOISE_SMOOTHING = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Intervals joined until they hold enough steps.
+
+    Attributes:
+        demand: rows a second that the trainers would take with rows always there.
+        worker_rate: rows a second that one busy worker makes.
+    """
+
+    intervals: tuple[Interval, ...]
+    demand: float
+    worker_rate: float
+
+    @property
+    def need(self) -> float:
+        """Workers, all busy."""
+        return self.demand / self.worker_rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A change of the number that was asked for."""
+
+    at: float
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plateau:
+    """What so many workers brought in a clean window with the trainers starved."""
+
+    workers: int
+    rows_per_second: float
+    demand: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knee:
+    """More workers than these bring no more rows than so many a second."""
+
+    workers: int
+    until: float
+    rows_per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What the law knows from before; `Memory(since=…)` is that of a law that starts.
+
+    Attributes:
+        since: from when on recommendations were kept: without a whole window of them nothing is
+            taken away.
+        intervals: since the last change, none older than `SMOOTHING_SECONDS`.
+        blocks: of these intervals.
+        noise: standard deviation of a block's log need.
+        recommendations: (since when, workers), each until the next, of the longest window.
+        moves: within the longest period of a rate limit.
+        verified: the most workers that were seen to help.
+        ready_since: since when the number of ready workers is what it is.
+        ceiling: workers beyond which none is to be had now, and until when that is believed.
+    """
+
+    since: float
+    last: Sample | None = None
+    intervals: tuple[Interval, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    noise: float = FIRST_NOISE
+    recommendations: tuple[tuple[float, int], ...] = ()
+    moves: tuple[Move, ...] = ()
+    verified: int = 0
+    ready_since: float | None = None
+    plateaus: tuple[Plateau, ...] = ()
+    knee: Knee | None = None
+    ceiling: tuple[int, float] | None = None
+    refusals: int = 0
+    doubled_at: float | None = None
+
+
+def take_in(memory: Memory, sample: Sample, *, finds_changes: bool = True) -> Memory:
+    """Remember a sample: its interval, unless an end of it is not known."""
+    last = memory.last
+    changed = last is None or last.pods.ready != sample.pods.ready
+    memory = replace(
+        memory,
+        last=sample if sample.trainer is not None and sample.workers is not None else last,
+        ready_since=sample.at if changed else memory.ready_since,
+    )
+    if last is not None and last.attempt != sample.attempt:
+        return replace(memory, intervals=(), blocks=(), plateaus=())
+    interval = measure_between(last, sample) if last is not None else None
+    if interval is None:
+        return memory
+    oldest = sample.at - SMOOTHING_SECONDS
+    kept = (*(i for i in memory.intervals if i.end > oldest), interval)
+    memory = replace(memory, intervals=kept, blocks=make_blocks(kept))
+    return _drop_before_change(memory) if finds_changes else memory
+
+
+def note_recommendation(memory: Memory, at: float, workers: int, window: float) -> Memory:
+    """Remember what is recommended from now on; forget what held before the window (seconds)."""
+    kept = memory.recommendations
+    if not kept or kept[-1][1] != workers:
+        kept = (*kept, (at, workers))
+    while len(kept) > 1 and kept[1][0] <= at - window:
+        kept = kept[1:]
+    return replace(memory, recommendations=kept)
+
+
+def make_blocks(intervals: Sequence[Interval]) -> tuple[Block, ...]:
+    """Intervals joined, oldest first; those of which no rate can be told are in none."""
+    blocks: list[Block] = []
+    held: list[Interval] = []
+    for interval in intervals:
+        held.append(interval)
+        if sum(i.steps for i in held) < MIN_BLOCK_STEPS:
+            continue
+        unstarved = sum(i.unstarved_seconds for i in held)
+        busy = sum(i.busy_seconds for i in held)
+        rows, made = sum(i.rows for i in held), sum(i.made_rows for i in held)
+        if unstarved > 0.0 and busy > 0.0 and rows > 0.0 and made > 0.0:
+            rate = made / busy * held[-1].readers_per_worker
+            blocks.append(Block(intervals=tuple(held), demand=rows / unstarved, worker_rate=rate))
+        held = []
+    return tuple(blocks)
+
+
+def _drop_before_change(memory: Memory) -> Memory:
+    blocks = memory.blocks
+    if len(blocks) < 4:
+        return memory
+    logs = [math.log(block.need) for block in blocks]
+    before, after = logs[:-2], logs[-2:]
+    degrees = NOISE_DEGREES + len(before) - 1
+    variance = (NOISE_DEGREES * memory.noise**2 + squares_of(before)) / degrees
+    error = math.sqrt(variance * (1 / len(before) + 1 / len(after)))
+    least = max(_MIN_CHANGE, CHANGE_ERRORS * error)
+    distances = [value - mean_of(before) for value in after]
+    is_change = abs(sum(distances) / 2) > least and distances[0] * distances[1] > 0
+    if is_change and min(map(abs, distances)) > least / 2:
+        latest = (*blocks[-2].intervals, *blocks[-1].intervals)
+        return replace(memory, intervals=latest, blocks=blocks[-2:])
+    measured = squares_of(logs) / (len(logs) - 1)
+    noise = math.sqrt(memory.noise**2 + _NOISE_SMOOTHING * (measured - memory.noise**2))
+    return replace(memory, noise=noise)

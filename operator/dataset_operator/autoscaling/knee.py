@@ -1,0 +1,73 @@
+"""Workers that bring no more rows: storage, a network or a lock that all of them share.
+
+    e = (Δr ÷ r) ÷ (Δn ÷ n)       between two clean windows, the trainers starved in both
+
+Linear is 1. Below `MIN_ELASTICITY` the number goes back to the least that brings 95 % of the rows,
+and stays there for a while, or until so many could bring more, since rows became cheaper.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from dataset_operator.autoscaling.bottleneck import is_starved
+from dataset_operator.autoscaling.estimates import Estimate
+from dataset_operator.autoscaling.history import Knee, Memory, Plateau
+from dataset_operator.autoscaling.signals import Sample
+
+MIN_ELASTICITY = 0.3
+# A window in which the number of workers did not change, long enough to tell a rate (W, 30 s).
+CLEAN_SECONDS = 30.0
+REMEMBER_SECONDS = 1800.0
+_PLATEAU_SHARE = 0.95
+# Of demand or of a worker's rate: what was seen before it says nothing any more.
+_CHANGE = math.log(1.2)
+
+
+def judge(
+    memory: Memory, sample: Sample, estimate: Estimate, *, finds_knees: bool = True
+) -> Memory:
+    """Remember what this window says of the number of workers; a knee, if it shows one."""
+    memory = _forget(memory, sample, estimate)
+    ready, since = sample.pods.ready, memory.ready_since
+    is_clean = since is not None and sample.at - since >= CLEAN_SECONDS
+    if not is_clean or ready == 0 or estimate.rows_per_second <= 0.0:
+        return memory
+    if not is_starved(estimate):
+        return replace(memory, verified=max(memory.verified, ready), plateaus=())
+    now = Plateau(workers=ready, rows_per_second=estimate.rows_per_second, demand=estimate.demand)
+    others = tuple(p for p in memory.plateaus if p.workers != ready)
+    fewer = [plateau for plateau in others if plateau.workers < ready]
+    memory = replace(memory, plateaus=(*others, now))
+    if not fewer:
+        return replace(memory, verified=max(memory.verified, ready))
+    before = max(fewer, key=lambda plateau: plateau.workers)
+    more_workers = ready / before.workers - 1.0
+    more_rows = now.rows_per_second / before.rows_per_second - 1.0
+    if more_workers < 2.0 * memory.noise:
+        return memory  # lost in the noise
+    if more_rows / more_workers >= MIN_ELASTICITY or not finds_knees:
+        return replace(memory, verified=max(memory.verified, ready))
+    until = sample.at + REMEMBER_SECONDS
+    most = max(plateau.rows_per_second for plateau in memory.plateaus)
+    knee = Knee(workers=_find_enough(memory.plateaus), until=until, rows_per_second=most)
+    return replace(memory, knee=knee)
+
+
+def _find_enough(plateaus: tuple[Plateau, ...]) -> int:
+    """The least number that brings 95 % of the rows, had each worker what it had at its best."""
+    rows = _PLATEAU_SHARE * max(plateau.rows_per_second for plateau in plateaus)
+    best = max(plateau.rows_per_second / plateau.workers for plateau in plateaus)
+    return math.ceil(rows / best)
+
+
+def _forget(memory: Memory, sample: Sample, estimate: Estimate) -> Memory:
+    """What was seen under another demand, or with slower workers."""
+    knee = memory.knee
+    if knee is not None:
+        could = estimate.worker_rate * sample.pods.ready
+        if sample.at >= knee.until or could > math.exp(_CHANGE) * knee.rows_per_second:
+            memory = replace(memory, knee=None, plateaus=())
+    kept = [p for p in memory.plateaus if abs(math.log(estimate.demand / p.demand)) < _CHANGE]
+    return replace(memory, plateaus=tuple(kept)) if len(kept) < len(memory.plateaus) else memory

@@ -1,0 +1,142 @@
+"""One decision of the law: from a sample and what is remembered to a number, its reasons, and more
+to remember.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dataset_operator.autoscaling.bottleneck import find_bottleneck
+from dataset_operator.autoscaling.chain import clamp, limit_rate, stabilise
+from dataset_operator.autoscaling.decision import (
+    METRICS_UNKNOWN,
+    UNSCHEDULABLE,
+    VALID_METRIC_FOUND,
+    Bottleneck,
+    Decision,
+    Rules,
+    Verdict,
+)
+from dataset_operator.autoscaling.estimates import Estimate, estimate
+from dataset_operator.autoscaling.history import Memory, Move, note_recommendation, take_in
+from dataset_operator.autoscaling.knee import judge
+from dataset_operator.autoscaling.recommend import Known, recommend
+from dataset_operator.autoscaling.signals import Sample
+
+# A request that was refused is made again after twice L, then twice as long each time, up to this.
+MAX_REFUSAL_SECONDS = 1800.0
+
+
+def decide(memory: Memory, sample: Sample, rules: Rules) -> tuple[Decision, Memory]:
+    """How many workers there should be from now on.
+
+    Args:
+        memory: what the decision before gave, or `Memory(since=now)`.
+        sample: what is known now; nothing later is looked at.
+    """
+    memory = take_in(memory, sample, finds_changes="change" not in rules.left_out)
+    found = estimate(memory)
+    if found is not None and _is_known(sample):
+        memory = judge(memory, sample, found, finds_knees="knee" not in rules.left_out)
+    known = Known(memory=memory, sample=sample, rules=rules, estimate=found)
+    verdict = recommend(known)
+    memory = _remember(memory, known, verdict)
+    desired, limited = _constrain(verdict, memory, sample, rules)
+    if desired != sample.desired:
+        moved = Move(at=sample.at, before=sample.desired, after=desired)
+        memory = replace(memory, moves=(*memory.moves, moved))
+    decision = Decision(
+        desired=desired,
+        recommended=verdict,
+        active=_judge_signals(sample, verdict),
+        limited=limited,
+        bottleneck=_find_elsewhere(found, sample, rules),
+        inputs=_list_inputs(found, sample),
+    )
+    return decision, memory
+
+
+def _is_known(sample: Sample) -> bool:
+    return sample.trainer is not None and sample.workers is not None
+
+
+def _constrain(
+    verdict: Verdict, memory: Memory, sample: Sample, rules: Rules
+) -> tuple[int, Verdict | None]:
+    """The chain after the recommendation; the last rule that changed the number is told."""
+    current, now, limited = sample.desired, sample.at, None
+    if verdict.reason == METRICS_UNKNOWN:
+        # Only the spec's bounds still count, since a person has set them.
+        last = clamp(current, rules)
+        return last.workers, last if last.reason else None
+    workers = verdict.workers
+    if verdict.reason == UNSCHEDULABLE:
+        return workers, verdict  # nobody loses a worker by it
+    if memory.ceiling is not None and workers > memory.ceiling[0]:
+        workers = max(memory.ceiling[0], min(current, workers))
+        message = f"{verdict.workers} wanted, but pods beyond {workers} did not start lately"
+        limited = Verdict(workers=workers, reason=UNSCHEDULABLE, message=message)
+    for step in (stabilise, limit_rate):
+        answer = step(workers, current, memory, rules, now)
+        workers, limited = answer.workers, answer if answer.reason else limited
+    answer = clamp(workers, rules)
+    return answer.workers, answer if answer.reason else limited
+
+
+def _remember(memory: Memory, known: Known, verdict: Verdict) -> Memory:
+    """The recommendation, for windows; what was refused, for a while."""
+    now = known.sample.at
+    windows = [known.rules.up.stabilization_seconds, known.rules.down.stabilization_seconds]
+    limits = (*known.rules.up.limits, *known.rules.down.limits)
+    # Before there is an estimate nothing is recommended; a gap in the signals asks for what is.
+    is_blind = verdict.reason == METRICS_UNKNOWN or not memory.recommendations
+    oldest_move = now - max([limit.period_seconds for limit in limits], default=0.0)
+    if known.estimate is not None or verdict.workers != known.sample.desired or is_blind:
+        memory = note_recommendation(memory, now, verdict.workers, max(windows))
+    memory = replace(memory, moves=tuple(move for move in memory.moves if move.at > oldest_move))
+    if known.estimate is None and verdict.workers > known.sample.desired:
+        memory = replace(memory, doubled_at=now)
+    if verdict.reason == UNSCHEDULABLE:
+        pause = min(MAX_REFUSAL_SECONDS, 2.0 * known.start_seconds * 2.0**memory.refusals)
+        return replace(memory, ceiling=(verdict.workers, now + pause), refusals=memory.refusals + 1)
+    if memory.ceiling is not None and now >= memory.ceiling[1]:
+        return replace(memory, ceiling=None)
+    if memory.refusals and known.sample.pods.ready > (memory.ceiling or (0, 0.0))[0] > 0:
+        return replace(memory, refusals=0)
+    return memory
+
+
+def _judge_signals(sample: Sample, verdict: Verdict) -> Verdict:
+    if _is_known(sample):
+        return Verdict(
+            workers=sample.desired,
+            reason=VALID_METRIC_FOUND,
+            message="demand and the workers' rate are measured",
+        )
+    return replace(verdict, reason=METRICS_UNKNOWN)
+
+
+def _find_elsewhere(found: Estimate | None, sample: Sample, rules: Rules) -> Bottleneck | None:
+    if found is None or not _is_known(sample):
+        return None
+    return find_bottleneck(found, rules, sample.gpu_utilization)
+
+
+def _list_inputs(found: Estimate | None, sample: Sample) -> dict[str, float]:
+    """What the decision rests on, by name, for the log."""
+    pods = {"ready": float(sample.pods.ready), "stuck": float(sample.pods.stuck)}
+    gpu = {} if sample.gpu_utilization is None else {"gpuUtilization": sample.gpu_utilization}
+    if found is None:
+        return pods | gpu
+    return {
+        **pods,
+        **gpu,
+        "demand": found.demand,
+        "workerRate": found.worker_rate,
+        "need": found.need,
+        "needLow": found.need_low,
+        "needHigh": found.need_high,
+        "productionShare": found.production_share,
+        "blockedShare": found.blocked_share,
+        "readShare": found.read_share,
+    }

@@ -1,0 +1,177 @@
+"""The number of workers that the signals ask for: rules in order, the first that knows answers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dataset_operator.autoscaling.bottleneck import find_bottleneck, is_starved
+from dataset_operator.autoscaling.decision import (
+    DESIRED_WITHIN_RANGE,
+    KNEE_REACHED,
+    METRICS_UNKNOWN,
+    SCALE_UP_LIMIT,
+    UNSCHEDULABLE,
+    Rules,
+    Verdict,
+)
+from dataset_operator.autoscaling.estimates import Estimate
+from dataset_operator.autoscaling.history import Memory
+from dataset_operator.autoscaling.signals import Sample
+
+# A move beyond this many times the most workers that were seen to help is capped there;
+# where reading is most of their work, which storage may bound, beyond a quarter more.
+MAX_GROWTH = 2.0
+MAX_GROWTH_OF_READERS = 1.25
+_MOST = 0.5
+# Without an estimate, trainers that wait this share of their time have far too few workers.
+COLD_WAIT_SHARE = 0.5
+# W: how long a window takes to tell of new workers.
+WINDOW_SECONDS = 30.0
+# Of a pod's start until one was seen.
+FIRST_START_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the rules look at."""
+
+    memory: Memory
+    sample: Sample
+    rules: Rules
+    estimate: Estimate | None
+
+    @property
+    def start_seconds(self) -> float:
+        """L."""
+        return self.sample.pods.start_seconds or FIRST_START_SECONDS
+
+
+def recommend(known: Known) -> Verdict:
+    """The answer of the first rule that has one."""
+    for rule in _RULES:
+        verdict = rule(known)
+        if verdict is not None:
+            return verdict
+    raise AssertionError("the last rule always answers")
+
+
+def withdraw_stuck(known: Known) -> Verdict | None:
+    """Pods that do not come up keep nobody waiting: those that are there have to do."""
+    stuck, desired = known.sample.pods.stuck, known.sample.desired
+    if not stuck:
+        return None
+    workers = max(desired - stuck, known.rules.min_workers)
+    message = f"{stuck} of {desired} workers do not start: their request is withdrawn for a while"
+    return Verdict(workers=workers, reason=UNSCHEDULABLE, message=message)
+
+
+def hold_unknown(known: Known) -> Verdict | None:
+    """What is not known changes nothing."""
+    sample = known.sample
+    if sample.trainer is not None and sample.workers is not None:
+        return None
+    return Verdict(
+        workers=sample.desired,
+        reason=METRICS_UNKNOWN,
+        message="metrics of trainers or data workers are not known; the number stays",
+    )
+
+
+def start_cold(known: Known) -> Verdict | None:
+    """Before there is an estimate: double once per L + W while trainers mostly wait."""
+    if known.estimate is not None:
+        return None
+    sample, memory = known.sample, known.memory
+    lately = memory.intervals[-2:]
+    waited = min((i.production_share for i in lately), default=0.0)
+    last = max(memory.doubled_at or -math.inf, memory.ready_since or -math.inf)
+    is_due = sample.at - last >= WINDOW_SECONDS and sample.pods.ready >= sample.desired
+    if len(lately) == 2 and waited > COLD_WAIT_SHARE and is_due:
+        message = f"trainers wait {waited:.0%} of their time, and no demand is known yet: doubled"
+        return Verdict(workers=2 * sample.desired, reason=DESIRED_WITHIN_RANGE, message=message)
+    return Verdict(
+        workers=sample.desired,
+        reason=DESIRED_WITHIN_RANGE,
+        message="too few steps yet to know the demand; the number stays",
+    )
+
+
+def stay_at_knee(known: Known) -> Verdict | None:
+    """Beyond the knee more workers bring no more rows."""
+    knee, estimate = known.memory.knee, known.estimate
+    if knee is None or estimate is None:
+        return None
+    if _needed(estimate.need, known.rules) < knee.workers:
+        return None
+    message = (
+        f"more than {knee.workers} workers brought no more rows ({estimate.rows_per_second:,.0f} a "
+        "second): their source is at its limit; look at storage bandwidth"
+    )
+    return Verdict(workers=knee.workers, reason=KNEE_REACHED, message=message)
+
+
+def add_needed(known: Known) -> Verdict | None:
+    """As many as demand needs, if trainers wait for rows and more workers would make them."""
+    estimate, sample, rules = known.estimate, known.sample, known.rules
+    assert estimate is not None
+    is_cured = is_starved(estimate) or "cure" in rules.left_out
+    if estimate.need_low <= sample.desired or not is_cured:
+        return None
+    bottleneck = find_bottleneck(estimate, rules, sample.gpu_utilization)
+    if bottleneck is not None and "cure" not in rules.left_out:
+        return Verdict(
+            workers=sample.desired, reason=DESIRED_WITHIN_RANGE, message=bottleneck.message
+        )
+    wanted = _needed(estimate.need, rules)
+    message = _explain(estimate, rules)
+    most = _most_at_once(known)
+    if wanted > most and "growth" not in rules.left_out:
+        capped = f"{message}; first {most}, until they are seen to help"
+        return Verdict(workers=most, reason=SCALE_UP_LIMIT, message=capped)
+    return Verdict(workers=wanted, reason=DESIRED_WITHIN_RANGE, message=message)
+
+
+def remove_spare(known: Known) -> Verdict | None:
+    """As few as even the upper bound of the need can do with."""
+    estimate, sample = known.estimate, known.sample
+    assert estimate is not None
+    enough = _needed(estimate.need_high, known.rules)
+    if enough >= sample.desired or is_starved(estimate):
+        return None
+    return Verdict(
+        workers=enough, reason=DESIRED_WITHIN_RANGE, message=_explain(estimate, known.rules)
+    )
+
+
+def hold(known: Known) -> Verdict:
+    """The number is right, as far as can be told."""
+    assert known.estimate is not None
+    message = _explain(known.estimate, known.rules)
+    return Verdict(workers=known.sample.desired, reason=DESIRED_WITHIN_RANGE, message=message)
+
+
+_RULES = (withdraw_stuck, hold_unknown, start_cold, stay_at_knee, add_needed, remove_spare, hold)
+
+
+def _needed(need: float, rules: Rules) -> int:
+    return max(1, math.ceil(need * (1.0 + rules.headroom)))
+
+
+def _most_at_once(known: Known) -> int:
+    """By what was seen to help; never fewer than one more than there are."""
+    assert known.estimate is not None
+    is_reading = known.estimate.read_share > _MOST
+    growth = MAX_GROWTH_OF_READERS if is_reading else MAX_GROWTH
+    seen = max(known.memory.verified, 1)
+    return max(math.ceil(growth * seen), known.sample.desired if seen > 1 else 2)
+
+
+def _explain(estimate: Estimate, rules: Rules) -> str:
+    return (
+        f"trainers would take {estimate.demand:,.0f} rows a second, a busy worker makes "
+        f"{estimate.worker_rate:,.0f}: {estimate.need:.1f} workers "
+        f"({estimate.need_low:.1f} to {estimate.need_high:.1f}), "
+        f"{_needed(estimate.need, rules)} with {rules.headroom:.1%} headroom; "
+        f"trainers wait {estimate.production_share:.1%} of their time"
+    )

@@ -1,0 +1,133 @@
+"""A law in the loop with a plant: read, decide, ask, every period until all rows are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from dataset_operator.autoscaling.signals import Sample
+from dataset_operator.simulation import events
+from dataset_operator.simulation.plant import Cluster
+from dataset_operator.simulation.setting import Setting
+from dataset_operator.simulation.truth import Truth, truth_now
+
+# P of the design: how often a law is asked.
+PERIOD_SECONDS = 15.0
+# A run that starves is given up after so many times what it takes with rows always there.
+_MAX_STRETCH = 8.0
+# Of a reading of GPU utilisation, which is a mean over a scrape.
+_GPU_NOISE = 0.01
+
+
+class Law(Protocol):
+    """Whatever says how many workers there should be."""
+
+    def decide(self, sample: Sample) -> int:
+        """The number to ask for from now on."""
+        ...
+
+    def restart(self) -> None:
+        """The process that runs the law begins anew."""
+        ...
+
+
+MakeLaw = Callable[[Cluster], Law]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """How the run stood at the end of a control period; sums count from the beginning."""
+
+    at: float
+    desired: int
+    ready: int
+    truth: Truth
+    rows: float
+    production_seconds: float
+    paid_seconds: float
+
+
+@dataclass(slots=True)
+class Trace:
+    """A simulated run."""
+
+    setting: Setting
+    moments: list[Moment] = field(default_factory=list)
+    has_ended: bool = False
+
+
+def simulate(setting: Setting, make_law: MakeLaw, seed: int) -> Trace:
+    """Run a setting under a law; the same seed gives every law the same noise to start from."""
+    cluster = Cluster(setting=setting, seed=seed)
+    law = make_law(cluster)
+    trace = Trace(setting=setting)
+    readings = np.random.default_rng((seed, 1))
+    restarts = list(setting.restarts)
+    latest = _MAX_STRETCH * _least_seconds(setting)
+    before = cluster.read()
+    while not cluster.has_ended and cluster.time < latest:
+        cluster.run(cluster.time + PERIOD_SECONDS)
+        now = cluster.read()
+        trace.moments.append(_note(cluster))
+        if restarts and cluster.time >= restarts[0]:
+            restarts.pop(0)
+            law.restart()
+        gpu = _read_gpu(cluster, before, now, float(readings.standard_normal()))
+        before = now
+        seen = _blind(setting, replace(now, gpu_utilization=gpu))
+        workers = law.decide(seen)
+        if workers != cluster.desired:
+            cluster.ask(workers)
+    trace.has_ended = cluster.has_ended
+    return trace
+
+
+def _least_seconds(setting: Setting) -> float:
+    """With rows always there."""
+    seconds, ends = 0.0, [phase.from_row for phase in setting.phases[1:]]
+    for phase, end in zip(setting.phases, [*ends, setting.rows], strict=True):
+        steps = (min(end, setting.rows) - phase.from_row) / setting.batch_rows
+        seconds += steps * (phase.step_seconds + sum(phase.waits.values()))
+    if setting.epoch_steps:
+        seconds += setting.rows / setting.batch_rows / setting.epoch_steps * setting.pause_seconds
+    return seconds
+
+
+def _note(cluster: Cluster) -> Moment:
+    sums = cluster.plant.sums
+    return Moment(
+        at=cluster.time,
+        desired=cluster.desired,
+        ready=cluster.ready,
+        truth=truth_now(cluster),
+        rows=float(sums[events.ROWS]),
+        production_seconds=float(sums[events.PRODUCTION]),
+        paid_seconds=float(sums[events.PAID]),
+    )
+
+
+def _read_gpu(cluster: Cluster, before: Sample, now: Sample, noise: float) -> float | None:
+    """What a GPU series tells of the last period."""
+    setting = cluster.setting
+    if setting.gpu == "absent":
+        return None
+    if setting.gpu == "zero":
+        return None  # on a node whose NVML gives nothing, a source tells 0 from unknown
+    first, last = before.trainer, now.trainer
+    assert first is not None
+    assert last is not None
+    waits = sum(last.waits.values()) - sum(first.waits.values())
+    busy = last.loop_seconds - first.loop_seconds - waits
+    busy -= last.production_seconds - first.production_seconds
+    share = busy / (now.at - before.at) * setting.natural_utilization + _GPU_NOISE * noise
+    return min(1.0, max(0.0, share))
+
+
+def _blind(setting: Setting, sample: Sample) -> Sample:
+    """In an outage nothing is known but the pods."""
+    if any(first <= sample.at < last for first, last in setting.outages):
+        return replace(sample, trainer=None, workers=None, gpu_utilization=None)
+    return sample

@@ -1,0 +1,225 @@
+"""The plant with its pods: asked for, starting, draining, lost; and its counters as a source reads
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dataset_operator.autoscaling.signals import Pods, Sample, TrainerCounters, WorkerCounters
+from dataset_operator.simulation import events
+from dataset_operator.simulation.events import Given, Plant
+from dataset_operator.simulation.setting import STAGES, Phase, Setting
+
+# Random numbers of a run, drawn once; used round and round.
+_NUM_DRAWS = 1 << 16
+# Of a pod's start: images and nodes differ.
+_START_NOISE = 0.1
+# A pod that is pending for longer counts no more: three median starts, five minutes at least.
+_STUCK_STARTS = 3.0
+_STUCK_SECONDS = 300.0
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Pods of one run on a cluster that places so many; drive it by `ask` and `run`."""
+
+    setting: Setting
+    seed: int
+    desired: int = 0
+    attempt: int = 1
+    time: float = 0.0
+    starts: list[float] = field(default_factory=list)
+    given: Given = field(init=False)
+    plant: Plant = field(init=False)
+    _random: np.random.Generator = field(init=False)
+    _unplaced: list[float] = field(init=False, default_factory=list)  # since when each waits
+    _losses: list[tuple[float, float]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(self.seed)
+        setting = self.setting
+        self.given = _build_given(setting, self._random)
+        self.plant = _build_plant(2 * setting.max_workers + 16)
+        self._losses = [(loss.at, loss.share) for loss in setting.losses]
+        self.ask(setting.first_workers)
+        for w in np.flatnonzero(self.plant.state == events.STARTING):
+            self.plant.until[w] = self.time  # they were there when the run began
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has trained all its rows."""
+        return bool(self.plant.marks[events.TRAINER] == events.ENDED)
+
+    @property
+    def ready(self) -> int:
+        """Workers that are up and not being drained."""
+        plant = self.plant
+        is_up = (plant.state == events.BUSY) | (plant.state == events.BLOCKED)
+        return int((is_up & (plant.drains == 0)).sum())
+
+    def ask(self, workers: int) -> None:
+        """Ask for so many: pods are added, or drained, the youngest first."""
+        self.desired = workers
+        self._match()
+
+    def run(self, until: float) -> None:
+        """Let time go by; pods that are lost meanwhile are replaced, as KubeRay does."""
+        while self._losses and self._losses[0][0] <= until:
+            at, share = self._losses.pop(0)
+            self._advance(at)
+            self._lose(share)
+        crash = self.setting.crash_per_minute * (until - self.time) / 60.0
+        self._advance(until)
+        if crash > 0.0:
+            self._lose(crash)
+        self._match()
+
+    def read(self) -> Sample:
+        """What a source would tell now, all of it known."""
+        sums, plant = self.plant.sums, self.plant
+        waits = {stage: float(plant.waits[i]) for i, stage in enumerate(STAGES)}
+        return Sample(
+            at=self.time,
+            attempt=self.attempt,
+            desired=self.desired,
+            pods=Pods(ready=self.ready, stuck=self._count_stuck(), start_seconds=self._start()),
+            trainer=TrainerCounters(
+                rows=float(sums[events.ROWS]),
+                steps=float(sums[events.STEPS]),
+                loop_seconds=float(sums[events.LOOP]),
+                production_seconds=float(sums[events.PRODUCTION]),
+                waits=waits,
+            ),
+            workers=WorkerCounters(
+                rows=float(sums[events.MADE]),
+                read_seconds=float(sums[events.READ]),
+                compute_seconds=float(sums[events.WORK]),
+                blocked_seconds=float(sums[events.HELD]),
+                idle_seconds=0.0,  # there is always a unit to lease
+            ),
+        )
+
+    def _advance(self, until: float) -> None:
+        events.advance(self.given, self.plant, until)
+        self.time = until
+
+    def _match(self) -> None:
+        """Pods as they were asked for, as far as the cluster places them."""
+        plant = self.plant
+        there = (plant.state != events.FREE) & (plant.drains == 0)
+        missing = self.desired - int(there.sum())
+        if missing < 0:
+            self._drain(-missing)
+        placeable = max(0, min(missing, self.setting.schedulable - int(there.sum())))
+        for _ in range(placeable):
+            self._start_pod()
+        waiting = max(0, missing - placeable)
+        self._unplaced = self._unplaced[:waiting]
+        self._unplaced += [self.time] * (waiting - len(self._unplaced))
+
+    def _start_pod(self) -> None:
+        plant = self.plant
+        w = int(np.flatnonzero(plant.state == events.FREE)[0])
+        seconds = self.setting.start_seconds * float(
+            np.exp(_START_NOISE * self._random.standard_normal())
+        )
+        plant.state[w] = events.STARTING
+        plant.until[w] = self.time + seconds
+        plant.drains[w] = 0
+        is_slow = self._random.random() < self.setting.slow_share
+        plant.speed[w] = self.setting.slow_speed if is_slow else 1.0
+        self.starts.append(seconds)
+
+    def _drain(self, number: int) -> None:
+        """Those that are not up yet go first, then the youngest; what they hold they hand over."""
+        plant = self.plant
+        starting = np.flatnonzero((plant.state == events.STARTING) & (plant.drains == 0))
+        latest = starting[np.argsort(-plant.until[starting])][:number]
+        plant.state[latest] = events.FREE
+        is_up = (plant.state == events.BUSY) | (plant.state == events.BLOCKED)
+        up = np.flatnonzero(is_up & (plant.drains == 0))
+        youngest = up[np.argsort(-plant.ready_at[up])][: number - len(latest)]
+        for w in youngest:
+            plant.drains[w] = 1
+            if plant.state[w] == events.BLOCKED:
+                plant.sums[events.HELD] += self.time - plant.held_since[w]
+                plant.held_since[w] = self.time
+                plant.state[w] = events.BUSY  # it hands over at once, credit or not
+                plant.until[w] = self.time
+                plant.read[w] = plant.work[w] = 0.0
+
+    def _lose(self, share: float) -> None:
+        """Each worker is lost with this probability; its unit is made anew by another."""
+        plant = self.plant
+        lost = self._random.random(len(plant.state)) < share
+        for w in np.flatnonzero((plant.state != events.FREE) & lost):
+            if plant.state[w] != events.STARTING:
+                count = plant.marks[events.NUM_RETURNED]
+                plant.returned[count] = plant.unit[w]
+                plant.marks[events.NUM_RETURNED] = count + 1
+            plant.state[w], plant.drains[w] = events.FREE, 0
+
+    def _start(self) -> float | None:
+        return float(np.median(self.starts)) if self.starts else None
+
+    def _count_stuck(self) -> int:
+        limit = max(_STUCK_STARTS * (self._start() or 0.0), _STUCK_SECONDS)
+        return sum(self.time - since > limit for since in self._unplaced)
+
+
+def _build_given(setting: Setting, random: np.random.Generator) -> Given:
+    phases: Sequence[Phase] = setting.phases
+    tails = np.ones(1)
+    if setting.tail is not None:
+        # Pareto with mean 1.
+        shape = setting.tail
+        tails = (1.0 + random.pareto(shape, _NUM_DRAWS)) * (shape - 1.0) / shape
+    return Given(
+        rows=setting.rows,
+        batch_rows=setting.batch_rows,
+        unit_rows=setting.unit_rows,
+        credit_units=setting.credit_units,
+        noise=setting.noise,
+        read_share=setting.read_share,
+        storage=setting.storage_rows_per_second,
+        is_ordered=setting.is_ordered,
+        warm_seconds=setting.warm_seconds,
+        warm_speed=setting.warm_speed,
+        epoch_steps=setting.epoch_steps,
+        pause_seconds=setting.pause_seconds,
+        phase_rows=np.array([phase.from_row for phase in phases]),
+        phase_step=np.array([phase.step_seconds for phase in phases]),
+        phase_row=np.array([phase.row_seconds for phase in phases]),
+        phase_waits=np.array([[p.waits.get(s, 0.0) for s in STAGES] for p in phases]),
+        normals=random.standard_normal(_NUM_DRAWS),
+        tails=tails,
+    )
+
+
+def _build_plant(places: int) -> Plant:
+    ints, floats = np.zeros(places, dtype=np.int64), np.zeros(places)
+    plant = Plant(
+        state=ints.copy(),
+        until=floats.copy(),
+        ready_at=floats.copy(),
+        held_since=floats.copy(),
+        unit=ints.copy(),
+        read=floats.copy(),
+        work=floats.copy(),
+        speed=floats + 1.0,
+        drains=ints.copy(),
+        is_warm=ints.copy(),
+        done=np.zeros(events.RING, dtype=np.int64),
+        returned=np.zeros(events.RING, dtype=np.int64),
+        sums=np.zeros(events.NUM_SUMS),
+        waits=np.zeros(len(STAGES)),
+        now=np.zeros(events.NUM_NOW),
+        marks=np.zeros(events.NUM_MARKS, dtype=np.int64),
+    )
+    plant.marks[events.TRAINER] = events.WAITING
+    plant.now[events.TRAINER_UNTIL] = np.inf
+    return plant

@@ -1,0 +1,48 @@
+"""What a law cannot see: the means that hold at a moment, without noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dataset_operator.simulation import events
+from dataset_operator.simulation.plant import Cluster
+from dataset_operator.simulation.setting import Phase, Setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """Attributes:
+
+    demand: rows a second that the trainers would take, pauses left out.
+    worker_rate: rows a second of one busy worker while storage is not at its limit.
+    useful: workers beyond which no row more is made a second.
+    """
+
+    demand: float
+    worker_rate: float
+    useful: int
+
+    def needed(self, headroom: float) -> int:
+        """⌈D (1 + h) ÷ μ⌉, no more than are of use."""
+        return min(math.ceil(self.demand * (1.0 + headroom) / self.worker_rate), self.useful)
+
+
+def truth_of(setting: Setting, phase: Phase) -> Truth:
+    """What holds in a phase."""
+    step = phase.step_seconds + sum(phase.waits.values())
+    mean_speed = 1.0 - setting.slow_share * (1.0 - setting.slow_speed)
+    worker_rate = mean_speed / phase.row_seconds
+    storage = setting.storage_rows_per_second
+    useful = math.ceil(storage / worker_rate) if math.isfinite(storage) else setting.max_workers
+    return Truth(
+        demand=setting.batch_rows / step,
+        worker_rate=worker_rate,
+        useful=min(useful, setting.max_workers),
+    )
+
+
+def truth_now(cluster: Cluster) -> Truth:
+    """What holds at this moment of a simulation."""
+    phase = cluster.setting.phases[int(cluster.plant.marks[events.PHASE])]
+    return truth_of(cluster.setting, phase)

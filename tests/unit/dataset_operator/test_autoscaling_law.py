@@ -1,0 +1,227 @@
+"""The law, from counters to a number: stories of runs, and rules that hold in all of them."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from autoscaling_story import Story
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataset_operator.autoscaling import Memory, Rules
+from dataset_operator.autoscaling.decision import Direction, RateLimit
+
+MINUTE = 60.0
+LIMITS = Rules(min_workers=1, max_workers=50)
+
+
+def test_a_starved_trainer_gets_what_it_needs_and_some_headroom() -> None:
+    story = Story(demand=1000, rate=100, workers=8)
+    decisions = story.run(3 * MINUTE)
+    assert story.desired == 11  # 10 busy workers, 7.5 % more
+    up = next(decision for decision in decisions if decision.desired > 8)
+    assert up.recommended.reason == "DesiredWithinRange"
+    assert "would take 1,000 rows a second, a busy worker makes 100: 10.0 workers" in (
+        up.recommended.message
+    )
+    assert all(decision.active.reason == "ValidMetricFound" for decision in decisions)
+
+
+def test_a_fed_trainer_keeps_its_workers() -> None:
+    story = Story(demand=1000, rate=100, workers=11)
+    assert {decision.desired for decision in story.run(30 * MINUTE)} == {11}
+
+
+def test_spare_workers_go_by_a_quarter_a_window() -> None:
+    story = Story(demand=1000, rate=100, workers=40)
+    desired = [decision.desired for decision in story.run(60 * MINUTE)]
+    assert desired[:20] == [40] * 20  # the first five minutes nobody knows what was recommended
+    assert sorted(set(desired), reverse=True) == [40, 30, 22, 16, 12, 11]
+    for window in (desired[i : i + 20] for i in range(len(desired) - 20)):
+        assert window[-1] >= 0.74 * window[0] - 1
+
+
+def test_pods_on_their_way_count() -> None:
+    story = Story(demand=1000, rate=100, workers=8, start_seconds=300)
+    assert max(decision.desired for decision in story.run(10 * MINUTE)) == 11
+
+
+def test_growth_is_held_at_twice_what_was_seen_to_help() -> None:
+    story = Story(demand=3000, rate=100, workers=4)
+    desired = [decision.desired for decision in story.run(20 * MINUTE)]
+    assert sorted(set(desired)) == [4, 8, 16, 32]
+    held = Story(demand=3000, rate=100, workers=4, read_share=0.8)
+    steps = sorted({decision.desired for decision in held.run(40 * MINUTE)})
+    assert steps[:4] == [4, 5, 7, 9]  # readers may all wait for one disk
+    assert 30 <= steps[-1] <= 33
+
+
+@pytest.mark.parametrize(
+    ("waits", "stage"), [({"collate": 0.3}, "Collate"), ({"transfer": 0.2}, "Transfer")]
+)
+def test_waits_that_no_worker_cures_add_none(waits: dict[str, float], stage: str) -> None:
+    story = Story(demand=1000, rate=100, workers=11, waits=waits, gpu=0.6)
+    decisions = story.run(20 * MINUTE)
+    assert {decision.desired for decision in decisions} == {11}
+    bottleneck = decisions[-1].bottleneck
+    assert bottleneck is not None
+    assert bottleneck.stage == stage
+
+
+def test_a_model_that_leaves_its_gpu_idle_is_told_and_gets_no_worker() -> None:
+    story = Story(demand=1000, rate=100, workers=11, gpu=0.6)
+    decisions = story.run(20 * MINUTE)
+    assert {decision.desired for decision in decisions} == {11}
+    bottleneck = decisions[-1].bottleneck
+    assert bottleneck is not None
+    assert bottleneck.stage == "Model"
+    assert "GPUs are 60% busy (target 95%)" in bottleneck.message
+
+
+def test_readers_that_are_kept_from_handing_over_are_not_what_is_missing() -> None:
+    rules = replace(LIMITS, is_ordered=True)
+    story = Story(demand=1000, rate=100, workers=8, held_share=0.4, rules=rules)
+    decisions = story.run(20 * MINUTE)
+    assert {decision.desired for decision in decisions} == {8}
+    bottleneck = decisions[-1].bottleneck
+    assert bottleneck is not None
+    assert bottleneck.stage == "Ordering"
+
+
+def test_workers_that_bring_no_more_rows_go_again_and_do_not_come_back() -> None:
+    story = Story(demand=4000, rate=100, workers=8, storage=1000)
+    desired = [decision.desired for decision in story.run(30 * MINUTE)]
+    assert max(desired) == 16
+    peak = desired.index(16)
+    assert desired[peak:] == sorted(desired[peak:], reverse=True)
+    assert set(desired[-20:]) == {10}  # 8 made 800 a second, 16 made 1,000
+
+
+def test_what_is_not_known_changes_nothing() -> None:
+    story = Story(demand=1000, rate=100, workers=11)
+    story.run(20 * MINUTE)
+    story.is_known, story.demand = False, 100
+    decisions = story.run(20 * MINUTE)
+    assert {decision.desired for decision in decisions} == {11}
+    assert {decision.active.reason for decision in decisions} == {"MetricsUnknown"}
+    story.is_known = True
+    assert story.run(20 * MINUTE)[-1].desired < 11
+
+
+def test_without_memory_nothing_is_taken_away_for_a_window() -> None:
+    story = Story(demand=1000, rate=100, workers=40)
+    story.run(2 * MINUTE)
+    story.memory = Memory(since=story.now)
+    assert {decision.desired for decision in story.run(4.5 * MINUTE)} == {40}
+
+
+def test_another_attempt_begins_anew_without_a_jump() -> None:
+    story = Story(demand=1000, rate=100, workers=11)
+    story.run(10 * MINUTE)
+    story.restart()
+    assert {decision.desired for decision in story.run(10 * MINUTE)} == {11}
+
+
+def test_the_most_is_told_when_it_does_not_suffice() -> None:
+    story = Story(demand=9000, rate=100, workers=20, rules=replace(LIMITS, max_workers=30))
+    decision = story.run(20 * MINUTE)[-1]
+    assert decision.desired == 30
+    assert decision.limited is not None
+    assert decision.limited.reason == "TooManyReplicas"
+    assert "60 wanted, dataWorkers.maxReplicas is 30" in decision.limited.message
+
+
+def test_a_request_that_no_node_takes_is_withdrawn_and_made_again_later() -> None:
+    story = Story(demand=2000, rate=100, workers=10, start_seconds=1e9)
+    story.run(3 * MINUTE)
+    assert story.desired == 20
+    story.stuck, story.pending, story.start_seconds = 10, [], 30
+    [decision] = story.run(15)
+    assert decision.desired == 10
+    assert decision.limited is not None
+    assert decision.limited.reason == "Unschedulable"
+    story.stuck = 0
+    desired = [decision.desired for decision in story.run(10 * MINUTE)]
+    assert desired[:3] == [10, 10, 10]  # for twice the time that a pod takes to start
+    assert desired[-1] == 20  # 10 were seen to help, so twice that
+
+
+def test_trainers_that_wait_for_nearly_all_get_twice_as_many_before_a_demand_is_known() -> None:
+    story = Story(demand=100, rate=0.1, workers=2, step_rows=100)
+    desired = [decision.desired for decision in story.run(10 * MINUTE)]
+    assert desired[-1] >= 16
+    jumps = [b / a for a, b in pairwise(desired) if b > a]
+    assert max(jumps) <= 2.0
+
+
+@pytest.mark.parametrize("side", ["up", "down"])
+def test_a_direction_that_is_disabled_is_not_taken(side: str) -> None:
+    off = Direction(stabilization_seconds=0.0, select="Disabled")
+    rules = replace(LIMITS, up=off) if side == "up" else replace(LIMITS, down=off)
+    story = Story(demand=1000, rate=100, workers=4 if side == "up" else 30, rules=rules)
+    decisions = story.run(20 * MINUTE)
+    assert {decision.desired for decision in decisions} == {story.workers}
+    limited = decisions[-1].limited
+    assert limited is not None
+    assert limited.reason == "ScalingDisabled"
+
+
+def test_policies_of_the_rate_are_the_hpas() -> None:
+    up = Direction(
+        stabilization_seconds=0.0,
+        limits=(
+            RateLimit(type="Workers", value=1, period_seconds=60),
+            RateLimit(type="Percent", value=50, period_seconds=60),
+        ),
+    )
+    story = Story(demand=1000, rate=100, workers=6, rules=replace(LIMITS, up=up))
+    desired = [decision.desired for decision in story.run(5 * MINUTE)]
+    assert sorted(set(desired)) == [6, 9, 11]
+    least = replace(up, select="Min")
+    story = Story(demand=1000, rate=100, workers=6, rules=replace(LIMITS, up=least))
+    desired = [decision.desired for decision in story.run(10 * MINUTE)]
+    assert sorted(set(desired)) == [6, 7, 8, 9, 10]
+
+
+@given(
+    demand=st.floats(min_value=1, max_value=1e6),
+    rate=st.floats(min_value=1e-2, max_value=1e5),
+    workers=st.integers(min_value=1, max_value=60),
+    bounds=st.tuples(st.integers(1, 60), st.integers(0, 60)),
+    read_share=st.floats(min_value=0, max_value=1),
+    changes=st.lists(
+        st.sampled_from(["outage", "back", "x4", "/4", "restart", "stuck"]), max_size=6
+    ),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_number_is_within_its_bounds_whatever_happens(
+    demand: float,
+    rate: float,
+    workers: int,
+    bounds: tuple[int, int],
+    read_share: float,
+    changes: list[str],
+) -> None:
+    rules = Rules(min_workers=bounds[0], max_workers=bounds[0] + bounds[1])
+    workers = min(max(workers, rules.min_workers), rules.max_workers)
+    story = Story(
+        demand=demand,
+        rate=rate,
+        workers=workers,
+        read_share=read_share,
+        rules=rules,
+        start_seconds=30,
+        step_rows=max(1.0, demand / 4),
+    )
+    for change in ["", *changes]:
+        before = story.desired
+        story.is_known = change != "outage"
+        story.stuck = 1 if change == "stuck" and story.desired > rules.min_workers else 0
+        story.demand *= {"x4": 4.0, "/4": 0.25}.get(change, 1.0)
+        if change == "restart":
+            story.restart()
+        decisions = story.run(3 * MINUTE)
+        for decision in decisions:
+            assert rules.min_workers <= decision.desired <= rules.max_workers
+            if change == "outage":
+                assert decision.desired == before

@@ -1,0 +1,251 @@
+"""The simulated plant keeps its own books, and the law keeps its promises on any plant."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataset_operator.autoscaling import Decision, Memory, Rules, Sample, decide
+from dataset_operator.simulation import events
+from dataset_operator.simulation.loop import Trace, simulate
+from dataset_operator.simulation.measures import count_reversals, measure
+from dataset_operator.simulation.plant import Cluster
+from dataset_operator.simulation.setting import Loss, Phase, Setting
+
+STEADY = Setting(
+    rows=1e12,
+    phases=(Phase(step_seconds=0.5, row_seconds=1e-3),),  # 8,192 rows a second, 8.2 workers
+    noise=0.0,
+    warm_seconds=0.0,
+    start_seconds=30.0,
+    first_workers=9,
+)
+
+
+@dataclass
+class Constant:
+    """So many workers, always."""
+
+    workers: int
+
+    def decide(self, sample: Sample) -> int:
+        return self.workers
+
+    def restart(self) -> None:
+        """Nothing is remembered."""
+
+
+@dataclass
+class Lastmile:
+    """The operator's law, with what it decided."""
+
+    cluster: Cluster
+    memory: Memory = field(default_factory=lambda: Memory(since=0.0))
+    log: list[tuple[Sample, Decision]] = field(default_factory=list)
+
+    def decide(self, sample: Sample) -> int:
+        setting = self.cluster.setting
+        rules = Rules(
+            min_workers=setting.min_workers,
+            max_workers=setting.max_workers,
+            is_ordered=setting.is_ordered,
+        )
+        decision, self.memory = decide(self.memory, sample, rules)
+        self.log.append((sample, decision))
+        return decision.desired
+
+    def restart(self) -> None:
+        self.memory = Memory(since=self.cluster.time)
+
+
+def run_for(setting: Setting, workers: int, seconds: float) -> Cluster:
+    cluster = Cluster(setting=replace(setting, first_workers=workers), seed=1)
+    while cluster.time < seconds and not cluster.has_ended:
+        cluster.run(cluster.time + 15.0)
+    return cluster
+
+
+@pytest.mark.parametrize(("workers", "rows_a_second"), [(4, 4000.0), (8, 8000.0), (16, 8192.0)])
+def test_rows_are_the_lesser_of_what_is_made_and_what_is_taken(
+    workers: int, rows_a_second: float
+) -> None:
+    cluster = run_for(STEADY, workers, 3600.0)
+    sample = cluster.read()
+    assert sample.trainer is not None
+    assert sample.workers is not None
+    assert sample.trainer.rows / cluster.time == pytest.approx(rows_a_second, rel=0.02)
+    waits = 1.0 - rows_a_second / 8192.0
+    assert sample.trainer.production_seconds / cluster.time == pytest.approx(waits, abs=0.02)
+    busy = sample.workers.read_seconds + sample.workers.compute_seconds
+    assert busy / cluster.time == pytest.approx(rows_a_second / 1000.0, rel=0.02)
+    assert (busy + sample.workers.blocked_seconds) / cluster.time == pytest.approx(
+        workers, rel=0.03
+    )
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_no_row_is_lost_or_made_twice_whatever_becomes_of_workers(is_ordered: bool) -> None:
+    setting = replace(
+        STEADY, is_ordered=is_ordered, noise=0.2, crash_per_minute=0.1, schedulable=20
+    )
+    cluster = Cluster(setting=setting, seed=3)
+    for workers in [9, 14, 3, 20, 5, 9] * 10:
+        cluster.ask(workers)
+        cluster.run(cluster.time + 60.0)
+    plant, unit = cluster.plant, setting.unit_rows
+    taken = float(plant.sums[events.ROWS])
+    queued = float(plant.now[events.QUEUE_ROWS])
+    leased = int(plant.marks[events.NEXT_UNIT]) - int(plant.marks[events.NUM_RETURNED])
+    held = int(((plant.state == events.BUSY) | (plant.state == events.BLOCKED)).sum())
+    waiting = int(plant.done.sum())  # made, but an earlier one is not
+    assert taken + queued + unit * (held + waiting) == pytest.approx(unit * leased)
+    assert taken > 0.8 * 3000 * 60 * len([9] * 10)
+
+
+def test_storage_that_is_at_its_limit_makes_each_reader_slower() -> None:
+    few = run_for(replace(STEADY, storage_rows_per_second=3000.0), 3, 1800.0)
+    many = run_for(replace(STEADY, storage_rows_per_second=3000.0), 12, 1800.0)
+    for cluster in (few, many):
+        rows = float(cluster.plant.sums[events.ROWS])
+        assert rows / cluster.time == pytest.approx(3000.0, rel=0.1)
+
+
+def test_pods_take_their_time_and_are_replaced_when_they_are_lost() -> None:
+    setting = replace(STEADY, start_seconds=120.0, losses=(Loss(at=600.0, share=1.0),))
+    cluster = Cluster(setting=setting, seed=1)
+    cluster.run(585.0)
+    assert cluster.ready == 9
+    cluster.run(600.0)
+    assert cluster.ready == 0
+    cluster.run(660.0)
+    assert cluster.ready == 0
+    cluster.run(900.0)
+    assert cluster.ready == 9
+
+
+def test_pods_that_no_node_takes_are_told_of_after_a_while() -> None:
+    cluster = Cluster(setting=replace(STEADY, schedulable=10), seed=1)
+    cluster.ask(15)
+    cluster.run(240.0)
+    assert cluster.read().pods.stuck == 0
+    cluster.run(400.0)
+    assert cluster.read().pods.stuck == 5
+    cluster.ask(10)
+    assert cluster.read().pods.stuck == 0
+
+
+def test_without_numba_the_same_happens() -> None:
+    program = """
+import sys
+if sys.argv[1] == "without":
+    sys.modules["numba"] = None
+from dataset_operator.simulation.plant import Cluster
+from dataset_operator.simulation.setting import Phase, Setting
+phases = (Phase(row_seconds=1e-3), Phase(from_row=4e5, row_seconds=2e-3))
+setting = Setting(rows=1e12, phases=phases, tail=1.6, is_ordered=True, crash_per_minute=0.2)
+cluster = Cluster(setting=setting, seed=5)
+for workers in (2, 9, 4, 12):
+    cluster.ask(workers)
+    cluster.run(cluster.time + 60.0)
+print(cluster.plant.sums.round(6).tolist(), cluster.plant.marks.tolist())
+"""
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", program, how], capture_output=True, text=True, check=True
+        )
+        for how in ("with", "without")
+    ]
+    assert runs[0].stdout == runs[1].stdout
+    assert runs[0].stdout.startswith("[")
+
+
+def test_measures_of_a_starved_run() -> None:
+    setting = replace(STEADY, rows=8192.0 * 3600, first_workers=4)
+    found = measure(simulate(setting, lambda _: Constant(4), seed=1))
+    assert found.has_ended
+    assert found.idle_share == pytest.approx(1 - 4000 / 8192, abs=0.02)
+    assert found.worker_hours == pytest.approx(4 * found.seconds / 3600, rel=0.01)
+    assert (found.moves, found.reversals, found.overshoot_workers) == (0, 0, 0)
+    assert found.settling_seconds is None  # it never does
+    priced = [found.cost_per_row(8, price) for price in (5, 20)]
+    assert priced[1] > 3 * priced[0]
+
+
+def test_reversals_are_turns_not_moves() -> None:
+    assert count_reversals([4, 4, 5, 7, 7, 9]) == 0
+    assert count_reversals([4, 6, 6, 5, 5, 4, 8]) == 2
+
+
+PHASES = st.lists(
+    st.tuples(st.floats(0.25, 4.0), st.floats(0.25, 4.0)), min_size=1, max_size=3
+).map(
+    lambda factors: tuple(
+        Phase(
+            from_row=8192.0 * 2700 * index,
+            step_seconds=0.5 * step,
+            row_seconds=1e-3 * cost,
+        )
+        for index, (step, cost) in enumerate(factors)
+    )
+)
+PLANTS = st.builds(
+    Setting,
+    rows=st.just(8192.0 * 7200),
+    phases=PHASES,
+    noise=st.floats(0.05, 0.2),
+    start_seconds=st.sampled_from([5.0, 30.0, 120.0, 300.0]),
+    crash_per_minute=st.sampled_from([0.0, 0.005, 0.02]),
+    storage_rows_per_second=st.sampled_from([float("inf"), float("inf"), 5000.0]),
+    schedulable=st.sampled_from([1000, 1000, 12]),
+    slow_share=st.sampled_from([0.0, 0.3]),
+    tail=st.sampled_from([None, 1.6]),
+    is_ordered=st.booleans(),
+    epoch_steps=st.sampled_from([0, 40]),
+    pause_seconds=st.just(10.0),
+    outages=st.sampled_from([(), ((1800.0, 1920.0),), ((900.0, 1500.0), (2000.0, 2030.0))]),
+    restarts=st.sampled_from([(), (1500.0,), (600.0, 660.0, 3000.0)]),
+    min_workers=st.integers(1, 4),
+    max_workers=st.sampled_from([8, 40]),
+    first_workers=st.integers(4, 8),
+    num_gpus=st.just(8),
+)
+
+
+def simulate_ours(setting: Setting, seed: int) -> tuple[Trace, list[tuple[Sample, Decision]]]:
+    laws: list[Lastmile] = []
+
+    def make(cluster: Cluster) -> Lastmile:
+        laws.append(Lastmile(cluster))
+        return laws[-1]
+
+    return simulate(setting, make, seed), laws[0].log
+
+
+@given(setting=PLANTS, seed=st.integers(0, 1000))
+@settings(max_examples=25, deadline=None)
+def test_on_any_plant_the_law_keeps_its_promises(setting: Setting, seed: int) -> None:
+    trace, log = simulate_ours(setting, seed)
+    assert trace.moments
+    for sample, decision in log:
+        assert setting.min_workers <= decision.desired <= setting.max_workers
+        if sample.trainer is None:  # it never acts on what is not known
+            assert decision.desired == sample.desired
+    # It never turns round without a cause: what was added is not taken away within a window.
+    moves = [
+        (sample.at, sample.desired, decision)
+        for sample, decision in log
+        if decision.desired != sample.desired
+    ]
+    for (at, before, first), (later, _, second) in pairwise(moves):
+        is_turn = first.desired > before and second.desired < first.desired
+        caused = {"Unschedulable", "KneeReached"}
+        reasons = {second.recommended.reason, second.limited.reason if second.limited else ""}
+        if is_turn and not caused & reasons:
+            assert later - at >= 300.0
+    # Whatever befell it, it recovered: all rows are trained, or no more workers are to be had.
+    most = min(setting.max_workers, setting.schedulable)
+    assert trace.has_ended or trace.moments[-1].desired >= most
