@@ -1,0 +1,99 @@
+"""What could be had at best: a law that knows the means, and one that knows the future too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from benchmarks.autoscaling.ours import rules_of
+from dataset_operator.autoscaling.chain import clamp, limit_rate, stabilise
+from dataset_operator.autoscaling.decision import Rules
+from dataset_operator.autoscaling.history import Memory, Move, note_recommendation
+from dataset_operator.autoscaling.recommend import (
+    MAX_GROWTH,
+    MAX_GROWTH_OF_READERS,
+    WINDOW_SECONDS,
+)
+from dataset_operator.autoscaling.signals import Sample
+from dataset_operator.simulation import events
+from dataset_operator.simulation.loop import PERIOD_SECONDS
+from dataset_operator.simulation.plant import Cluster
+from dataset_operator.simulation.truth import Truth, truth_now, truth_of
+
+_MOSTLY = 0.5
+
+
+@dataclass(slots=True)
+class LatencyOracle:
+    """Demand and rate without noise, but a window late, with the same bounds and limits as ours."""
+
+    cluster: Cluster
+    _rules: Rules = field(init=False)
+    _memory: Memory = field(init=False)
+    _truths: list[tuple[float, Truth]] = field(init=False, default_factory=list)
+    _verified: int = field(init=False, default=0)
+    _ready: tuple[int, float] = field(init=False, default=(0, 0.0))
+
+    def __post_init__(self) -> None:
+        self._rules = rules_of(self.cluster)
+        self._memory = Memory(since=0.0)
+
+    def restart(self) -> None:
+        """Oracles forget nothing."""
+
+    def decide(self, sample: Sample) -> int:
+        now, current = sample.at, sample.desired
+        self._truths.append((now, truth_now(self.cluster)))
+        known = [truth for at, truth in self._truths if at <= now - WINDOW_SECONDS]
+        if not known:
+            return current
+        truth = known[-1]
+        wanted = truth.needed(self._rules.headroom)
+        wanted = min(wanted, max(current, self._most(sample)))
+        window = self._rules.down.stabilization_seconds
+        memory = note_recommendation(self._memory, now, wanted, window)
+        workers = wanted
+        for step in (stabilise, limit_rate):
+            workers = step(workers, current, memory, self._rules, now).workers
+        workers = clamp(workers, self._rules).workers
+        if workers != current:
+            moved = Move(at=now, before=current, after=workers)
+            memory = replace(memory, moves=(*memory.moves, moved))
+        self._memory = memory
+        return workers
+
+    def _most(self, sample: Sample) -> int:
+        """Growth is held at what was there for a window."""
+        ready, since = self._ready
+        if sample.pods.ready != ready:
+            self._ready = (sample.pods.ready, sample.at)
+        elif sample.at - since >= WINDOW_SECONDS:
+            self._verified = max(self._verified, ready)
+        is_reading = self.cluster.setting.read_share > _MOSTLY
+        growth = MAX_GROWTH_OF_READERS if is_reading else MAX_GROWTH
+        return -int(-growth * max(self._verified, 1) // 1)
+
+
+@dataclass(slots=True)
+class Clairvoyant:
+    """Pods are there when they are needed and go when they are not, all rows being foreseen."""
+
+    cluster: Cluster
+
+    def restart(self) -> None:
+        """Oracles forget nothing."""
+
+    def decide(self, sample: Sample) -> int:
+        setting = self.cluster.setting
+        ahead = setting.start_seconds + setting.warm_seconds + 2.0 * PERIOD_SECONDS
+        rules = rules_of(self.cluster)
+        rows = float(self.cluster.plant.sums[events.ROWS])
+        truth = truth_now(self.cluster)
+        needed = truth.needed(rules.headroom)
+        index = int(self.cluster.plant.marks[events.PHASE])
+        for phase in setting.phases[index + 1 :]:
+            ahead -= (phase.from_row - rows) / truth.demand
+            if ahead < 0.0:
+                break
+            rows, truth = phase.from_row, truth_of(setting, phase)
+            needed = max(needed, truth.needed(rules.headroom))
+        return clamp(needed, rules).workers

@@ -1,0 +1,82 @@
+"""Lastmile's own laws: the operator's, by GPU alone, and without each of its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from dataset_operator.autoscaling.decision import Direction, Rule, Rules
+from dataset_operator.autoscaling.gpu_only import GpuMemory, decide_by_gpu
+from dataset_operator.autoscaling.history import Memory
+from dataset_operator.autoscaling.policy import decide
+from dataset_operator.autoscaling.signals import Sample
+from dataset_operator.simulation.plant import Cluster
+
+AT_ONCE: Final = Direction(stabilization_seconds=0.0)
+
+
+def rules_of(cluster: Cluster) -> Rules:
+    """As the operator makes them of a spec."""
+    setting = cluster.setting
+    return Rules(
+        min_workers=setting.min_workers,
+        max_workers=setting.max_workers,
+        is_ordered=setting.is_ordered,
+    )
+
+
+@dataclass(slots=True)
+class Lastmile:
+    """The operator's law, its memory lost when the operator restarts."""
+
+    cluster: Cluster
+    change: Callable[[Rules], Rules] = lambda rules: rules
+    _rules: Rules = field(init=False)
+    _memory: Memory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rules = self.change(rules_of(self.cluster))
+        self._memory = Memory(since=0.0)
+
+    def restart(self) -> None:
+        self._memory = Memory(since=self.cluster.time)
+
+    def decide(self, sample: Sample) -> int:
+        decision, self._memory = decide(self._memory, sample, self._rules)
+        return decision.desired
+
+
+@dataclass(slots=True)
+class LastmileByGpu:
+    """GPU-only mode."""
+
+    cluster: Cluster
+    _rules: Rules = field(init=False)
+    _memory: GpuMemory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rules = rules_of(self.cluster)
+        self._memory = GpuMemory(chain=Memory(since=0.0))
+
+    def restart(self) -> None:
+        self._memory = GpuMemory(chain=Memory(since=self.cluster.time))
+
+    def decide(self, sample: Sample) -> int:
+        decision, self._memory = decide_by_gpu(self._memory, sample, self._rules)
+        return decision.desired
+
+
+def _leave_out(rule: Rule) -> Callable[[Rules], Rules]:
+    return lambda rules: replace(rules, left_out=frozenset({rule}))
+
+
+# Ours without one of its rules, by the name of the rule.
+ABLATIONS: Final[dict[str, Callable[[Rules], Rules]]] = {
+    "stabilisation": lambda rules: replace(rules, down=AT_ONCE),
+    "headroom": lambda rules: replace(rules, headroom=0.0),
+    "the cure test": _leave_out("cure"),
+    "the knee": _leave_out("knee"),
+    "the limit of growth": _leave_out("growth"),
+    "change detection": _leave_out("change"),
+}

@@ -1,0 +1,97 @@
+"""What the peers' laws are fed with, from the same plant and at the same moments as Lastmile's.
+
+Each gets the signals that its own system has, as they would be measured over the last period.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from dataset_operator.autoscaling.signals import Sample, measure_between
+from dataset_operator.simulation import events
+from dataset_operator.simulation.plant import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One period.
+
+    Attributes:
+        busy: of ready workers' time, 0 to 1: their CPU use.
+        rate: rows a second that the trainers took.
+        batch_seconds: from one batch to the next.
+        wait_share: of the trainers' time.
+        worker_rate: rows a second of one busy worker.
+        fill: of the queue, 0 to 1.
+        free_units: that could be made before the queue is full.
+        unit_seconds: of one worker for one unit.
+    """
+
+    at: float
+    desired: int
+    ready: int
+    busy: float
+    rate: float
+    batch_seconds: float
+    step_seconds: float
+    wait_share: float
+    worker_rate: float
+    fill: float
+    free_units: float
+    unit_seconds: float
+    gpu_utilization: float | None
+
+
+@dataclass(slots=True)
+class Senses:
+    """Makes `Seen` of samples; None while something is not known."""
+
+    cluster: Cluster
+    _last: Sample | None = field(init=False, default=None)
+
+    def see(self, sample: Sample) -> Seen | None:
+        last, self._last = self._last, sample
+        interval = measure_between(last, sample) if last is not None else None
+        if interval is None or interval.made_rows <= 0.0 or interval.steps < 1.0:
+            return None
+        given, marks = self.cluster.given, self.cluster.plant.marks
+        queued = float(marks[events.QUEUE_UNITS])
+        capacity = max(sample.pods.ready, 1) * interval.seconds
+        rate = interval.made_rows / max(interval.busy_seconds, 1e-9)
+        return Seen(
+            at=sample.at,
+            desired=sample.desired,
+            ready=max(sample.pods.ready, 1),
+            busy=min(1.0, interval.busy_seconds / capacity),
+            rate=interval.rows / interval.seconds,
+            batch_seconds=interval.loop_seconds / interval.steps,
+            step_seconds=interval.unstarved_seconds / interval.steps,
+            wait_share=interval.production_share,
+            worker_rate=rate,
+            fill=queued / given.credit_units,
+            free_units=given.credit_units - queued,
+            unit_seconds=given.unit_rows / rate,
+            gpu_utilization=sample.gpu_utilization,
+        )
+
+
+@dataclass(slots=True)
+class Window:
+    """Values of the last so many seconds."""
+
+    seconds: float
+    _values: deque[tuple[float, float]] = field(default_factory=deque)
+
+    def add(self, at: float, value: float) -> None:
+        self._values.append((at, value))
+        while self._values[0][0] <= at - self.seconds:
+            self._values.popleft()
+
+    @property
+    def values(self) -> list[float]:
+        return [value for _, value in self._values]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._values
