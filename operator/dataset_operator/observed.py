@@ -11,6 +11,8 @@ from datetime import datetime
 from typing import Any, Literal
 
 from dataset_operator.api import HEAD, Role
+from dataset_operator.autoscaling.history import Memory
+from dataset_operator.autoscaling.signals import Counters
 from dataset_operator.names import Owner
 
 Document = dict[str, Any]
@@ -25,6 +27,8 @@ class Pod:
     Attributes:
         waiting: what it waits for, in words, if it does.
         created: when it was made; None if it is not said.
+        ready_since: when it became ready; None if it is not.
+        ip: its address; empty before it has one.
         ends: when its time to end is over, if it was deleted.
         out_of_memory: when one of its containers was last killed for want of memory.
         lost: why it ended though nobody asked it to (evicted, its node gone), if it did.
@@ -36,6 +40,8 @@ class Pod:
     ready: bool
     waiting: str = ""
     created: datetime | None = None
+    ready_since: datetime | None = None
+    ip: str = ""
     ends: datetime | None = None
     out_of_memory: datetime | None = None
     lost: str = ""
@@ -65,6 +71,7 @@ class Progress:
         production_wait_ratio: share of their time that trainers waited for data workers, 0 to 1.
         cpu_ranks: ranks that are known to train on a CPU.
         metrics: the training's own, by name.
+        counters: what scaling goes by.
     """
 
     ratio: float | None = None
@@ -74,6 +81,20 @@ class Progress:
     gpu_utilization_ratio: float | None = None
     cpu_ranks: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    counters: Counters = field(default_factory=Counters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """What is known for scaling.
+
+    Attributes:
+        memory: of the law; None: this process has not decided for this run yet.
+        drained: addresses of data workers whose node Ray holds for gone; None: it was not asked.
+    """
+
+    memory: Memory | None = None
+    drained: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +120,7 @@ class Observed:
         children: our own beside the RayCluster and its token, by name, as they are.
         foreign: what bears the name of a child and is not ours, as «Kind name».
         refusal: what the API server said of what this pass wanted to make.
+        scaling: what is known for scaling.
     """
 
     document: Mapping[str, Any]
@@ -113,6 +135,7 @@ class Observed:
     children: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     foreign: tuple[str, ...] = ()
     refusal: Refusal | None = None
+    scaling: Scaling = Scaling()
 
     @property
     def owner(self) -> Owner:

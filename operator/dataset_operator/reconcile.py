@@ -15,7 +15,9 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
+from dataset_operator.autoscaling.history import Memory
 from dataset_operator.builders.raycluster import RENDERED_FROM
 from dataset_operator.errors import KubeRefused, RayRefused
 from dataset_operator.kube.client import Kube
@@ -56,6 +58,8 @@ class Reconciler:
     connect: Connect
     settings: OperatorSettings
     now: Callable[[], datetime] = field(default=_now)
+    # By uid, what the law of scaling remembers, and of which run; lost with the process.
+    memories: dict[str, tuple[Any, Memory]] = field(default_factory=dict)
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
         """One pass; seconds until the next is due without an event, None if none is.
@@ -67,7 +71,11 @@ class Reconciler:
         document = await self.kube.get(KIND, namespace, name)
         if document is None:
             return None
+        uid = document["metadata"]["uid"]
         observed, jobs = await observe(self.kube, self.connect, document)
+        run, memory = self.memories.get(uid, (None, None))
+        if run == observed.status.get("run"):
+            observed = replace(observed, scaling=replace(observed.scaling, memory=memory))
         fresh_token = secrets.token_urlsafe(_TOKEN_BYTES)
         observed, decision = await self._decide(observed, fresh_token)
         try:
@@ -77,6 +85,10 @@ class Reconciler:
             raise
         except RayRefused as refused:
             return await self._fail_attempt(observed, str(refused))
+        if decision.memory is not None:
+            self.memories[uid] = (decision.status.get("run"), decision.memory)
+        elif observed.deleted_at is not None:
+            self.memories.pop(uid, None)
         return decision.again_seconds
 
     async def _fail_attempt(self, observed: Observed, why: str) -> float | None:

@@ -81,6 +81,8 @@ class OperatorSettings(SpecModel):
     service_account: str | None = None
     # Which others a template may name, by the experiment's namespace; "*" stands for every one.
     service_accounts: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    # Whether the operator changes the number of data workers by itself, as spec.autoscaling says.
+    autoscale: bool = False
     # What a run's data workers begin with, within the spec's bounds; None: minReplicas.
     data_worker_replicas: Annotated[int, Field(ge=1)] | None = None
     resources: RoleResources = Field(default_factory=RoleResources)

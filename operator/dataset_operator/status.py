@@ -18,6 +18,8 @@ from dataset_operator.api import (
     COMPLETE,
     FAILED,
     RETRYING,
+    SCALING_ACTIVE,
+    SCALING_LIMITED,
     STOPPING,
     SUSPENDED,
     TRAINING,
@@ -43,7 +45,10 @@ _PHASES: tuple[tuple[str, ConditionStatus, str], ...] = (
 )
 # What training waits for, by the reason of its condition.
 _TRAINING_PHASES = {STOPPING: "Stopping", RETRYING: "Retrying"}
-_ORDER = (ACCEPTED, CLUSTER_READY, TRAINING, SUSPENDED, COMPLETE, FAILED)
+_ORDER = (
+    *(ACCEPTED, CLUSTER_READY, TRAINING, SCALING_ACTIVE, SCALING_LIMITED),
+    *(SUSPENDED, COMPLETE, FAILED),
+)
 
 
 def find_condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:

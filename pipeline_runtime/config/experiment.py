@@ -194,6 +194,17 @@ class Condition(StatusModel):
     """Why, as a sentence with the numbers."""
 
 
+class DrainingStatus(StatusModel):
+    """A data worker that is to go: it gets no more work, and ends once its own is done."""
+
+    name: StatusText
+    """Its pod."""
+    ip: Annotated[str, StringConstraints(max_length=64)] = ""
+    """Its address, by which Ray knows it."""
+    time: TimeText
+    """Since when."""
+
+
 class WorkerStatus(StatusModel):
     """How many data workers there are, are ready, and are wanted."""
 
@@ -203,6 +214,41 @@ class WorkerStatus(StatusModel):
     """Pods that work."""
     desired_replicas: Count = 0
     """Pods that are wanted."""
+    draining: Annotated[tuple[DrainingStatus, ...], Field(max_length=32)] = ()
+    """Pods that are being taken away."""
+
+
+class RecommendationStatus(StatusModel):
+    """A number of workers that the signals asked for, until the next one."""
+
+    time: TimeText
+    """Since when."""
+    replicas: Count
+    """How many."""
+
+
+class KneeStatus(StatusModel):
+    """A number of workers beyond which no more rows came."""
+
+    replicas: Count
+    """The least that brings nearly all."""
+    until: TimeText
+    """When more are tried again."""
+    rows_per_second: DecimalString
+    """What they brought."""
+
+
+class ScalingStatus(StatusModel):
+    """What the autoscaler remembers, so that another operator goes on as this one."""
+
+    since: TimeText
+    """From when on recommendations are known."""
+    verified_replicas: Count = 0
+    """The most workers that were seen to help."""
+    recommendations: Annotated[tuple[RecommendationStatus, ...], Field(max_length=32)] = ()
+    """What was recommended in the longest window."""
+    knee: KneeStatus | None = None
+    """Where more workers stopped helping, if they did."""
 
 
 class MetricStatus(StatusModel):
@@ -299,6 +345,7 @@ class ExperimentStatus(StatusModel):
     data_workers: WorkerStatus | None = None
     last_scale_time: Annotated[str, StringConstraints(max_length=64)] | None = None
     """When the wanted number last changed."""
+    scaling: ScalingStatus | None = None
     trainer: TrainerStatus | None = None
     usage: UsageStatus | None = None
 

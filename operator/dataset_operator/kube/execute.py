@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dataset_operator.api import FIELD_MANAGER, FINALIZER
-from dataset_operator.errors import RayUnreachable
+from dataset_operator.errors import RayRefused, RayUnreachable
 from dataset_operator.kube.client import Kube
 from dataset_operator.observed import Document, Observed, format_time
-from dataset_operator.plan.decision import Decision, Event, Stop, Submit
+from dataset_operator.plan.decision import Decision, Drain, Event, Stop, Submit
 from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.status import fit_message
 from pipeline_runtime.config import API_VERSION, KIND
@@ -40,6 +40,7 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
             _LOG.warning("%s", event.message, extra={"reason": event.reason})
         await kube.create(_build_event(observed, event))
     await _tell_ray(jobs, decision.job)
+    await _drain(jobs, decision.drain)
     for child in decision.apply:
         await kube.apply(child)
     for child in decision.create:
@@ -100,6 +101,21 @@ async def _release(kube: Kube, observed: Observed) -> None:
     if fresh is not None:
         names = fresh["metadata"].get("finalizers") or []
         await kube.write_finalizers(fresh, [name for name in names if name != FINALIZER])
+
+
+async def _drain(jobs: RayJobs | None, drain: Drain | None) -> None:
+    """Have Ray drain the nodes of these pods; what fails is tried again by the next pass."""
+    if drain is None or jobs is None:
+        return
+    try:
+        nodes = await jobs.nodes()
+        ids = [node.id for node in nodes if node.is_alive and node.ip in drain.addresses]
+        if ids:
+            await jobs.drain(
+                drain.submission_id, ids, deadline_seconds=drain.deadline_seconds, why=drain.why
+            )
+    except (RayUnreachable, RayRefused) as error:
+        _LOG.warning("draining data workers failed: %s", error)
 
 
 async def _tell_ray(jobs: RayJobs | None, job: Submit | Stop | None) -> None:

@@ -12,7 +12,7 @@ from dataset_operator.api import CONFIG_KEY, RAY_CLUSTER_LABEL, ROLE_LABEL, RUN_
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.kube.client import Kube
 from dataset_operator.names import Owner
-from dataset_operator.observed import Document, Job, Observed, Pod, parse_time
+from dataset_operator.observed import Document, Job, Observed, Pod, Scaling, parse_time
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.ray.jobs import RayJobs
 
@@ -54,8 +54,21 @@ async def observe(
         progress=await jobs.progress() if jobs is not None and is_running else None,
         children={name: child for name, child in children.items() if child is not None},
         foreign=foreign,
+        scaling=Scaling(drained=await _ask_drained(jobs, status) if is_running else None),
     )
     return observed, jobs
+
+
+async def _ask_drained(jobs: RayJobs | None, status: Mapping[str, Any]) -> frozenset[str] | None:
+    """Addresses of nodes that are gone, if data workers are being drained."""
+    if jobs is None or not (status.get("dataWorkers") or {}).get("draining"):
+        return None
+    try:
+        nodes = await jobs.nodes()
+    except RayUnreachable:
+        return None
+    alive = {node.ip for node in nodes if node.is_alive}
+    return frozenset(node.ip for node in nodes if node.ip not in alive)
 
 
 def _reach(
@@ -134,6 +147,10 @@ def _parse_pod(pod: Document) -> Pod:
         ready=ready,
         waiting="" if ready else _waits_for(pod, conditions),
         created=_parse_optional(pod["metadata"].get("creationTimestamp")),
+        ready_since=_parse_optional(conditions["Ready"].get("lastTransitionTime"))
+        if ready
+        else None,
+        ip=status.get("podIP") or "",
         ends=_parse_optional(pod["metadata"].get("deletionTimestamp")),
         out_of_memory=_find_out_of_memory(status),
         lost=_find_loss(pod, status, conditions),

@@ -17,7 +17,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from dataset_operator.observed import Observed
-from dataset_operator.plan import attempt, cluster, ending
+from dataset_operator.plan import attempt, cluster, ending, scaling
 from dataset_operator.plan.decision import Decision
 from dataset_operator.plan.draft import Draft
 from dataset_operator.settings import OperatorSettings
@@ -36,6 +36,7 @@ RULES = (
     attempt.judge_job,
     cluster.ensure_children,
     cluster.wait_for_pods,
+    scaling.scale_workers,
     attempt.submit,
 )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dataset_operator.autoscaling.history import Memory
+
 Document = dict[str, Any]
 
 
@@ -24,6 +26,20 @@ class Stop:
     """Ask the driver to write a checkpoint and end."""
 
     submission_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """Have Ray give data workers no more work; that Ray already knows the id counts as done.
+
+    Attributes:
+        addresses: of their pods.
+    """
+
+    submission_id: str
+    addresses: tuple[str, ...]
+    deadline_seconds: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +67,8 @@ class Decision:
         apply: children that are applied server-side.
         patches: (kind, name, merge patch with the observed resourceVersion) of children.
         trial: a RayCluster to be judged by a dry run before any of this is done.
+        drain: data workers that are to go.
+        memory: what the law of scaling remembers from here on; None: as before.
         delete: children by (kind, name).
         again_seconds: when to look again without an event; None: not at all.
     """
@@ -62,6 +80,8 @@ class Decision:
     patches: tuple[tuple[str, str, Document], ...] = ()
     trial: Document | None = None
     job: Submit | Stop | None = None
+    drain: Drain | None = None
+    memory: Memory | None = None
     delete: tuple[tuple[str, str], ...] = ()
     delete_self: bool = False
     events: tuple[Event, ...] = ()

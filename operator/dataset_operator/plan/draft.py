@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from dataset_operator.api import CLUSTER_HASH_ANNOTATION
+from dataset_operator.api import CLUSTER_HASH_ANNOTATION, SCALING_ACTIVE, SCALING_LIMITED
+from dataset_operator.autoscaling.history import Memory
 from dataset_operator.builders.frozen import hash_cluster_side, thaw_trainers
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Observed, format_time, parse_time
-from dataset_operator.plan.decision import Decision, Event, Stop, Submit
+from dataset_operator.plan.decision import Decision, Drain, Event, Stop, Submit
 from dataset_operator.settings import OperatorSettings
 from dataset_operator.status import (
     derive_phase,
@@ -46,6 +47,8 @@ class Draft:
     delete: list[tuple[str, str]] = field(default_factory=list)
     delete_self: bool = False
     job: Submit | Stop | None = None
+    drain: Drain | None = None
+    memory: Memory | None = None
     events: list[Event] = field(default_factory=list)
     again: list[float] = field(default_factory=list)
 
@@ -220,8 +223,10 @@ class Draft:
         if self.observed.ray_cluster is not None:
             self.delete.append(("RayCluster", self.owner.ray_cluster))
         self.forget("rayClusterName", "gpus", "unreachableTime")
+        self.clear(SCALING_ACTIVE, SCALING_LIMITED)
         if workers := self.status.get("dataWorkers"):
-            self.status["dataWorkers"] = {**workers, "currentReplicas": 0, "readyReplicas": 0}
+            kept = {name: value for name, value in workers.items() if name != "draining"}
+            self.status["dataWorkers"] = {**kept, "currentReplicas": 0, "readyReplicas": 0}
 
     def decide(self) -> Decision:
         """The decision that the rules came to."""
@@ -235,6 +240,8 @@ class Draft:
             patches=tuple(self.patches),
             trial=self.trial,
             job=self.job,
+            drain=self.drain,
+            memory=self.memory,
             delete=tuple(self.delete),
             delete_self=self.delete_self,
             events=tuple(self.events),

@@ -15,6 +15,7 @@ from prometheus_client.samples import Sample
 from dataset_operator.api import RUNTIME_METRICS_PORT
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.observed import Progress
+from dataset_operator.ray.scaling_signals import parse_scaling
 from dataset_operator.ray.transport import Endpoint, Request
 
 # Shorter than of other requests: a pass can do without.
@@ -74,7 +75,8 @@ def parse_progress(text: str) -> Progress | None:
             cpu_ranks = int(value)
         elif name == _TRAINING_METRIC and abs(value) <= _MAX_METRIC and len(metrics) < MAX_METRICS:
             metrics |= _name_metric(sample.labels.get("name", ""), value)
-    progress = Progress(**known, cpu_ranks=cpu_ranks, metrics=metrics)
+    counters = parse_scaling(text)
+    progress = Progress(**known, cpu_ranks=cpu_ranks, metrics=metrics, counters=counters)
     return None if progress == Progress() else progress
 
 

@@ -14,13 +14,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dataset_operator.api import HEAD
+from dataset_operator.autoscaling.history import Memory
 from dataset_operator.builders.merge import merge
 from dataset_operator.kube.observe import find_accepted
 from dataset_operator.names import Owner
-from dataset_operator.observed import Job, Observed, Pod, Progress, Refusal, format_time
+from dataset_operator.observed import Job, Observed, Pod, Progress, Refusal, Scaling, format_time
 from dataset_operator.plan import plan
-from dataset_operator.plan.decision import Decision, Stop, Submit
-from dataset_operator.settings import parse_settings
+from dataset_operator.plan.decision import Decision, Drain, Stop, Submit
+from dataset_operator.settings import OperatorSettings, parse_settings
 from dataset_operator.status import find_condition
 from pipeline_runtime.config import API_VERSION, KIND
 
@@ -40,6 +41,7 @@ def build_document(**spec: Any) -> dict[str, Any]:
 @dataclass(slots=True)
 class World:
     document: dict[str, Any]
+    settings: OperatorSettings = SETTINGS
     now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     ray_cluster: dict[str, Any] | None = None
     has_token: bool = False
@@ -52,6 +54,9 @@ class World:
     waiting: str = "no GPU is free"
     reachable: bool = True
     progress: Progress | None = None  # what a running driver says
+    memory: Memory | None = None  # of the law of scaling
+    drains: list[Drain] = field(default_factory=list)  # that Ray was asked for
+    drained: set[str] = field(default_factory=set)  # addresses
     jobs: dict[str, Job] = field(default_factory=dict)
     finalizer: bool = False
     gone: bool = False
@@ -75,6 +80,7 @@ class World:
             ray_failure="" if ready else "connection refused",
             job=job,
             progress=self.progress if job is not None and job.status == "RUNNING" else None,
+            scaling=Scaling(memory=self.memory, drained=frozenset(self.drained)),
         )
 
     def _pods(self) -> list[Pod]:
@@ -89,6 +95,7 @@ class World:
                 role=role,
                 ready=role not in self.unready,
                 waiting=self.waiting if role in self.unready else "",
+                ip=f"ip-of-{role}-{index}",
             )
             for role, number in ({HEAD: 1} | numbers).items()
             for index in range(number)
@@ -137,10 +144,10 @@ class World:
     def decide(self) -> Decision:
         """The plan, as a pass makes it: again if a dry run refuses what it would make."""
         observed = self.observe()
-        decision = plan(observed, SETTINGS, self.now, "fresh-token")
+        decision = plan(observed, self.settings, self.now, "fresh-token")
         if decision.trial is not None and self.refused is not None:
             observed = replace(observed, refusal=self.refused)
-            decision = plan(observed, SETTINGS, self.now, "fresh-token")
+            decision = plan(observed, self.settings, self.now, "fresh-token")
         return decision
 
     def settle(self, passes: int = 12) -> None:
@@ -162,6 +169,9 @@ class World:
         for _, _, patch in decision.patches:
             assert self.ray_cluster is not None
             self.ray_cluster = merge(self.ray_cluster, patch)
+        self.memory = decision.memory or self.memory
+        if decision.drain is not None:
+            self.drains.append(decision.drain)
         if isinstance(decision.job, Submit):
             self.submitted.append(decision.job)
             self.jobs.setdefault(decision.job.submission_id, Job(status="RUNNING"))
@@ -207,8 +217,8 @@ class World:
         self.head_uid += "+"
 
 
-def running(**spec: Any) -> World:
+def running(settings: OperatorSettings = SETTINGS, **spec: Any) -> World:
     """A world whose first attempt trains."""
-    world = World(build_document(**spec))
+    world = World(build_document(**spec), settings=settings)
     world.settle()
     return world

@@ -1,0 +1,63 @@
+"""What the law remembers survives the operator in an experiment's status."""
+
+import json
+
+from autoscaling_story import Story
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataset_operator.autoscaling.history import Knee, Memory, note_recommendation
+from dataset_operator.autoscaling.saved import MAX_RECOMMENDATIONS, restore, save
+from pipeline_runtime.config import ScalingStatus
+
+MINUTE = 60.0
+
+
+@given(
+    since=st.integers(0, 2**31),
+    recommended=st.lists(st.tuples(st.integers(1, 900), st.integers(1, 2000)), max_size=60),
+    verified=st.integers(0, 2000),
+    knee=st.none() | st.tuples(st.integers(1, 2000), st.integers(1, 10**9)),
+)
+def test_what_is_saved_is_restored(
+    since: int,
+    recommended: list[tuple[int, int]],
+    verified: int,
+    knee: tuple[int, int] | None,
+) -> None:
+    at, memory = float(since), Memory(since=float(since), verified=verified)
+    for pause, workers in recommended:
+        at += pause
+        memory = note_recommendation(memory, at, workers, window=900.0)
+    if knee is not None:
+        found = Knee(workers=knee[0], until=at + 60.0, rows_per_second=float(knee[1]))
+        memory = Memory(
+            since=memory.since,
+            verified=verified,
+            recommendations=memory.recommendations,
+            knee=found,
+        )
+    saved = save(memory)
+    ScalingStatus.model_validate_json(json.dumps(saved), by_alias=True, by_name=False)
+    restored = restore(saved, at)
+    assert restored.verified == memory.verified
+    assert restored.knee == memory.knee
+    assert restored.recommendations == memory.recommendations[-MAX_RECOMMENDATIONS:]
+
+
+def test_a_new_operator_goes_on_where_the_one_before_stood() -> None:
+    kept, lost = (Story(demand=1000, rate=100, workers=40) for _ in range(2))
+    for story in (kept, lost):
+        story.run(4 * MINUTE)
+    kept.memory = restore(save(kept.memory), kept.now)
+    lost.memory = Memory(since=lost.now)
+    assert kept.run(3 * MINUTE)[-1].desired == 30
+    assert lost.run(3 * MINUTE)[-1].desired == 40  # nobody knows what was recommended
+
+
+def test_a_run_that_has_what_it_needs_saves_the_same() -> None:
+    story = Story(demand=1000, rate=100, workers=11)
+    story.run(10 * MINUTE)
+    saved = save(story.memory)
+    story.run(60 * MINUTE)
+    assert save(story.memory) == saved
