@@ -2,8 +2,8 @@
 
 Below target a few workers are added, and kept if utilisation rose by more than noise; above it a
 few are taken away, and brought back if it fell. What did not help is not tried again for half an
-hour. Weaker than the law: a probe costs start-up and a window, and says nothing of how many are missing.
-The chain after the recommendation is the same.
+hour. Weaker than the law: a probe costs start-up and a window, and says nothing of how many are
+missing. The chain after the recommendation is the same.
 """
 
 from __future__ import annotations
