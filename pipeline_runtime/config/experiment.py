@@ -199,8 +199,8 @@ class DrainingStatus(StatusModel):
 
     name: StatusText
     """Its pod."""
-    ip: Annotated[str, StringConstraints(max_length=64)] = ""
-    """Its address, by which Ray knows it."""
+    ip: Annotated[str, StringConstraints(max_length=64)] | None = None
+    """Its address, by which Ray knows it, if it has one."""
     time: TimeText
     """Since when."""
 

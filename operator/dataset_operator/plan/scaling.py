@@ -233,7 +233,7 @@ def _patch_group(draft: Draft, change: Document) -> None:
 
 
 def _victims(draft: Draft) -> Sequence[Document]:
-    """{name, ip, time} of those that are being drained."""
+    """{name, time, ip if it has one} of those that are being drained."""
     victims: Sequence[Document] = draft.status.get("dataWorkers", {}).get("draining") or ()
     return victims
 
@@ -247,7 +247,10 @@ def _has_list(draft: Draft) -> bool:
 
 
 def _note_victims(draft: Draft, victims: Sequence[Pod]) -> None:
-    noted = [{"name": pod.name, "ip": pod.ip, "time": draft.stamp()} for pod in victims]
+    noted = [
+        {"name": pod.name, "time": draft.stamp(), **({"ip": pod.ip} if pod.ip else {})}
+        for pod in victims
+    ]
     draft.status["dataWorkers"] = {**draft.status.get("dataWorkers", {}), "draining": noted}
 
 
@@ -257,7 +260,7 @@ def _drain(draft: Draft) -> None:
     began = parse_time(victims[0]["time"])
     draft.drain = Drain(
         submission_id=f"drain-{draft.owner.uid[:8]}-{began.timestamp():.0f}",
-        addresses=tuple(victim["ip"] for victim in victims if victim["ip"]),
+        addresses=tuple(victim["ip"] for victim in victims if "ip" in victim),
         deadline_seconds=DRAIN_SECONDS,
         why="fewer data workers are needed",
     )
@@ -291,7 +294,7 @@ def _go_on_draining(draft: Draft) -> None:
 
 def _is_drained(draft: Draft, victim: Document) -> bool:
     drained = draft.observed.scaling.drained
-    return not victim["ip"] or (drained is not None and victim["ip"] in drained)
+    return "ip" not in victim or (drained is not None and victim["ip"] in drained)
 
 
 def _is_listed(draft: Draft, left: Sequence[Document]) -> bool:
