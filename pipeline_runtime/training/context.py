@@ -130,6 +130,8 @@ class TrainContext:
             self.checkpoint = state["user"]
             torch.set_rng_state(state["rng"][min(self.rank, len(state["rng"]) - 1)])
         self._lockstep = Lockstep(wiring.training.waited)
+        self._paused_since: float | None = None  # while a pause goes on
+        self._told_seconds = 0.0
         wiring.training.agree = self._agree
         self._collator = self._make_collator()
 
@@ -265,7 +267,7 @@ class TrainContext:
         """
         if self._wiring.open_evaluation is None:
             return
-        started = time.perf_counter()
+        started = self._begin_pause()
         stream = self._wiring.open_evaluation(Waited())
         stream.agree = self._agree
         collator = self._make_collator()
@@ -276,8 +278,22 @@ class TrainContext:
             self.evaluation_counts = stream.position.counts
             self._pause(started)
 
+    def _begin_pause(self) -> float:
+        self._paused_since = time.perf_counter()
+        return self._paused_since
+
     def _pause(self, started: float) -> None:
         self.waited.paused += time.perf_counter() - started
+        self._paused_since = None
+
+    def _loop_seconds(self) -> float:
+        """Of the loop so far, without pauses and the one that goes on; another thread asks."""
+        since = self._paused_since
+        pausing = 0.0 if since is None else time.perf_counter() - since
+        seconds = self.records.loop_seconds() - self.waited.paused - pausing
+        # Where a pause ends just now, it may count twice for a moment: what was told stands.
+        self._told_seconds = max(self._told_seconds, seconds)
+        return self._told_seconds
 
     # --- ranks in step --------------------------------------------------------------------------
 
@@ -331,7 +347,7 @@ class TrainContext:
 
         Raises Interrupted after the checkpoint if the run was asked to stop.
         """
-        started = time.perf_counter()
+        started = self._begin_pause()
         try:
             values = {name: float(value) for name, value in metrics.items()}
             self.records.metrics.update(values)
@@ -428,7 +444,7 @@ class TrainContext:
             checksum=stream.position.checksum.to_json(),
             waited=asdict(self.waited),
             longest=dict(self._lockstep.longest),
-            loop_seconds=max(0.0, records.loop_seconds() - self.waited.paused),
+            loop_seconds=self._loop_seconds(),
             workers=asdict(stream.usage),
             counts=stream.counts,
             evaluation_counts=self.evaluation_counts,
