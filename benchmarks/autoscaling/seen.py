@@ -49,21 +49,28 @@ class Senses:
 
     cluster: Cluster
     _last: Sample | None = field(init=False, default=None)
+    _held: tuple[float, float] = field(init=False, default=(0.0, 0.0))
+
+    def _read_held(self) -> tuple[float, float]:
+        """Seconds that workers were kept from handing over, and that they were up."""
+        sums = self.cluster.plant.sums
+        return float(sums[events.HELD]), float(sums[events.READY_SECONDS])
 
     def see(self, sample: Sample) -> Seen | None:
         last, self._last = self._last, sample
         interval = measure_between(last, sample) if last is not None else None
+        held_before, self._held = self._held, self._read_held()
         if interval is None or interval.made_rows <= 0.0 or interval.steps < 1.0:
             return None
         given, marks = self.cluster.given, self.cluster.plant.marks
         queued = float(marks[events.QUEUE_UNITS])
-        capacity = max(sample.pods.ready, 1) * interval.seconds
+        held, up = (now - then for now, then in zip(self._held, held_before, strict=True))
         rate = interval.made_rows / max(interval.busy_seconds, 1e-9)
         return Seen(
             at=sample.at,
             desired=sample.desired,
             ready=max(sample.pods.ready, 1),
-            busy=min(1.0, interval.busy_seconds / capacity),
+            busy=min(1.0, max(0.0, 1.0 - held / up)) if up > 0.0 else 0.0,
             rate=interval.rows / interval.seconds,
             batch_seconds=interval.loop_seconds / interval.steps,
             step_seconds=interval.unstarved_seconds / interval.steps,

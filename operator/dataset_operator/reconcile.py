@@ -58,8 +58,8 @@ class Reconciler:
     connect: Connect
     settings: OperatorSettings
     now: Callable[[], datetime] = field(default=_now)
-    # By uid, what the law of scaling remembers, and of which run; lost with the process.
-    memories: dict[str, tuple[Any, Memory]] = field(default_factory=dict)
+    # What the law of scaling remembers of which run, by namespace and name; lost with the process.
+    memories: dict[tuple[str, str], tuple[Any, Memory]] = field(default_factory=dict)
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
         """One pass; seconds until the next is due without an event, None if none is.
@@ -70,11 +70,11 @@ class Reconciler:
         """
         document = await self.kube.get(KIND, namespace, name)
         if document is None:
+            self.memories.pop((namespace, name), None)
             return None
-        uid = document["metadata"]["uid"]
         observed, jobs = await observe(self.kube, self.connect, document)
-        run, memory = self.memories.get(uid, (None, None))
-        if run == observed.status.get("run"):
+        run, memory = self.memories.get((namespace, name), (None, None))
+        if run == (observed.owner.uid, observed.status.get("run")):
             observed = replace(observed, scaling=replace(observed.scaling, memory=memory))
         fresh_token = secrets.token_urlsafe(_TOKEN_BYTES)
         observed, decision = await self._decide(observed, fresh_token)
@@ -86,9 +86,8 @@ class Reconciler:
         except RayRefused as refused:
             return await self._fail_attempt(observed, str(refused))
         if decision.memory is not None:
-            self.memories[uid] = (decision.status.get("run"), decision.memory)
-        elif observed.deleted_at is not None:
-            self.memories.pop(uid, None)
+            run = (observed.owner.uid, decision.status.get("run"))
+            self.memories[namespace, name] = (run, decision.memory)
         return decision.again_seconds
 
     async def _fail_attempt(self, observed: Observed, why: str) -> float | None:

@@ -12,12 +12,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from dataset_operator.autoscaling.history import NOISE_DEGREES, Memory
+from dataset_operator.autoscaling.history import MIN_STEPS, NOISE_DEGREES, Memory
 from dataset_operator.autoscaling.signals import Interval
 from dataset_operator.autoscaling.statistics import mean_of, squares_of, t_quantile
 
-# Steps before a demand is believed (design, «The law»).
-MIN_STEPS = 20.0
 # Waits are judged by so many of the latest intervals at most: a minute at a period of 15 s.
 _WAIT_INTERVALS = 4
 

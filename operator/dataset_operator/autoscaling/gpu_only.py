@@ -62,21 +62,25 @@ class GpuMemory:
 def decide_by_gpu(memory: GpuMemory, sample: Sample, rules: Rules) -> tuple[Decision, GpuMemory]:
     """As `policy.decide`, from `sample.gpu_utilization` alone."""
     memory = _take_in(memory, sample)
+    before = memory.probe
     verdict, memory = _recommend(memory, sample, rules)
+    is_undo = before is not None and memory.probe is None and verdict.workers == before.before
     now, current = sample.at, sample.desired
     chain = memory.chain
     window = max(rules.up.stabilization_seconds, rules.down.stabilization_seconds)
     chain = note_recommendation(chain, now, verdict.workers, window)
     workers, limited = verdict.workers, None
-    # A probe that is undone gives back at once what it took; what it learned has been waited for.
-    if memory.probe is None or verdict.workers > current:
+    # What a probe took or gave is put back at once: it has been waited for.
+    if not is_undo:
         for step in (stabilise, limit_rate):
             answer = step(workers, current, chain, rules, now)
             workers, limited = answer.workers, answer if answer.reason else limited
     answer = clamp(workers, rules)
     workers, limited = answer.workers, answer if answer.reason else limited
     if workers != current:
-        chain = replace(chain, moves=(*chain.moves, Move(at=now, before=current, after=workers)))
+        oldest = now - REPEAT_SECONDS
+        moves = tuple(move for move in chain.moves if move.at > oldest)
+        chain = replace(chain, moves=(*moves, Move(at=now, before=current, after=workers)))
     known = sample.gpu_utilization is not None
     active = Verdict(
         workers=current,

@@ -15,6 +15,8 @@ from dataset_operator.autoscaling.statistics import mean_of, squares_of
 
 # Over how long the need is smoothed.
 SMOOTHING_SECONDS = 300.0
+# Steps before a demand is believed, however long they take (design, «The law»).
+MIN_STEPS = 20.0
 # An interval of fewer steps is joined with the next: rows are counted at the ends of steps.
 MIN_BLOCK_STEPS = 5.0
 # A change is what two blocks in a row differ by: this many standard errors and a tenth at least.
@@ -82,18 +84,21 @@ class Memory:
             taken away.
         intervals: since the last change, none older than `SMOOTHING_SECONDS`.
         blocks: of these intervals.
+        straddles: whether the first of them may lie on both sides of a change.
         noise: standard deviation of a block's log need.
         recommendations: (since when, workers), each until the next, of the longest window.
         moves: within the longest period of a rate limit.
         verified: the most workers that were seen to help.
         ready_since: since when the number of ready workers is what it is.
         ceiling: workers beyond which none is to be had now, and until when that is believed.
+        refusals, refused_at: how often in a row pods were not to be had, and beyond how many.
     """
 
     since: float
     last: Sample | None = None
     intervals: tuple[Interval, ...] = ()
     blocks: tuple[Block, ...] = ()
+    straddles: bool = False
     noise: float = FIRST_NOISE
     recommendations: tuple[tuple[float, int], ...] = ()
     moves: tuple[Move, ...] = ()
@@ -103,6 +108,7 @@ class Memory:
     knee: Knee | None = None
     ceiling: tuple[int, float] | None = None
     refusals: int = 0
+    refused_at: int = 0
     doubled_at: float | None = None
 
 
@@ -120,10 +126,19 @@ def take_in(memory: Memory, sample: Sample, *, finds_changes: bool = True) -> Me
     interval = measure_between(last, sample) if last is not None else None
     if interval is None:
         return memory
-    oldest = sample.at - SMOOTHING_SECONDS
-    kept = (*(i for i in memory.intervals if i.end > oldest), interval)
+    kept = _keep_recent((*memory.intervals, interval), sample.at - SMOOTHING_SECONDS)
     memory = replace(memory, intervals=kept, blocks=make_blocks(kept))
     return _drop_before_change(memory) if finds_changes else memory
+
+
+def _keep_recent(intervals: tuple[Interval, ...], oldest: float) -> tuple[Interval, ...]:
+    """Those that end after `oldest`, and before them as many as it takes for enough steps."""
+    steps = sum(interval.steps for interval in intervals)
+    first = 0
+    while intervals[first].end <= oldest and steps - intervals[first].steps >= MIN_STEPS:
+        steps -= intervals[first].steps
+        first += 1
+    return intervals[first:]
 
 
 def note_recommendation(memory: Memory, at: float, workers: int, window: float) -> Memory:
@@ -156,6 +171,9 @@ def make_blocks(intervals: Sequence[Interval]) -> tuple[Block, ...]:
 
 def _drop_before_change(memory: Memory) -> Memory:
     blocks = memory.blocks
+    if memory.straddles and len(blocks) > 2:
+        later = tuple(i for i in memory.intervals if i.end > blocks[0].intervals[-1].end)
+        return replace(memory, intervals=later, blocks=blocks[1:], straddles=False)
     if len(blocks) < 4:
         return memory
     logs = [math.log(block.need) for block in blocks]
@@ -168,7 +186,7 @@ def _drop_before_change(memory: Memory) -> Memory:
     is_change = abs(sum(distances) / 2) > least and distances[0] * distances[1] > 0
     if is_change and min(map(abs, distances)) > least / 2:
         latest = (*blocks[-2].intervals, *blocks[-1].intervals)
-        return replace(memory, intervals=latest, blocks=blocks[-2:])
+        return replace(memory, intervals=latest, blocks=blocks[-2:], straddles=True)
     measured = squares_of(logs) / (len(logs) - 1)
     noise = math.sqrt(memory.noise**2 + _NOISE_SMOOTHING * (measured - memory.noise**2))
     return replace(memory, noise=noise)

@@ -20,6 +20,8 @@ MIN_ELASTICITY = 0.3
 # A window in which the number of workers did not change, long enough to tell a rate (W, 30 s).
 CLEAN_SECONDS = 30.0
 REMEMBER_SECONDS = 1800.0
+# Of a clean window: two minutes at a period of 15 s.
+_MAX_PERIODS = 8
 _PLATEAU_SHARE = 0.95
 # Of demand or of a worker's rate: what was seen before it says nothing any more.
 _CHANGE = math.log(1.2)
@@ -32,11 +34,12 @@ def judge(
     memory = _forget(memory, sample, estimate)
     ready, since = sample.pods.ready, memory.ready_since
     is_clean = since is not None and sample.at - since >= CLEAN_SECONDS
-    if not is_clean or ready == 0 or estimate.rows_per_second <= 0.0:
+    rows_per_second = _measure_clean(memory, ready)
+    if not is_clean or ready == 0 or rows_per_second <= 0.0:
         return memory
     if not is_starved(estimate):
         return replace(memory, verified=max(memory.verified, ready), plateaus=())
-    now = Plateau(workers=ready, rows_per_second=estimate.rows_per_second, demand=estimate.demand)
+    now = Plateau(workers=ready, rows_per_second=rows_per_second, demand=estimate.demand)
     others = tuple(p for p in memory.plateaus if p.workers != ready)
     fewer = [plateau for plateau in others if plateau.workers < ready]
     memory = replace(memory, plateaus=(*others, now))
@@ -53,6 +56,13 @@ def judge(
     most = max(plateau.rows_per_second for plateau in memory.plateaus)
     knee = Knee(workers=_find_enough(memory.plateaus), until=until, rows_per_second=most)
     return replace(memory, knee=knee)
+
+
+def _measure_clean(memory: Memory, ready: int) -> float:
+    """Rows a second of the loop's time in the latest periods with so many workers; 0: none."""
+    clean = [i for i in memory.intervals[-_MAX_PERIODS:] if i.ready == ready]
+    seconds = sum(interval.loop_seconds for interval in clean)
+    return sum(interval.rows for interval in clean) / seconds if seconds > 0.0 else 0.0
 
 
 def _find_enough(plateaus: tuple[Plateau, ...]) -> int:

@@ -25,6 +25,7 @@ from dataset_operator.autoscaling.signals import Sample
 
 # A request that was refused is made again after twice L, then twice as long each time, up to this.
 MAX_REFUSAL_SECONDS = 1800.0
+_MAX_DOUBLINGS = 10
 
 
 def decide(memory: Memory, sample: Sample, rules: Rules) -> tuple[Decision, Memory]:
@@ -64,12 +65,13 @@ def _constrain(
     verdict: Verdict, memory: Memory, sample: Sample, rules: Rules
 ) -> tuple[int, Verdict | None]:
     """The chain after the recommendation; the last rule that changed the number is told."""
-    current, now, limited = sample.desired, sample.at, None
+    current, now = sample.desired, sample.at
     if verdict.reason == METRICS_UNKNOWN:
         # Only the spec's bounds still count, since a person has set them.
         last = clamp(current, rules)
         return last.workers, last if last.reason else None
-    workers = verdict.workers
+    bounded = clamp(verdict.workers, rules)
+    workers, limited = bounded.workers, bounded if bounded.reason else None
     if verdict.reason == UNSCHEDULABLE:
         return workers, verdict  # nobody loses a worker by it
     if memory.ceiling is not None and workers > memory.ceiling[0]:
@@ -92,17 +94,21 @@ def _remember(memory: Memory, known: Known, verdict: Verdict) -> Memory:
     is_blind = verdict.reason == METRICS_UNKNOWN or not memory.recommendations
     oldest_move = now - max([limit.period_seconds for limit in limits], default=0.0)
     if known.estimate is not None or verdict.workers != known.sample.desired or is_blind:
-        memory = note_recommendation(memory, now, verdict.workers, max(windows))
+        wanted = clamp(verdict.workers, known.rules).workers
+        memory = note_recommendation(memory, now, wanted, max(windows))
     memory = replace(memory, moves=tuple(move for move in memory.moves if move.at > oldest_move))
     if known.estimate is None and verdict.workers > known.sample.desired:
         memory = replace(memory, doubled_at=now)
     if verdict.reason == UNSCHEDULABLE:
-        pause = min(MAX_REFUSAL_SECONDS, 2.0 * known.start_seconds * 2.0**memory.refusals)
-        return replace(memory, ceiling=(verdict.workers, now + pause), refusals=memory.refusals + 1)
+        pause = 2.0 * known.start_seconds * 2.0 ** min(memory.refusals, _MAX_DOUBLINGS)
+        ceiling = (verdict.workers, now + min(MAX_REFUSAL_SECONDS, pause))
+        return replace(
+            memory, ceiling=ceiling, refusals=memory.refusals + 1, refused_at=verdict.workers
+        )
+    if known.sample.pods.ready >= known.sample.desired > memory.refused_at:
+        memory = replace(memory, refusals=0, refused_at=0)  # more than were refused did start
     if memory.ceiling is not None and now >= memory.ceiling[1]:
         return replace(memory, ceiling=None)
-    if memory.refusals and known.sample.pods.ready > (memory.ceiling or (0, 0.0))[0] > 0:
-        return replace(memory, refusals=0)
     return memory
 
 

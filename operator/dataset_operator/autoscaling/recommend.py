@@ -26,6 +26,8 @@ MAX_GROWTH_OF_READERS = 1.25
 _MOST = 0.5
 # Without an estimate, trainers that wait this share of their time have far too few workers.
 COLD_WAIT_SHARE = 0.5
+# Over so many periods: a wait is told when it ends, which may be in a later one.
+_COLD_INTERVALS = 8
 # W: how long a window takes to tell of new workers.
 WINDOW_SECONDS = 30.0
 # Of a pod's start until one was seen.
@@ -62,6 +64,8 @@ def withdraw_stuck(known: Known) -> Verdict | None:
     if not stuck:
         return None
     workers = max(desired - stuck, known.rules.min_workers)
+    if workers >= desired:
+        return None  # so many the spec asks for, whether they start or not
     message = f"{stuck} of {desired} workers do not start: their request is withdrawn for a while"
     return Verdict(workers=workers, reason=UNSCHEDULABLE, message=message)
 
@@ -83,11 +87,12 @@ def start_cold(known: Known) -> Verdict | None:
     if known.estimate is not None:
         return None
     sample, memory = known.sample, known.memory
-    lately = memory.intervals[-2:]
-    waited = min((i.production_share for i in lately), default=0.0)
+    lately = memory.intervals[-_COLD_INTERVALS:]
+    loop = sum(interval.loop_seconds for interval in lately)
+    waited = sum(interval.production_seconds for interval in lately) / loop if loop > 0.0 else 0.0
     last = max(memory.doubled_at or -math.inf, memory.ready_since or -math.inf)
     is_due = sample.at - last >= WINDOW_SECONDS and sample.pods.ready >= sample.desired
-    if len(lately) == 2 and waited > COLD_WAIT_SHARE and is_due:
+    if len(lately) >= 2 and waited > COLD_WAIT_SHARE and is_due:
         message = f"trainers wait {waited:.0%} of their time, and no demand is known yet: doubled"
         return Verdict(workers=2 * sample.desired, reason=DESIRED_WITHIN_RANGE, message=message)
     return Verdict(

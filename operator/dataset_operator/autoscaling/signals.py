@@ -133,7 +133,8 @@ class Interval:
     @property
     def production_share(self) -> float:
         """b: of the loop's time, 0 to 1; 0 where there was none."""
-        return self.production_seconds / self.loop_seconds if self.loop_seconds > 0.0 else 0.0
+        share = self.production_seconds / self.loop_seconds if self.loop_seconds > 0.0 else 0.0
+        return min(1.0, share)  # a wait is told when it ends, of which a part was before
 
 
 # Of two readings of a sum of floats the later may be smaller by rounding.
@@ -181,6 +182,5 @@ def _is_forward(interval: Interval) -> bool:
         interval.compute_seconds,
         interval.blocked_seconds,
         interval.idle_seconds,
-        interval.unstarved_seconds,
     )
     return all(value >= -_ROUNDING_SECONDS for value in grown)

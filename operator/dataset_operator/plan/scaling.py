@@ -38,6 +38,7 @@ from dataset_operator.autoscaling.decision import Decision as Answer
 from dataset_operator.autoscaling.saved import restore, save
 from dataset_operator.autoscaling.signals import Counters, Pods, WorkerCounters
 from dataset_operator.observed import Document, Pod, Progress, parse_time
+from dataset_operator.plan.cluster import LOST_SECONDS
 from dataset_operator.plan.decision import Drain
 from dataset_operator.plan.draft import Draft
 from dataset_operator.status import find_condition
@@ -60,21 +61,21 @@ _STUCK_STARTS = 3.0
 def scale_workers(draft: Draft) -> bool:
     """Ask the law once a period, and carry out what it said; it never ends the pass."""
     job, cluster = draft.observed.job, draft.observed.ray_cluster
-    if not draft.settings.autoscale:
-        return False
     if job is None or job.status != "RUNNING" or cluster is None or draft.patches:
+        return False
+    if _is_draining(draft):  # whatever is wanted meanwhile: what was begun is ended
+        _go_on_draining(draft)
+        return False
+    if _has_list(draft):
+        _patch_group(draft, {"scaleStrategy": {"workersToDelete": []}})
+        return False
+    if not draft.settings.autoscale:
         return False
     workers = draft.cluster_spec.data_workers
     if workers.min_replicas == workers.max_replicas:
         message = f"dataWorkers.minReplicas and maxReplicas are both {workers.min_replicas}"
         draft.condition(SCALING_ACTIVE, False, SCALING_DISABLED, message)
         draft.clear(SCALING_LIMITED)
-        return False
-    if _is_draining(draft):
-        _go_on_draining(draft)
-        return False
-    if _has_list(draft):
-        _patch_group(draft, {"scaleStrategy": {"workersToDelete": []}})
         return False
     _ask_the_law(draft)
     return False
@@ -99,11 +100,11 @@ def _ask_the_law(draft: Draft) -> None:
     if answer.desired > sample.desired:
         _patch_group(draft, {"replicas": answer.desired})
         return
-    number = min(sample.desired - answer.desired, MAX_DRAINING)
-    victims = choose_victims(_workers(draft), number)
-    if not victims:
-        _patch_group(draft, {"replicas": answer.desired})  # they are not even there yet
+    there = _workers(draft)
+    if len(there) < sample.desired:  # first those that are not even there
+        _patch_group(draft, {"replicas": max(answer.desired, len(there))})
         return
+    victims = choose_victims(there, min(len(there) - answer.desired, MAX_DRAINING))
     _note_victims(draft, victims)
     _drain(draft)
 
@@ -209,7 +210,10 @@ def _start_seconds(pods: Sequence[Pod]) -> float | None:
 
 def _count_stuck(draft: Draft, pods: Sequence[Pod]) -> int:
     limit = max(_STUCK_STARTS * (_start_seconds(pods) or 0.0), _MIN_STUCK_SECONDS)
-    return sum(
+    asked = draft.status.get("lastScaleTime")
+    is_late = asked is not None and draft.until(parse_time(asked), limit) <= 0
+    missing = max(0, _group(draft)["replicas"] - len(pods)) if is_late else 0  # refused by a quota
+    return missing + sum(
         not pod.ready and pod.created is not None and draft.until(pod.created, limit) <= 0
         for pod in pods
     )
@@ -269,7 +273,7 @@ def _drain(draft: Draft) -> None:
 
 def _go_on_draining(draft: Draft) -> None:
     """Once they are drained, or the deadline has passed, they are taken away."""
-    there = {pod.name for pod in draft.observed.pods}
+    there = {pod.name for pod in draft.observed.pods if not _is_lost(draft, pod)}
     left = [victim for victim in _victims(draft) if victim["name"] in there]
     if not left:
         _end_draining(draft)
@@ -290,6 +294,11 @@ def _go_on_draining(draft: Draft) -> None:
         )
         return
     _drain(draft)
+
+
+def _is_lost(draft: Draft, pod: Pod) -> bool:
+    """Whether it should be gone for long: its node does not answer, and nobody waits for it."""
+    return pod.ends is not None and draft.until(pod.ends, LOST_SECONDS) <= 0
 
 
 def _is_drained(draft: Draft, victim: Document) -> bool:

@@ -40,12 +40,12 @@ WARMING_SECONDS = 20.0
 RING = 4096
 
 # Places in `Plant.sums`: counters since the run began.
-ROWS, STEPS, LOOP, PRODUCTION, COMPUTE = 0, 1, 2, 3, 4
+ROWS, STEPS, PRODUCTION, COMPUTE, PAUSED_SECONDS = 0, 1, 2, 3, 4
 MADE, READ, WORK, HELD, PAID, READY_SECONDS = 5, 6, 7, 8, 9, 10
 NUM_SUMS = 11
 # Places in `Plant.now`.
-TIME, TRAINER_UNTIL, WAIT_SINCE, QUEUE_ROWS = 0, 1, 2, 3
-NUM_NOW = 4
+TIME, TRAINER_UNTIL, WAIT_SINCE, QUEUE_ROWS, PAUSE_SINCE = 0, 1, 2, 3, 4
+NUM_NOW = 5
 # Places in `Plant.marks`.
 TRAINER, NEXT_UNIT, NEXT_OUT, DRAWS, PHASE = 0, 1, 2, 3, 4
 EPOCH_STEP, QUEUE_UNITS, NUM_RETURNED = 5, 6, 7
@@ -223,7 +223,6 @@ def _take_batch(given: Given, plant: Plant) -> None:
     for stage in range(len(plant.waits)):
         plant.waits[stage] += given.phase_waits[phase, stage]
         seconds += given.phase_waits[phase, stage]
-    plant.sums[LOOP] += seconds
     plant.sums[ROWS] += given.batch_rows
     plant.sums[STEPS] += 1.0
     plant.marks[TRAINER] = COMPUTING
@@ -235,7 +234,6 @@ def _take_batch(given: Given, plant: Plant) -> None:
 def _end_wait(plant: Plant) -> None:
     waited = plant.now[TIME] - plant.now[WAIT_SINCE]
     plant.sums[PRODUCTION] += waited
-    plant.sums[LOOP] += waited
     plant.now[WAIT_SINCE] = plant.now[TIME]
 
 
@@ -247,8 +245,11 @@ def _end_step(given: Given, plant: Plant) -> None:
         if plant.marks[EPOCH_STEP] >= given.epoch_steps:
             plant.marks[EPOCH_STEP] = 0
             plant.marks[TRAINER] = PAUSED
+            plant.now[PAUSE_SINCE] = plant.now[TIME]
             plant.now[TRAINER_UNTIL] = plant.now[TIME] + given.pause_seconds
             return
+    if plant.marks[TRAINER] == PAUSED:
+        plant.sums[PAUSED_SECONDS] += plant.now[TIME] - plant.now[PAUSE_SINCE]
     _take_batch(given, plant)
 
 
@@ -290,5 +291,3 @@ def advance(given: Given, plant: Plant, until: float) -> None:
             _take_batch(given, plant)
     if plant.marks[TRAINER] != ENDED:
         _pass(plant, until)
-        if plant.marks[TRAINER] == WAITING:
-            _end_wait(plant)

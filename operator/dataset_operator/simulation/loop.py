@@ -67,7 +67,7 @@ def simulate(setting: Setting, make_law: MakeLaw, seed: int) -> Trace:
     readings = np.random.default_rng((seed, 1))
     restarts = list(setting.restarts)
     latest = _MAX_STRETCH * _least_seconds(setting)
-    before = cluster.read()
+    before = 0.0
     while not cluster.has_ended and cluster.time < latest:
         cluster.run(cluster.time + PERIOD_SECONDS)
         now = cluster.read()
@@ -75,8 +75,9 @@ def simulate(setting: Setting, make_law: MakeLaw, seed: int) -> Trace:
         if restarts and cluster.time >= restarts[0]:
             restarts.pop(0)
             law.restart()
-        gpu = _read_gpu(cluster, before, now, float(readings.standard_normal()))
-        before = now
+        computed = float(cluster.plant.sums[events.COMPUTE])
+        gpu = _read_gpu(cluster, computed - before, float(readings.standard_normal()))
+        before = computed
         seen = _blind(setting, replace(now, gpu_utilization=gpu))
         workers = law.decide(seen)
         if workers != cluster.desired:
@@ -109,20 +110,14 @@ def _note(cluster: Cluster) -> Moment:
     )
 
 
-def _read_gpu(cluster: Cluster, before: Sample, now: Sample, noise: float) -> float | None:
-    """What a GPU series tells of the last period."""
+def _read_gpu(cluster: Cluster, computed: float, noise: float) -> float | None:
+    """What a GPU series tells of the last period, in which so many seconds were computed."""
     setting = cluster.setting
     if setting.gpu == "absent":
         return None
     if setting.gpu == "zero":
         return None  # on a node whose NVML gives nothing, a source tells 0 from unknown
-    first, last = before.trainer, now.trainer
-    assert first is not None
-    assert last is not None
-    waits = sum(last.waits.values()) - sum(first.waits.values())
-    busy = last.loop_seconds - first.loop_seconds - waits
-    busy -= last.production_seconds - first.production_seconds
-    share = busy / (now.at - before.at) * setting.natural_utilization + _GPU_NOISE * noise
+    share = computed / PERIOD_SECONDS * setting.natural_utilization + _GPU_NOISE * noise
     return min(1.0, max(0.0, share))
 
 

@@ -99,8 +99,8 @@ def _judge_steps(moments: Sequence[Moment], setting: Setting) -> Iterator[bool]:
         before, after = moments[start - 1].desired, _wanted(moments[start])
         after = min(max(after, setting.min_workers), setting.max_workers)
         if after > before:
-            seconds = setting.start_seconds + WINDOW_SECONDS + 2.0 * PERIOD_SECONDS
-            seconds *= 1.0 + _LATEST_START  # L is a median
+            seconds = (1.0 + _LATEST_START) * setting.start_seconds  # L is a median
+            seconds += WINDOW_SECONDS + 2.0 * PERIOD_SECONDS
         else:
             quarters = math.ceil(math.log(before / after) / math.log(4.0 / 3.0))
             seconds = (1 + quarters) * SCALE_DOWN_WINDOW_SECONDS

@@ -90,7 +90,7 @@ class Cluster:
             trainer=TrainerCounters(
                 rows=float(sums[events.ROWS]),
                 steps=float(sums[events.STEPS]),
-                loop_seconds=float(sums[events.LOOP]),
+                loop_seconds=self._loop_seconds(),
                 production_seconds=float(sums[events.PRODUCTION]),
                 waits=waits,
             ),
@@ -102,6 +102,14 @@ class Cluster:
                 idle_seconds=0.0,  # there is always a unit to lease
             ),
         )
+
+    def _loop_seconds(self) -> float:
+        """As the runtime tells it: the clock without pauses, a wait in it before it is counted."""
+        plant = self.plant
+        paused = float(plant.sums[events.PAUSED_SECONDS])
+        if plant.marks[events.TRAINER] == events.PAUSED:
+            paused += self.time - float(plant.now[events.PAUSE_SINCE])
+        return self.time - paused
 
     def _advance(self, until: float) -> None:
         events.advance(self.given, self.plant, until)

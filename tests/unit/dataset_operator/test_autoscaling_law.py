@@ -8,7 +8,7 @@ from autoscaling_story import Story
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataset_operator.autoscaling import Memory, Rules
+from dataset_operator.autoscaling import Memory, Rules, decide
 from dataset_operator.autoscaling.decision import Direction, RateLimit
 
 MINUTE = 60.0
@@ -225,3 +225,47 @@ def test_the_number_is_within_its_bounds_whatever_happens(
             assert rules.min_workers <= decision.desired <= rules.max_workers
             if change == "outage":
                 assert decision.desired == before
+
+
+def test_a_pod_that_never_starts_among_the_fewest_that_there_may_be_ends_no_pass() -> None:
+    rules = replace(LIMITS, min_workers=4)
+    story = Story(demand=300, rate=100, workers=3, desired=4, rules=rules, stuck=1)
+    story.pending = [float("inf")]
+    decisions = story.run(6 * 60 * MINUTE)
+    assert {decision.desired for decision in decisions} == {4}
+
+
+def test_what_was_refused_is_forgotten_once_pods_start() -> None:
+    story = Story(demand=2000, rate=100, workers=10, start_seconds=1e9)
+    story.run(3 * MINUTE)
+    story.stuck, story.pending, story.start_seconds = 10, [], 30
+    story.run(15)
+    story.stuck = 0
+    story.run(20 * MINUTE)
+    assert story.desired == 20
+    assert (story.memory.refusals, story.memory.ceiling) == (0, None)
+
+
+@pytest.mark.parametrize("seconds", [20.0, 70.0])
+def test_steps_longer_than_a_period_are_no_obstacle(seconds: float) -> None:
+    """Waits are told when they end, so most periods have no step and a wait may exceed one."""
+    story = Story(demand=1000, rate=100, workers=5, step_rows=1000 * seconds)
+    told = replace(story.trainer), 0.0
+    decisions = []
+    for _ in range(round(180 * MINUTE / 15.0)):
+        story._pass()
+        exact = story.trainer
+        steps = float(int(exact.steps))
+        if steps > told[0].steps:
+            told = exact, exact.production_seconds
+        seen = replace(
+            exact,
+            steps=steps,
+            rows=steps * story.step_rows,
+            production_seconds=told[1],
+        )
+        sample = replace(story.sample(), trainer=seen)
+        decision, story.memory = decide(story.memory, sample, story.rules)
+        story._ask(decision.desired)
+        decisions.append(decision.desired)
+    assert 10 <= decisions[-1] <= 13

@@ -179,3 +179,16 @@ def test_counters_that_are_not_whole_scale_nothing(missing: str) -> None:
     run.run(300)
     assert group_of(run.world)["replicas"] == 2
     assert run.world.condition("ScalingActive") == ("False", "MetricsUnknown")
+
+
+def test_a_drain_that_was_begun_is_ended_whatever_is_wanted_meanwhile() -> None:
+    run = trained(demand=350.0, replicas=6)
+    run.run(375)
+    world = run.world
+    victims = world.drains[-1].addresses
+    world.settings = SETTINGS  # without autoscaling
+    world.drained |= set(victims)
+    run.run(60)
+    assert group_of(world)["replicas"] == 6 - len(victims)
+    assert "draining" not in world.status["dataWorkers"]
+    assert not group_of(world)["scaleStrategy"]["workersToDelete"]
