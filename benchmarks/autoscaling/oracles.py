@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from benchmarks.autoscaling.ours import rules_of
-from dataset_operator.autoscaling.chain import clamp, limit_rate, stabilise
-from dataset_operator.autoscaling.decision import Rules
+from dataset_operator.autoscaling.chain import clamp, constrain
+from dataset_operator.autoscaling.decision import PERIOD_SECONDS, Rules
 from dataset_operator.autoscaling.history import Memory, Move, note_recommendation
 from dataset_operator.autoscaling.recommend import (
     MAX_GROWTH,
@@ -15,7 +15,6 @@ from dataset_operator.autoscaling.recommend import (
 )
 from dataset_operator.autoscaling.signals import Sample
 from dataset_operator.simulation import events
-from dataset_operator.simulation.loop import PERIOD_SECONDS
 from dataset_operator.simulation.plant import Cluster
 from dataset_operator.simulation.truth import Truth, truth_now, truth_of
 
@@ -51,10 +50,7 @@ class LatencyOracle:
         wanted = min(wanted, max(current, self._most(sample)))
         window = self._rules.down.stabilization_seconds
         memory = note_recommendation(self._memory, now, wanted, window)
-        workers = wanted
-        for step in (stabilise, limit_rate):
-            workers = step(workers, current, memory, self._rules, now).workers
-        workers = clamp(workers, self._rules).workers
+        workers, _ = constrain(wanted, current, memory, self._rules, now)
         if workers != current:
             moved = Move(at=now, before=current, after=workers)
             memory = replace(memory, moves=(*memory.moves, moved))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from benchmarks.autoscaling.jobs import Job, job_of, run_jobs
+from benchmarks.autoscaling.judging import NUM_GPUS
 from benchmarks.autoscaling.policies import BEST_CONSTANT, POLICIES
 from benchmarks.autoscaling.scenarios import Cell
 
@@ -38,7 +39,9 @@ def tune(cells: Sequence[Cell]) -> Chosen:
     ]
     costs: dict[tuple[str, tuple[tuple[str, Any], ...]], list[float]] = defaultdict(list)
     for job, measures in run_jobs(jobs):
-        costs[job.policy, job.settings].append(math.log(measures.cost_per_row(8, TUNING_PRICE)))
+        costs[job.policy, job.settings].append(
+            math.log(measures.cost_per_row(NUM_GPUS, TUNING_PRICE))
+        )
     return {policy.name: _least(policy.name, costs) for policy in tuned}
 
 
@@ -53,7 +56,7 @@ def find_best_constants(cells: Sequence[Cell], seeds: Sequence[int]) -> dict[tup
     ]
     costs: dict[Job, float] = {}
     for job, measures in run_jobs(jobs):
-        costs[job] = measures.cost_per_row(8, TUNING_PRICE)
+        costs[job] = measures.cost_per_row(NUM_GPUS, TUNING_PRICE)
     totals: dict[tuple[Any, ...], dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for job, cost in costs.items():
         totals[job.cell][dict(job.settings)["workers"]] += cost

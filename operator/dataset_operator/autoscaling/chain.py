@@ -24,6 +24,19 @@ from dataset_operator.autoscaling.decision import (
 from dataset_operator.autoscaling.history import Memory, Move
 
 
+def constrain(
+    wanted: int, current: int, memory: Memory, rules: Rules, now: float
+) -> tuple[int, Verdict | None]:
+    """The whole chain; of the rules that changed the number the last one is told."""
+    answer = clamp(wanted, rules)
+    workers, limited = answer.workers, answer if answer.reason else None
+    for step in (stabilise, limit_rate):
+        answer = step(workers, current, memory, rules, now)
+        workers, limited = answer.workers, answer if answer.reason else limited
+    answer = clamp(workers, rules)
+    return answer.workers, answer if answer.reason else limited
+
+
 def stabilise(wanted: int, current: int, memory: Memory, rules: Rules, now: float) -> Verdict:
     """The most careful recommendation of the window of its direction, the latest included.
 

@@ -42,6 +42,10 @@ class Direction:
     select: Literal["Max", "Min", "Disabled"] = "Max"
 
 
+# P of the design: how often the law is asked.
+PERIOD_SECONDS = 15.0
+# h of the design, 5 to 10 %.
+HEADROOM = 0.075
 # The HPA's default window before it removes pods; in it every recommendation must agree.
 SCALE_DOWN_WINDOW_SECONDS = 300.0
 # By at most a quarter a window, as dask's adaptive scaling does a step (docs, `Adaptive`).
@@ -71,7 +75,7 @@ class Rules:
     min_workers: int
     max_workers: int
     target_utilization: float = 0.95
-    headroom: float = 0.075
+    headroom: float = HEADROOM
     up: Direction = UP
     down: Direction = DOWN
     is_ordered: bool = False

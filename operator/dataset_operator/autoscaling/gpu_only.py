@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from dataset_operator.autoscaling.chain import clamp, limit_rate, stabilise
+from dataset_operator.autoscaling.chain import clamp, constrain
 from dataset_operator.autoscaling.decision import (
     DESIRED_WITHIN_RANGE,
     METRICS_UNKNOWN,
@@ -69,14 +69,9 @@ def decide_by_gpu(memory: GpuMemory, sample: Sample, rules: Rules) -> tuple[Deci
     chain = memory.chain
     window = max(rules.up.stabilization_seconds, rules.down.stabilization_seconds)
     chain = note_recommendation(chain, now, verdict.workers, window)
-    workers, limited = verdict.workers, None
-    # What a probe took or gave is put back at once: it has been waited for.
-    if not is_undo:
-        for step in (stabilise, limit_rate):
-            answer = step(workers, current, chain, rules, now)
-            workers, limited = answer.workers, answer if answer.reason else limited
-    answer = clamp(workers, rules)
-    workers, limited = answer.workers, answer if answer.reason else limited
+    workers, limited = clamp(verdict.workers, rules).workers, None
+    if not is_undo:  # what a probe took or gave is put back at once: it has been waited for
+        workers, limited = constrain(verdict.workers, current, chain, rules, now)
     if workers != current:
         oldest = now - REPEAT_SECONDS
         moves = tuple(move for move in chain.moves if move.at > oldest)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dataset_operator.autoscaling.bottleneck import find_bottleneck
-from dataset_operator.autoscaling.chain import clamp, limit_rate, stabilise
+from dataset_operator.autoscaling.chain import clamp, constrain
 from dataset_operator.autoscaling.decision import (
     METRICS_UNKNOWN,
     UNSCHEDULABLE,
@@ -70,19 +70,17 @@ def _constrain(
         # Only the spec's bounds still count, since a person has set them.
         last = clamp(current, rules)
         return last.workers, last if last.reason else None
-    bounded = clamp(verdict.workers, rules)
-    workers, limited = bounded.workers, bounded if bounded.reason else None
     if verdict.reason == UNSCHEDULABLE:
-        return workers, verdict  # nobody loses a worker by it
-    if memory.ceiling is not None and workers > memory.ceiling[0]:
-        workers = max(memory.ceiling[0], min(current, workers))
-        message = f"{verdict.workers} wanted, but pods beyond {workers} did not start lately"
-        limited = Verdict(workers=workers, reason=UNSCHEDULABLE, message=message)
-    for step in (stabilise, limit_rate):
-        answer = step(workers, current, memory, rules, now)
-        workers, limited = answer.workers, answer if answer.reason else limited
-    answer = clamp(workers, rules)
-    return answer.workers, answer if answer.reason else limited
+        return verdict.workers, verdict  # nobody loses a worker by it
+    wanted, ceiled = clamp(verdict.workers, rules).workers, None
+    if memory.ceiling is not None and wanted > memory.ceiling[0]:
+        wanted = max(memory.ceiling[0], min(current, wanted))
+        message = f"{verdict.workers} wanted, but pods beyond {wanted} did not start lately"
+        ceiled = Verdict(workers=wanted, reason=UNSCHEDULABLE, message=message)
+    workers, limited = constrain(
+        verdict.workers if ceiled is None else wanted, current, memory, rules, now
+    )
+    return workers, limited or ceiled
 
 
 def _remember(memory: Memory, known: Known, verdict: Verdict) -> Memory:

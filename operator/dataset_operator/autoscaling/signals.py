@@ -76,6 +76,16 @@ class Pods:
     start_seconds: float | None = None
 
 
+# Three usual starts, five minutes at least (design, «Signals»).
+_STUCK_STARTS = 3.0
+_MIN_STUCK_SECONDS = 300.0
+
+
+def stuck_after_seconds(start_seconds: float | None) -> float:
+    """How long a pod may be pending before nobody counts on it, by the usual start."""
+    return max(_STUCK_STARTS * (start_seconds or 0.0), _MIN_STUCK_SECONDS)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """All that is known at a moment.

@@ -28,6 +28,7 @@ from dataset_operator.autoscaling import Memory, Rules, Sample, decide
 from dataset_operator.autoscaling.decision import (
     DOWN,
     METRICS_UNKNOWN,
+    PERIOD_SECONDS,
     TOO_MANY_REPLICAS,
     UNSCHEDULABLE,
     UP,
@@ -36,7 +37,12 @@ from dataset_operator.autoscaling.decision import (
 )
 from dataset_operator.autoscaling.decision import Decision as Answer
 from dataset_operator.autoscaling.saved import restore, save
-from dataset_operator.autoscaling.signals import Counters, Pods, WorkerCounters
+from dataset_operator.autoscaling.signals import (
+    Counters,
+    Pods,
+    WorkerCounters,
+    stuck_after_seconds,
+)
 from dataset_operator.observed import Document, Pod, Progress, parse_time
 from dataset_operator.plan.cluster import LOST_SECONDS
 from dataset_operator.plan.decision import Drain
@@ -44,8 +50,6 @@ from dataset_operator.plan.draft import Draft
 from dataset_operator.status import find_condition
 from pipeline_runtime.config import ExperimentSpec, ScalingRules
 
-# P of the design: how often the law is asked.
-PERIOD_SECONDS = 15.0
 # A pass that comes a little early counts as the one that was due.
 _EARLY_SECONDS = 2.0
 # Ray's drain ends with the running tasks; this bounds it (one piece is a few seconds of work).
@@ -54,8 +58,6 @@ DRAIN_SECONDS = 120
 MAX_DRAINING = 32
 # Signals that were not there for so long are told as unknown: three scrapes (design, «Signals»).
 UNKNOWN_SECONDS = 3 * PERIOD_SECONDS
-_MIN_STUCK_SECONDS = 300.0
-_STUCK_STARTS = 3.0
 
 
 def scale_workers(draft: Draft) -> bool:
@@ -209,7 +211,7 @@ def _start_seconds(pods: Sequence[Pod]) -> float | None:
 
 
 def _count_stuck(draft: Draft, pods: Sequence[Pod]) -> int:
-    limit = max(_STUCK_STARTS * (_start_seconds(pods) or 0.0), _MIN_STUCK_SECONDS)
+    limit = stuck_after_seconds(_start_seconds(pods))
     asked = draft.status.get("lastScaleTime")
     is_late = asked is not None and draft.until(parse_time(asked), limit) <= 0
     missing = max(0, _group(draft)["replicas"] - len(pods)) if is_late else 0  # refused by a quota

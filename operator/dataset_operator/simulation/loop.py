@@ -8,14 +8,13 @@ from typing import Protocol
 
 import numpy as np
 
+from dataset_operator.autoscaling.decision import PERIOD_SECONDS
 from dataset_operator.autoscaling.signals import Sample
 from dataset_operator.simulation import events
 from dataset_operator.simulation.plant import Cluster
 from dataset_operator.simulation.setting import Setting
 from dataset_operator.simulation.truth import Truth, truth_now
 
-# P of the design: how often a law is asked.
-PERIOD_SECONDS = 15.0
 # A run that starves is given up after so many times what it takes with rows always there.
 _MAX_STRETCH = 8.0
 # Of a reading of GPU utilisation, which is a mean over a scrape.

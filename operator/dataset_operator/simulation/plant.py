@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dataset_operator.autoscaling.signals import Pods, Sample, TrainerCounters, WorkerCounters
+from dataset_operator.autoscaling.signals import (
+    Pods,
+    Sample,
+    TrainerCounters,
+    WorkerCounters,
+    stuck_after_seconds,
+)
 from dataset_operator.simulation import events
 from dataset_operator.simulation.events import Given, Plant
 from dataset_operator.simulation.setting import STAGES, Phase, Setting
@@ -18,9 +24,6 @@ from dataset_operator.simulation.setting import STAGES, Phase, Setting
 _NUM_DRAWS = 1 << 16
 # Of a pod's start: images and nodes differ.
 _START_NOISE = 0.1
-# A pod that is pending for longer counts no more: three median starts, five minutes at least.
-_STUCK_STARTS = 3.0
-_STUCK_SECONDS = 300.0
 
 
 @dataclass(slots=True)
@@ -175,7 +178,7 @@ class Cluster:
         return float(np.median(self.starts)) if self.starts else None
 
     def _count_stuck(self) -> int:
-        limit = max(_STUCK_STARTS * (self._start() or 0.0), _STUCK_SECONDS)
+        limit = stuck_after_seconds(self._start())
         return sum(self.time - since > limit for since in self._unplaced)
 
 

@@ -85,4 +85,3 @@ class Setting:
     min_workers: int = 2
     max_workers: int = 64
     first_workers: int = 2
-    num_gpus: int = 8

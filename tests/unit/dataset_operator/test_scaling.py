@@ -7,9 +7,10 @@ import pytest
 from world import SETTINGS, World, running
 
 from dataset_operator.api import DATA_WORKERS
+from dataset_operator.autoscaling.decision import PERIOD_SECONDS
 from dataset_operator.autoscaling.signals import Counters, TrainerCounters, WorkerCounters
 from dataset_operator.observed import Progress
-from dataset_operator.plan.scaling import DRAIN_SECONDS, MAX_DRAINING, PERIOD_SECONDS
+from dataset_operator.plan.scaling import DRAIN_SECONDS, MAX_DRAINING
 
 AUTOSCALING = SETTINGS.model_copy(update={"autoscale": True})
 BOUNDS = {"dataWorkers": {"minReplicas": 2, "maxReplicas": 40}}

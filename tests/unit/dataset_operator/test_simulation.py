@@ -211,7 +211,6 @@ PLANTS = st.builds(
     min_workers=st.integers(1, 4),
     max_workers=st.sampled_from([8, 40]),
     first_workers=st.integers(4, 8),
-    num_gpus=st.just(8),
 )
 
 
