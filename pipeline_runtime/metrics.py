@@ -192,9 +192,16 @@ def _run_workers(usages: list[dict[str, float]]) -> Iterator[Metric]:
         "lastmile_run_worker_rows", "Rows that readers delivered, those of warming left out."
     )
     rows.add_metric([], total["rows"] - total["warming_rows"])
-    readers = max(usage["ready"] for usage in told)
+    most = max(told, key=lambda usage: usage["workers"])
     yield from (seconds, rows)
-    yield GaugeMetricFamily("lastmile_run_readers", "Readers that answer.", value=readers)
+    yield GaugeMetricFamily(
+        "lastmile_run_data_workers",
+        "Data workers that have delivered rows and answer.",
+        value=most["workers"],
+    )
+    yield GaugeMetricFamily(
+        "lastmile_run_readers", "Readers of these.", value=most["workers_readers"]
+    )
 
 
 def _workers(snapshots: list[RankSnapshot]) -> Iterator[Metric]:

@@ -104,6 +104,7 @@ class Found:
     """What the pool knows."""
 
     actors: Mapping[str, Any]  # readers that answer, by name
+    nodes: Mapping[str, str]  # theirs
     is_growing: bool  # whether others are on their way
 
 
@@ -137,8 +138,10 @@ class ReaderPool:
             self._drop(name)
         self._match_nodes(streams)
         self._look_at_starts()
+        answering = {n: reader for n, reader in self._readers.items() if reader.can_be_asked}
         return Found(
-            actors={n: reader.actor for n, reader in self._readers.items() if reader.can_be_asked},
+            actors={name: reader.actor for name, reader in answering.items()},
+            nodes={name: reader.node for name, reader in answering.items()},
             is_growing=any(reader.is_about_to_answer() for reader in self._readers.values()),
         )
 
@@ -270,6 +273,7 @@ class ActorCrew:
         self._codecs = CodecChoice(sending.compression)
         self._on_its_way = 0.0  # seconds waited for the piece that is taken next
         self._actors: dict[str, Any] = {}
+        self._nodes: dict[str, str] = {}  # of all readers that there ever were
         self._is_growing = False
         self._lost: set[str] = set()
         self._look: Any | None = None
@@ -285,6 +289,7 @@ class ActorCrew:
             look, self._look = self._look, None
             found = self._answer(look)
             self._is_growing = found.is_growing
+            self._nodes.update(found.nodes)
             self._actors = {n: actor for n, actor in found.actors.items() if n not in self._lost}
         return tuple(self._actors)
 
@@ -308,9 +313,12 @@ class ActorCrew:
                     f"the coordinator of the data workers died and does not come back: {error}; "
                     "run again with --resume"
                 ) from error
-            return Found(actors={}, is_growing=False)
+            return Found(actors={}, nodes={}, is_growing=False)
         self._lost_pool_at = None
         return found
+
+    def worker(self, reader: str) -> str:
+        return self._nodes[reader]
 
     def ask(self, reader: str, role: str, task: Task) -> Hashable:
         wire = Wire(sparse=self._sending.sparse, codec=self._codecs.codec)

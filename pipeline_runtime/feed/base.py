@@ -8,7 +8,7 @@ the same for every engine; readers make batches of a piece's rows where the plan
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
@@ -41,6 +41,16 @@ class WorkerUsage:
     rows: int = 0  # delivered
     units: int = 0  # row groups delivered to the end
     ready: int = 0  # readers that answer, now
+    workers: int = 0  # data workers that have delivered a piece and answer, now
+    workers_readers: int = 0  # readers of these
+    # When each reader delivered its first piece, by a monotonic clock, and from which data workers.
+    began: dict[str, float] = field(default_factory=dict)
+    delivered: set[str] = field(default_factory=set)
+
+    def figures(self) -> dict[str, float]:
+        """The numbers by name."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, int | float)}
 
 
 class Feed(Protocol):

@@ -44,6 +44,10 @@ class Crew(Protocol):
         """
         ...
 
+    def worker(self, reader: str) -> str:
+        """The data worker that a reader is on, which may have gone since."""
+        ...
+
     def ask(self, reader: str, role: str, task: Task) -> Hashable:
         """Ask for a piece, without waiting; the ticket stands for it."""
         ...
@@ -125,7 +129,7 @@ class _Pass:
         crew = self._feed.crew
         load = Counter(asked.reader for asked in self._asked.values())
         readers = crew.readers()
-        self._meter.usage.ready = len(readers)
+        self._meter.answer([crew.worker(name) for name in readers])
         if readers:  # else one was lost, and the others are to be asked for again
             self._ledger.keep(readers)
         while self._may_ask(len(readers)):
@@ -159,7 +163,7 @@ class _Pass:
             self._lose(asked)
             return None
         num_units = len(asked.task.group.units) if piece.header.is_last else 0
-        self._meter.deliver(asked.reader, piece.header, num_units)
+        self._meter.deliver(asked.reader, crew.worker(asked.reader), piece.header, num_units)
         self._paces.note(asked.reader, piece.header)
         self._piece_bytes += _SIZE_SMOOTHING * (max(1, piece.num_bytes) - self._piece_bytes)
         if self._feed.in_order:

@@ -34,6 +34,9 @@ class ThreadCrew:
     def readers(self) -> Sequence[str]:
         return tuple(self._makers)
 
+    def worker(self, reader: str) -> str:
+        return "here"
+
     def ask(self, reader: str, role: str, task: Task) -> Hashable:
         return self._threads[reader].submit(self._makers[reader].make, role, task)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from pipeline_runtime.feed.base import Waited, WorkerUsage
@@ -21,24 +21,30 @@ WARMING_SECONDS = 20.0
 
 @dataclass(slots=True)
 class UsageMeter:
-    """Adds the pieces of a rank to its `WorkerUsage`."""
+    """Adds the pieces of one pass of a rank to its `WorkerUsage`, which outlives the pass."""
 
     usage: WorkerUsage
     waited: Waited
     clock: Callable[[], float] = time.monotonic
     _waited_before: dict[str, float] = field(init=False, default_factory=dict)
-    _began: dict[str, float] = field(init=False, default_factory=dict)
 
-    def deliver(self, reader: str, header: Header, num_units: int) -> None:
+    def answer(self, workers: Sequence[str]) -> None:
+        """Note the readers that answer now, each by the data worker that it is on."""
+        working = [worker for worker in workers if worker in self.usage.delivered]
+        self.usage.ready = len(workers)
+        self.usage.workers, self.usage.workers_readers = len(set(working)), len(working)
+
+    def deliver(self, reader: str, worker: str, header: Header, num_units: int) -> None:
         """Add a piece that a reader made; `num_units` are whole with it."""
         usage, waited = self.usage, self.waited.production
+        usage.delivered.add(worker)
         read = header.counts[0].seconds if header.counts else 0.0
         compute = sum(count.seconds for count in header.counts[1:]) + header.batching_seconds
         usage.read += read
         usage.compute += compute
         usage.rows += header.num_rows
         now = self.clock()
-        if now - self._began.setdefault(reader, now) < WARMING_SECONDS:
+        if now - usage.began.setdefault(reader, now) < WARMING_SECONDS:
             usage.warming_read += read
             usage.warming_compute += compute
             usage.warming_rows += header.num_rows

@@ -445,7 +445,7 @@ class TrainContext:
             waited=asdict(self.waited),
             longest=dict(self._lockstep.longest),
             loop_seconds=self._loop_seconds(),
-            workers=asdict(stream.usage),
+            workers=stream.usage.figures(),
             counts=stream.counts,
             evaluation_counts=self.evaluation_counts,
             queue_length=stream.queue_length,

@@ -37,7 +37,7 @@ class WorkerCounters:
         rows: delivered, in the unit of `TrainerCounters.rows`: after filters.
         blocked_seconds: made ahead as far as the trainers take it.
         idle_seconds: nothing to do.
-        readers_per_worker: that answer, in the mean over ready workers.
+        readers_per_worker: in the mean over those that have delivered.
     """
 
     rows: float
@@ -53,11 +53,13 @@ class Counters:
     """What one reading told; None: not known, or not all of it.
 
     Attributes:
-        readers: that answer, of all data workers.
+        data_workers: that have delivered rows and answer.
+        readers: of these.
     """
 
     trainer: TrainerCounters | None = None
     workers: WorkerCounters | None = None
+    data_workers: float | None = None
     readers: float | None = None
 
 

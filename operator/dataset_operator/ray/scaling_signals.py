@@ -44,6 +44,7 @@ def parse_scaling(text: str) -> Counters:
     return Counters(
         trainer=_build_trainer(known),
         workers=_build_workers(known),
+        data_workers=known.get(("data_workers", "")),
         readers=known.get(("readers", "")),
     )
 

@@ -22,6 +22,7 @@ lastmile_run_worker_seconds_total{state="warming"} 10.0
 lastmile_run_worker_seconds_total{state="blocked_output"} 2.0
 lastmile_run_worker_seconds_total{state="idle"} 1.0
 lastmile_run_worker_rows_total 4000.0
+lastmile_run_data_workers 3.0
 lastmile_run_readers 6.0
 lastmile_trainer_rows_total{rank="0"} 1.0
 """
@@ -38,6 +39,7 @@ def test_a_page_of_a_driver_is_read() -> None:
     assert trainer.waits == {"collate": 0.25}
     assert (workers.rows, workers.read_seconds, workers.compute_seconds) == (4000.0, 12.0, 8.0)
     assert (workers.blocked_seconds, workers.idle_seconds, found.readers) == (2.0, 1.0, 6.0)
+    assert found.data_workers == 3.0
 
 
 @pytest.mark.parametrize(

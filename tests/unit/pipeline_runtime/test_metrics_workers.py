@@ -34,7 +34,7 @@ def snapshot(usage: WorkerUsage, rank: int = 0, **fields: Any) -> RankSnapshot:
         last_checkpoint=None,
         device="cpu",
         metrics={},
-        workers=asdict(usage),
+        workers=usage.figures(),
     )
     return replace(plain, **fields)
 
@@ -67,7 +67,7 @@ def test_the_ranks_are_told_as_one() -> None:
     collector.update(
         {
             rank: snapshot(
-                replace(usage, ready=5 + rank),
+                replace(usage, workers=2 + rank, workers_readers=5 + rank),
                 rank,
                 attempt_samples=50,
                 step=7,
@@ -96,6 +96,7 @@ def test_the_ranks_are_told_as_one() -> None:
         "idle": 2.0,
     }
     assert found("lastmile_run_worker_rows_total") == 160
+    assert found("lastmile_run_data_workers") == 3
     assert found("lastmile_run_readers") == 6
 
 
