@@ -27,6 +27,7 @@ class Pod:
     Attributes:
         waiting: what it waits for, in words, if it does.
         created: when it was made; None if it is not said.
+        started: when its containers did; None if one has not, or had to start again.
         ready_since: when it became ready; None if it is not.
         ip: its address; empty before it has one.
         ends: when its time to end is over, if it was deleted.
@@ -40,6 +41,7 @@ class Pod:
     ready: bool
     waiting: str = ""
     created: datetime | None = None
+    started: datetime | None = None
     ready_since: datetime | None = None
     ip: str = ""
     ends: datetime | None = None

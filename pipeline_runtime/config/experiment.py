@@ -216,6 +216,8 @@ class WorkerStatus(StatusModel):
     """Pods that are wanted."""
     draining: Annotated[tuple[DrainingStatus, ...], Field(max_length=32)] = ()
     """Pods that are being taken away."""
+    draining_to: Count | None = None
+    """How many stay when these have gone."""
 
 
 class RecommendationStatus(StatusModel):
@@ -225,6 +227,17 @@ class RecommendationStatus(StatusModel):
     """Since when."""
     replicas: Count
     """How many."""
+
+
+class MoveStatus(StatusModel):
+    """A change of the number of workers."""
+
+    time: TimeText
+    """When it was seen."""
+    before: Count
+    """How many were asked for."""
+    after: Count
+    """How many are asked for since."""
 
 
 class KneeStatus(StatusModel):
@@ -247,6 +260,8 @@ class ScalingStatus(StatusModel):
     """The most workers that were seen to help."""
     recommendations: Annotated[tuple[RecommendationStatus, ...], Field(max_length=32)] = ()
     """What was recommended in the longest window."""
+    moves: Annotated[tuple[MoveStatus, ...], Field(max_length=16)] = ()
+    """What changed in the longest period of a policy."""
     knee: KneeStatus | None = None
     """Where more workers stopped helping, if they did."""
 

@@ -117,13 +117,11 @@ def _bound(
 def _bound_of(
     limit: RateLimit, current: int, moves: tuple[Move, ...], now: float, *, is_up: bool
 ) -> int:
+    """From what there was as the period began: moves of both directions are taken back."""
     recent = [m.after - m.before for m in moves if m.at > now - limit.period_seconds]
-    if is_up:
-        start = current - sum(change for change in recent if change > 0)
-        if limit.type == "Workers":
-            return start + limit.value
-        return math.ceil(start * (1.0 + limit.value / 100.0))
-    start = current - sum(change for change in recent if change < 0)
+    start = current - sum(recent)
     if limit.type == "Workers":
-        return start - limit.value
+        return start + limit.value if is_up else start - limit.value
+    if is_up:
+        return math.ceil(start * (1.0 + limit.value / 100.0))
     return math.floor(start * (1.0 - limit.value / 100.0))

@@ -86,11 +86,14 @@ class Memory:
         blocks: of these intervals.
         straddles: whether the first of them may lie on both sides of a change.
         noise: standard deviation of a block's log need.
+        decided_at: when the law was last asked, whatever was known.
+        desired: workers that were asked for then.
         recommendations: (since when, workers), each until the next, of the longest window.
-        moves: within the longest period of a rate limit.
+        moves: that were seen to be carried out, within the longest period of a rate limit.
         verified: the most workers that were seen to help.
         ready_since: since when the number of ready workers is what it is.
         ceiling: workers beyond which none is to be had now, and until when that is believed.
+        limits: reasons that kept the number in the latest decisions, as the operator tells them.
         refusals, refused_at: how often in a row pods were not to be had, and beyond how many.
     """
 
@@ -100,6 +103,8 @@ class Memory:
     blocks: tuple[Block, ...] = ()
     straddles: bool = False
     noise: float = FIRST_NOISE
+    decided_at: float | None = None
+    desired: int | None = None
     recommendations: tuple[tuple[float, int], ...] = ()
     moves: tuple[Move, ...] = ()
     verified: int = 0
@@ -110,10 +115,12 @@ class Memory:
     refusals: int = 0
     refused_at: int = 0
     doubled_at: float | None = None
+    limits: tuple[str, ...] = ()
 
 
 def take_in(memory: Memory, sample: Sample, *, finds_changes: bool = True) -> Memory:
     """Remember a sample: its interval, unless an end of it is not known."""
+    memory = _note_move(memory, sample)
     last = memory.last
     changed = last is None or last.pods.ready != sample.pods.ready
     memory = replace(
@@ -129,6 +136,14 @@ def take_in(memory: Memory, sample: Sample, *, finds_changes: bool = True) -> Me
     kept = _keep_recent((*memory.intervals, interval), sample.at - SMOOTHING_SECONDS)
     memory = replace(memory, intervals=kept, blocks=make_blocks(kept))
     return _drop_before_change(memory) if finds_changes else memory
+
+
+def _note_move(memory: Memory, sample: Sample) -> Memory:
+    """What became of the last decision, or what somebody else asked for."""
+    moves = memory.moves
+    if memory.desired is not None and memory.desired != sample.desired:
+        moves = (*moves, Move(at=sample.at, before=memory.desired, after=sample.desired))
+    return replace(memory, moves=moves, desired=sample.desired, decided_at=sample.at)
 
 
 def _keep_recent(intervals: tuple[Interval, ...], oldest: float) -> tuple[Interval, ...]:

@@ -18,7 +18,7 @@ from dataset_operator.autoscaling.decision import (
     Verdict,
 )
 from dataset_operator.autoscaling.estimates import Estimate, estimate
-from dataset_operator.autoscaling.history import Memory, Move, note_recommendation, take_in
+from dataset_operator.autoscaling.history import Memory, note_recommendation, take_in
 from dataset_operator.autoscaling.knee import judge
 from dataset_operator.autoscaling.recommend import Known, recommend
 from dataset_operator.autoscaling.signals import Sample
@@ -43,9 +43,6 @@ def decide(memory: Memory, sample: Sample, rules: Rules) -> tuple[Decision, Memo
     verdict = recommend(known)
     memory = _remember(memory, known, verdict)
     desired, limited = _constrain(verdict, memory, sample, rules)
-    if desired != sample.desired:
-        moved = Move(at=sample.at, before=sample.desired, after=desired)
-        memory = replace(memory, moves=(*memory.moves, moved))
     decision = Decision(
         desired=desired,
         recommended=verdict,

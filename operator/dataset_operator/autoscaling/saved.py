@@ -10,11 +10,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from dataset_operator.autoscaling.history import Knee, Memory
+from dataset_operator.autoscaling.decision import SCALE_DOWN_WINDOW_SECONDS
+from dataset_operator.autoscaling.history import Knee, Memory, Move
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
-# `status.scaling.recommendations` in the CRD; older ones are left out, the careful way.
+# `status.scaling.recommendations` and `.moves` in the CRD; older ones are left out.
 MAX_RECOMMENDATIONS = 32
+MAX_MOVES = 16
+# An operator that was away for longer does not know what it would have recommended meanwhile.
+MAX_ABSENCE_SECONDS = SCALE_DOWN_WINDOW_SECONDS
 
 Document = dict[str, Any]
 
@@ -22,11 +26,17 @@ Document = dict[str, Any]
 def save(memory: Memory) -> Document:
     """The part of the memory that is kept, whole seconds and three digits."""
     changes = memory.recommendations[-MAX_RECOMMENDATIONS:]
+    is_cut = len(changes) < len(memory.recommendations)
     saved: Document = {
-        "since": _format(memory.since),
+        "since": _format(changes[0][0] if is_cut else memory.since),
         "verifiedReplicas": memory.verified,
         "recommendations": [{"time": _format(at), "replicas": workers} for at, workers in changes],
     }
+    if memory.moves:
+        saved["moves"] = [
+            {"time": _format(move.at), "before": move.before, "after": move.after}
+            for move in memory.moves[-MAX_MOVES:]
+        ]
     if memory.knee is not None:
         saved["knee"] = {
             "replicas": memory.knee.workers,
@@ -36,15 +46,24 @@ def save(memory: Memory) -> Document:
     return saved
 
 
-def restore(saved: Mapping[str, Any], now: float) -> Memory:
-    """The memory of an operator that begins anew; what was recommended last holds until now."""
+def restore(saved: Mapping[str, Any], now: float, seen: float) -> Memory:
+    """The memory of an operator that begins anew; what was recommended last holds until now.
+
+    Args:
+        seen: when the operator before was last known to be there.
+    """
+    is_fresh = now - seen <= MAX_ABSENCE_SECONDS
     listed = [(_parse(r["time"]), int(r["replicas"])) for r in saved.get("recommendations", ())]
-    recommendations = [pair for pair in listed if pair[0] <= now]
+    recommendations = [pair for pair in listed if pair[0] <= now and is_fresh]
     knee = saved.get("knee")
     return Memory(
         since=min(now, _parse(saved["since"])) if recommendations else now,
         verified=int(saved.get("verifiedReplicas", 0)),
         recommendations=tuple(recommendations),
+        moves=tuple(
+            Move(at=_parse(move["time"]), before=int(move["before"]), after=int(move["after"]))
+            for move in saved.get("moves", ())
+        ),
         knee=None
         if knee is None
         else Knee(

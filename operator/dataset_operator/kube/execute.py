@@ -7,7 +7,7 @@ every other write can be repeated.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,10 +35,7 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
         document = await _hold(kube, document, holds=True)
     if dict(observed.status) != decision.status and not decision.delete_self:
         await kube.write_status(document, decision.status)
-    for event in decision.events:
-        if event.is_logged:
-            _LOG.warning("%s", event.message, extra={"reason": event.reason})
-        await kube.create(_build_event(observed, event))
+    await _tell(kube, observed, [event for event in decision.events if not event.is_outcome])
     await _tell_ray(jobs, decision.job)
     await _drain(jobs, decision.drain)
     for child in decision.apply:
@@ -47,12 +44,20 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
         await kube.create(child)
     for kind, name, patch in decision.patches:
         await kube.patch(kind, observed.owner.namespace, name, patch)
+    await _tell(kube, observed, [event for event in decision.events if event.is_outcome])
     for kind, name in decision.delete:
         await kube.delete(kind, observed.owner.namespace, name)
     if not decision.has_finalizer:
         await _release(kube, observed)
     if decision.delete_self:
         await kube.delete_observed(document)
+
+
+async def _tell(kube: Kube, observed: Observed, events: Sequence[Event]) -> None:
+    for event in events:
+        if event.is_logged:
+            _LOG.warning("%s", event.message, extra={"reason": event.reason})
+        await kube.create(_build_event(observed, event))
 
 
 def _build_event(observed: Observed, event: Event) -> Document:

@@ -147,6 +147,7 @@ def _parse_pod(pod: Document) -> Pod:
         ready=ready,
         waiting="" if ready else _waits_for(pod, conditions),
         created=_parse_optional(pod["metadata"].get("creationTimestamp")),
+        started=_find_start(status),
         ready_since=_parse_optional(conditions["Ready"].get("lastTransitionTime"))
         if ready
         else None,
@@ -159,6 +160,16 @@ def _parse_pod(pod: Document) -> Pod:
 
 def _parse_optional(text: str | None) -> datetime | None:
     return parse_time(text) if text else None
+
+
+def _find_start(status: Mapping[str, Any]) -> datetime | None:
+    """When the last of the pod's containers started, each for the first time."""
+    containers = status.get("containerStatuses") or ()
+    running = [(c.get("state") or {}).get("running") or {} for c in containers]
+    starts = [parse_time(state["startedAt"]) for state in running if state.get("startedAt")]
+    if len(starts) < len(containers) or any(c.get("restartCount") for c in containers):
+        return None
+    return max(starts, default=None)
 
 
 def _find_out_of_memory(status: Mapping[str, Any]) -> datetime | None:

@@ -48,12 +48,14 @@ class Event:
 
     Attributes:
         is_logged: whether the operator's log has it too, since who runs the operator has to act.
+        is_outcome: whether it is true only once the pass has done what it wants done.
     """
 
     type: Literal["Normal", "Warning"]
     reason: str
     message: str
     is_logged: bool = False
+    is_outcome: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

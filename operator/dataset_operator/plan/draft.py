@@ -172,13 +172,21 @@ class Draft:
         }
 
     def condition(
-        self, kind: str, status: bool, reason: str, message: str, *, warns: bool = False
+        self,
+        kind: str,
+        status: bool,
+        reason: str,
+        message: str,
+        *,
+        warns: bool = False,
+        tells: bool = True,
     ) -> None:
-        """Set a condition; a transition or another reason is told as an event too.
+        """Set a condition.
 
         Args:
             message: what comes last in it is cut off if it is too long.
             warns: whether somebody has to do something, or something was lost.
+            tells: whether a transition or another reason is told as an event too.
         """
         before, message = find_condition(self.status, kind), fit_message(message)
         words: Literal["True", "False"] = "True" if status else "False"
@@ -188,13 +196,25 @@ class Draft:
             generation=self.observed.generation,
             now=self.now,
         )
-        if before is None or (before["status"], before["reason"]) != (words, reason):
+        is_new = before is None or (before["status"], before["reason"]) != (words, reason)
+        if is_new and tells:
             self.tell(reason, message, warns=warns)
 
-    def tell(self, reason: str, message: str, *, warns: bool = False, logs: bool = False) -> None:
+    def tell(
+        self,
+        reason: str,
+        message: str,
+        *,
+        warns: bool = False,
+        logs: bool = False,
+        is_outcome: bool = False,
+    ) -> None:
         """Tell something as an event, which no condition's status or reason says."""
         kind: Literal["Normal", "Warning"] = "Warning" if warns else "Normal"
-        self.events.append(Event(type=kind, reason=reason, message=message, is_logged=logs))
+        event = Event(
+            type=kind, reason=reason, message=message, is_logged=logs, is_outcome=is_outcome
+        )
+        self.events.append(event)
 
     def clear(self, *kinds: str) -> None:
         """Take conditions away, as of a run that is over."""
@@ -225,7 +245,11 @@ class Draft:
         self.forget("rayClusterName", "gpus", "unreachableTime")
         self.clear(SCALING_ACTIVE, SCALING_LIMITED)
         if workers := self.status.get("dataWorkers"):
-            kept = {name: value for name, value in workers.items() if name != "draining"}
+            kept = {
+                name: value
+                for name, value in workers.items()
+                if name not in ("draining", "drainingTo")
+            }
             self.status["dataWorkers"] = {**kept, "currentReplicas": 0, "readyReplicas": 0}
 
     def decide(self) -> Decision:

@@ -1,16 +1,22 @@
 """The law's number is carried out: pods are added by one patch, and drained before they go."""
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from world import SETTINGS, World, running
 
 from dataset_operator.api import DATA_WORKERS
 from dataset_operator.autoscaling.decision import PERIOD_SECONDS
 from dataset_operator.autoscaling.signals import Counters, TrainerCounters, WorkerCounters
 from dataset_operator.observed import Progress
-from dataset_operator.plan.scaling import DRAIN_SECONDS, MAX_DRAINING
+from dataset_operator.plan.draft import Draft
+from dataset_operator.plan.draining import DRAIN_SECONDS, MAX_DRAINING
+from dataset_operator.plan.scaling import build_sample
 
 AUTOSCALING = SETTINGS.model_copy(update={"autoscale": True})
 BOUNDS = {"dataWorkers": {"minReplicas": 2, "maxReplicas": 40}}
@@ -57,6 +63,7 @@ class Trained:
                 blocked_seconds=self.blocked,
                 idle_seconds=0.0,
             ),
+            data_workers=float(workers),
             readers=2.0 * workers,
         )
         if self.missing:
@@ -116,6 +123,7 @@ def test_spare_workers_are_drained_then_listed_then_forgotten() -> None:
     assert "draining" not in world.status["dataWorkers"]
     assert not group_of(world)["scaleStrategy"]["workersToDelete"]
     assert {asked.submission_id for asked in world.drains} == {drain.submission_id}
+    assert world.taken == []
 
 
 def test_a_drain_that_does_not_end_is_cut_short_at_its_deadline() -> None:
@@ -151,7 +159,18 @@ def test_at_the_most_and_starved_it_warns() -> None:
     run.run(900)
     assert group_of(run.world)["replicas"] == 5
     assert run.world.condition("ScalingLimited") == ("True", "TooManyReplicas")
-    assert "Warning TooManyReplicas" in run.world.events
+    assert [event for event in run.world.events if "Scaled" in event] == [
+        "Normal Scaled",
+        "Warning Scaled",  # at the most, which does not do
+    ]
+
+
+def test_an_event_is_told_only_when_the_number_changes() -> None:
+    run = trained(demand=350.0, replicas=6)
+    before = len(run.world.events)
+    run.run(270)  # fewer are recommended, which is held back
+    assert run.world.condition("ScalingLimited") == ("True", "ScaleDownStabilized")
+    assert run.world.events[before:] == []
 
 
 def test_an_operator_that_begins_anew_goes_on_with_a_drain() -> None:
@@ -173,7 +192,7 @@ def test_no_more_are_drained_at_a_time_than_a_status_holds() -> None:
     assert len(run.world.status["dataWorkers"]["draining"]) == MAX_DRAINING
 
 
-@pytest.mark.parametrize("missing", ["trainer", "workers", "readers"])
+@pytest.mark.parametrize("missing", ["trainer", "workers", "data_workers", "readers"])
 def test_counters_that_are_not_whole_scale_nothing(missing: str) -> None:
     run = trained(demand=350.0)
     run.missing = missing
@@ -193,3 +212,115 @@ def test_a_drain_that_was_begun_is_ended_whatever_is_wanted_meanwhile() -> None:
     assert group_of(world)["replicas"] == 6 - len(victims)
     assert "draining" not in world.status["dataWorkers"]
     assert not group_of(world)["scaleStrategy"]["workersToDelete"]
+
+
+def test_a_victim_that_goes_by_itself_is_not_replaced_for_good() -> None:
+    run = trained(demand=350.0, replicas=6, dataWorkers={"minReplicas": 5, "maxReplicas": 40})
+    run.run(375)
+    world = run.world
+    victims = {victim["name"] for victim in world.status["dataWorkers"]["draining"]}
+    for name in victims:
+        del world.workers[name]  # KubeRay makes others in their place
+    stayed = set(world.workers)
+    run.run(60)
+    left = 6 - len(victims)
+    assert (group_of(world)["replicas"], set(world.workers)) == (left, stayed)
+    assert world.taken == []
+    assert "draining" not in world.status["dataWorkers"]
+    assert not group_of(world)["scaleStrategy"]["workersToDelete"]
+
+
+def test_more_are_asked_for_while_others_are_on_their_way_out() -> None:
+    run = trained(demand=350.0, replicas=6)
+    while "draining" not in run.world.status["dataWorkers"]:
+        run.step()
+    world = run.world
+    victims = {victim["name"] for victim in world.status["dataWorkers"]["draining"]}
+    run.demand = 1500.0
+    run.run(60)
+    wanted = world.status["dataWorkers"]["drainingTo"]
+    assert wanted > 6
+    assert len(set(world.workers) - victims) == wanted  # at once
+    world.drained |= {f"ip-of-{name}" for name in victims}
+    run.run(60)
+    assert group_of(world)["replicas"] >= wanted
+    assert not victims & set(world.workers)
+    assert world.taken == []
+    assert "draining" not in world.status["dataWorkers"]
+
+
+@given(
+    events=st.lists(st.sampled_from(["step", "drained", "gone", "more", "less", "new operator"]))
+)
+@settings(deadline=None)
+def test_whatever_happens_a_drain_comes_to_its_end(events: list[str]) -> None:
+    run = trained(demand=350.0, replicas=8)
+    run.run(375)
+    world = run.world
+    for event in events:
+        victims = [victim["name"] for victim in world.status["dataWorkers"].get("draining", ())]
+        match event:
+            case "drained":
+                world.drained |= {f"ip-of-{name}" for name in victims}
+            case "gone":
+                world.workers.pop(next(iter(victims), ""), None)
+            case "more":
+                run.demand = 1500.0
+            case "less":
+                run.demand = 100.0
+            case "new operator":
+                world.memory = None
+        run.step()
+        assert world.taken == []
+        assert 2 <= len(world.workers) <= 40
+    world.settings = SETTINGS
+    run.run(2 * DRAIN_SECONDS)
+    assert "draining" not in world.status["dataWorkers"]
+    assert not (group_of(world).get("scaleStrategy") or {}).get("workersToDelete")
+    assert len(world.workers) == group_of(world)["replicas"]
+    assert world.taken == []
+
+
+def test_in_an_outage_the_law_is_asked_once_a_period_all_the_same() -> None:
+    run = trained(demand=350.0, replicas=4)
+    run.run(300)
+    world = run.world
+    world.progress = None
+    asked = [world.step(1.0).memory is not None for _ in range(60)]
+    assert sum(asked) == 60 // PERIOD_SECONDS
+
+
+def test_what_keeps_the_number_is_told_anew_once_it_has_lasted() -> None:
+    run = trained(demand=350.0, replicas=6)
+    run.run(300)
+    told = []
+    for index in range(40):
+        run.demand = 350.0 if index % 3 else 550.0  # now this, now that
+        run.step()
+        told.append(run.world.condition("ScalingLimited"))
+    assert sum(a != b for a, b in pairwise(told)) <= 2
+
+
+def test_a_pod_that_was_ready_before_says_nothing_of_a_start() -> None:
+    made = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def sample(ready_after: float) -> float | None:
+        run = trained(demand=350.0, replicas=2)
+        run.run(15)
+        observed = run.world.observe()
+        pods = tuple(
+            replace(
+                pod,
+                created=made,
+                started=made + timedelta(seconds=20),
+                ready_since=made + timedelta(seconds=ready_after),
+            )
+            for pod in observed.pods
+        )
+        draft = Draft(
+            observed=replace(observed, pods=pods), settings=AUTOSCALING, now=run.world.now, token=""
+        )
+        return build_sample(draft).pods.start_seconds
+
+    assert sample(ready_after=35.0) == 35.0
+    assert sample(ready_after=3600.0) is None

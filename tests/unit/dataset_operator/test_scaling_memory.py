@@ -39,7 +39,7 @@ def test_what_is_saved_is_restored(
         )
     saved = save(memory)
     ScalingStatus.model_validate_json(json.dumps(saved), by_alias=True, by_name=False)
-    restored = restore(saved, at)
+    restored = restore(saved, at, at)
     assert restored.verified == memory.verified
     assert restored.knee == memory.knee
     assert restored.recommendations == memory.recommendations[-MAX_RECOMMENDATIONS:]
@@ -49,7 +49,7 @@ def test_a_new_operator_goes_on_where_the_one_before_stood() -> None:
     kept, lost = (Story(demand=1000, rate=100, workers=40) for _ in range(2))
     for story in (kept, lost):
         story.run(4 * MINUTE)
-    kept.memory = restore(save(kept.memory), kept.now)
+    kept.memory = restore(save(kept.memory), kept.now, kept.now)
     lost.memory = Memory(since=lost.now)
     assert kept.run(3 * MINUTE)[-1].desired == 30
     assert lost.run(3 * MINUTE)[-1].desired == 40  # nobody knows what was recommended
@@ -61,3 +61,28 @@ def test_a_run_that_has_what_it_needs_saves_the_same() -> None:
     saved = save(story.memory)
     story.run(60 * MINUTE)
     assert save(story.memory) == saved
+
+
+def test_a_history_of_which_hours_are_missing_is_none() -> None:
+    story = Story(demand=1000, rate=100, workers=40)
+    story.run(4 * MINUTE)
+    saved = save(story.memory)
+    later = story.now + 60 * MINUTE
+    assert restore(saved, later, later).since == story.memory.since
+    assert restore(saved, later, story.now).since == later
+    assert restore(saved, later, story.now).recommendations == ()
+
+
+def test_of_a_history_that_is_cut_the_beginning_is_not_known() -> None:
+    memory = Memory(since=0.0)
+    for index in range(MAX_RECOMMENDATIONS + 8):
+        memory = note_recommendation(memory, 10.0 * index, 1 + index % 2, window=3600.0)
+    assert restore(save(memory), 400.0, 400.0).since == 80.0
+
+
+def test_moves_survive() -> None:
+    story = Story(demand=1000, rate=100, workers=8)
+    story.run(3 * MINUTE)
+    assert story.memory.moves
+    restored = restore(save(story.memory), story.now, story.now)
+    assert [(m.before, m.after) for m in restored.moves] == [(8, 11)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from dataset_operator.api import HEAD
+from dataset_operator.api import DATA_WORKERS, HEAD
 from dataset_operator.autoscaling.history import Memory
 from dataset_operator.builders.merge import merge
 from dataset_operator.kube.observe import find_accepted
@@ -57,6 +57,9 @@ class World:
     memory: Memory | None = None  # of the law of scaling
     drains: list[Drain] = field(default_factory=list)  # that Ray was asked for
     drained: set[str] = field(default_factory=set)  # addresses
+    workers: dict[str, datetime] = field(default_factory=dict)  # data workers: when each was made
+    taken: list[str] = field(default_factory=list)  # data workers that KubeRay chose by itself
+    num_made: int = 0
     jobs: dict[str, Job] = field(default_factory=dict)
     finalizer: bool = False
     gone: bool = False
@@ -86,8 +89,25 @@ class World:
     def _pods(self) -> list[Pod]:
         if self.ray_cluster is None:
             return [*self.lingering]
+        self._match_workers()
         groups = self.ray_cluster["spec"].get("workerGroupSpecs", ())
-        numbers: dict[Any, int] = {group["groupName"]: group.get("replicas", 0) for group in groups}
+        numbers: dict[Any, int] = {
+            group["groupName"]: group.get("replicas", 0)
+            for group in groups
+            if group["groupName"] != DATA_WORKERS
+        }
+        workers: list[Pod] = [
+            Pod(
+                name=name,
+                uid=name,
+                role=DATA_WORKERS,
+                ready=DATA_WORKERS not in self.unready,
+                waiting=self.waiting if DATA_WORKERS in self.unready else "",
+                created=made,
+                ip=f"ip-of-{name}",
+            )
+            for name, made in self.workers.items()
+        ]
         pods = [
             Pod(
                 name=f"{role}-{index}",
@@ -100,7 +120,22 @@ class World:
             for role, number in ({HEAD: 1} | numbers).items()
             for index in range(number)
         ]
-        return [*pods, *self.lingering]
+        return [*pods, *workers, *self.lingering]
+
+    def _match_workers(self) -> None:
+        """As KubeRay does: those on the list go, then as many as are too many; missing are made."""
+        assert self.ray_cluster is not None
+        groups = self.ray_cluster["spec"].get("workerGroupSpecs", ())
+        group = next((g for g in groups if g["groupName"] == DATA_WORKERS), {})
+        for name in (group.get("scaleStrategy") or {}).get("workersToDelete") or ():
+            self.workers.pop(name, None)
+        wanted = group.get("replicas") or 0
+        while len(self.workers) > wanted:
+            self.taken.append(next(iter(self.workers)))
+            del self.workers[self.taken[-1]]
+        while len(self.workers) < wanted:
+            self.workers[f"{DATA_WORKERS}-{self.num_made}"] = self.now
+            self.num_made += 1
 
     @property
     def configs(self) -> dict[int, Any]:
@@ -178,8 +213,7 @@ class World:
         elif isinstance(decision.job, Stop) and self.is_up:
             self.stopping.add(decision.job.submission_id)
         if decision.delete:
-            self.ray_cluster, self.jobs = None, {}
-            self.head_uid += "+"
+            self.lose_cluster()
         self.gone = decision.delete_self
         if "deletionTimestamp" in self.document["metadata"]:
             self.gone = not self.finalizer
@@ -214,6 +248,7 @@ class World:
 
     def lose_cluster(self) -> None:
         self.ray_cluster, self.jobs = None, {}
+        self.workers.clear()
         self.head_uid += "+"
 
 
