@@ -246,9 +246,11 @@ class KneeStatus(StatusModel):
     replicas: Count
     """The least that brings nearly all."""
     until: TimeText
-    """When more are tried again."""
+    """When a few more are tried."""
     rows_per_second: DecimalString
     """What they brought."""
+    times: Count = 1
+    """How often it was found, one time after another."""
 
 
 class ScalingStatus(StatusModel):

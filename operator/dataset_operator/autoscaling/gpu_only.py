@@ -1,9 +1,10 @@
 """The law for a trainer that publishes nothing of ours: GPU utilisation alone, by trying.
 
-Below target a few workers are added, and kept if utilisation rose by more than noise; above it a
-few are taken away, and brought back if it fell. What did not help is not tried again for half an
-hour. Weaker than the law: a probe costs start-up and a window, and says nothing of how many are
-missing. The chain after the recommendation is the same.
+Below target a few workers are added, and kept if utilisation rose by more than noise, the next time
+twice as many; above it a few are taken away, and brought back if it fell. What did not help is not
+tried again for half an hour, then for an hour, and so on. Weaker than the law: a probe costs
+start-up and a window, and says nothing of how many are missing. The chain after the recommendation
+is the same.
 """
 
 from __future__ import annotations
@@ -21,13 +22,18 @@ from dataset_operator.autoscaling.decision import (
     Verdict,
 )
 from dataset_operator.autoscaling.history import Memory, Move, note_recommendation
-from dataset_operator.autoscaling.recommend import FIRST_START_SECONDS, WINDOW_SECONDS
-from dataset_operator.autoscaling.signals import Sample
+from dataset_operator.autoscaling.recommend import WINDOW_SECONDS
+from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Sample
 from dataset_operator.autoscaling.statistics import mean_of, squares_of
 
 # A probe is this share of the workers, one at least (design, «The law»).
 PROBE_SHARE = 0.1
+# After upward probes that helped, one after another, up to as many again as there are.
+_GROWTH = 2.0
+_MAX_SHARE = 1.0
 REPEAT_SECONDS = 1800.0
+# A probe that failed again is repeated after twice as long, up to this.
+_MAX_REPEAT_SECONDS = 14400.0
 # Standard errors by which two windows of utilisation differ beyond noise.
 _ERRORS = 2.0
 _LEAST_CHANGE = 0.01
@@ -44,19 +50,30 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A probe that did not help, from so many workers; tried again only after `until`."""
+
+    workers: int
+    times: int
+    until: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMemory:
     """What this law remembers beside that of the chain.
 
     Attributes:
         seen: (at, utilisation) of the last minutes.
-        failed: (workers, at) at which a probe from so many workers upwards, or downwards, failed.
+        share: of the workers, that the next upward probe adds.
+        failed_up, failed_down: the last probe of each direction that did not help.
     """
 
     chain: Memory
     seen: tuple[tuple[float, float], ...] = ()
     probe: Probe | None = None
-    failed_up: tuple[int, float] | None = None
-    failed_down: tuple[int, float] | None = None
+    share: float = PROBE_SHARE
+    failed_up: Failure | None = None
+    failed_down: Failure | None = None
 
 
 def decide_by_gpu(memory: GpuMemory, sample: Sample, rules: Rules) -> tuple[Decision, GpuMemory]:
@@ -107,13 +124,14 @@ def _recommend(memory: GpuMemory, sample: Sample, rules: Rules) -> tuple[Verdict
     if len(values) < 3:
         return _hold(current, "too few readings of GPU utilisation yet"), memory
     mean = mean_of(values)
-    step = max(1, math.ceil(PROBE_SHARE * current))
     if mean < rules.target_utilization - _error(values):
         if _is_barred(memory.failed_up, current, now):
             return _hold(current, "more workers did not raise GPU utilisation lately"), memory
+        step = max(1, math.ceil(memory.share * current))
         return _begin(memory, sample, mean, min(current + step, rules.max_workers))
     if _is_barred(memory.failed_down, current, now):
         return _hold(current, "fewer workers lowered GPU utilisation lately"), memory
+    step = max(1, math.ceil(PROBE_SHARE * current))
     return _begin(memory, sample, mean, max(current - step, rules.min_workers))
 
 
@@ -149,16 +167,26 @@ def _judge_probe(memory: GpuMemory, probe: Probe, sample: Sample) -> tuple[Verdi
     if probe.after > probe.before and (change <= noise or not is_there):
         message = f"{probe.after} workers did not raise GPU utilisation ({change:+.1%})"
         verdict = Verdict(workers=probe.before, reason=DESIRED_WITHIN_RANGE, message=message)
-        return verdict, replace(memory, failed_up=(probe.before, now))
+        failed = _fail(memory.failed_up, probe.before, now)
+        return verdict, replace(memory, failed_up=failed, share=PROBE_SHARE)
     if probe.after < probe.before and change < -noise:
         message = f"{probe.after} workers lowered GPU utilisation ({change:+.1%})"
         verdict = Verdict(workers=probe.before, reason=DESIRED_WITHIN_RANGE, message=message)
-        return verdict, replace(memory, failed_down=(probe.before, now))
-    return _hold(probe.after, f"{probe.after} workers are kept ({change:+.1%} utilisation)"), memory
+        failed = _fail(memory.failed_down, probe.before, now)
+        return verdict, replace(memory, failed_down=failed, share=PROBE_SHARE)
+    grown = min(_MAX_SHARE, _GROWTH * memory.share) if probe.after > probe.before else PROBE_SHARE
+    message = f"{probe.after} workers are kept ({change:+.1%} utilisation)"
+    return _hold(probe.after, message), replace(memory, share=grown)
 
 
-def _is_barred(failed: tuple[int, float] | None, workers: int, now: float) -> bool:
-    return failed is not None and failed[0] == workers and now - failed[1] < REPEAT_SECONDS
+def _fail(before: Failure | None, workers: int, now: float) -> Failure:
+    times = before.times + 1 if before is not None and before.workers == workers else 1
+    pause = min(_MAX_REPEAT_SECONDS, REPEAT_SECONDS * 2.0 ** (min(times, 8) - 1))
+    return Failure(workers=workers, times=times, until=now + pause)
+
+
+def _is_barred(failed: Failure | None, workers: int, now: float) -> bool:
+    return failed is not None and failed.workers == workers and now < failed.until
 
 
 def _error(values: list[float]) -> float:

@@ -68,11 +68,26 @@ class Plateau:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knee:
-    """More workers than these bring no more rows than so many a second."""
+    """More workers than these bring no more rows than so many a second.
+
+    Attributes:
+        until: when a few more are tried.
+        times: how often it was found, one time after another.
+        probed_at: since when a few more are tried; None: they are not.
+        undone_at: when that was last given up.
+    """
 
     workers: int
     until: float
     rows_per_second: float
+    times: int = 1
+    probed_at: float | None = None
+    undone_at: float | None = None
+
+    @property
+    def probe(self) -> int:
+        """Workers while more are tried: a tenth more, rounded up, lest nothing can be told."""
+        return self.workers + math.ceil(0.1 * self.workers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

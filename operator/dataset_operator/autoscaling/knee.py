@@ -3,7 +3,8 @@
     e = (Δr ÷ r) ÷ (Δn ÷ n)       between two clean windows, the trainers starved in both
 
 Linear is 1. Below `MIN_ELASTICITY` the number goes back to the least that brings 95 % of the rows,
-and stays there for a while, or until so many could bring more, since rows became cheaper.
+and stays there, or until so many could bring more, since rows became cheaper. After half an hour a
+few more are tried, and given up at once if they bring nothing; then after an hour, and so on.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from dataclasses import replace
 from dataset_operator.autoscaling.bottleneck import is_starved
 from dataset_operator.autoscaling.estimates import Estimate
 from dataset_operator.autoscaling.history import Knee, Memory, Plateau
-from dataset_operator.autoscaling.signals import Sample
+from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Sample
 
 MIN_ELASTICITY = 0.3
 # A window in which the number of workers did not change, long enough to tell a rate (W, 30 s).
 CLEAN_SECONDS = 30.0
 REMEMBER_SECONDS = 1800.0
+MAX_REMEMBER_SECONDS = 14400.0
 # Of a clean window: two minutes at a period of 15 s.
 _MAX_PERIODS = 8
 _PLATEAU_SHARE = 0.95
@@ -41,21 +43,48 @@ def judge(
         return replace(memory, verified=max(memory.verified, ready), plateaus=())
     now = Plateau(workers=ready, rows_per_second=rows_per_second, demand=estimate.demand)
     others = tuple(p for p in memory.plateaus if p.workers != ready)
-    fewer = [plateau for plateau in others if plateau.workers < ready]
     memory = replace(memory, plateaus=(*others, now))
+    if memory.knee is not None and memory.knee.probed_at is not None:
+        return _judge_probe(memory, memory.knee, now, sample.at)
+    fewer = [plateau for plateau in others if plateau.workers < ready]
     if not fewer:
         return replace(memory, verified=max(memory.verified, ready))
     before = max(fewer, key=lambda plateau: plateau.workers)
-    more_workers = ready / before.workers - 1.0
-    more_rows = now.rows_per_second / before.rows_per_second - 1.0
-    if more_workers < 2.0 * memory.noise:
+    if ready / before.workers - 1.0 < 2.0 * memory.noise:
         return memory  # lost in the noise
-    if more_rows / more_workers >= MIN_ELASTICITY or not finds_knees:
+    if _find_elasticity(before, now) >= MIN_ELASTICITY or not finds_knees:
         return replace(memory, verified=max(memory.verified, ready))
-    until = sample.at + REMEMBER_SECONDS
+    if memory.knee is not None:
+        return memory
     most = max(plateau.rows_per_second for plateau in memory.plateaus)
-    knee = Knee(workers=_find_enough(memory.plateaus), until=until, rows_per_second=most)
-    return replace(memory, knee=knee)
+    enough, until = _find_enough(memory.plateaus), sample.at + REMEMBER_SECONDS
+    return replace(memory, knee=Knee(workers=enough, until=until, rows_per_second=most))
+
+
+def _judge_probe(memory: Memory, knee: Knee, now: Plateau, at: float) -> Memory:
+    """Whether more than was ever there came; the knee itself is a little below that."""
+    if now.workers <= knee.workers or now.workers / knee.workers - 1.0 < 2.0 * memory.noise:
+        return memory
+    most = replace(now, workers=knee.workers, rows_per_second=knee.rows_per_second)
+    if _find_elasticity(most, now) < MIN_ELASTICITY:
+        return _give_up(memory, at)
+    return replace(memory, knee=None, plateaus=(now,), verified=max(memory.verified, now.workers))
+
+
+def _find_elasticity(before: Plateau, now: Plateau) -> float:
+    more_rows = now.rows_per_second / before.rows_per_second - 1.0
+    return more_rows / (now.workers / before.workers - 1.0)
+
+
+def _give_up(memory: Memory, now: float) -> Memory:
+    """The probe beyond the knee did not help: the next comes after twice as long."""
+    knee = memory.knee
+    if knee is None or knee.probed_at is None:
+        return memory
+    pause = min(MAX_REMEMBER_SECONDS, REMEMBER_SECONDS * 2.0 ** min(knee.times, 8))
+    times = knee.times + 1
+    again = replace(knee, until=now + pause, times=times, probed_at=None, undone_at=now)
+    return replace(memory, knee=again)
 
 
 def _measure_clean(memory: Memory, ready: int) -> float:
@@ -73,11 +102,20 @@ def _find_enough(plateaus: tuple[Plateau, ...]) -> int:
 
 
 def _forget(memory: Memory, sample: Sample, estimate: Estimate) -> Memory:
-    """What was seen under another demand, or with slower workers."""
+    """What was seen under another demand, or with slower workers; a probe whose time has come."""
     knee = memory.knee
     if knee is not None:
         could = estimate.worker_rate * sample.pods.ready
-        if sample.at >= knee.until or could > math.exp(_CHANGE) * knee.rows_per_second:
+        if could > math.exp(_CHANGE) * knee.rows_per_second:
             memory = replace(memory, knee=None, plateaus=())
+        elif knee.probed_at is None and sample.at >= knee.until:
+            memory = replace(memory, knee=replace(knee, probed_at=sample.at))
+        elif knee.probed_at is not None and sample.at >= knee.probed_at + _probe_seconds(sample):
+            memory = _give_up(memory, sample.at)
     kept = [p for p in memory.plateaus if abs(math.log(estimate.demand / p.demand)) < _CHANGE]
     return replace(memory, plateaus=tuple(kept)) if len(kept) < len(memory.plateaus) else memory
+
+
+def _probe_seconds(sample: Sample) -> float:
+    """L + 2 W, by which a probe has told what it can, and one period."""
+    return (sample.pods.start_seconds or FIRST_START_SECONDS) + 3.0 * CLEAN_SECONDS

@@ -69,6 +69,8 @@ def _constrain(
         return last.workers, last if last.reason else None
     if verdict.reason == UNSCHEDULABLE:
         return verdict.workers, verdict  # nobody loses a worker by it
+    if memory.knee is not None and memory.knee.undone_at == now:
+        return clamp(verdict.workers, rules).workers, None  # what was only tried goes at once
     wanted, ceiled = clamp(verdict.workers, rules).workers, None
     if memory.ceiling is not None and wanted > memory.ceiling[0]:
         wanted = max(memory.ceiling[0], min(current, wanted))

@@ -17,7 +17,7 @@ from dataset_operator.autoscaling.decision import (
 )
 from dataset_operator.autoscaling.estimates import Estimate
 from dataset_operator.autoscaling.history import Memory
-from dataset_operator.autoscaling.signals import Sample
+from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Sample
 
 # A move beyond this many times the most workers that were seen to help is capped there;
 # where reading is most of their work, which storage may bound, beyond a quarter more.
@@ -30,8 +30,6 @@ COLD_WAIT_SHARE = 0.5
 _COLD_INTERVALS = 8
 # W: how long a window takes to tell of new workers.
 WINDOW_SECONDS = 30.0
-# Of a pod's start until one was seen.
-FIRST_START_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +107,9 @@ def stay_at_knee(known: Known) -> Verdict | None:
         return None
     if _needed(estimate.need, known.rules) < knee.workers:
         return None
+    if knee.probed_at is not None:
+        message = f"whether {knee.probe} workers bring more rows than {knee.workers} is tried"
+        return Verdict(workers=knee.probe, reason=KNEE_REACHED, message=message)
     message = (
         f"more than {knee.workers} workers brought no more rows ({estimate.rows_per_second:,.0f} a "
         "second): their source is at its limit; look at storage bandwidth"
@@ -156,7 +157,7 @@ def hold(known: Known) -> Verdict:
     return Verdict(workers=known.sample.desired, reason=DESIRED_WITHIN_RANGE, message=message)
 
 
-_RULES = (withdraw_stuck, hold_unknown, start_cold, stay_at_knee, add_needed, remove_spare, hold)
+_RULES = (hold_unknown, withdraw_stuck, start_cold, stay_at_knee, add_needed, remove_spare, hold)
 
 
 def _needed(need: float, rules: Rules) -> int:

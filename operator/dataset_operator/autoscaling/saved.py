@@ -42,6 +42,7 @@ def save(memory: Memory) -> Document:
             "replicas": memory.knee.workers,
             "until": _format(memory.knee.until),
             "rowsPerSecond": f"{memory.knee.rows_per_second:.0f}",
+            "times": memory.knee.times,
         }
     return saved
 
@@ -70,6 +71,7 @@ def restore(saved: Mapping[str, Any], now: float, seen: float) -> Memory:
             workers=int(knee["replicas"]),
             until=_parse(knee["until"]),
             rows_per_second=float(knee["rowsPerSecond"]),
+            times=int(knee.get("times", 1)),
         ),
     )
 

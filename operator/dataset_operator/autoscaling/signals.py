@@ -78,6 +78,8 @@ class Pods:
     start_seconds: float | None = None
 
 
+# Of a pod's start until one was seen.
+FIRST_START_SECONDS = 60.0
 # Three usual starts, five minutes at least (design, «Signals»).
 _STUCK_STARTS = 3.0
 _MIN_STUCK_SECONDS = 300.0

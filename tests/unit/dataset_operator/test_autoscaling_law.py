@@ -9,7 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataset_operator.autoscaling import Memory, Rules, decide
+from dataset_operator.autoscaling.chain import limit_rate
 from dataset_operator.autoscaling.decision import Direction, RateLimit
+from dataset_operator.autoscaling.gpu_only import GpuMemory, decide_by_gpu
+from dataset_operator.autoscaling.history import Move
+from dataset_operator.autoscaling.signals import Pods, Sample
 
 MINUTE = 60.0
 LIMITS = Rules(min_workers=1, max_workers=50)
@@ -95,6 +99,55 @@ def test_workers_that_bring_no_more_rows_go_again_and_do_not_come_back() -> None
     peak = desired.index(16)
     assert desired[peak:] == sorted(desired[peak:], reverse=True)
     assert set(desired[-20:]) == {10}  # 8 made 800 a second, 16 made 1,000
+    later = [decision.desired for decision in story.run(240 * MINUTE)]
+    assert set(later) == {10, 11}  # tried now and then
+    assert 2 <= sum(a < b for a, b in pairwise(later)) <= 4
+    assert sum(workers == 11 for workers in later) < 30
+
+
+def test_storage_that_became_faster_is_noticed() -> None:
+    story = Story(demand=4000, rate=100, workers=8, storage=1000)
+    assert story.run(30 * MINUTE)[-1].desired == 10
+    story.storage = 2000
+    assert story.run(60 * MINUTE)[-1].desired in (19, 20)  # 95 % of what there is will do
+
+
+def test_workers_that_became_faster_are_noticed_at_once() -> None:
+    story = Story(demand=4000, rate=100, workers=8, storage=1000)
+    story.run(30 * MINUTE)
+    story.storage, story.rate = 4000, 200  # each of them gets more from it
+    assert story.run(10 * MINUTE)[-1].desired >= 20
+
+
+def test_by_gpu_alone_what_helps_is_tried_on_a_larger_scale() -> None:
+    memory, desired, asked = GpuMemory(chain=Memory(since=0.0)), 2, []
+    for period in range(400):
+        sample = Sample(
+            at=15.0 * period,
+            attempt=1,
+            desired=desired,
+            pods=Pods(ready=desired, start_seconds=10.0),
+            gpu_utilization=min(0.97, 0.97 * desired / 32),
+        )
+        decision, memory = decide_by_gpu(memory, sample, LIMITS)
+        if decision.desired != desired:
+            asked.append(desired := decision.desired)
+    assert asked[:6] == [3, 4, 6, 11, 22, 44]
+    assert 31 <= desired <= 36
+    assert len(asked) < 40  # what failed is tried ever more seldom
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+def test_limits_of_rate_take_moves_of_both_directions_back(is_up: bool) -> None:
+    """As in the HPA: from what there was as the period began."""
+    limit = Direction(
+        stabilization_seconds=0.0, limits=(RateLimit(type="Workers", value=2, period_seconds=60),)
+    )
+    rules = replace(LIMITS, up=limit, down=limit)
+    moves = (Move(at=100.0, before=10, after=12), Move(at=110.0, before=12, after=11))
+    memory = Memory(since=0.0, moves=moves)
+    wanted, most = (20, 12) if is_up else (1, 8)
+    assert limit_rate(wanted, 11, memory, rules, now=120.0).workers == most
 
 
 def test_what_is_not_known_changes_nothing() -> None:
