@@ -249,10 +249,14 @@ def test_more_are_asked_for_while_others_are_on_their_way_out() -> None:
     assert "draining" not in world.status["dataWorkers"]
 
 
-@given(
-    events=st.lists(st.sampled_from(["step", "drained", "gone", "more", "less", "new operator"]))
+EVENTS = (
+    *("step", "drained", "gone", "more", "less", "new operator"),
+    *("killed before it drains", "killed before it patches"),
 )
-@settings(deadline=None)
+
+
+@given(events=st.lists(st.sampled_from(EVENTS)))
+@settings(max_examples=50, deadline=None)
 def test_whatever_happens_a_drain_comes_to_its_end(events: list[str]) -> None:
     run = trained(demand=350.0, replicas=8)
     run.run(375)
@@ -270,6 +274,9 @@ def test_whatever_happens_a_drain_comes_to_its_end(events: list[str]) -> None:
                 run.demand = 100.0
             case "new operator":
                 world.memory = None
+            case "killed before it drains" | "killed before it patches":
+                world.now += timedelta(seconds=PERIOD_SECONDS)
+                world.crash(after_drain=event == "killed before it patches")
         run.step()
         assert world.taken == []
         assert 2 <= len(world.workers) <= 40

@@ -185,6 +185,14 @@ class World:
             decision = plan(observed, self.settings, self.now, "fresh-token")
         return decision
 
+    def crash(self, *, after_drain: bool) -> None:
+        """One pass of an operator that is killed once it has written the status, or drained."""
+        decision = self.decide()
+        self.document["status"] = decision.status
+        if after_drain and decision.drain is not None:
+            self.drains.append(decision.drain)
+        self.memory = None
+
     def settle(self, passes: int = 12) -> None:
         """Pass after pass until one changes nothing."""
         for _ in range(passes):
