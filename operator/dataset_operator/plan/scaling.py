@@ -158,7 +158,7 @@ def build_sample(draft: Draft) -> Sample:
         pods=Pods(ready=ready, stuck=_count_stuck(draft, pods), start_seconds=_start_seconds(pods)),
         trainer=counters.trainer,
         workers=_with_readers(counters),
-        gpu_utilization=progress.gpu_utilization_ratio,
+        gpu_utilization=progress.utilization,
     )
 
 

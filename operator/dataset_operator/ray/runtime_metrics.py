@@ -31,6 +31,7 @@ _RATIOS = {
     "lastmile_progress_ratio": "ratio",
     "lastmile_production_wait_ratio": "production_wait_ratio",
     "lastmile_gpu_utilization_ratio": "gpu_utilization_ratio",
+    "lastmile_trainer_busy_ratio": "busy_ratio",
 }
 _AMOUNTS = {
     "lastmile_estimated_remaining_seconds": "remaining_seconds",
