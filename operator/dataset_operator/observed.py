@@ -105,10 +105,12 @@ class Scaling:
     Attributes:
         memory: of the law; None: this process has not decided for this run yet.
         drained: addresses of data workers whose node Ray holds for gone; None: it was not asked.
+        unknown: what of the metrics is not known and why, in words; "" if all is.
     """
 
     memory: Memory | None = None
     drained: frozenset[str] | None = None
+    unknown: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

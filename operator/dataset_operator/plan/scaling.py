@@ -259,7 +259,8 @@ def _say_unknown(draft: Draft, answer: Answer) -> None:
     last = draft.memory.last
     since = last.at if last is not None else draft.memory.since
     if draft.now.timestamp() - since > UNKNOWN_SECONDS:
-        message = answer.active.message
+        said, why = answer.active.message, draft.observed.scaling.unknown
+        message = f"{said} ({why})" if why else said
         draft.condition(SCALING_ACTIVE, False, METRICS_UNKNOWN, message, tells=False)
 
 

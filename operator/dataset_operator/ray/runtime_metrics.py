@@ -46,16 +46,17 @@ _MAX_LINE_CHARS = 512
 
 
 async def read_progress(endpoint: Endpoint) -> Progress | None:
-    """Ask the driver; None if it does not answer, as before and after it trains."""
+    """Ask the driver; None if its page says nothing of a training.
+
+    Raises:
+        RayUnreachable: it does not answer, as before and after it trains.
+    """
     request = Request(
         method="GET", port=RUNTIME_METRICS_PORT, path="/metrics", seconds=SCRAPE_SECONDS
     )
-    try:
-        answer = await endpoint.send(request)
-    except RayUnreachable:
-        return None
+    answer = await endpoint.send(request)
     if answer.status != 200:
-        return None
+        raise RayUnreachable(f"{request}: HTTP {answer.status}: {answer.text}")
     return parse_progress(answer.content.decode(errors="replace"))
 
 
