@@ -23,7 +23,7 @@ from dataset_operator.ray.endpoints import build_connect, build_reach_pod
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.serve import serving
 from dataset_operator.settings import OperatorSettings
-from dataset_operator.sources.runtime import RuntimeSource
+from dataset_operator.sources.choice import build_source
 from dataset_operator.telemetry.freshness import LIST_SECONDS, compare_forever
 from dataset_operator.telemetry.metrics import OperatorMetrics
 from dataset_operator.telemetry.probes import answering
@@ -78,7 +78,7 @@ async def run_operator(options: ProcessOptions) -> None:
         reconciler = Reconciler(
             kube=kube,
             connect=connect,
-            source=RuntimeSource(reach_pod=reach_pod),
+            source=build_source(options.settings.metrics, session, reach_pod),
             settings=options.settings,
         )
         async with (

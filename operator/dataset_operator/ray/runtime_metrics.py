@@ -39,9 +39,10 @@ _AMOUNTS = {
 }
 _CPU_RANKS = "lastmile_cpu_ranks"
 _MAX_RANKS = 1024 * 16  # trainers and GPUs of each, in the CRD
-_NAMES = (*_RATIOS, *_AMOUNTS, _CPU_RANKS, _TRAINING_METRIC)
+# Of what is read beside the counters for scaling.
+NAMES = (*_RATIOS, *_AMOUNTS, _CPU_RANKS, _TRAINING_METRIC)
 # A page has one line for each, whatever else is in it.
-_MAX_LINES = 2 * (len(_NAMES) + MAX_METRICS)
+_MAX_LINES = 2 * (len(NAMES) + MAX_METRICS)
 _MAX_LINE_CHARS = 512
 
 
@@ -62,7 +63,7 @@ async def read_progress(endpoint: Endpoint) -> Progress | None:
 
 def parse_progress(text: str) -> Progress | None:
     """Progress from a page of Prometheus' text format; None if it is no such page, or says none."""
-    ours = (line for line in text.splitlines() if line.startswith(_NAMES))
+    ours = (line for line in text.splitlines() if line.startswith(NAMES))
     lines = (line for line in ours if len(line) <= _MAX_LINE_CHARS)
     known: dict[str, float] = {}
     cpu_ranks: int | None = None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from dataset_operator.api import HEAD, TRAINERS
 from dataset_operator.autoscaling.decision import PERIOD_SECONDS
+from dataset_operator.errors import MetricsUnreachable, RayUnreachable
 from dataset_operator.names import Owner
 from dataset_operator.observed import Pod, Progress
 from dataset_operator.ray.jobs import RayJobs
@@ -16,6 +19,8 @@ from dataset_operator.sources.gpus import GpuUse
 # A value older than so many of the law's periods is not known any more (design, «Signals»).
 STALE_SCRAPES = 3
 STALE_SECONDS = STALE_SCRAPES * PERIOD_SECONDS
+
+_Told = TypeVar("_Told")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,3 +103,23 @@ def _find_missing(progress: Progress) -> str:
     if counters.workers is None or counters.readers is None:
         return "the driver does not tell lastmile_run_* of its data workers, or not all of them"
     return ""
+
+
+async def finish(tasks: Sequence[asyncio.Task[Any]], seconds: float) -> None:
+    """Wait so long; what is not done then, or when the pass is cut off, is given up."""
+    try:
+        await asyncio.wait(tasks, timeout=seconds)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def result_of(task: asyncio.Task[_Told]) -> tuple[_Told | None, str]:
+    """What a finished task came to, and why it did not; another error than no answer is raised."""
+    if task.cancelled():
+        return None, "no answer in time"
+    try:
+        return task.result(), ""
+    except (RayUnreachable, MetricsUnreachable) as error:
+        return None, str(error)

@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 from dataset_operator.api import RAY_METRICS_PORT
 from dataset_operator.autoscaling.decision import PERIOD_SECONDS
@@ -20,7 +19,14 @@ from dataset_operator.observed import Pod, Progress
 from dataset_operator.ray.endpoints import ReachPod
 from dataset_operator.ray.runtime_metrics import SCRAPE_SECONDS
 from dataset_operator.ray.transport import Request
-from dataset_operator.sources.base import STALE_SECONDS, Reading, Run, build_reading
+from dataset_operator.sources.base import (
+    STALE_SECONDS,
+    Reading,
+    Run,
+    build_reading,
+    finish,
+    result_of,
+)
 from dataset_operator.sources.gpus import GpuBook, GpuUse
 from dataset_operator.sources.ray_nodes import FAMILY, parse_gpus
 
@@ -32,7 +38,6 @@ MAX_CONNECTIONS = 16
 _EVERY_SECONDS = PERIOD_SECONDS - 2.0
 # Pages have 100 to 120 KB (platform facts), GPUs near the end; more of one is not read.
 MAX_PAGE_BYTES = 1 << 20
-_Told = TypeVar("_Told")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +61,7 @@ class RuntimeSource:
         """See MetricsSource."""
         driver = asyncio.create_task(run.jobs.progress())
         nodes = {pod: asyncio.create_task(self._ask(run, pod)) for pod in self._list_due(run)}
-        await _finish([driver, *nodes.values()], self.sweep_seconds)
+        await finish([driver, *nodes.values()], self.sweep_seconds)
         progress, failure = _take_driver(driver)
         gpus, gpu_failure = self._take_gpus(run, nodes)
         return build_reading(progress, failure, gpus, gpu_failure)
@@ -92,7 +97,7 @@ class RuntimeSource:
         percents: dict[str, float] = {}
         failures = []
         for pod, task in nodes.items():
-            told, failure = _result_of(task)
+            told, failure = result_of(task)
             failures += [f"{pod.name}: {failure}"] if failure else []
             percents |= {_prefix_of(pod) + index: value for index, value in (told or {}).items()}
         now = self.now()
@@ -103,29 +108,9 @@ class RuntimeSource:
         return gpus, ", ".join([why, *sorted(failures)[:1]]) if why else ""
 
 
-async def _finish(tasks: list[asyncio.Task[Any]], seconds: float) -> None:
-    """Wait so long; what is not done then, or when the pass is cut off, is given up."""
-    try:
-        await asyncio.wait(tasks, timeout=seconds)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 def _take_driver(task: asyncio.Task[Progress | None]) -> tuple[Progress | None, str]:
-    progress, failure = _result_of(task)
+    progress, failure = result_of(task)
     return progress, f"the driver's metrics: {failure}" if failure else ""
-
-
-def _result_of(task: asyncio.Task[_Told]) -> tuple[_Told | None, str]:
-    """What a task came to, and why it did not; what is not an answer's fault is raised."""
-    if task.cancelled():
-        return None, "no answer in time"
-    try:
-        return task.result(), ""
-    except RayUnreachable as error:
-        return None, str(error)
 
 
 def _prefix_of(pod: Pod) -> str:
