@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 
 import aiohttp
 import pytest
+from ray.dashboard.consts import GPU_TAG_KEYS
+from ray.dashboard.modules.reporter.reporter_agent import METRICS_GAUGES
 
 from dataset_operator.api import HEAD, TRAINERS
 from dataset_operator.errors import RayUnreachable
@@ -16,6 +18,7 @@ from dataset_operator.names import Owner
 from dataset_operator.observed import Pod, Progress
 from dataset_operator.ray.transport import Answer, Endpoint, Request
 from dataset_operator.sources.base import Run
+from dataset_operator.sources.ray_nodes import FAMILY
 from dataset_operator.sources.runtime import MAX_CONNECTIONS, MAX_PAGE_BYTES, RuntimeSource
 from dataset_operator.testing import LIES, StandInRay
 
@@ -232,3 +235,8 @@ def test_a_pass_that_is_cut_off_leaves_no_request_behind() -> None:
         assert hanging.now == 0
 
     play(ray, story)
+
+
+def test_ray_still_names_its_gauge_and_its_labels_so() -> None:
+    assert FAMILY.removeprefix("ray_") in METRICS_GAUGES
+    assert "GpuIndex" in GPU_TAG_KEYS

@@ -6,8 +6,10 @@ import pytest
 from autoscaling_story import Story
 from hypothesis import given
 from hypothesis import strategies as st
+from world import SETTINGS, running
 
 from dataset_operator.autoscaling import Decision, Memory, Pods, Rules, Sample, decide
+from dataset_operator.observed import Progress
 from dataset_operator.plan.laws import SETTLE_SECONDS, GpuLawMemory, decide_by
 from pipeline_runtime.config import Autoscaling, ScalingSignal
 
@@ -98,6 +100,18 @@ def test_an_attempt_that_starts_is_not_judged_by_its_idle_gpus(starts_anew: bool
     decisions = run.run(SETTLE_SECONDS)
     assert {decision.desired for decision in decisions} == {before}
     assert "worked for less than 180 s" in decisions[-1].recommended.message
+
+
+def test_a_spec_that_names_gpus_has_the_operator_go_by_them() -> None:
+    settings = SETTINGS.model_copy(update={"autoscale": True})
+    bounds = {"minReplicas": 2, "maxReplicas": 40}
+    for signal, replicas in (("GpuUtilization", 3), ("Rows", 2)):
+        world = running(settings, dataWorkers=bounds, autoscaling={"signal": signal})
+        world.progress = Progress(gpu_utilization_ratio=0.3)
+        for _ in range(round((SETTLE_SECONDS + MINUTE) / PERIOD)):
+            world.step(PERIOD)
+        assert world.ray_cluster is not None
+        assert world.ray_cluster["spec"]["workerGroupSpecs"][1]["replicas"] == replicas
 
 
 def test_its_memory_does_not_grow() -> None:
