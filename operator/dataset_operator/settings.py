@@ -7,9 +7,10 @@ are. Fields that an experiment may set too are its defaults.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from ipaddress import ip_network
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
@@ -51,6 +52,7 @@ def _check_cidr(text: str) -> str:
         raise PydanticCustomError("cidr", rule, {"error": str(error)}) from error
 
 
+_LABEL = r"^[a-zA-Z_][a-zA-Z0-9_]*$"  # of a series (Prometheus docs, data model)
 Cidr = Annotated[str, AfterValidator(_check_cidr)]
 
 
@@ -69,6 +71,46 @@ class NetworkSettings(SpecModel):
     egress: tuple[dict[str, Any], ...] | None = None
 
 
+def _check_url(text: str) -> str:
+    """Of a server that is asked over HTTP."""
+    parts = urlsplit(text)
+    _ = parts.port  # raises ValueError if it is none
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        rule = "must be a URL such as http://prometheus.monitoring.svc:9090"
+        raise PydanticCustomError("server_url", rule)
+    return text.rstrip("/")
+
+
+# DCGM's exporter, as its chart sets it up for Kubernetes; both names are replaced.
+GPU_QUERY = 'DCGM_FI_DEV_GPU_UTIL{namespace="$namespace",pod=~"$pods"}'
+
+
+class PrometheusSettings(SpecModel):
+    """How a Prometheus is asked for a run's numbers."""
+
+    url: Annotated[str, AfterValidator(_check_url)]
+    token_file: str | None = None  # read at every query, since a service account's is rotated
+    ca_file: str | None = None  # None: the system's authorities
+    timeout_seconds: Annotated[int, Field(ge=1, le=10)] = 3
+    # How often it scrapes the pods: a value is known for three scrapes.
+    scrape_seconds: Annotated[int, Field(ge=1, le=300)] = 30
+    namespace_label: Annotated[str, Field(pattern=_LABEL)] = "namespace"
+    pod_label: Annotated[str, Field(pattern=_LABEL)] = "pod"
+    gpu_query: str = GPU_QUERY  # a selector; one series a GPU
+    gpu_unit: Literal["Percent", "Ratio"] = "Percent"
+
+
+class MetricsSettings(SpecModel):
+    """Where the numbers of runs come from."""
+
+    source: Literal["runtime", "prometheus"] = "runtime"
+    prometheus: PrometheusSettings | None = None
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        if self.source == "prometheus" and self.prometheus is None:
+            yield "prometheus", "must be given with source prometheus, is absent; add its url"
+
+
 class OperatorSettings(SpecModel):
     """The operator's configuration."""
 
@@ -85,6 +127,7 @@ class OperatorSettings(SpecModel):
     autoscale: bool = False
     # What a run's data workers begin with, within the spec's bounds; None: minReplicas.
     data_worker_replicas: Annotated[int, Field(ge=1)] | None = None
+    metrics: MetricsSettings = Field(default_factory=MetricsSettings)
     resources: RoleResources = Field(default_factory=RoleResources)
     network: NetworkSettings = Field(default_factory=NetworkSettings)
     run_as_user: Annotated[int, Field(ge=1)] = 1000  # of the runtime image

@@ -9,21 +9,23 @@ from datetime import datetime
 from typing import Any
 
 from dataset_operator.api import CONFIG_KEY, RAY_CLUSTER_LABEL, ROLE_LABEL, RUN_KEY, TOKEN_KEY
+from dataset_operator.builders.frozen import read_trainers
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.kube.client import Kube
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Job, Observed, Pod, Scaling, parse_time
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.ray.jobs import RayJobs
+from dataset_operator.sources.base import MetricsSource, Reading, Run
 
 # Pods that wait for these are about to be well; other reasons are worth telling.
 _USUAL_REASONS = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 async def observe(
-    kube: Kube, connect: Connect, document: Document
+    kube: Kube, connect: Connect, source: MetricsSource, document: Document
 ) -> tuple[Observed, RayJobs | None]:
-    """Look at the children of an experiment, and ask Ray of its job.
+    """Look at the children of an experiment, ask Ray of its job, and for the numbers of a run.
 
     Returns what was seen, and the cluster's Jobs API; None without a cluster or its token.
 
@@ -39,7 +41,14 @@ async def observe(
     is_running = job is not None and job.status == "RUNNING"
     # After Ray was asked, so that a head that is replaced in between is not taken for the other.
     selector = f"{RAY_CLUSTER_LABEL}={owner.ray_cluster}"
-    pods = await kube.list_objects("Pod", owner.namespace, selector)
+    pods = [
+        _parse_pod(pod)
+        for pod in await kube.list_objects("Pod", owner.namespace, selector)
+        if ROLE_LABEL in _labels(pod)
+    ]
+    reading = Reading()
+    if is_running and jobs is not None and cluster is not None:
+        reading = await source.read(_build_run(jobs, owner, cluster, pods, status))
     there = [child for child in (cluster, secret, *children.values()) if child is not None]
     foreign = tuple(sorted(_say(child) for child in there if not _is_owned(child, owner)))
     observed = Observed(
@@ -47,16 +56,33 @@ async def observe(
         accepted=find_accepted(owner, status, children),
         ray_cluster=cluster if cluster and _is_owned(cluster, owner) else None,
         has_token=secret is not None,
-        pods=tuple(_parse_pod(pod) for pod in pods if ROLE_LABEL in _labels(pod)),
+        pods=tuple(pods),
         ray_reachable=jobs is not None and not failure,
         ray_failure=failure,
         job=job,
-        progress=await jobs.progress() if jobs is not None and is_running else None,
+        progress=reading.progress,
         children={name: child for name, child in children.items() if child is not None},
         foreign=foreign,
-        scaling=Scaling(drained=await _ask_drained(jobs, status) if is_running else None),
+        scaling=Scaling(
+            drained=await _ask_drained(jobs, status) if is_running else None,
+            unknown=reading.unknown,
+        ),
     )
     return observed, jobs
+
+
+def _build_run(
+    jobs: RayJobs, owner: Owner, cluster: Document, pods: list[Pod], status: Mapping[str, Any]
+) -> Run:
+    trainers, gpus = read_trainers(cluster) or (None, 0)
+    return Run(
+        owner=owner,
+        jobs=jobs,
+        pods=tuple(pods),
+        trainers=trainers,
+        gpus_per_trainer=gpus,
+        since=parse_time(status["submission"]["time"]),
+    )
 
 
 async def _ask_drained(jobs: RayJobs | None, status: Mapping[str, Any]) -> frozenset[str] | None:

@@ -18,7 +18,7 @@ from dataset_operator.api import (
     SCALING_DISABLED,
     SCALING_LIMITED,
 )
-from dataset_operator.autoscaling import Memory, Rules, Sample, decide
+from dataset_operator.autoscaling import Memory, Rules, Sample
 from dataset_operator.autoscaling.decision import (
     DOWN,
     KNEE_REACHED,
@@ -53,6 +53,7 @@ from dataset_operator.plan.draining import (
     patch_group,
     raise_while_draining,
 )
+from dataset_operator.plan.laws import decide_by
 from dataset_operator.status import find_condition
 from pipeline_runtime.config import ExperimentSpec, ScalingRules
 
@@ -91,7 +92,8 @@ def _ask_the_law(draft: Draft) -> None:
         draft.look_again(PERIOD_SECONDS - (now - memory.decided_at))
         return
     sample = build_sample(draft)
-    answer, draft.memory = decide(memory, sample, build_rules(draft.cluster_spec))
+    signal, rules = draft.cluster_spec.autoscaling.signal, build_rules(draft.cluster_spec)
+    answer, draft.memory = decide_by(signal, memory, sample, rules)
     draft.memory = _note_limit(draft.memory, answer)
     draft.status["scaling"] = save(draft.memory)
     draft.look_again(PERIOD_SECONDS)
@@ -158,7 +160,7 @@ def build_sample(draft: Draft) -> Sample:
         pods=Pods(ready=ready, stuck=_count_stuck(draft, pods), start_seconds=_start_seconds(pods)),
         trainer=counters.trainer,
         workers=_with_readers(counters),
-        gpu_utilization=progress.gpu_utilization_ratio,
+        gpu_utilization=progress.utilization,
     )
 
 
@@ -259,7 +261,8 @@ def _say_unknown(draft: Draft, answer: Answer) -> None:
     last = draft.memory.last
     since = last.at if last is not None else draft.memory.since
     if draft.now.timestamp() - since > UNKNOWN_SECONDS:
-        message = answer.active.message
+        said, why = answer.active.message, draft.observed.scaling.unknown
+        message = f"{said} ({why})" if why else said
         draft.condition(SCALING_ACTIVE, False, METRICS_UNKNOWN, message, tells=False)
 
 

@@ -57,7 +57,7 @@ class RayJobs(Protocol):
         """All that its driver has written so far; None if Ray does not know the job."""
 
     async def progress(self) -> Progress | None:
-        """How the training goes; None if the driver does not say, as before it trains."""
+        """How the training goes; None if the driver does not say."""
 
     async def nodes(self) -> list[RayNode]:
         """The cluster's nodes, those that are gone too."""

@@ -17,6 +17,7 @@ from dataset_operator.observed import Progress
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.draining import DRAIN_SECONDS, MAX_DRAINING
 from dataset_operator.plan.scaling import build_sample
+from dataset_operator.status import find_condition
 
 AUTOSCALING = SETTINGS.model_copy(update={"autoscale": True})
 BOUNDS = {"dataWorkers": {"minReplicas": 2, "maxReplicas": 40}}
@@ -152,6 +153,16 @@ def test_metrics_that_are_gone_change_nothing_and_are_told_after_three_scrapes()
         assert known == (index < 3)
         assert group_of(world)["replicas"] == asked
     assert world.condition("ScalingActive") == ("False", "MetricsUnknown")
+
+
+def test_why_metrics_are_not_known_is_told() -> None:
+    run = trained(demand=350.0)
+    run.missing = "trainer"
+    run.world.unknown = "the driver's metrics: GET :9464/metrics: HTTP 404"
+    run.run(300)
+    found = find_condition(run.world.status, "ScalingActive")
+    assert found is not None
+    assert found["message"].endswith("(the driver's metrics: GET :9464/metrics: HTTP 404)")
 
 
 def test_at_the_most_and_starved_it_warns() -> None:

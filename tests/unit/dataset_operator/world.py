@@ -54,6 +54,7 @@ class World:
     waiting: str = "no GPU is free"
     reachable: bool = True
     progress: Progress | None = None  # what a running driver says
+    unknown: str = ""  # what a source says of what it cannot tell
     memory: Memory | None = None  # of the law of scaling
     drains: list[Drain] = field(default_factory=list)  # that Ray was asked for
     drained: set[str] = field(default_factory=set)  # addresses
@@ -83,7 +84,9 @@ class World:
             ray_failure="" if ready else "connection refused",
             job=job,
             progress=self.progress if job is not None and job.status == "RUNNING" else None,
-            scaling=Scaling(memory=self.memory, drained=frozenset(self.drained)),
+            scaling=Scaling(
+                memory=self.memory, drained=frozenset(self.drained), unknown=self.unknown
+            ),
         )
 
     def _pods(self) -> list[Pod]:
