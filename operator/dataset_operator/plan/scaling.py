@@ -161,6 +161,7 @@ def build_sample(draft: Draft) -> Sample:
         trainer=counters.trainer,
         workers=_with_readers(counters),
         gpu_utilization=progress.utilization,
+        has_gpus=progress.gpu_utilization_ratio is not None,
     )
 
 
