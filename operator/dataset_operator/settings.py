@@ -124,7 +124,7 @@ class OperatorSettings(SpecModel):
     # Which others a template may name, by the experiment's namespace; "*" stands for every one.
     service_accounts: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     # Whether the operator changes the number of data workers by itself, as spec.autoscaling says.
-    autoscale: bool = False
+    autoscale: bool = True
     # What a run's data workers begin with, within the spec's bounds; None: minReplicas.
     data_worker_replicas: Annotated[int, Field(ge=1)] | None = None
     metrics: MetricsSettings = Field(default_factory=MetricsSettings)

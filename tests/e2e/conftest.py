@@ -141,7 +141,6 @@ def stage(node: FullNode, store: Store, runtime_image: Image) -> Stage:
         "storageRoot": f"s3://{BUCKET}/team/",
         "storageSecret": "storage",
         "resources": ROLES,
-        "autoscale": True,
         "dataWorkerReplicas": 2,
     }
     documents = list(yaml.safe_load_all((ROOT / "deploy/operator/operator.yaml").read_text()))

@@ -19,7 +19,7 @@ from dataset_operator.plan.draining import DRAIN_SECONDS, MAX_DRAINING
 from dataset_operator.plan.scaling import build_sample
 from dataset_operator.status import find_condition
 
-AUTOSCALING = SETTINGS.model_copy(update={"autoscale": True})
+BY_HAND = SETTINGS.model_copy(update={"autoscale": False})
 BOUNDS = {"dataWorkers": {"minReplicas": 2, "maxReplicas": 40}}
 
 
@@ -74,7 +74,7 @@ class Trained:
 
 
 def trained(demand: float, replicas: int = 2, **spec: Any) -> Trained:
-    world = running(AUTOSCALING, **(BOUNDS | spec))
+    world = running(SETTINGS, **(BOUNDS | spec))
     assert world.ray_cluster is not None
     group_of(world)["replicas"] = replicas
     return Trained(world, demand)
@@ -217,7 +217,7 @@ def test_a_drain_that_was_begun_is_ended_whatever_is_wanted_meanwhile() -> None:
     run.run(375)
     world = run.world
     victims = world.drains[-1].addresses
-    world.settings = SETTINGS  # without autoscaling
+    world.settings = BY_HAND
     world.drained |= set(victims)
     run.run(60)
     assert group_of(world)["replicas"] == 6 - len(victims)
@@ -291,7 +291,7 @@ def test_whatever_happens_a_drain_comes_to_its_end(events: list[str]) -> None:
         run.step()
         assert world.taken == []
         assert 2 <= len(world.workers) <= 40
-    world.settings = SETTINGS
+    world.settings = BY_HAND
     run.run(2 * DRAIN_SECONDS)
     assert "draining" not in world.status["dataWorkers"]
     assert not (group_of(world).get("scaleStrategy") or {}).get("workersToDelete")
@@ -336,7 +336,7 @@ def test_a_pod_that_was_ready_before_says_nothing_of_a_start() -> None:
             for pod in observed.pods
         )
         draft = Draft(
-            observed=replace(observed, pods=pods), settings=AUTOSCALING, now=run.world.now, token=""
+            observed=replace(observed, pods=pods), settings=SETTINGS, now=run.world.now, token=""
         )
         return build_sample(draft).pods.start_seconds
 
