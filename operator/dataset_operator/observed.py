@@ -27,6 +27,8 @@ class Pod:
     Attributes:
         waiting: what it waits for, in words, if it does.
         created: when it was made; None if it is not said.
+        scheduled: since when it holds its place on a node; None if it has none.
+        over: when it left that place, if its containers ended for good.
         started: when its containers did; None if one has not, or had to start again.
         ready_since: when it became ready; None if it is not.
         ip: its address; empty before it has one.
@@ -41,6 +43,8 @@ class Pod:
     ready: bool
     waiting: str = ""
     created: datetime | None = None
+    scheduled: datetime | None = None
+    over: datetime | None = None
     started: datetime | None = None
     ready_since: datetime | None = None
     ip: str = ""

@@ -47,6 +47,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 MAX_NAME_CHARS = 40
 MAX_STEPS = 256
 MAX_STATUS_METRICS = 16
+MAX_CURRENCY_CHARS = 16
 
 NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"  # RFC 1035 label, as Services are named
 NAMESPACE_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -296,15 +297,35 @@ class TrainerStatus(StatusModel):
     """When these last changed."""
 
 
+class AccountedStatus(StatusModel):
+    """Until when usage is added up, and what was held then, for whoever goes on from there."""
+
+    time: TimeText
+    """Up to when."""
+    trainers: Count = 0
+    """Trainers that held a node then."""
+    data_workers: Count = 0
+    """Data workers that did."""
+    idle_rest: DecimalString = "0"
+    """The part of an idle GPU second that does not stand in `gpuIdleSeconds` yet."""
+
+
 class UsageStatus(StatusModel):
-    """What was used so far, over all attempts."""
+    """What the present run has used so far, over all attempts, from when a pod was given a node."""
 
     gpu_seconds: Count64 = 0
-    """GPUs times seconds."""
+    """GPUs of trainers times seconds."""
+    gpu_measured_seconds: Count64 = 0
+    """Of these, those in which it was known whether the GPUs worked."""
     gpu_idle_seconds: Count64 = 0
-    """GPU seconds spent waiting for data."""
+    """Of the measured ones, those in which they did not."""
     data_worker_seconds: Count64 = 0
-    """Workers times seconds."""
+    """Data workers times seconds."""
+    cost: DecimalString | None = None
+    """Of GPUs and data workers, by the prices in the operator's settings."""
+    currency: Annotated[str, StringConstraints(max_length=MAX_CURRENCY_CHARS)] | None = None
+    """Of the cost."""
+    accounted: AccountedStatus | None = None
 
 
 class SubmissionStatus(StatusModel):

@@ -18,7 +18,7 @@ from dataset_operator.cli.options import (
     NamespaceOption,
     Target,
 )
-from dataset_operator.cli.text import format_age, format_duration, print_table
+from dataset_operator.cli.text import format_age, format_cost, format_duration, print_table
 from dataset_operator.headline import find_headline
 from dataset_operator.observed import Document
 
@@ -26,6 +26,7 @@ from dataset_operator.observed import Document
 _MAX_EVENTS = 8
 _MAX_PODS = 12
 _LABEL_CHARS = 11
+_HOUR_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +103,8 @@ def build_summary(document: Document) -> Iterator[tuple[str, str]]:
         yield "Training", ", ".join(_describe_training(trainer))
     for metric in (status.get("trainer") or {}).get("metrics") or ():
         yield f"  {metric['name']}", metric["value"]
+    if usage := status.get("usage"):
+        yield "Used", ", ".join(_describe_usage(usage))
 
 
 def _describe_phase(document: Document) -> str:
@@ -130,6 +133,17 @@ def _describe_training(trainer: Mapping[str, Any]) -> Iterator[str]:
         yield f"GPUs busy {busy} %"
     if (waited := trainer.get("productionWaitPercent")) is not None:
         yield f"waiting for data {waited} %"
+
+
+def _describe_usage(usage: Mapping[str, Any]) -> Iterator[str]:
+    """Hours of the present run, and how idle the GPUs were while that was known."""
+    if gpu := usage.get("gpuSeconds"):
+        measured = usage.get("gpuMeasuredSeconds")
+        idle = f" ({usage.get('gpuIdleSeconds', 0) / measured:.0%} idle)" if measured else ""
+        yield f"{gpu / _HOUR_SECONDS:,.1f} GPU hours{idle}"
+    yield f"{usage.get('dataWorkerSeconds', 0) / _HOUR_SECONDS:,.1f} data worker hours"
+    if cost := format_cost(usage):
+        yield cost
 
 
 def build_pod_rows(pods: Sequence[Document]) -> list[tuple[str, ...]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from dataset_operator.observed import parse_time
 
@@ -36,6 +37,11 @@ def format_duration(seconds: float) -> str:
     if whole < 2 * _DAY:
         return f"{whole // _HOUR}h"
     return f"{whole // _DAY}d"
+
+
+def format_cost(usage: Mapping[str, Any]) -> str | None:
+    """What a run has cost so far, such as `12.30 USD`; None without prices."""
+    return f"{usage['cost']} {usage.get('currency', '')}".rstrip() if "cost" in usage else None
 
 
 def format_age(time: str | None, now: datetime | None = None) -> str:

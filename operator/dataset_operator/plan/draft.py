@@ -252,12 +252,19 @@ class Draft:
             }
             self.status["dataWorkers"] = {**kept, "currentReplicas": 0, "readyReplicas": 0}
 
+    @property
+    def is_status_new(self) -> bool:
+        """Whether this pass writes the status, by what the rules have said so far."""
+        return self._complete_status() != dict(self.observed.status)
+
+    def _complete_status(self) -> Document:
+        about = {"observedGeneration": self.observed.generation}
+        return {**self.status, **about, "phase": derive_phase(self.status)}
+
     def decide(self) -> Decision:
         """The decision that the rules came to."""
-        self.status["observedGeneration"] = self.observed.generation
-        self.status["phase"] = derive_phase(self.status)
         return Decision(
-            status=self.status,
+            status=self._complete_status(),
             has_finalizer=self.has_finalizer,
             create=tuple(self.create),
             apply=tuple(self.apply),
