@@ -110,11 +110,13 @@ class Scaling:
         memory: of the law; None: this process has not decided for this run yet.
         drained: addresses of data workers whose node Ray holds for gone; None: it was not asked.
         unknown: what of the metrics is not known and why, in words; "" if all is.
+        log_job: the job that was to keep decisions; None: there is none, or Ray did not say.
     """
 
     memory: Memory | None = None
     drained: frozenset[str] | None = None
     unknown: str = ""
+    log_job: Job | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

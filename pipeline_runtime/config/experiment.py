@@ -66,6 +66,7 @@ DecimalString = Annotated[str, StringConstraints(max_length=32, pattern=DECIMAL_
 StatusText = Annotated[str, StringConstraints(max_length=1024)]
 # A storage root, a URI below it and an experiment's name, with what joins them.
 ArtifactsUri = Annotated[str, StringConstraints(max_length=2 * MAX_STRING_CHARS + 64)]
+InputName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 TimeText = Annotated[str, StringConstraints(max_length=64)]
 _LABEL_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 
@@ -254,6 +255,29 @@ class KneeStatus(StatusModel):
     """How often it was found, one time after another."""
 
 
+class DecisionStatus(StatusModel):
+    """A decision that changed the number of workers."""
+
+    time: TimeText
+    """When it was made."""
+    before: Count
+    """How many were asked for."""
+    after: Count
+    """How many are asked for since."""
+    reason: StatusText
+    """Why, as one CamelCase word."""
+    message: StatusText = ""
+    """Why, with the numbers."""
+    attempt: Count = 0
+    """Whose trainers asked for it."""
+    log: StatusText | None = None
+    """`Pending` or `Failed` until it stands in the run's artifacts."""
+    inputs: Annotated[dict[InputName, DecimalString], Field(max_length=32)] = Field(
+        default_factory=dict
+    )
+    """What it rests on, by name, until it stands there."""
+
+
 class ScalingStatus(StatusModel):
     """What the autoscaler remembers, so that another operator goes on as this one."""
 
@@ -267,6 +291,8 @@ class ScalingStatus(StatusModel):
     """What changed in the longest period of a policy."""
     knee: KneeStatus | None = None
     """Where more workers stopped helping, if they did."""
+    decisions: Annotated[tuple[DecisionStatus, ...], Field(max_length=10)] = ()
+    """The latest that changed the number; all are in the run's artifacts."""
 
 
 class MetricStatus(StatusModel):

@@ -14,6 +14,7 @@ from dataset_operator.errors import RayUnreachable
 from dataset_operator.kube.client import Kube
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Job, Observed, Pod, Scaling, parse_time
+from dataset_operator.plan.decisions import find_log_job
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.sources.base import MetricsSource, Reading, Run
@@ -65,6 +66,7 @@ async def observe(
         foreign=foreign,
         scaling=Scaling(
             drained=await _ask_drained(jobs, status) if is_running else None,
+            log_job=await _ask_log_job(jobs, owner, status) if is_running else None,
             unknown=reading.unknown,
         ),
     )
@@ -83,6 +85,17 @@ def _build_run(
         gpus_per_trainer=gpus,
         since=parse_time(status["submission"]["time"]),
     )
+
+
+async def _ask_log_job(jobs: RayJobs | None, owner: Owner, status: Mapping[str, Any]) -> Job | None:
+    """The job that is to keep decisions, if any are to be kept."""
+    name = find_log_job(owner, status)
+    if jobs is None or name is None:
+        return None
+    try:
+        return await jobs.get(name)
+    except RayUnreachable:
+        return None
 
 
 async def _ask_drained(jobs: RayJobs | None, status: Mapping[str, Any]) -> frozenset[str] | None:

@@ -15,7 +15,7 @@ from dataset_operator.autoscaling.history import Memory
 from dataset_operator.builders.frozen import hash_cluster_side, thaw_trainers
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Observed, format_time, parse_time
-from dataset_operator.plan.decision import Decision, Drain, Event, Stop, Submit
+from dataset_operator.plan.decision import Decision, Drain, Event, KeepLog, Stop, Submit
 from dataset_operator.settings import OperatorSettings
 from dataset_operator.status import (
     derive_phase,
@@ -48,6 +48,7 @@ class Draft:
     delete_self: bool = False
     job: Submit | Stop | None = None
     drain: Drain | None = None
+    log: KeepLog | None = None
     memory: Memory | None = None
     events: list[Event] = field(default_factory=list)
     again: list[float] = field(default_factory=list)
@@ -272,6 +273,7 @@ class Draft:
             trial=self.trial,
             job=self.job,
             drain=self.drain,
+            log=self.log,
             memory=self.memory,
             delete=tuple(self.delete),
             delete_self=self.delete_self,
