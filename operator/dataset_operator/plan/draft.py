@@ -189,7 +189,7 @@ class Draft:
             warns: whether somebody has to do something, or something was lost.
             tells: whether a transition or another reason is told as an event too.
         """
-        before, message = find_condition(self.status, kind), fit_message(message)
+        before, message = find_condition(self.status, kind), fit_message(message, kind)
         words: Literal["True", "False"] = "True" if status else "False"
         self.status = set_condition(
             self.status,
