@@ -80,8 +80,10 @@ def _draw_shares(axes: Axes, plot: SupplyPlot, unit: float) -> None:
     for series, color in ((plot.busy, BUSY), (plot.waits, WAITS)):
         if len(series.values_N):
             shown = thin_indices(series.values_N)
-            x, y = series.seconds_N[shown] / unit, series.values_N[shown]
-            axes.plot(x, y, color=_COLORS[color], linewidth=1.4)
+            # Each entry is the mean since the one before, so the first begins at 0.
+            x = [0.0, *(series.seconds_N[shown] / unit)]
+            y = [series.values_N[shown][0], *series.values_N[shown]]
+            axes.step(x, y, where="pre", color=_COLORS[color], linewidth=1.3)
     if plot.gpu_points:
         seconds, shares = zip(*plot.gpu_points, strict=True)
         axes.plot(

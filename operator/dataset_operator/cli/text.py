@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -25,6 +27,11 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
     console.print(table, markup=False)
+
+
+def get_columns() -> int:
+    """How wide a line may be: the terminal, and without one as wide as it is."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNBOUNDED_COLUMNS
 
 
 def format_duration(seconds: float) -> str:
