@@ -27,6 +27,8 @@ class Pod:
     Attributes:
         waiting: what it waits for, in words, if it does.
         created: when it was made; None if it is not said.
+        scheduled: since when it holds its place on a node; None if it has none.
+        over: when it left that place, if its containers ended for good.
         started: when its containers did; None if one has not, or had to start again.
         ready_since: when it became ready; None if it is not.
         ip: its address; empty before it has one.
@@ -41,6 +43,8 @@ class Pod:
     ready: bool
     waiting: str = ""
     created: datetime | None = None
+    scheduled: datetime | None = None
+    over: datetime | None = None
     started: datetime | None = None
     ready_since: datetime | None = None
     ip: str = ""
@@ -106,11 +110,13 @@ class Scaling:
         memory: of the law; None: this process has not decided for this run yet.
         drained: addresses of data workers whose node Ray holds for gone; None: it was not asked.
         unknown: what of the metrics is not known and why, in words; "" if all is.
+        log_job: the job that was to keep decisions; None: there is none, or Ray did not say.
     """
 
     memory: Memory | None = None
     drained: frozenset[str] | None = None
     unknown: str = ""
+    log_job: Job | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from pipeline_runtime.config import Resources, SpecModel
 RAY_VERSION = "2.60.0"
 # Long enough for a checkpoint to be written after SIGTERM; Kubernetes' own default is 30.
 DEFAULT_GRACE_SECONDS = 120
+_MAX_CURRENCY_CHARS = 16  # `status.usage.currency` in the CRD
 
 
 def _small_head() -> Resources:
@@ -111,6 +112,14 @@ class MetricsSettings(SpecModel):
             yield "prometheus", "must be given with source prometheus, is absent; add its url"
 
 
+class Prices(SpecModel):
+    """What an hour costs, for `status.usage.cost`."""
+
+    gpu_hour: Annotated[float, Field(ge=0)]  # of one GPU, with its share of the trainer's node
+    data_worker_hour: Annotated[float, Field(ge=0)]  # of one data worker's pod
+    currency: Annotated[str, Field(min_length=1, max_length=_MAX_CURRENCY_CHARS)] = "USD"
+
+
 class OperatorSettings(SpecModel):
     """The operator's configuration."""
 
@@ -128,6 +137,7 @@ class OperatorSettings(SpecModel):
     # What a run's data workers begin with, within the spec's bounds; None: minReplicas.
     data_worker_replicas: Annotated[int, Field(ge=1)] | None = None
     metrics: MetricsSettings = Field(default_factory=MetricsSettings)
+    prices: Prices | None = None  # None: no cost is told
     resources: RoleResources = Field(default_factory=RoleResources)
     network: NetworkSettings = Field(default_factory=NetworkSettings)
     run_as_user: Annotated[int, Field(ge=1)] = 1000  # of the runtime image

@@ -218,7 +218,7 @@ class StandInRay:
         }
         drained = _DRAINED.findall(body["entrypoint"])
         self.nodes |= {node: "DEAD" for node in drained if node in self.nodes}
-        ending = self.endings.get(body["entrypoint"]) or _end_drain(drained)
+        ending = self.endings.get(body["entrypoint"]) or _end_drain(drained) or _end_log(body)
         if ending is not None:
             code = 0 if ending.status == "SUCCEEDED" else ending.exit_code
             self.end(name, ending.status, message=ending.message, driver_exit_code=code)
@@ -267,6 +267,11 @@ def _end_drain(node_ids: list[str]) -> Ending | None:
     if all(map(_NODE_ID.fullmatch, node_ids)):
         return Ending(status="SUCCEEDED")
     return Ending(status="FAILED", exit_code=1, log="Invalid hex ID of a Ray node")
+
+
+def _end_log(body: dict[str, Any]) -> Ending | None:
+    """How a job ends that keeps decisions: the store takes them."""
+    return Ending(status="SUCCEEDED") if "keep-decisions" in body["entrypoint"] else None
 
 
 def _unknown(request: web.Request) -> web.Response:

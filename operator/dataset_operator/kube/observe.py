@@ -14,6 +14,7 @@ from dataset_operator.errors import RayUnreachable
 from dataset_operator.kube.client import Kube
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Job, Observed, Pod, Scaling, parse_time
+from dataset_operator.plan.decisions import find_log_job
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.sources.base import MetricsSource, Reading, Run
@@ -42,7 +43,7 @@ async def observe(
     # After Ray was asked, so that a head that is replaced in between is not taken for the other.
     selector = f"{RAY_CLUSTER_LABEL}={owner.ray_cluster}"
     pods = [
-        _parse_pod(pod)
+        parse_pod(pod)
         for pod in await kube.list_objects("Pod", owner.namespace, selector)
         if ROLE_LABEL in _labels(pod)
     ]
@@ -65,6 +66,7 @@ async def observe(
         foreign=foreign,
         scaling=Scaling(
             drained=await _ask_drained(jobs, status) if is_running else None,
+            log_job=await _ask_log_job(jobs, owner, status) if is_running else None,
             unknown=reading.unknown,
         ),
     )
@@ -83,6 +85,17 @@ def _build_run(
         gpus_per_trainer=gpus,
         since=parse_time(status["submission"]["time"]),
     )
+
+
+async def _ask_log_job(jobs: RayJobs | None, owner: Owner, status: Mapping[str, Any]) -> Job | None:
+    """The job that is to keep decisions, if any are to be kept."""
+    name = find_log_job(owner, status)
+    if jobs is None or name is None:
+        return None
+    try:
+        return await jobs.get(name)
+    except RayUnreachable:
+        return None
 
 
 async def _ask_drained(jobs: RayJobs | None, status: Mapping[str, Any]) -> frozenset[str] | None:
@@ -160,7 +173,8 @@ def _labels(pod: Document) -> Mapping[str, str]:
     return labels
 
 
-def _parse_pod(pod: Document) -> Pod:
+def parse_pod(pod: Document) -> Pod:
+    """A pod of a cluster, which bears its role as a label."""
     status = pod.get("status", {})
     conditions = {c["type"]: c for c in status.get("conditions", ())}
     going = "deletionTimestamp" in pod["metadata"]
@@ -173,6 +187,8 @@ def _parse_pod(pod: Document) -> Pod:
         ready=ready,
         waiting="" if ready else _waits_for(pod, conditions),
         created=_parse_optional(pod["metadata"].get("creationTimestamp")),
+        scheduled=_find_placement(conditions),
+        over=_find_end(status, conditions),
         started=_find_start(status),
         ready_since=_parse_optional(conditions["Ready"].get("lastTransitionTime"))
         if ready
@@ -186,6 +202,29 @@ def _parse_pod(pod: Document) -> Pod:
 
 def _parse_optional(text: str | None) -> datetime | None:
     return parse_time(text) if text else None
+
+
+def _find_placement(conditions: Mapping[str, Mapping[str, str]]) -> datetime | None:
+    """When the pod was given a node."""
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("status") != "True":
+        return None
+    return _parse_optional(scheduled.get("lastTransitionTime"))
+
+
+def _find_end(
+    status: Mapping[str, Any], conditions: Mapping[str, Mapping[str, str]]
+) -> datetime | None:
+    """When a pod ended that no container of runs any more, though it is listed."""
+    if status.get("phase") not in ("Succeeded", "Failed"):
+        return None
+    states = [container.get("state") or {} for container in status.get("containerStatuses") or ()]
+    times = [(state.get("terminated") or {}).get("finishedAt") for state in states]
+    # An evicted pod's containers may not be told of; from then on it was not ready.
+    known = [time for time in times if time] or [
+        conditions.get("Ready", {}).get("lastTransitionTime")
+    ]
+    return max((parse_time(time) for time in known if time), default=None)
 
 
 def _find_start(status: Mapping[str, Any]) -> datetime | None:

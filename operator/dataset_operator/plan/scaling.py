@@ -41,6 +41,7 @@ from dataset_operator.autoscaling.signals import (
     stuck_after_seconds,
 )
 from dataset_operator.observed import Pod, Progress, parse_time
+from dataset_operator.plan.decisions import carry_decisions, note_decision
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.draining import (
     MAX_DRAINING,
@@ -95,7 +96,7 @@ def _ask_the_law(draft: Draft) -> None:
     signal, rules = draft.cluster_spec.autoscaling.signal, build_rules(draft.cluster_spec)
     answer, draft.memory = decide_by(signal, memory, sample, rules)
     draft.memory = _note_limit(draft.memory, answer)
-    draft.status["scaling"] = save(draft.memory)
+    draft.status["scaling"] = save(draft.memory) | carry_decisions(draft)
     draft.look_again(PERIOD_SECONDS)
     _say(draft, answer, sample.desired)
     if answer.desired > sample.desired:
@@ -108,6 +109,7 @@ def _ask_the_law(draft: Draft) -> None:
 
 def _tell_change(draft: Draft, answer: Answer, before: int) -> None:
     draft.status["lastScaleTime"] = draft.stamp()
+    note_decision(draft, answer, before)
     why = answer.recommended.message
     if answer.limited is not None:
         why = f"{why}; {answer.limited.message}"
