@@ -67,6 +67,9 @@ def test_workers_follow_the_trainers_need_and_every_row_is_trained(
     here = run_here(stage.store.volume, tmp_path / "here")
     [there] = (stage.store.volume / "experiments" / NAME).glob("*/summary.json")
     assert json.loads(there.read_text())["checksum"] == here["checksum"]
+    kept = [json.loads(path.read_text()) for path in sorted(there.parent.glob("decisions/*.json"))]
+    assert [(d["before"], d["after"]) for d in kept] == [(2, NEEDED), (NEEDED, NEEDED_THEN)]
+    assert 0 < done["usage"]["gpuIdleSeconds"] < done["usage"]["gpuSeconds"]
 
 
 def on_cluster() -> str:
