@@ -51,7 +51,17 @@ def write_results(
     """Write NAME.json, .md and .svg into a folder, which is made; returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
     text = build_markdown(results)
-    (folder / f"{name}.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    (folder / f"{name}.json").write_text(_format(results))
     (folder / f"{name}.md").write_text(text)
     draw(results, folder / f"{name}.svg")
     return text
+
+
+def _format(results: Document) -> str:
+    """JSON, a field a line; of a list of `rows`, of which there may be thousands, a row a line."""
+    rows = results.get("rows")
+    if not isinstance(rows, list):
+        return json.dumps(results, indent=1, ensure_ascii=False) + "\n"
+    lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in rows)
+    rest = json.dumps(results | {"rows": []}, indent=1, ensure_ascii=False)
+    return rest.replace('"rows": []', f'"rows": [\n{lines}\n ]') + "\n"

@@ -3,49 +3,80 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import Any
 
 from benchmarks import records
-from benchmarks.autoscaling.jobs import Job, job_of, run_jobs
-from benchmarks.autoscaling.judging import CellKey, Row, judge, make_rows
-from benchmarks.autoscaling.policies import BEST_CONSTANT, OURS, POLICIES
-from benchmarks.autoscaling.report import build_markdown, draw
-from benchmarks.autoscaling.scenarios import Cell, cells
-from benchmarks.autoscaling.tuning import find_best_constants, tune
+from benchmarks.autoscaling.course import trace_course
+from benchmarks.autoscaling.figure import draw
+from benchmarks.autoscaling.jobs import Job, Runner, job_of
+from benchmarks.autoscaling.judging import Bar, compare, judge
+from benchmarks.autoscaling.policies import (
+    BEST_CONSTANT,
+    LATENCY_ORACLE,
+    OURS,
+    POLICIES,
+    Policy,
+)
+from benchmarks.autoscaling.report import build_markdown
+from benchmarks.autoscaling.rows import PRICES, Measured, Results, Row, make_rows
+from benchmarks.autoscaling.scenarios import SCENARIOS, Cell, CellKey, cells
+from benchmarks.autoscaling.tuning import (
+    Chosen,
+    Constants,
+    constant_jobs,
+    find_best_constants,
+    tune,
+)
 from dataset_operator.simulation.measures import Measures
 
 NAME = "autoscaling"
-# A constant of a cell is looked for on so many of its seeds.
-_CONSTANT_SEEDS = 2
+# The bars stand for so many; fewer make an indicative run.
+FULL_SEEDS = 20
+ABLATION_SEEDS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is simulated."""
+
+    cells: Sequence[Cell]
+    policies: Sequence[Policy]
+    seeds: Sequence[int]
+    ablation_seeds: Sequence[int]
+
+    def seeds_of(self, policy: Policy) -> Sequence[int]:
+        """Ablations have fewer."""
+        return self.ablation_seeds if policy.is_ablation else self.seeds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a plan gave."""
+
+    results: Results
+    tuned: Chosen
+    num_runs: int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parse_options(arguments)
+    plan = build_plan(options)
     beginning = records.Beginning()
-    chosen_cells = [
-        cell
-        for cell in cells()
-        if not options.scenarios or cell.scenario.name in options.scenarios.split(",")
-    ]
-    rows, num_runs = run(chosen_cells, range(1, options.seeds + 1))
-    results = beginning.describe(NAME, arguments) | {
-        "version": 1,
-        "benchmark": NAME,
-        "seeds": options.seeds,
-        "numRuns": num_runs,
-        "bars": [asdict(bar) for bar in judge(rows)],
-        "laws": [_sum_up(policy.name, policy.is_oracle, rows) for policy in POLICIES],
-        "scenarios": _by_scenario(rows),
-        "rows": [asdict(row) for row in rows],
-    }
+    runner = Runner(
+        processes=options.processes,
+        niceness=options.nice,
+        folder=options.data / "autoscaling",
+    )
+    results = beginning.describe(NAME, arguments) | summarise(plan, run(plan, runner))
     print(
         records.write_results(
             NAME, results, options.output, build_markdown=build_markdown, draw=draw
@@ -61,48 +92,162 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
         description="Simulate every law of scaling over every scenario.",
     )
     add = parser.add_argument
-    add("--seeds", type=int, default=20, metavar="N", help="of each cell; bars ask for 20")
-    add("--scenarios", default="", metavar="A,B,…", help="some of them, by name")
+    add("--seeds", type=int, default=FULL_SEEDS, metavar="N", help="of each cell; bars ask for 20")
+    add("--ablation-seeds", type=int, default=ABLATION_SEEDS, metavar="N", help="of ablations")
+    add("--scenarios", type=_names, default=[], metavar="'A;B;…'", help="some of them, by name")
+    add(
+        "--policies", type=_names, default=[], metavar="'A;B;…'", help="besides ours and its oracle"
+    )
+    add("--processes", type=int, default=os.cpu_count(), metavar="N")
+    add("--nice", type=int, default=0, metavar="N", help="added to the processes' niceness")
+    add("--data", type=Path, default=Path("build"), metavar="DIR", help="keeps what was simulated")
     add("--output", type=Path, default=Path("benchmarks/results"), metavar="DIR")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if min(options.seeds, options.ablation_seeds) < 2:
+        parser.error("--seeds, --ablation-seeds: must be 2 or more, one seed has no bounds")
+    for option, asked, known in (
+        ("scenarios", options.scenarios, [scenario.name for scenario in SCENARIOS]),
+        ("policies", options.policies, [policy.name for policy in POLICIES]),
+    ):
+        unknown = [name for name in asked if name not in known]
+        if unknown:
+            parser.error(f"--{option}: must be of {'; '.join(known)}; got {unknown!r}")
+    return options
 
 
-def run(chosen: Sequence[Cell], seeds: Sequence[int]) -> tuple[list[Row], int]:
+def _names(text: str) -> list[str]:
+    """Names of laws have commas in them."""
+    return [name.strip() for name in text.split(";")]
+
+
+def build_plan(options: argparse.Namespace) -> Plan:
+    """What is simulated."""
+    scenarios = options.scenarios or [scenario.name for scenario in SCENARIOS]
+    policies = options.policies or [policy.name for policy in POLICIES]
+    always = {OURS, LATENCY_ORACLE}
+    return Plan(
+        cells=[cell for cell in cells() if cell.scenario.name in scenarios],
+        policies=[policy for policy in POLICIES if policy.name in {*policies, *always}],
+        seeds=range(1, options.seeds + 1),
+        ablation_seeds=range(1, min(options.ablation_seeds, options.seeds) + 1),
+    )
+
+
+def run(plan: Plan, runner: Runner) -> Found:
     """Tune the peers, then simulate every policy in every cell with every seed."""
-    tuned = tune(cells())
-    constants = find_best_constants(chosen, seeds[:_CONSTANT_SEEDS])
-    settings: dict[tuple[CellKey, str], dict[str, Any]] = {}
-    jobs: list[Job] = []
-    for cell in chosen:
-        for policy in POLICIES:
-            found = tuned.get(policy.name, {})
-            key = job_of(cell, policy.name, {}, 0).cell
-            if policy.name == BEST_CONSTANT:
-                found = {"workers": constants[key]}
-            settings[key, policy.name] = found
-            jobs += [job_of(cell, policy.name, found, seed) for seed in seeds]
-    results: dict[CellKey, dict[str, list[Measures]]] = defaultdict(lambda: defaultdict(list))
-    for job, measures in run_jobs(jobs):
-        results[job.cell][job.policy].append(measures)
-    return make_rows(results, settings), len(jobs)
+    names = [policy.name for policy in plan.policies]
+    tuned = tune(plan.cells, names, runner)
+    constants: Constants = {}
+    if BEST_CONSTANT in names:
+        constants = find_best_constants(plan.cells, plan.seeds, runner)
+    jobs = {
+        (cell.key, policy.name): [
+            job_of(cell, policy.name, tuned.get(policy.name, {}), seed)
+            for seed in plan.seeds_of(policy)
+        ]
+        for cell in plan.cells
+        for policy in plan.policies
+        if policy.name != BEST_CONSTANT
+    }
+    done = runner.run([job for wanted in jobs.values() for job in wanted], "all laws")
+    results: dict[CellKey, dict[str, Measured]] = defaultdict(dict)
+    for (cell, policy), wanted in jobs.items():
+        measures = [done[job] for job in wanted]
+        results[cell][policy] = Measured(by_price=dict.fromkeys(PRICES, measures))
+    for cell in plan.cells:
+        if cell.key in constants:
+            results[cell.key][BEST_CONSTANT] = _best(cell, constants[cell.key], plan, runner)
+    return Found(results=results, tuned=tuned, num_runs=runner.num_runs)
 
 
-def _sum_up(policy: str, is_oracle: bool, rows: Sequence[Row]) -> records.Document:
-    mine = [row for row in rows if row.policy == policy]
-    prices = mine[0].cost_per_row_ratio_by_price
+def _best(cell: Cell, workers: Mapping[int, int], plan: Plan, runner: Runner) -> Measured:
+    """Of every price its own best; all of them have been run."""
+
+    def measures(number: int) -> list[Measures]:
+        jobs: list[Job] = constant_jobs(cell, number, plan.seeds)
+        return list(runner.run(jobs, "constants").values())
+
+    return Measured(
+        by_price={price: measures(number) for price, number in workers.items()},
+        settings={"workers": {str(price): number for price, number in workers.items()}},
+    )
+
+
+def summarise(plan: Plan, found: Found) -> records.Document:
+    """The results as a document, but for how they were made."""
+    rows = make_rows(found.results)
+    summary = {
+        "version": 1,
+        "benchmark": NAME,
+        "seeds": len(plan.seeds),
+        "ablationSeeds": len(plan.ablation_seeds),
+        "isWhole": len(plan.seeds) >= FULL_SEEDS
+        and len(plan.cells) == len(cells())
+        and len(plan.policies) == len(POLICIES),
+        "numRuns": found.num_runs,
+        "bars": [_describe_bar(bar) for bar in judge(rows)],
+        "comparisons": [asdict(comparison) for comparison in compare(found.results)],
+        "laws": [_sum_up(policy, rows, found.tuned) for policy in plan.policies],
+        "scenarios": _by_scenario(rows),
+        "course": trace_course(found.tuned),
+        "rows": [_describe_row(row) for row in rows],
+    }
+    rounded: records.Document = _round(summary)
+    return rounded
+
+
+def _round(value: Any) -> Any:
+    """Floats at all depths to four digits that count."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        return {name: _round(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_round(each) for each in value]
+    return value
+
+
+def _describe_bar(bar: Bar) -> records.Document:
     return {
-        "policy": policy,
-        "is_oracle": is_oracle,
-        "idle_share": fmean(row.idle_share for row in mine),
-        "worker_hours_ratio": fmean(row.worker_hours_ratio for row in mine),
-        "cost": {p: fmean(row.cost_per_row_ratio_by_price[p] for row in mine) for p in prices},
-        "reversals_per_hour": fmean(row.reversals_per_hour for row in mine),
-        "moves": fmean(row.moves for row in mine),
-        "settings": mine[0].settings,
+        "bar": bar.bar,
+        "asked": bar.asked,
+        "unit": bar.unit,
+        "num_cells": len(bar.verdicts),
+        "num_met": bar.num_met,
+        "worst": asdict(bar.worst),
+        "misses": [asdict(verdict) for verdict in bar.misses],
     }
 
 
-def _by_scenario(rows: Sequence[Row]) -> list[records.Document]:
+def _describe_row(row: Row) -> records.Document:
+    """Ours has all fields; the others have those that are compared."""
+    document = asdict(row)
+    if row.policy == OURS:
+        return document
+    kept = list(document)[: list(document).index("seeds") + 1]
+    told = [name for name in ("cut_off", "settings") if document[name]]
+    return {name: document[name] for name in (*kept, *told)}
+
+
+def _sum_up(policy: Policy, rows: Sequence[Row], tuned: Chosen) -> records.Document:
+    mine = [row for row in rows if row.policy == policy.name]
+    prices = mine[0].cost_per_row_ratio_by_price
+    return {
+        "policy": policy.name,
+        "is_oracle": policy.is_oracle,
+        "is_ablation": policy.is_ablation,
+        "seeds": mine[0].seeds,
+        "idle_share": fmean(row.idle_share for row in mine),
+        "worker_hours_ratio": fmean(row.worker_hours_ratio for row in mine),
+        "cost": {p: geometric_mean(r.cost_per_row_ratio_by_price[p] for r in mine) for p in prices},
+        "reversals_per_hour": fmean(row.reversals_per_hour for row in mine),
+        "moves": fmean(row.moves for row in mine),
+        "cut_off": sum(row.cut_off for row in mine),
+        "settings": tuned.get(policy.name, {}),
+    }
+
+
+def _by_scenario(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """The worst cell of each scenario, of ours."""
     found: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
@@ -116,8 +261,10 @@ def _by_scenario(rows: Sequence[Row]) -> list[records.Document]:
             "settling_seconds": max(
                 (r.settling_seconds for r in mine if r.settling_seconds is not None), default=None
             ),
+            "unsettled_share": max(row.unsettled_share for row in mine),
             "overshoot_workers": max(row.overshoot_workers for row in mine),
             "reversals_per_hour": max(row.reversals_per_hour for row in mine),
+            "moves": max(row.moves for row in mine),
         }
         for scenario, mine in found.items()
     ]

@@ -1,261 +1,219 @@
-"""From measures of all seeds to rows of results, and from these to the bars of the design."""
+"""Lastmile against the bars of the design, and against each other law's cost."""
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
 
-from benchmarks.autoscaling.policies import LATENCY_ORACLE, OURS, POLICIES
-from benchmarks.autoscaling.scenarios import SCENARIOS
-from dataset_operator.simulation.measures import Measures
-
-# Of a GPU second in worker seconds.
-PRICES: Final = (5, 20, 50)
-NUM_GPUS: Final = 8
-# Student's t for 19 degrees of freedom is 2.09, for 9 it is 2.26; the normal is 1.96.
-_T95: Final = {19: 2.093, 9: 2.262, 4: 2.776, 1: 12.706}
+from benchmarks.autoscaling.policies import OURS, POLICIES
+from benchmarks.autoscaling.rows import PRICES, Results, Row, log_ratios, mean_and_error
+from benchmarks.autoscaling.scenarios import SCENARIOS, CellKey
 
 MAX_IDLE_EXCESS: Final = 0.02
-MAX_HOURS_RATIO: Final = 1.10
 MAX_COST_RATIO: Final = 1.05
-MIN_STEADY_SHARE: Final = 0.95
-MAX_LATE_SHARE: Final = 0.0
+MAX_TURNED_SHARE: Final = 0.05
+MAX_PROBES: Final = 1
 
-CellKey = tuple[str, float, int]
-BySeed = Mapping[str, Sequence[Measures]]  # by policy
+_RIVALS: Final = {
+    policy.name
+    for policy in POLICIES
+    if not (policy.is_oracle or policy.is_ablation or policy.name == OURS)
+}
+_STATIONARY: Final = {scenario.name for scenario in SCENARIOS if scenario.is_stationary}
+_TRAPS: Final = {scenario.name for scenario in SCENARIOS if scenario.is_trap}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A policy in a cell, against the latency oracle with the same seeds.
-
-    Attributes:
-        worker_hours_excess: hours beyond 1.10 of the oracle's plus one worker; at most 0 is met.
-        late_steps_share: of changes of the truth, those not answered in time; None: there are none.
-    """
+class Verdict:
+    """A cell at a bar: the figure, and how much of it is too much; at most 0 is met."""
 
     scenario: str
     provisioning_delay_seconds: float
     noise_percent: int
-    policy: str
-    idle_share: float
-    idle_excess_share: float
-    idle_excess_high: float
-    worker_hours: float
-    worker_hours_ratio: float
-    worker_hours_excess: float
-    cost_per_row_ratio_by_price: dict[str, float]
-    settling_seconds: float | None
-    overshoot_workers: float
-    late_steps_share: float | None
-    reversals_per_hour: float
-    steady_share: float
-    moves: float
-    seeds: int
-    ended_share: float
-    settings: dict[str, Any] = field(default_factory=dict)
+    measured: float
+    missed_by: float
+
+    @property
+    def is_met(self) -> bool:
+        return self.missed_by <= 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One bar over all cells."""
+    """One bar over all cells that it is asked of.
+
+    Attributes:
+        unit: of its figures: `share`, `hours`, `count` or `ratio`.
+    """
 
     bar: str
     asked: str
-    measured: str
-    num_cells: int
-    num_met: int
-    worst: str
+    unit: str
+    verdicts: tuple[Verdict, ...]
 
     @property
-    def is_met(self) -> bool:
-        return self.num_met == self.num_cells
+    def num_met(self) -> int:
+        return sum(verdict.is_met for verdict in self.verdicts)
+
+    @property
+    def misses(self) -> list[Verdict]:
+        """The worst first."""
+        missed = [verdict for verdict in self.verdicts if not verdict.is_met]
+        return sorted(missed, key=lambda verdict: -verdict.missed_by)
+
+    @property
+    def worst(self) -> Verdict:
+        return max(self.verdicts, key=lambda verdict: verdict.missed_by)
 
 
-def make_rows(
-    results: Mapping[CellKey, BySeed], settings: Mapping[tuple[CellKey, str], dict[str, Any]]
-) -> list[Row]:
-    """A row for each policy and cell."""
-    rows = []
-    for cell, by_policy in results.items():
-        oracle = by_policy[LATENCY_ORACLE]
-        for policy, measured in by_policy.items():
-            rows.append(_make_row(cell, policy, measured, oracle, settings.get((cell, policy), {})))
-    return rows
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Our cost a row over another law's: the geometric mean over cells, its bounds over seeds.
 
+    Attributes:
+        is_rival: the bars ask for a lower cost than its.
+        cells, cheaper: that are compared, and in which ours costs less.
+        left_out: cells in which one of the two did not train all rows.
+    """
 
-def _make_row(
-    cell: CellKey,
-    policy: str,
-    measured: Sequence[Measures],
-    oracle: Sequence[Measures],
-    settings: dict[str, Any],
-) -> Row:
-    excess = [m.idle_share - o.idle_share for m, o in zip(measured, oracle, strict=True)]
-    hours = [m.worker_hours / o.worker_hours for m, o in zip(measured, oracle, strict=True)]
-    over = [
-        m.worker_hours - MAX_HOURS_RATIO * o.worker_hours - m.seconds / 3600.0
-        for m, o in zip(measured, oracle, strict=True)
-    ]
-    settled = [m.settling_seconds for m in measured if m.settling_seconds is not None]
-    mean, error = _mean_and_error(excess)
-    return Row(
-        scenario=cell[0],
-        provisioning_delay_seconds=cell[1],
-        noise_percent=cell[2],
-        policy=policy,
-        idle_share=statistics.fmean(m.idle_share for m in measured),
-        idle_excess_share=mean,
-        idle_excess_high=mean + error,
-        worker_hours=statistics.fmean(m.worker_hours for m in measured),
-        worker_hours_ratio=statistics.fmean(hours),
-        worker_hours_excess=statistics.fmean(over),
-        cost_per_row_ratio_by_price={
-            str(price): _geometric_mean(
-                [
-                    m.cost_per_row(NUM_GPUS, price) / o.cost_per_row(NUM_GPUS, price)
-                    for m, o in zip(measured, oracle, strict=True)
-                ]
-            )
-            for price in PRICES
-        },
-        settling_seconds=statistics.median(settled) if settled else None,
-        overshoot_workers=statistics.fmean(m.overshoot_workers for m in measured),
-        late_steps_share=_share(
-            sum(m.late_steps for m in measured), sum(m.steps for m in measured)
-        ),
-        reversals_per_hour=statistics.fmean(3600.0 * m.reversals / m.seconds for m in measured),
-        steady_share=sum(m.reversals == 0 for m in measured) / len(measured),
-        moves=statistics.fmean(m.moves for m in measured),
-        seeds=len(measured),
-        ended_share=sum(m.has_ended for m in measured) / len(measured),
-        settings=settings,
-    )
+    policy: str
+    is_rival: bool
+    price: int
+    ratio: float
+    low: float
+    high: float
+    cells: int
+    cheaper: int
+    left_out: int
 
 
 def judge(rows: Sequence[Row]) -> list[Bar]:
-    """Lastmile against the bars of the design."""
+    """Every bar that is asked of cells, of which there is one at least."""
     ours = [row for row in rows if row.policy == OURS]
-    stationary = {scenario.name for scenario in SCENARIOS if scenario.is_stationary}
-    traps = {scenario.name for scenario in SCENARIOS if scenario.is_trap}
-    still = [row for row in ours if row.scenario in stationary]
-    return [
-        _bar(
-            "GPU-idle share above the latency oracle's, upper bound",
-            f"≤ {MAX_IDLE_EXCESS:.0%}",
-            {_name(row): row.idle_excess_high - MAX_IDLE_EXCESS for row in ours},
-            lambda worst: f"{worst + MAX_IDLE_EXCESS:.1%}",
+    bars = [
+        Bar(
+            bar="GPU-idle share above the latency oracle's, upper bound",
+            asked=f"≤ {MAX_IDLE_EXCESS:.0%}",
+            unit="share",
+            verdicts=_verdicts((row, row.idle_excess_high, MAX_IDLE_EXCESS) for row in ours),
         ),
-        _bar(
-            "worker hours beyond 1.10 × the latency oracle's + 1 worker",
-            "≤ 0",
-            {_name(row): row.worker_hours_excess for row in ours},
-            lambda worst: f"{worst:+.1f} h",
+        Bar(
+            bar="worker hours beyond 1.10 × the latency oracle's + 1 worker, upper bound",
+            asked="≤ 0 h",
+            unit="hours",
+            verdicts=_verdicts((row, row.worker_hours_excess, 0.0) for row in ours),
         ),
-        _bar(
-            "changes answered late: up by L + W + 2 P, down by a quarter a window",
-            "0 %",
-            {
-                _name(row): row.late_steps_share - MAX_LATE_SHARE
+        Bar(
+            bar="changes answered late: up by L + W + 2 P, down by a quarter a window",
+            asked="0 %",
+            unit="share",
+            verdicts=_verdicts(
+                (row, row.late_steps_share, 0.0) for row in ours if row.late_steps_share is not None
+            ),
+        ),
+        Bar(
+            bar="stationary hours of a seed with a reversal",
+            asked=f"≤ {MAX_TURNED_SHARE:.0%}",
+            unit="share",
+            verdicts=_verdicts(
+                (row, row.turned_hours_share, MAX_TURNED_SHARE)
                 for row in ours
-                if row.late_steps_share is not None
-            },
-            lambda worst: f"{worst + MAX_LATE_SHARE:.0%}",
+                if row.scenario in _STATIONARY
+            ),
         ),
-        _bar(
-            "stationary seeds without a reversal",
-            f"≥ {MIN_STEADY_SHARE:.0%}",
-            {_name(row): MIN_STEADY_SHARE - row.steady_share for row in still},
-            lambda worst: f"{MIN_STEADY_SHARE - worst:.0%}",
+        Bar(
+            bar="upward moves in the traps, the most of any seed",
+            asked=f"≤ {MAX_PROBES}",
+            unit="count",
+            verdicts=_verdicts(
+                (row, row.most_up_moves, MAX_PROBES) for row in ours if row.scenario in _TRAPS
+            ),
         ),
-        _bar(
-            "moves in the traps: one probe and its end",
-            "≤ 2",
-            {_name(row): row.moves - 2.0 for row in ours if row.scenario in traps},
-            lambda worst: f"{worst + 2.0:.1f}",
+        Bar(
+            bar="seeds with which not all rows were trained",
+            asked="0",
+            unit="count",
+            verdicts=_verdicts((row, row.cut_off, 0.0) for row in ours),
         ),
-        *_judge_costs(rows),
+        *_judge_costs(rows, ours),
     ]
+    return [bar for bar in bars if bar.verdicts]
 
 
-def _judge_costs(rows: Sequence[Row]) -> list[Bar]:
-    """Cost a row against every law that is no oracle: in the mean, and in each cell."""
-    others = [
-        policy.name
-        for policy in POLICIES
-        if not (policy.is_oracle or policy.is_ablation or policy.name == OURS)
-    ]
-    by = {(row.policy, _name(row)): row for row in rows}
-    names = sorted({_name(row) for row in rows})
+def _verdicts(found: Iterable[tuple[Row, float, float]]) -> tuple[Verdict, ...]:
+    """Args:
+
+    found: the row of a cell, the figure, and what it may be at most.
+    """
+    return tuple(
+        Verdict(
+            scenario=row.scenario,
+            provisioning_delay_seconds=row.provisioning_delay_seconds,
+            noise_percent=row.noise_percent,
+            measured=measured,
+            missed_by=measured - most,
+        )
+        for row, measured, most in found
+    )
+
+
+def _judge_costs(rows: Sequence[Row], ours: Sequence[Row]) -> list[Bar]:
+    """Cost a row in each cell against the best law there that is no oracle."""
+    by_cell: dict[CellKey, list[Row]] = {row.cell: [] for row in ours if not row.cut_off}
+    for row in rows:
+        if row.policy in _RIVALS and row.cell in by_cell and not row.cut_off:
+            by_cell[row.cell].append(row)
     bars = []
     for price in map(str, PRICES):
-        ours = {name: by[OURS, name].cost_per_row_ratio_by_price[price] for name in names}
-        means = {}
-        for other in others:
-            logs = [
-                math.log(ours[n] / by[other, n].cost_per_row_ratio_by_price[price]) for n in names
-            ]
-            mean, error = _mean_and_error(logs)
-            means[other] = math.exp(mean + error) - 1.0
+        ratios = []
+        for row in ours:
+            costs = [r.cost_per_row_ratio_by_price[price] for r in by_cell.get(row.cell, ())]
+            if costs:
+                ratio = row.cost_per_row_ratio_by_price[price] / min(costs)
+                ratios.append((row, ratio, MAX_COST_RATIO))
         bars.append(
-            _bar(
-                f"cost a row over all cells below each other law's, GPU at {price} workers",
-                "< 1, upper bound",
-                means,
-                lambda worst: f"{1.0 + worst:.3f}",
-            )
-        )
-        best = {
-            n: min(by[other, n].cost_per_row_ratio_by_price[price] for other in others)
-            for n in names
-        }
-        bars.append(
-            _bar(
-                f"cost a row in each cell against the best other law's, GPU at {price} workers",
-                f"≤ {MAX_COST_RATIO}",
-                {n: ours[n] / best[n] - MAX_COST_RATIO for n in names},
-                lambda worst: f"{worst + MAX_COST_RATIO:.3f}",
+            Bar(
+                bar=f"cost a row against the best other law of the cell, GPU at {price} workers",
+                asked=f"≤ {MAX_COST_RATIO}",
+                unit="ratio",
+                verdicts=_verdicts(ratios),
             )
         )
     return bars
 
 
-def _bar(bar: str, asked: str, misses: Mapping[str, float], show: Any) -> Bar:
-    """Args:
+def compare(results: Results) -> list[Comparison]:
+    """Our cost a row with every other law's that is no oracle, ablations included."""
+    others = [
+        policy.name
+        for policy in POLICIES
+        if policy.name != OURS
+        and not policy.is_oracle
+        and all(policy.name in by_policy for by_policy in results.values())
+    ]
+    found = [_compare(results, other, price) for price in PRICES for other in others]
+    return [comparison for comparison in found if comparison is not None]
 
-    misses: by cell, how far it is missed; at most 0 is met.
-    show: the measured figure of a miss.
-    """
-    worst = max(misses, key=lambda name: misses[name])
-    return Bar(
-        bar=bar,
-        asked=asked,
-        measured=show(misses[worst]),
-        num_cells=len(misses),
-        num_met=sum(miss <= 1e-9 for miss in misses.values()),
-        worst=worst,
+
+def _compare(results: Results, other: str, price: int) -> Comparison | None:
+    """None: there is no cell in which both trained all rows."""
+    pairs = [(by_policy[OURS], by_policy[other]) for by_policy in results.values()]
+    whole = [(a, b) for a, b in pairs if not (a.num_cut_off or b.num_cut_off)]
+    logs = [log_ratios(mine, its, price) for mine, its in whole]
+    if not logs:
+        return None
+    mean, error = mean_and_error([fmean(of_seed) for of_seed in zip(*logs, strict=True)])
+    return Comparison(
+        policy=other,
+        is_rival=other in _RIVALS,
+        price=price,
+        ratio=math.exp(mean),
+        low=math.exp(mean - error),
+        high=math.exp(mean + error),
+        cells=len(logs),
+        cheaper=sum(fmean(cell) < 0.0 for cell in logs),
+        left_out=len(pairs) - len(whole),
     )
-
-
-def _name(row: Row) -> str:
-    return f"{row.scenario}, L {row.provisioning_delay_seconds:.0f} s, {row.noise_percent} %"
-
-
-def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and the half width of its 95 % interval."""
-    if len(values) < 2:
-        return values[0], 0.0
-    degrees = len(values) - 1
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    return statistics.fmean(values), _T95.get(degrees, 1.96 if degrees > 19 else 2.5) * error
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(statistics.fmean(math.log(value) for value in values))

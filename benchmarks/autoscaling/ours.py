@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from dataset_operator.autoscaling.decision import Direction, Rule, Rules
+from dataset_operator.autoscaling.decision import PERIOD_SECONDS, Direction, Rule, Rules
 from dataset_operator.autoscaling.gpu_only import GpuMemory, decide_by_gpu
 from dataset_operator.autoscaling.history import Memory
 from dataset_operator.autoscaling.policy import decide
+from dataset_operator.autoscaling.saved import restore, save
 from dataset_operator.autoscaling.signals import Sample
 from dataset_operator.simulation.plant import Cluster
 
@@ -28,7 +29,7 @@ def rules_of(cluster: Cluster) -> Rules:
 
 @dataclass(slots=True)
 class Lastmile:
-    """The operator's law, its memory lost when the operator restarts."""
+    """The operator's law; when it restarts it knows what the status of the run keeps."""
 
     cluster: Cluster
     change: Callable[[Rules], Rules] = lambda rules: rules
@@ -40,7 +41,8 @@ class Lastmile:
         self._memory = Memory(since=0.0)
 
     def restart(self) -> None:
-        self._memory = Memory(since=self.cluster.time)
+        now = self.cluster.time
+        self._memory = restore(save(self._memory), now, seen=now - PERIOD_SECONDS)
 
     def decide(self, sample: Sample) -> int:
         decision, self._memory = decide(self._memory, sample, self._rules)
@@ -49,7 +51,7 @@ class Lastmile:
 
 @dataclass(slots=True)
 class LastmileByGpu:
-    """GPU-only mode."""
+    """GPU-only mode; its memory is lost when the operator restarts."""
 
     cluster: Cluster
     _rules: Rules = field(init=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from benchmarks.autoscaling.seen import Seen, Senses, Window
 from dataset_operator.autoscaling.signals import Sample
@@ -180,55 +181,67 @@ class Dask(Peer):
 class RayAutoscaler(Peer):
     """Ray's autoscaler: nodes for tasks that fit nowhere; a node idle for 60 s goes.
 
-    Source: docs.ray.io, «KubeRay autoscaling», `idleTimeoutSeconds` and `upscalingMode: Default`
-    (at most as many new nodes at a time as there are).
+    Which nodes idle is told as if Ray packed tasks on as few as it can, in the law's favour.
+    Source: docs.ray.io, «KubeRay autoscaling», `idleTimeoutSeconds`, and `upscalingMode`, which is
+    not limited by default and, if `Conservative`, to as many pending as there are.
     """
 
     idle_seconds: float = 60.0
+    is_conservative: bool = False
     _spare: Window = field(init=False)
 
     def begin(self) -> None:
         self._spare = Window(self.idle_seconds)
 
     def want(self, seen: Seen) -> int:
+        self._spare.add(seen.at, _count_idle(seen))
         # Ray Data submits as many tasks as its queue has room for.
-        pending = seen.free_units - seen.ready
-        self._spare.add(seen.at, math.floor(seen.ready * (1.0 - seen.busy)))
-        if pending >= 1.0 and seen.ready >= seen.desired:
-            return min(seen.desired + math.ceil(pending), 2 * seen.desired)
+        pending = math.ceil(seen.free_units - seen.ready)
+        if pending >= 1 and seen.ready >= seen.desired:
+            return seen.desired + (min(pending, seen.desired) if self.is_conservative else pending)
         return seen.desired - int(min(self._spare.values))
+
+
+def _count_idle(seen: Seen) -> int:
+    return math.floor(seen.ready * (1.0 - seen.busy))
 
 
 @dataclass(slots=True)
 class RayDataUtilisation(Peer):
     """Ray Data's cluster autoscaler by use: at 75 % of a resource one node more of each kind.
 
-    Asked every 10 s at most; what is little used for 180 s goes.
+    Asked every 10 s at most. Its request is kept for 180 s of less use, then Ray's autoscaler takes
+    away what is idle for 60 s.
     Source: ray 2.60, `ray/data/_internal/cluster_autoscaler/default_cluster_autoscaler_v2.py`.
     """
 
     threshold: float = 0.75
     release_seconds: float = 180.0
-    _use: Window = field(init=False)
+    idle_seconds: float = 60.0
+    _asked_at: float = field(init=False)
+    _spare: Window = field(init=False)
 
     def begin(self) -> None:
-        self._use = Window(self.release_seconds)
+        self._asked_at, self._spare = -math.inf, Window(self.idle_seconds)
 
     def want(self, seen: Seen) -> int:
-        self._use.add(seen.at, seen.busy)
+        self._spare.add(seen.at, _count_idle(seen))
         if seen.busy >= self.threshold:
+            self._asked_at = seen.at
             return seen.desired + 1
-        if max(self._use.values) < self.threshold / 2:
-            return seen.desired - 1
-        return seen.desired
+        if seen.at - self._asked_at < self.release_seconds:
+            return seen.desired
+        return seen.desired - int(min(self._spare.values))
 
 
 @dataclass(slots=True)
 class RayDataRate(Peer):
-    """Ray Data's rate-based autoscaler: resources for twice the rate at which rows leave now.
+    """Ray Data's rate-based autoscaler: resources for twice the rate that those there can give.
 
-    Only up, and only while half of a resource is in use; asked every 10 s at most.
-    Source: ray 2.60, `ray/data/_internal/cluster_autoscaler`, the rate-based one (its default).
+    Only up, and only while half of a resource is in use, below which the last request is sent
+    again; asked every 10 s at most.
+    Source: ray 2.60, `ray/data/_internal/cluster_autoscaler/rate_based_cluster_autoscaler.py`, its
+    default; one operator reads and works, so the throughput that is optimal is its tasks'.
     """
 
     factor: float = 2.0
@@ -237,7 +250,7 @@ class RayDataRate(Peer):
     def want(self, seen: Seen) -> int:
         if seen.busy < self.gate or seen.ready < seen.desired:
             return seen.desired
-        return max(seen.desired, math.ceil(self.factor * seen.rate / seen.worker_rate))
+        return math.ceil(self.factor * seen.ready)
 
 
 @dataclass(slots=True)
@@ -245,57 +258,67 @@ class Cachew(Peer):
     """Cachew's hill climb on the time of a batch, a worker at a time.
 
     Up while it falls by more than 7 %; once it no longer does, a step back. Down while it rises by
-    less than 3 %. After 20 stable reports it opens again: a queue one and a half times as long
-    looks downwards, a batch that takes as much longer upwards.
-    Source: Graur et al., «Cachew», USENIX ATC 2022, section 4.2 and its released dispatcher.
+    less than 3 %. After 20 stable reports it opens again: a queue one and a half times as long as
+    at the number it came to rest at looks downwards, a batch that takes as much longer upwards.
+    Reports that differ by more than 120 % are thrown away.
+    Source: Graur et al., «Cachew», USENIX ATC 2022, section 4.2, and its release, eth-easl/cachew,
+    `tensorflow/core/data/service/easl/scaling_utils.cc`.
     """
 
     gain: float = 0.07
     loss: float = 0.03
     stable_reports: int = 20
-    _before: float | None = field(init=False)
-    _direction: int = field(init=False)
+    _is_scaling: bool = field(init=False)
     _stable: int = field(init=False)
-    _settled_batch: float = field(init=False)
-    _settled_fill: float = field(init=False)
+    _last: Seen | None = field(init=False)
+    _other: Seen | None = field(init=False)  # the latest report of another number of workers
+    _rest: Seen | None = field(init=False)  # the report of the number it came to rest at
 
     def begin(self) -> None:
-        self._before, self._direction, self._stable = None, 1, 0
-        self._settled_batch, self._settled_fill = 0.0, 0.0
+        self._is_scaling, self._stable = True, 0
+        self._last = self._other = self._rest = None
 
     def want(self, seen: Seen) -> int:
         if seen.ready != seen.desired:
             return seen.desired  # it waits until the number is what it asked for
-        if self._direction == 0:
+        if self._last is not None and self._last.ready != seen.ready:
+            self._other = self._last
+        is_first, self._last = self._last is None, seen
+        if not self._is_scaling:
             return self._watch(seen)
-        before, self._before = self._before, seen.batch_seconds
+        if is_first:
+            return seen.desired + 1
+        return self._climb(seen)
+
+    def _climb(self, seen: Seen) -> int:
+        before = self._other
         if before is None:
-            return seen.desired + self._direction
-        change = (before - seen.batch_seconds) / before
+            return self._settle(seen)  # more were asked for, but there are none
+        change = 1.0 - seen.batch_seconds / before.batch_seconds
         if abs(change) > 1.2:
             return seen.desired
-        if self._direction > 0:
-            if change > self.gain:
-                return seen.desired + 1
-            return self._settle(seen, seen.desired - 1)
-        if change > -self.loss:
-            return seen.desired - 1
-        return self._settle(seen, seen.desired + 1)
+        if before.ready < seen.ready:
+            return seen.desired + 1 if change > self.gain else self._settle(before)
+        is_cheap = change > -self.loss and seen.ready > 1
+        return seen.desired - 1 if is_cheap else self._settle(before)
 
-    def _settle(self, seen: Seen, workers: int) -> int:
-        self._direction, self._stable, self._before = 0, 0, None
-        self._settled_batch, self._settled_fill = seen.batch_seconds, max(seen.fill, 0.01)
-        return workers
+    def _settle(self, rest: Seen) -> int:
+        self._is_scaling, self._stable, self._rest = False, 0, rest
+        return rest.ready
 
     def _watch(self, seen: Seen) -> int:
+        rest = self._rest
+        assert rest is not None
         self._stable += 1
-        if self._stable < self.stable_reports:
+        if self._stable <= self.stable_reports:
             return seen.desired
-        if seen.batch_seconds > 1.5 * self._settled_batch:
-            self._direction = 1
-        elif seen.fill > 1.5 * self._settled_fill:
-            self._direction = -1
-        self._settled_batch = min(self._settled_batch, seen.batch_seconds)
+        self._stable = 0
+        if seen.fill > 1.5 * max(rest.fill, 0.01) and rest.ready > 1:
+            self._is_scaling = True
+            return rest.ready - 1
+        if seen.batch_seconds > 1.5 * rest.batch_seconds:
+            self._is_scaling = True
+            return rest.ready + 1
         return seen.desired
 
 
@@ -303,10 +326,20 @@ class Cachew(Peer):
 class TfDataService(Peer):
     """tf.data service's optimal number: ⌈Σ consumers' rates ÷ a worker's throughput⌉.
 
-    It exports the number and moves nothing; here it is done at once.
-    Source: tensorflow `core/data/service/auto_scaler.cc`.
+    Both are means over a while: a consumer's of its last 100 batches, a worker's an exponential
+    one. It exports the number and moves nothing; here it is done at once.
+    Source: tensorflow `core/data/service/auto_scaler.cc`; `core/framework/model.cc`, gap times.
     """
 
+    window_seconds: float = 60.0
+    _steps: Window = field(init=False)
+    _rates: Window = field(init=False)
+
+    def begin(self) -> None:
+        self._steps, self._rates = Window(self.window_seconds), Window(self.window_seconds)
+
     def want(self, seen: Seen) -> int:
-        batch_rows = self.cluster.given.batch_rows
-        return max(1, math.ceil(batch_rows / seen.step_seconds / seen.worker_rate))
+        self._steps.add(seen.at, seen.step_seconds)
+        self._rates.add(seen.at, seen.worker_rate)
+        demand = self.cluster.given.batch_rows / fmean(self._steps.values)
+        return max(1, math.ceil(demand / fmean(self._rates.values)))

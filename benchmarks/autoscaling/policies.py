@@ -41,8 +41,6 @@ class Policy:
 OURS: Final = "lastmile"
 LATENCY_ORACLE: Final = "latency oracle"
 BEST_CONSTANT: Final = "best constant in hindsight"
-# Numbers of workers that are tried to find the best of each cell.
-CONSTANTS: Final = (4, 6, 7, 8, 9, 10, 12, 15, 18, 22, 27, 33, 40, 52, 64)
 
 
 def _least(cluster: Cluster) -> Law:
@@ -66,7 +64,7 @@ POLICIES: Final = (
     Policy(name="minReplicas", make=_least),
     Policy(name="maxReplicas", make=_most),
     Policy(name="constant of a profile", make=_advised),
-    Policy(name=BEST_CONSTANT, make=peers.Constant, grid={"workers": CONSTANTS}),
+    Policy(name=BEST_CONSTANT, make=peers.Constant),
     Policy(name="HPA on CPU", make=peers.Hpa, grid={"target": (0.6, 0.7, 0.8, 0.9)}),
     Policy(
         name="HPA on idle GPUs", make=peers.HpaOnIdleGpus, grid={"target": (0.7, 0.8, 0.9, 0.95)}
@@ -82,19 +80,31 @@ POLICIES: Final = (
         },
     ),
     Policy(name="dask", make=peers.Dask, grid={"target_seconds": (2.0, 5.0, 10.0, 20.0)}),
-    Policy(name="Ray autoscaler", make=peers.RayAutoscaler, grid={"idle_seconds": (60.0, 180.0)}),
+    Policy(
+        name="Ray autoscaler",
+        make=peers.RayAutoscaler,
+        grid={"idle_seconds": (60.0, 180.0), "is_conservative": (False, True)},
+    ),
     Policy(
         name="Ray Data, utilisation",
         make=peers.RayDataUtilisation,
         grid={"threshold": (0.75, 0.85, 0.95)},
     ),
-    Policy(name="Ray Data, rate", make=peers.RayDataRate, grid={"factor": (1.1, 1.5, 2.0)}),
+    Policy(
+        name="Ray Data, rate",
+        make=peers.RayDataRate,
+        grid={"factor": (1.1, 1.5, 2.0), "gate": (0.5, 0.75, 0.95)},
+    ),
     Policy(
         name="Cachew",
         make=peers.Cachew,
         grid={"gain": (0.03, 0.07), "loss": (0.01, 0.03), "stable_reports": (10, 20)},
     ),
-    Policy(name="tf.data service", make=peers.TfDataService),
+    Policy(
+        name="tf.data service",
+        make=peers.TfDataService,
+        grid={"window_seconds": (15.0, 60.0, 300.0)},
+    ),
     Policy(name=OURS, make=ours.Lastmile),
     Policy(name="lastmile, GPU only", make=ours.LastmileByGpu),
     *(

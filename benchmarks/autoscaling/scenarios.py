@@ -22,6 +22,11 @@ MINUTE: Final = 60.0
 HOURS_2: Final = 120.0 * MINUTE
 _ROW_SECONDS: Final = NEED / DEMAND
 _FIRST: Final = 9  # ⌈8 · 1.075⌉
+# Pods of both experiments together: enough for what both need at first, not for 18 and 9 of them.
+_QUOTA: Final = 22
+
+
+CellKey = tuple[str, float, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +35,14 @@ class Scenario:
 
     name: in results.
     build: the setting, without delay and noise.
+    build_other: of another experiment on the same quota, under a law of the same kind.
     is_trap: more workers would help nothing: one probe at most.
     is_stationary: nothing changes that a law should answer to.
     """
 
     name: str
     build: Callable[[], Setting]
+    build_other: Callable[[], Setting] | None = None
     is_trap: bool = False
     is_stationary: bool = False
 
@@ -48,12 +55,19 @@ class Cell:
     start_seconds: float
     noise_percent: int
 
-    def setting(self) -> Setting:
-        return replace(
-            self.scenario.build(),
-            start_seconds=self.start_seconds,
-            noise=self.noise_percent / 100.0,
-        )
+    @property
+    def key(self) -> CellKey:
+        """By names, as results have it."""
+        return self.scenario.name, self.start_seconds, self.noise_percent
+
+    def settings(self) -> list[Setting]:
+        """Those that run side by side: one, but where experiments share a quota."""
+        builders = [self.scenario.build, self.scenario.build_other]
+        return [
+            replace(build(), start_seconds=self.start_seconds, noise=self.noise_percent / 100.0)
+            for build in builders
+            if build is not None
+        ]
 
 
 def _after(minutes: float) -> float:
@@ -202,6 +216,18 @@ def never_scheduled() -> Setting:
     return _plain(schedulable=6, first_workers=4)
 
 
+def shared_quota() -> Setting:
+    """The need doubles when another experiment holds most of what is left of the quota."""
+    phases = (_phase(), _phase(45, cost=2.0), _phase(45 + 95))
+    return _plain(phases=phases, rows=_after(45 + 95 + 45), schedulable=_QUOTA)
+
+
+def other_on_quota() -> Setting:
+    """That other experiment: its need halves for a while, and what it leaves is to be had."""
+    phases = (_phase(), _phase(92, cost=0.5), _phase(140))
+    return _plain(phases=phases, rows=_after(45 + 95 + 45), schedulable=_QUOTA)
+
+
 def steady() -> Setting:
     """Nothing happens."""
     return _plain()
@@ -218,17 +244,18 @@ SCENARIOS: Final = (
     Scenario(name="GPU-bound model", build=gpu_bound, is_trap=True, is_stationary=True),
     Scenario(name="collate-bound", build=collate_bound, is_trap=True, is_stationary=True),
     Scenario(name="storage-bound", build=storage_bound, is_trap=True),
-    Scenario(name="straggler in order", build=straggler_in_order, is_trap=True),
+    Scenario(name="straggler in order", build=straggler_in_order, is_trap=True, is_stationary=True),
     Scenario(name="rank skew", build=rank_skew, is_trap=True, is_stationary=True),
     Scenario(name="metrics outage", build=outage, is_stationary=True),
     Scenario(name="GPU series absent", build=gpu_absent),
     Scenario(name="GPU series 0", build=gpu_zero),
-    Scenario(name="reclaim of 30 %", build=reclaim),
-    Scenario(name="churn", build=churn),
+    Scenario(name="reclaim of 30 %", build=reclaim, is_stationary=True),
+    Scenario(name="churn", build=churn, is_stationary=True),
     Scenario(name="slow warm-up", build=slow_warm_up),
     Scenario(name="two speeds", build=two_speeds),
+    Scenario(name="two on one quota", build=shared_quota, build_other=other_on_quota),
     Scenario(name="heavy tail", build=heavy_tail),
-    Scenario(name="max reached", build=max_reached),
+    Scenario(name="max reached", build=max_reached, is_stationary=True),
     Scenario(name="operator restart", build=operator_restart),
     Scenario(name="never scheduled", build=never_scheduled),
 )

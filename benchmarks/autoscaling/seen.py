@@ -79,8 +79,12 @@ class Senses:
             fill=queued / given.credit_units,
             free_units=given.credit_units - queued,
             unit_seconds=given.unit_rows / rate,
-            gpu_utilization=sample.gpu_utilization,
+            gpu_utilization=self._read_gpu(sample),
         )
+
+    def _read_gpu(self, sample: Sample) -> float | None:
+        """The raw series: our source tells a 0 without NVML from a real one, no peer does."""
+        return 0.0 if self.cluster.setting.gpu == "zero" else sample.gpu_utilization
 
 
 @dataclass(slots=True)

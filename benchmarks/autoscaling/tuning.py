@@ -1,35 +1,46 @@
-"""The peers' settings, each chosen over all scenarios on seeds that are not used again."""
+"""The peers' settings, chosen over all scenarios on seeds that are not used again; and the constant
+that hindsight would choose for each cell, on the very seeds that are judged.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
+from statistics import fmean
 from typing import Any, Final
 
-from benchmarks.autoscaling.jobs import Job, job_of, run_jobs
-from benchmarks.autoscaling.judging import NUM_GPUS
+from benchmarks.autoscaling.jobs import Job, Runner, job_of
 from benchmarks.autoscaling.policies import BEST_CONSTANT, POLICIES
-from benchmarks.autoscaling.scenarios import Cell
+from benchmarks.autoscaling.rows import NUM_GPUS, PRICES
+from benchmarks.autoscaling.scenarios import Cell, CellKey
+from dataset_operator.simulation.measures import Measures
 
 TUNING_SEEDS: Final = (10_001, 10_002)
 # Tuned at one delay and one noise in the middle: a user does not tune anew for each cluster.
 TUNING_START_SECONDS: Final = 30.0
 TUNING_NOISE_PERCENT: Final = 20
 # Price of a GPU second in worker seconds, in the middle of those that are judged.
-TUNING_PRICE: Final = 20.0
+TUNING_PRICE: Final = 20
+
+# Constants that are tried at first, on so many seeds of a cell.
+_CONSTANTS: Final = (4, 6, 8, 10, 12, 16, 22, 32, 48, 64)
+_FIRST_SEEDS: Final = 2
 
 Chosen = dict[str, dict[str, Any]]
+Constants = dict[CellKey, dict[int, int]]  # workers by price
+_Settings = tuple[tuple[str, Any], ...]
+_Search = Generator[list[Job], Mapping[Job, Measures], dict[int, int]]
 
 
-def tune(cells: Sequence[Cell]) -> Chosen:
-    """For every policy with a grid the settings of the least mean log cost a row."""
+def tune(cells: Sequence[Cell], names: Sequence[str], runner: Runner) -> Chosen:
+    """For every policy of these with a grid the settings of the least mean log cost a row."""
     used = [
         cell
         for cell in cells
         if cell.start_seconds == TUNING_START_SECONDS and cell.noise_percent == TUNING_NOISE_PERCENT
     ]
-    tuned = [policy for policy in POLICIES if policy.grid and policy.name != BEST_CONSTANT]
+    tuned = [policy for policy in POLICIES if policy.grid and policy.name in names]
     jobs = [
         job_of(cell, policy.name, settings, seed)
         for policy in tuned
@@ -37,34 +48,75 @@ def tune(cells: Sequence[Cell]) -> Chosen:
         for cell in used
         for seed in TUNING_SEEDS
     ]
-    costs: dict[tuple[str, tuple[tuple[str, Any], ...]], list[float]] = defaultdict(list)
-    for job, measures in run_jobs(jobs):
-        costs[job.policy, job.settings].append(
-            math.log(measures.cost_per_row(NUM_GPUS, TUNING_PRICE))
-        )
+    costs: dict[tuple[str, _Settings], list[float]] = defaultdict(list)
+    for job, measures in runner.run(jobs, "tuning").items():
+        costs[job.policy, job.settings].append(_log_cost(measures, TUNING_PRICE))
     return {policy.name: _least(policy.name, costs) for policy in tuned}
 
 
-def find_best_constants(cells: Sequence[Cell], seeds: Sequence[int]) -> dict[tuple[Any, ...], int]:
-    """By cell, the number of workers that would have cost least over these very seeds."""
-    [policy] = [policy for policy in POLICIES if policy.name == BEST_CONSTANT]
-    jobs = [
-        job_of(cell, policy.name, settings, seed)
-        for cell in cells
-        for settings in policy.settings()
-        for seed in seeds
-    ]
-    costs: dict[Job, float] = {}
-    for job, measures in run_jobs(jobs):
-        costs[job] = measures.cost_per_row(NUM_GPUS, TUNING_PRICE)
-    totals: dict[tuple[Any, ...], dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for job, cost in costs.items():
-        totals[job.cell][dict(job.settings)["workers"]] += cost
-    return {cell: min(by, key=lambda workers: by[workers]) for cell, by in totals.items()}
-
-
-def _least(
-    policy: str, costs: dict[tuple[str, tuple[tuple[str, Any], ...]], list[float]]
-) -> dict[str, Any]:
-    means = {settings: sum(c) / len(c) for (name, settings), c in costs.items() if name == policy}
+def _least(policy: str, costs: Mapping[tuple[str, _Settings], Sequence[float]]) -> dict[str, Any]:
+    means = {settings: fmean(c) for (name, settings), c in costs.items() if name == policy}
     return dict(min(means, key=lambda settings: means[settings]))
+
+
+def _log_cost(measures: Measures, price: float) -> float:
+    """Of a run that was cut off nobody knows what it would have cost."""
+    return math.log(measures.cost_per_row(NUM_GPUS, price)) if measures.has_ended else math.inf
+
+
+def find_best_constants(cells: Sequence[Cell], seeds: Sequence[int], runner: Runner) -> Constants:
+    """By cell and price, the number of workers that cost least over these very seeds.
+
+    A few numbers are tried on two seeds; from the best of them it goes up or down by one on all
+    seeds, until both neighbours cost more: below the need a worker fewer starves the trainers
+    longer, above it one more is paid for nothing, so there is but one such number.
+    """
+    searches = {cell.key: _search(cell, seeds) for cell in cells}
+    asked = {key: next(search) for key, search in searches.items()}
+    found: Constants = {}
+    while asked:
+        jobs = [job for wanted in asked.values() for job in wanted]
+        results = runner.run(jobs, "constants")
+        following = {}
+        for key in asked:
+            try:
+                following[key] = searches[key].send(results)
+            except StopIteration as stop:
+                found[key] = stop.value
+        asked = following
+    return found
+
+
+def constant_jobs(cell: Cell, workers: int, seeds: Sequence[int]) -> list[Job]:
+    """The runs of a constant."""
+    return [job_of(cell, BEST_CONSTANT, {"workers": workers}, seed) for seed in seeds]
+
+
+def _search(cell: Cell, seeds: Sequence[int]) -> _Search:
+    """Yields jobs, is sent all that they gave, and returns the best number by price."""
+    bounds = cell.settings()[0]
+    least, most = bounds.min_workers, bounds.max_workers
+    tried = sorted({min(max(workers, least), most) for workers in _CONSTANTS})
+    few = seeds[:_FIRST_SEEDS]
+    results = dict((yield [job for workers in tried for job in constant_jobs(cell, workers, few)]))
+
+    def cost(workers: int, price: int, on: Sequence[int]) -> float:
+        jobs = constant_jobs(cell, workers, on)
+        return fmean(_log_cost(results[job], price) for job in jobs)
+
+    best = {price: min(tried, key=lambda workers: cost(workers, price, few)) for price in PRICES}
+    while True:
+        near = {
+            price: [w for w in (middle - 1, middle, middle + 1) if least <= w <= most]
+            for price, middle in best.items()
+        }
+        wanted = sorted({workers for around in near.values() for workers in around})
+        jobs = [job for workers in wanted for job in constant_jobs(cell, workers, seeds)]
+        results |= yield jobs
+        better = {
+            price: min(around, key=lambda workers: cost(workers, price, seeds))
+            for price, around in near.items()
+        }
+        if better == best:
+            return best
+        best = better

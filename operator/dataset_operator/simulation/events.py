@@ -20,12 +20,19 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 def compiled(function: Function) -> Function:
-    """The function, compiled if numba is installed."""
+    """The function, compiled if numba is installed.
+
+    All become one: called as they are, they would count references to every array of `Plant`, which
+    takes three times as long as what they do.
+    """
     try:
         import numba
     except ImportError:
         return function
-    made: Function = numba.njit(function)
+    try:
+        made: Function = numba.njit(function, cache=True, inline="always")
+    except RuntimeError:  # "no locator available": no folder that the cache could be written to
+        made = numba.njit(function, inline="always")
     return made
 
 
@@ -49,7 +56,9 @@ NUM_NOW = 5
 # Places in `Plant.marks`.
 TRAINER, NEXT_UNIT, NEXT_OUT, DRAWS, PHASE = 0, 1, 2, 3, 4
 EPOCH_STEP, QUEUE_UNITS, NUM_RETURNED = 5, 6, 7
-NUM_MARKS = 8
+# All places from this one on are free, so that nobody looks there.
+END_PLACE = 8
+NUM_MARKS = 9
 
 
 class Given(NamedTuple):
@@ -130,7 +139,7 @@ def _begin_unit(given: Given, plant: Plant, w: int) -> None:
     if t < plant.ready_at[w] + given.warm_seconds:
         speed *= given.warm_speed
     busy = 0
-    for other in range(len(plant.state)):
+    for other in range(plant.marks[END_PLACE]):
         if plant.state[other] == BUSY:
             busy += 1
     rate = max(1, busy) / given.phase_row[phase]
@@ -190,7 +199,7 @@ def _release(given: Given, plant: Plant) -> None:
     """Blocked workers hand over as far as there is credit, the oldest unit first."""
     while True:
         first = -1
-        for w in range(len(plant.state)):
+        for w in range(plant.marks[END_PLACE]):
             if plant.state[w] == BLOCKED and (first < 0 or plant.unit[w] < plant.unit[first]):
                 first = w
         if first < 0 or not _has_credit(given, plant, plant.unit[first]):
@@ -254,10 +263,16 @@ def _end_step(given: Given, plant: Plant) -> None:
 
 
 @compiled
+def _find_end_place(plant: Plant) -> None:
+    while plant.marks[END_PLACE] > 0 and plant.state[plant.marks[END_PLACE] - 1] == FREE:
+        plant.marks[END_PLACE] -= 1
+
+
+@compiled
 def _pass(plant: Plant, until: float) -> None:
     """Let time go by in which nothing happens."""
     paid, ready = 0, 0
-    for w in range(len(plant.state)):
+    for w in range(plant.marks[END_PLACE]):
         if plant.state[w] != FREE:
             paid += 1
             if plant.state[w] != STARTING:
@@ -271,9 +286,10 @@ def _pass(plant: Plant, until: float) -> None:
 @compiled
 def advance(given: Given, plant: Plant, until: float) -> None:
     """Let everything happen that happens until then, or until the run has ended."""
+    _find_end_place(plant)
     while plant.marks[TRAINER] != ENDED:
         first, at = -1, plant.now[TRAINER_UNTIL]
-        for w in range(len(plant.state)):
+        for w in range(plant.marks[END_PLACE]):
             if plant.state[w] != FREE and plant.until[w] < at:
                 first, at = w, plant.until[w]
         if at > until:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from dataset_operator.simulation.setting import Setting
 from dataset_operator.simulation.truth import Truth, truth_now
 
 # A run that starves is given up after so many times what it takes with rows always there.
-_MAX_STRETCH = 8.0
+MAX_STRETCH = 8.0
 # Of a reading of GPU utilisation, which is a mean over a scrape.
 _GPU_NOISE = 0.01
 
@@ -38,11 +38,16 @@ MakeLaw = Callable[[Cluster], Law]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """How the run stood at the end of a control period; sums count from the beginning."""
+    """How the run stood at the end of a control period; sums count from the beginning.
+
+    Attributes:
+        capacity: pods that it could have had.
+    """
 
     at: float
     desired: int
     ready: int
+    capacity: int
     truth: Truth
     rows: float
     production_seconds: float
@@ -58,31 +63,79 @@ class Trace:
     has_ended: bool = False
 
 
-def simulate(setting: Setting, make_law: MakeLaw, seed: int) -> Trace:
+def simulate(
+    setting: Setting, make_law: MakeLaw, seed: int, max_stretch: float = MAX_STRETCH
+) -> Trace:
     """Run a setting under a law; the same seed gives every law the same noise to start from."""
-    cluster = Cluster(setting=setting, seed=seed)
-    law = make_law(cluster)
-    trace = Trace(setting=setting)
-    readings = np.random.default_rng((seed, 1))
-    restarts = list(setting.restarts)
-    latest = _MAX_STRETCH * _least_seconds(setting)
-    before = 0.0
-    while not cluster.has_ended and cluster.time < latest:
+    [trace] = simulate_together([setting], make_law, seed, max_stretch)
+    return trace
+
+
+def simulate_together(
+    settings: Sequence[Setting], make_law: MakeLaw, seed: int, max_stretch: float = MAX_STRETCH
+) -> list[Trace]:
+    """Run settings side by side, each under a law of its own, until all have ended.
+
+    Args:
+        settings: `schedulable` of each bounds the pods of all; whoever asks first gets them.
+        max_stretch: a run that is not over after so many times its least seconds is given up.
+    """
+    runs = [_begin(setting, make_law, seed, place) for place, setting in enumerate(settings)]
+    latest = [max_stretch * _least_seconds(setting) for setting in settings]
+    while any(
+        not run.cluster.has_ended and run.cluster.time < end
+        for run, end in zip(runs, latest, strict=True)
+    ):
+        for run in runs:
+            others = (other.cluster.pods for other in runs if other is not run)
+            run.cluster.others = sum(others)
+            if not run.cluster.has_ended:
+                run.go_on()
+    for run in runs:
+        run.trace.has_ended = run.cluster.has_ended
+    return [run.trace for run in runs]
+
+
+@dataclass(slots=True)
+class _Run:
+    """A plant and its law."""
+
+    cluster: Cluster
+    law: Law
+    trace: Trace
+    readings: np.random.Generator
+    restarts: list[float]
+    computed_before: float = 0.0
+
+    def go_on(self) -> None:
+        """A control period, and what the law makes of it."""
+        cluster, setting = self.cluster, self.trace.setting
         cluster.run(cluster.time + PERIOD_SECONDS)
         now = cluster.read()
-        trace.moments.append(_note(cluster))
-        if restarts and cluster.time >= restarts[0]:
-            restarts.pop(0)
-            law.restart()
+        self.trace.moments.append(_note(cluster))
+        if self.restarts and cluster.time >= self.restarts[0]:
+            self.restarts.pop(0)
+            self.law.restart()
         computed = float(cluster.plant.sums[events.COMPUTE])
-        gpu = _read_gpu(cluster, computed - before, float(readings.standard_normal()))
-        before = computed
-        seen = _blind(setting, replace(now, gpu_utilization=gpu))
-        workers = law.decide(seen)
+        noise = float(self.readings.standard_normal())
+        gpu = _read_gpu(cluster, computed - self.computed_before, noise)
+        self.computed_before = computed
+        workers = self.law.decide(_blind(setting, replace(now, gpu_utilization=gpu)))
         if workers != cluster.desired:
             cluster.ask(workers)
-    trace.has_ended = cluster.has_ended
-    return trace
+
+
+def _begin(setting: Setting, make_law: MakeLaw, seed: int, place: int) -> _Run:
+    """The first of several runs is what it is alone; each other has noise of its own."""
+    apart = (place,) if place else ()
+    cluster = Cluster(setting=setting, seed=(seed, *apart) if apart else seed)
+    return _Run(
+        cluster=cluster,
+        law=make_law(cluster),
+        trace=Trace(setting=setting),
+        readings=np.random.default_rng((seed, 1, *apart)),
+        restarts=list(setting.restarts),
+    )
 
 
 def _least_seconds(setting: Setting) -> float:
@@ -102,6 +155,7 @@ def _note(cluster: Cluster) -> Moment:
         at=cluster.time,
         desired=cluster.desired,
         ready=cluster.ready,
+        capacity=cluster.capacity,
         truth=truth_now(cluster),
         rows=float(sums[events.ROWS]),
         production_seconds=float(sums[events.PRODUCTION]),

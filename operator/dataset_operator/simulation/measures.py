@@ -18,22 +18,28 @@ from dataset_operator.simulation.setting import Setting
 
 # The slowest of twenty pods starts so much later than the median, in the plant.
 _LATEST_START = 0.25
+_HOUR_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """Of one run.
+    """Of one run, or of several that share a cluster: sums, and the worst of them.
 
     Attributes:
         idle_share: GPU-idle seconds by waits for production, as a share of all GPU seconds.
-        overshoot_workers: the most above ⌈D (1 + h) ÷ μ⌉ with true values, beyond what the run
-            began with.
+        overshoot_workers: the most that an upward move led above ⌈D (1 + h) ÷ μ⌉ with true values,
+            or above the fewest since these hold, if that is more: nobody overshoots by being late
+            when the need falls.
         settling_seconds: after each change of the truth, the longest until the number stays within
-            one of that; None: there was no change, or it never did.
+            one of that and so many have been ready; None: it never did.
+        unsettled: changes after which it did not before the next.
         steps: changes of the truth that had time to be answered before the next.
         late_steps: of these, after which the number was not within one of the truth in time:
             L + W + 2 P upwards, so many windows of stabilisation downwards as quarters need.
-        reversals: sign changes of moves of the desired number.
+        reversals: sign changes of moves of the desired number, which replaced pods do not change.
+        hours, turned_hours: hours of the run, the last with what is left of it; those of them with
+            a reversal.
+        up_moves: of `moves`.
     """
 
     seconds: float
@@ -42,10 +48,14 @@ class Measures:
     worker_hours: float
     overshoot_workers: int
     settling_seconds: float | None
+    unsettled: int
     steps: int
     late_steps: int
     reversals: int
+    hours: int
+    turned_hours: int
     moves: int
+    up_moves: int
     has_ended: bool
 
     def cost_per_row(self, num_gpus: int, price_ratio: float) -> float:
@@ -60,45 +70,79 @@ def measure(trace: Trace) -> Measures:
     last = moments[-1]
     desired = [moment.desired for moment in moments]
     steps = list(_judge_steps(moments, trace.setting))
+    settled = list(_settle(moments))
+    turns = [moments[i].at for i in find_turns(desired)]
+    hours = max(1, math.floor(last.at / _HOUR_SECONDS))
     return Measures(
         seconds=last.at,
         rows=last.rows,
         idle_share=last.production_seconds / last.at,
-        worker_hours=last.paid_seconds / 3600.0,
+        worker_hours=last.paid_seconds / _HOUR_SECONDS,
         overshoot_workers=_overshoot(moments),
-        settling_seconds=_settling(moments),
+        settling_seconds=max((s for s in settled if s is not None), default=None),
+        unsettled=settled.count(None),
         steps=len(steps),
         late_steps=sum(not in_time for in_time in steps),
-        reversals=count_reversals(desired),
+        reversals=len(turns),
+        hours=hours,
+        turned_hours=len({min(int(at // _HOUR_SECONDS), hours - 1) for at in turns}),
         moves=sum(a != b for a, b in pairwise(desired)),
+        up_moves=sum(a < b for a, b in pairwise(desired)),
         has_ended=trace.has_ended,
     )
 
 
-def count_reversals(desired: Sequence[int]) -> int:
-    """How often a move goes the other way than the one before it."""
-    signs = [math.copysign(1.0, b - a) for a, b in pairwise(desired) if a != b]
-    return sum(a != b for a, b in pairwise(signs))
+def measure_together(traces: Sequence[Trace]) -> Measures:
+    """The measures of runs that share a cluster, as of one: each has its GPUs and its workers."""
+    found = [measure(trace) for trace in traces]
+    seconds = sum(each.seconds for each in found)
+    settled = [s for each in found if (s := each.settling_seconds) is not None]
+    return Measures(
+        seconds=seconds,
+        rows=sum(each.rows for each in found),
+        idle_share=sum(each.idle_share * each.seconds for each in found) / seconds,
+        worker_hours=sum(each.worker_hours for each in found),
+        overshoot_workers=max(each.overshoot_workers for each in found),
+        settling_seconds=max(settled, default=None),
+        unsettled=sum(each.unsettled for each in found),
+        steps=sum(each.steps for each in found),
+        late_steps=sum(each.late_steps for each in found),
+        reversals=sum(each.reversals for each in found),
+        hours=sum(each.hours for each in found),
+        turned_hours=sum(each.turned_hours for each in found),
+        moves=sum(each.moves for each in found),
+        up_moves=sum(each.up_moves for each in found),
+        has_ended=all(each.has_ended for each in found),
+    )
+
+
+def find_turns(desired: Sequence[int]) -> list[int]:
+    """The places of moves that go the other way than the move before them."""
+    moves = [i for i in range(1, len(desired)) if desired[i] != desired[i - 1]]
+    is_up = {i: desired[i] > desired[i - 1] for i in moves}
+    return [now for before, now in pairwise(moves) if is_up[before] != is_up[now]]
 
 
 def _wanted(moment: Moment) -> int:
     return moment.truth.needed(HEADROOM)
 
 
+def _find_changes(moments: Sequence[Moment]) -> list[int]:
+    return [i for i in range(1, len(moments)) if moments[i].truth != moments[i - 1].truth]
+
+
 def _overshoot(moments: Sequence[Moment]) -> int:
-    """Only moves upwards can overshoot: who falls behind a falling need has not."""
-    over = [
-        after.desired - max(_wanted(after), before.desired)
-        for before, after in pairwise(moments)
-        if after.desired > before.desired
-    ]
-    return max([0, *over])
+    most, fewest = 0, moments[0].desired
+    for before, after in pairwise(moments):
+        fewest = before.desired if after.truth != before.truth else min(fewest, before.desired)
+        if after.desired > before.desired:
+            most = max(most, after.desired - max(_wanted(after), fewest))
+    return most
 
 
 def _judge_steps(moments: Sequence[Moment], setting: Setting) -> Iterator[bool]:
     """Whether the number was right in time, for each change of the truth that had the time."""
-    changes = [i for i in range(1, len(moments)) if moments[i].truth != moments[i - 1].truth]
-    for start, end in pairwise([*changes, len(moments)]):
+    for start, end in pairwise([*_find_changes(moments), len(moments)]):
         before, after = moments[start - 1].desired, _wanted(moments[start])
         after = min(max(after, setting.min_workers), setting.max_workers)
         if after > before:
@@ -109,16 +153,30 @@ def _judge_steps(moments: Sequence[Moment], setting: Setting) -> Iterator[bool]:
             seconds = (1 + quarters) * SCALE_DOWN_WINDOW_SECONDS
         due = start + math.ceil(seconds / PERIOD_SECONDS)
         if due < end:
-            yield abs(moments[due].desired - after) <= 1 and moments[due].ready >= after - 1
+            yield _is_asked_for(moments[due], after) and _is_there(moments[due], after)
 
 
-def _settling(moments: Sequence[Moment]) -> float | None:
-    longest: float | None = None
-    starts = [0, *(i for i in range(1, len(moments)) if moments[i].truth != moments[i - 1].truth)]
-    for start, end in pairwise([*starts, len(moments)]):
-        off = [i for i in range(start, end) if abs(moments[i].ready - _wanted(moments[i])) > 1]
-        if off and off[-1] == end - 1:
-            continue  # it never settles; the other measures tell
-        seconds = (off[-1] + 1 - start) * PERIOD_SECONDS if off else 0.0
-        longest = seconds if longest is None else max(longest, seconds)
-    return longest
+def _is_asked_for(moment: Moment, workers: int) -> bool:
+    """Or as many as are to be had."""
+    most = min(workers, moment.capacity)
+    return most - 1 <= moment.desired <= workers + 1
+
+
+def _is_there(moment: Moment, workers: int) -> bool:
+    return moment.ready >= min(workers, moment.capacity) - 1
+
+
+def _settle(moments: Sequence[Moment]) -> Iterator[float | None]:
+    """Seconds after each change of the truth, and after the beginning; None: it never settles.
+
+    Pods that are lost later on do not count, since no law asks for others.
+    """
+    for start, end in pairwise([0, *_find_changes(moments), len(moments)]):
+        phase, wanted = moments[start:end], _wanted(moments[start])
+        off = [i for i, moment in enumerate(phase) if not _is_asked_for(moment, wanted)]
+        there = [i for i, moment in enumerate(phase) if _is_there(moment, wanted)]
+        asked = off[-1] + 1 if off else 0
+        if asked == len(phase) or not there:
+            yield None
+        else:
+            yield max(asked, there[0]) * PERIOD_SECONDS

@@ -4,6 +4,7 @@ them.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -28,14 +29,20 @@ _START_NOISE = 0.1
 
 @dataclass(slots=True)
 class Cluster:
-    """Pods of one run on a cluster that places so many; drive it by `ask` and `run`."""
+    """Pods of one run on a cluster that places so many; drive it by `ask` and `run`.
+
+    Attributes:
+        starts: seconds that its pods took to start, in ascending order.
+        others: pods of other runs that take part of `setting.schedulable`.
+    """
 
     setting: Setting
-    seed: int
+    seed: int | Sequence[int]
     desired: int = 0
     attempt: int = 1
     time: float = 0.0
     starts: list[float] = field(default_factory=list)
+    others: int = 0
     given: Given = field(init=False)
     plant: Plant = field(init=False)
     _random: np.random.Generator = field(init=False)
@@ -60,9 +67,18 @@ class Cluster:
     @property
     def ready(self) -> int:
         """Workers that are up and not being drained."""
-        plant = self.plant
-        is_up = (plant.state == events.BUSY) | (plant.state == events.BLOCKED)
-        return int((is_up & (plant.drains == 0)).sum())
+        state, drains = self._places()
+        return int(np.count_nonzero((state >= events.BUSY) & (drains == 0)))
+
+    @property
+    def pods(self) -> int:
+        """Pods that are there, whatever they do; none once the run has ended."""
+        return 0 if self.has_ended else int(np.count_nonzero(self._places()[0]))
+
+    @property
+    def capacity(self) -> int:
+        """Pods that this run could have now."""
+        return max(0, self.setting.schedulable - self.others)
 
     def ask(self, workers: int) -> None:
         """Ask for so many: pods are added, or drained, the youngest first."""
@@ -116,21 +132,26 @@ class Cluster:
 
     def _advance(self, until: float) -> None:
         events.advance(self.given, self.plant, until)
-        self.time = until
+        self.time = float(self.plant.now[events.TIME]) if self.has_ended else until
 
     def _match(self) -> None:
         """Pods as they were asked for, as far as the cluster places them."""
-        plant = self.plant
-        there = (plant.state != events.FREE) & (plant.drains == 0)
-        missing = self.desired - int(there.sum())
+        state, drains = self._places()
+        there = int(np.count_nonzero((state != events.FREE) & (drains == 0)))
+        missing = self.desired - there
         if missing < 0:
             self._drain(-missing)
-        placeable = max(0, min(missing, self.setting.schedulable - int(there.sum())))
+        placeable = max(0, min(missing, self.capacity - there))
         for _ in range(placeable):
             self._start_pod()
         waiting = max(0, missing - placeable)
         self._unplaced = self._unplaced[:waiting]
         self._unplaced += [self.time] * (waiting - len(self._unplaced))
+
+    def _places(self) -> tuple[events.Ints, events.Ints]:
+        """States and drains of the places that may be taken."""
+        end = self.plant.marks[events.END_PLACE]
+        return self.plant.state[:end], self.plant.drains[:end]
 
     def _start_pod(self) -> None:
         plant = self.plant
@@ -139,11 +160,12 @@ class Cluster:
             np.exp(_START_NOISE * self._random.standard_normal())
         )
         plant.state[w] = events.STARTING
+        plant.marks[events.END_PLACE] = max(int(plant.marks[events.END_PLACE]), w + 1)
         plant.until[w] = self.time + seconds
         plant.drains[w] = 0
         is_slow = self._random.random() < self.setting.slow_share
         plant.speed[w] = self.setting.slow_speed if is_slow else 1.0
-        self.starts.append(seconds)
+        insort(self.starts, seconds)
 
     def _drain(self, number: int) -> None:
         """Those that are not up yet go first, then the youngest; what they hold they hand over."""
@@ -175,9 +197,14 @@ class Cluster:
             plant.state[w], plant.drains[w] = events.FREE, 0
 
     def _start(self) -> float | None:
-        return float(np.median(self.starts)) if self.starts else None
+        if not self.starts:
+            return None
+        middle = len(self.starts) // 2
+        return (self.starts[middle] + self.starts[~middle]) / 2.0
 
     def _count_stuck(self) -> int:
+        if not self._unplaced:
+            return 0
         limit = stuck_after_seconds(self._start())
         return sum(self.time - since > limit for since in self._unplaced)
 

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from dataset_operator.autoscaling import Decision, Memory, Rules, Sample, decide
 from dataset_operator.simulation import events
-from dataset_operator.simulation.loop import Trace, simulate
-from dataset_operator.simulation.measures import count_reversals, measure
+from dataset_operator.simulation.loop import Moment, Trace, simulate, simulate_together
+from dataset_operator.simulation.measures import find_turns, measure, measure_together
 from dataset_operator.simulation.plant import Cluster
 from dataset_operator.simulation.setting import Loss, Phase, Setting
+from dataset_operator.simulation.truth import Truth
 
 STEADY = Setting(
     rows=1e12,
@@ -175,9 +176,78 @@ def test_measures_of_a_starved_run() -> None:
     assert priced[1] > 3 * priced[0]
 
 
-def test_reversals_are_turns_not_moves() -> None:
-    assert count_reversals([4, 4, 5, 7, 7, 9]) == 0
-    assert count_reversals([4, 6, 6, 5, 5, 4, 8]) == 2
+def test_turns_are_moves_the_other_way() -> None:
+    assert find_turns([4, 4, 5, 7, 7, 9]) == []
+    assert find_turns([4, 6, 6, 5, 5, 4, 8]) == [3, 6]
+
+
+def trace_of(desired: list[int], ready: list[int] | None = None, change: int = 10**6) -> Trace:
+    """Nine workers are needed, five from `change` on; a moment every quarter of an hour."""
+    truths = [Truth(demand=rate, worker_rate=1000.0, useful=64) for rate in (8192.0, 4096.0)]
+    moments = [
+        Moment(
+            at=900.0 * (i + 1),
+            desired=number,
+            ready=number if ready is None else ready[i],
+            capacity=64,
+            truth=truths[i >= change],
+            rows=1e6 * (i + 1),
+            production_seconds=0.0,
+            paid_seconds=1.0,
+        )
+        for i, number in enumerate(desired)
+    ]
+    return Trace(setting=STEADY, moments=moments, has_ended=True)
+
+
+@pytest.mark.parametrize(
+    ("desired", "change", "workers"),
+    [
+        pytest.param([9, 9, 12, 9], 9, 3, id="above the need"),
+        pytest.param([9, 10, 11, 12], 9, 3, id="one at a time is no less"),
+        pytest.param([4, 9], 9, 0, id="up to the need"),
+        pytest.param([9, 9, 9, 9, 7, 5], 2, 0, id="late when the need falls"),
+        pytest.param([9, 9, 9, 7, 8, 8], 2, 1, id="upwards while the need is less"),
+        pytest.param([14, 14, 15], 9, 1, id="above what the run began with"),
+    ],
+)
+def test_overshoot_is_how_far_upward_moves_lead(
+    desired: list[int], change: int, workers: int
+) -> None:
+    assert measure(trace_of(desired, change=change)).overshoot_workers == workers
+
+
+def test_hours_with_a_reversal_are_counted_not_reversals() -> None:
+    found = measure(trace_of([9, 10, 9, 10, 10, 10, 10, 10, 10, 9, 9]))
+    assert (found.hours, found.turned_hours, found.reversals) == (2, 2, 3)
+    assert (found.moves, found.up_moves) == (4, 2)
+
+
+def test_a_number_has_settled_from_when_it_stays() -> None:
+    found = measure(trace_of([4, 8, 12, 9, 9]))
+    assert (found.settling_seconds, found.unsettled) == (45.0, 0)  # counted in periods
+    lost = measure(trace_of([9, 9, 9, 9], ready=[9, 9, 5, 9]))
+    assert (lost.settling_seconds, lost.unsettled) == (0.0, 0)  # a lost pod is replaced
+    never = measure(trace_of([9, 9, 9, 4]))
+    assert (never.settling_seconds, never.unsettled) == (None, 1)
+
+
+def test_runs_side_by_side_share_pods_and_the_first_is_what_it_is_alone() -> None:
+    short = replace(STEADY, rows=8192.0 * 1800)
+    [alone] = simulate_together([short], lambda _: Constant(9), seed=1)
+    apart = [replace(short, schedulable=18), replace(short, schedulable=18)]
+    first, second = simulate_together(apart, lambda _: Constant(9), seed=1)
+    assert measure(first) == measure(alone)
+    assert first.has_ended
+    assert second.has_ended
+    tight = [replace(short, schedulable=12, first_workers=4)] * 2
+    traces = simulate_together(tight, lambda _: Constant(9), seed=1)
+    assert [trace.moments[40].ready for trace in traces] == [8, 4]  # who asks first gets them
+    both, parts = measure_together(traces), [measure(trace) for trace in traces]
+    assert both.worker_hours == sum(part.worker_hours for part in parts)
+    assert both.rows == sum(part.rows for part in parts)
+    waits = sum(part.idle_share * part.seconds for part in parts)
+    assert both.idle_share == pytest.approx(waits / sum(part.seconds for part in parts))
 
 
 PHASES = st.lists(

@@ -1,0 +1,48 @@
+"""One run of several laws over time, for the picture: what was needed, had and waited for."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, Final
+
+from benchmarks.autoscaling.jobs import Job, trace_job
+from benchmarks.autoscaling.policies import LATENCY_ORACLE, OURS
+from benchmarks.records import Document
+from dataset_operator.autoscaling.decision import HEADROOM
+
+SCENARIO: Final = "row cost x2"
+START_SECONDS: Final = 120.0
+NOISE_PERCENT: Final = 20
+SEED: Final = 1
+LAWS: Final = (OURS, LATENCY_ORACLE, "HPA on CPU")
+# Periods of 15 s that a point stands for.
+_EVERY: Final = 4
+
+
+def trace_course(settings: dict[str, dict[str, Any]]) -> Document:
+    """Minute by minute: workers ready and waits for rows of each law, with tuned settings."""
+    laws = []
+    for policy in LAWS:
+        chosen = tuple(sorted(settings.get(policy, {}).items()))
+        [trace] = trace_job(Job(SCENARIO, START_SECONDS, NOISE_PERCENT, policy, chosen, SEED))
+        kept = trace.moments[::_EVERY]
+        waits = [
+            (after.production_seconds - before.production_seconds) / (after.at - before.at)
+            for before, after in pairwise(kept)
+        ]
+        laws.append(
+            {
+                "policy": policy,
+                "minutes": [round(moment.at / 60.0, 2) for moment in kept],
+                "needed": [moment.truth.needed(HEADROOM) for moment in kept],
+                "ready": [moment.ready for moment in kept],
+                "waitShare": [0.0, *(round(min(1.0, share), 3) for share in waits)],
+            }
+        )
+    return {
+        "scenario": SCENARIO,
+        "provisioning_delay_seconds": START_SECONDS,
+        "noise_percent": NOISE_PERCENT,
+        "seed": SEED,
+        "laws": laws,
+    }
