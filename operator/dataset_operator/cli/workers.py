@@ -21,6 +21,7 @@ from dataset_operator.status import find_condition, is_true
 
 # One screen: the latest changes of the number.
 _MAX_CHANGES = 3
+_TARGET_PERCENT = 95  # of the spec, if it says none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class _Known:
     lowest: int | None
     highest: int | None
     window_seconds: float
+    target_percent: int | None  # of the GPUs, where the number follows them alone
     now: datetime
 
     @property
@@ -89,14 +91,17 @@ def _tell_reason(known: _Known, reason: _Reason) -> Iterator[tuple[str, str]]:
 def _read(document: Document, now: datetime) -> _Known:
     spec = document["spec"]
     workers = spec.get("dataWorkers") or {}
-    down = (spec.get("autoscaling") or {}).get("scaleDown") or {}
-    window = down.get("stabilizationWindowSeconds")
+    rules = spec.get("autoscaling") or {}
+    window = (rules.get("scaleDown") or {}).get("stabilizationWindowSeconds")
     return _Known(
         name=document["metadata"]["name"],
         status=document.get("status") or {},
         lowest=workers.get("minReplicas"),
         highest=workers.get("maxReplicas"),
         window_seconds=law.SCALE_DOWN_WINDOW_SECONDS if window is None else window,
+        target_percent=rules.get("targetGpuUtilizationPercent", _TARGET_PERCENT)
+        if rules.get("signal") == "GpuUtilization"
+        else None,
         now=now,
     )
 
@@ -126,9 +131,9 @@ def _explain(known: _Known) -> tuple[str, _Reason | None]:
     return _say(limited), _REASONS.get(limited["reason"], _REASONS[law.DESIRED_WITHIN_RANGE])
 
 
-_BEGINS = "too little is known yet: 20 steps of the trainers have to be seen"
+_BEGINS = "too little is known of the run yet, as before 20 steps of its trainers"
 _SETTINGS = (
-    "the operator's settings have no autoscaling (autoscale): the number is what the run began "
+    "the operator's settings turn scaling off (autoscale: false): the number is what the run began "
     "with, or what somebody set"
 )
 
@@ -145,6 +150,11 @@ def _say(condition: Mapping[str, Any], since: str = "") -> str:
 def _more_if_starved(known: _Known) -> str:
     if known.highest is not None and known.wanted >= known.highest:
         return _more_at_the_most(known)
+    if known.target_percent is not None:
+        return (
+            f"if the GPUs are less than {known.target_percent}% busy, and a few more, tried now "
+            f"and then, are seen to help; at most {known.highest}"
+        )
     return (
         f"if trainers wait for rows {MIN_PRODUCTION_SHARE:.0%} of their time or more, and need "
         f"more than {known.wanted}; at most {known.highest}"
@@ -158,6 +168,11 @@ def _more_at_the_most(known: _Known) -> str:
 def _fewer_if_spare(known: _Known) -> str:
     if known.lowest is not None and known.wanted <= known.lowest:
         return _fewer_at_the_least(known)
+    if known.target_percent is not None:
+        return (
+            f"if the GPUs stay {known.target_percent}% busy with fewer, tried now and then; never "
+            f"fewer than {known.lowest}"
+        )
     window = format_duration(known.window_seconds)
     return f"if fewer would do for a whole {window}; never fewer than {known.lowest}"
 

@@ -47,10 +47,19 @@ def note_decision(draft: Draft, answer: Answer, before: int) -> None:
         "reason": verdict.reason,
         "message": _shorten(message),
         "attempt": draft.attempt,
-        "inputs": {n: format_decimal(v, _DIGITS) for n, v in sorted(answer.inputs.items())},
+        "inputs": _list_inputs(draft, answer),
         "log": _PENDING,
     }
     _set(draft, [*list_decisions(draft.status), noted])
+
+
+def _list_inputs(draft: Draft, answer: Answer) -> dict[str, str]:
+    """What the law listed; how busy the GPUs were whatever law it is, if it is known."""
+    progress = draft.observed.progress
+    known = None if progress is None else progress.utilization
+    busy = {} if known is None else {"gpuUtilization": known}
+    inputs = {**busy, **answer.inputs}
+    return {name: format_decimal(value, _DIGITS) for name, value in sorted(inputs.items())}
 
 
 def carry_decisions(draft: Draft) -> Document:

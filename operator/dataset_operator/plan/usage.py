@@ -104,7 +104,12 @@ def _measure(draft: Draft, role: Role, before: int, span: tuple[datetime, dateti
     seconds = sum(max(0, part) for part in parts)
     if _seconds(start, end) <= WATCHED_SECONDS:
         seconds += gone * _seconds(start, end)
-    return _Held(before=before, now=sum(_left_at(pod, end) == end for pod in pods), seconds=seconds)
+    return _Held(before=before, now=sum(_is_held(pod, end) for pod in pods), seconds=seconds)
+
+
+def _is_held(pod: Pod, now: datetime) -> bool:
+    """Whether it is on its node from now on."""
+    return all(moment is None or moment > now for moment in (pod.over, pod.ends))
 
 
 def _left_at(pod: Pod, now: datetime) -> datetime:

@@ -155,7 +155,7 @@ def test_there_is_no_reason_of_the_law_without_its_sentence() -> None:
 
 def test_without_autoscaling_it_says_who_sets_the_number() -> None:
     words = told(experiment([]))
-    assert "the operator's settings have no autoscaling" in words["why"]
+    assert "settings turn scaling off" in words["why"]
     assert words["change"] == "lastmile scale clicks --data-workers N, from 2 to 12"
 
 
@@ -189,6 +189,15 @@ def test_the_window_is_the_specs() -> None:
     document = experiment(limited(law.SCALE_DOWN_STABILIZED))
     document["spec"]["autoscaling"] = {"scaleDown": {"stabilizationWindowSeconds": 600}}
     assert told(document)["fewer"] == "by itself, once fewer would have done for a whole 10m"
+
+
+def test_a_run_that_follows_its_gpus_is_explained_by_them() -> None:
+    document = experiment(limited(law.DESIRED_WITHIN_RANGE, "GPUs are 96% busy", status="False"))
+    rules = {"signal": "GpuUtilization", "targetGpuUtilizationPercent": 90}
+    document["spec"]["autoscaling"] = rules
+    words = told(document)
+    assert words["more"].startswith("if the GPUs are less than 90% busy")
+    assert words["fewer"].startswith("if the GPUs stay 90% busy with fewer")
 
 
 def test_a_knee_says_when_more_are_tried_again() -> None:
@@ -269,6 +278,6 @@ def test_what_the_operator_writes_is_what_is_explained() -> None:
 
 
 def test_an_operator_without_autoscaling_is_known_by_what_it_writes() -> None:
-    world = running(SETTINGS)
+    world = running(SETTINGS.model_copy(update={"autoscale": False}))
     words = {label.strip(): text for label, text in explain_workers(world.document, world.now)}
-    assert "no autoscaling" in words["why"]
+    assert "settings turn scaling off" in words["why"]

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from world import SETTINGS, World, running
 
@@ -18,6 +18,9 @@ from dataset_operator.settings import parse_settings
 
 GPUS = 4
 SUMS = ("gpuSeconds", "gpuMeasuredSeconds", "gpuIdleSeconds", "dataWorkerSeconds")
+
+
+BEGUN = running(trainers={"replicas": 1, "gpusPerReplica": GPUS})
 
 
 @dataclass
@@ -50,9 +53,7 @@ class Story:
     """A run whose pods are held as their lives say; every pass may be another operator's."""
 
     lives: list[Life]
-    world: World = field(
-        default_factory=lambda: running(trainers={"replicas": 1, "gpusPerReplica": GPUS})
-    )
+    world: World = field(default_factory=lambda: copy.deepcopy(BEGUN))
     at: int = 0
 
     def __post_init__(self) -> None:
@@ -89,9 +90,10 @@ LIVES = st.lists(
     ),
     max_size=6,
 )
-GAPS = st.lists(st.one_of(st.integers(0, 90), st.integers(0, 2000)), min_size=1, max_size=30)
+GAPS = st.lists(st.one_of(st.integers(0, 90), st.integers(0, 2000)), min_size=1, max_size=12)
 
 
+@settings(max_examples=100, deadline=None)
 @given(LIVES, GAPS)
 def test_what_tells_its_moments_is_counted_exactly_whenever_somebody_looks(
     lives: list[Life], gaps: list[int]
@@ -111,6 +113,7 @@ def test_what_tells_its_moments_is_counted_exactly_whenever_somebody_looks(
         assert all(story.usage[name] >= before.get(name, 0) for name in SUMS)
 
 
+@settings(max_examples=60, deadline=None)
 @given(LIVES, GAPS)
 def test_what_is_gone_without_a_word_is_missed_by_a_gap_at_most(
     lives: list[Life], gaps: list[int]
@@ -134,7 +137,8 @@ def test_what_is_gone_without_a_word_is_missed_by_a_gap_at_most(
         assert all(story.usage[name] >= before.get(name, 0) for name in SUMS)
 
 
-@given(LIVES, GAPS, st.lists(st.none() | st.floats(0, 1), min_size=30, max_size=30))
+@settings(max_examples=60, deadline=None)
+@given(LIVES, GAPS, st.lists(st.none() | st.floats(0, 1), min_size=12, max_size=12))
 def test_idle_seconds_are_a_part_of_the_measured_ones(
     lives: list[Life], gaps: list[int], waits: list[float | None]
 ) -> None:
@@ -231,6 +235,14 @@ def test_a_write_that_is_lost_counts_nothing_twice() -> None:
     story.world.document = before
     story.step(1)
     assert story.usage["dataWorkerSeconds"] == 3 * 62
+
+
+def test_a_pod_that_ends_as_it_is_looked_at_is_held_no_more() -> None:
+    story = Story([Life(DATA_WORKERS, 0, 0, is_listed_after=True), Life(DATA_WORKERS, 0, 100)])
+    story.step(0)
+    assert story.usage["accounted"]["dataWorkers"] == 1
+    story.step(60)
+    assert story.usage["dataWorkerSeconds"] == 60
 
 
 def test_a_clock_that_is_behind_takes_nothing_away() -> None:
