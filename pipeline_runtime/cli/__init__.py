@@ -2,7 +2,7 @@
 
 One module a command; `failures` says what each kind of error prints and which code it exits with.
 Commands of other packages join through the entry-point group `lastmile.commands`: functions that
-are given the app and add what they have. In their context's `obj` they find `STORE`, since they
+are given the app and add what they have. In their context's `obj` they find `LENT`, since they
 import nothing from here.
 """
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -29,18 +30,23 @@ from pipeline_runtime.cli import (
 )
 from pipeline_runtime.cli.failures import EXIT_CODES_HELP, EXIT_INTERRUPTED, exiting
 from pipeline_runtime.cli.fetch import fetch_run
+from pipeline_runtime.cli.sheet import write_sheet
 from pipeline_runtime.cli.upload import upload_code
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
-    """What the commands for a cluster do with the store; they need the runtime extra for it."""
+class Lent:
+    """What commands of other packages do with the store and with pages.
+
+    They need the runtime extra for it.
+    """
 
     fetch_run: Callable[[str, str, Path], Sequence[Path]]
     upload_code: Callable[[Path, str], str]
+    write_sheet: Callable[[Path, Mapping[str, Any], Mapping[str, str]], Path]
 
 
-STORE = Store(fetch_run, upload_code)
+LENT = Lent(fetch_run, upload_code, write_sheet)
 app = typer.Typer(
     name="lastmile",
     help="One manifest, from raw table to trained model.\n\n" + EXIT_CODES_HELP,
@@ -64,7 +70,7 @@ def _root(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
-    context.obj = STORE
+    context.obj = LENT
 
 
 app.command("run")(run.run)

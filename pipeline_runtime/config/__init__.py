@@ -51,7 +51,13 @@ from pipeline_runtime.config.overrides import apply_overrides
 from pipeline_runtime.config.parsing import parse_experiment, parse_stored
 from pipeline_runtime.config.pod_template import RAY_CONTAINER
 from pipeline_runtime.config.quantities import parse_quantity
-from pipeline_runtime.config.run_hash import diff_configs, hash_config, run_config, run_hash
+from pipeline_runtime.config.run_hash import (
+    diff_configs,
+    hash_config,
+    hash_parts,
+    run_config,
+    run_hash,
+)
 from pipeline_runtime.config.steps import PipelineOptions, Step
 from pipeline_runtime.config.training import (
     Artifacts,
@@ -111,6 +117,7 @@ __all__ = [
     "apply_overrides",
     "diff_configs",
     "hash_config",
+    "hash_parts",
     "load_manifests",
     "locate_artifacts",
     "parse_experiment",

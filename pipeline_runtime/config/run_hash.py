@@ -69,6 +69,17 @@ def hash_config(config: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:HASH_CHARS]
 
 
+def hash_parts(experiment: DatasetExperiment) -> dict[str, str]:
+    """A hash of each part of the spec that a measurement on a sample rests on, by its field.
+
+    As the run's, but for `training.epochs`: how often rows are read changes no rate.
+    """
+    config = run_config(experiment)
+    training = {key: value for key, value in config["training"].items() if key != "epochs"}
+    parts = {"dataset": config["dataset"], "pipeline": config["pipeline"], "training": training}
+    return {field: hash_config({field: part}) for field, part in parts.items()}
+
+
 def diff_configs(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Lines that say what differs: `training.batchSize: 4096 → 256`, in the order of the paths."""
     old, new = dict(_flatten(before)), dict(_flatten(after))

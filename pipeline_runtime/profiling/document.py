@@ -155,6 +155,11 @@ class Profile(SummaryModel):
 
     version: Literal[1] = Field(default=1, description="Version of this file's shape: 1.")
     experiment: ExperimentName = Field(description="Which experiment was looked at.")
+    spec_hashes: dict[str, str] = Field(
+        default_factory=dict,
+        description="Hash of each part of the spec that the figures rest on: dataset, pipeline, "
+        "training but for its epochs.",
+    )
     measured_at: UtcTime = Field(description="When.")
     seconds: float = Field(description="How long it took.")
     versions: Versions = Field(description="What it ran with.")

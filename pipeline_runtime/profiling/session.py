@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import torch
 
-from pipeline_runtime.config import DatasetExperiment
+from pipeline_runtime.config import DatasetExperiment, hash_parts
 from pipeline_runtime.feed.batching import batching_of
 from pipeline_runtime.feed.wire import Wire
 from pipeline_runtime.plan import build_plan
@@ -97,6 +97,7 @@ def profile_experiment(
         experiment=ExperimentName(
             name=experiment.metadata.name, namespace=experiment.metadata.namespace or "default"
         ),
+        spec_hashes=hash_parts(experiment),
         measured_at=now,
         seconds=time.perf_counter() - began,
         versions=versions(),

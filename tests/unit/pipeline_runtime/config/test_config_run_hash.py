@@ -9,6 +9,7 @@ import pytest
 from pipeline_runtime.config import (
     apply_overrides,
     diff_configs,
+    hash_parts,
     parse_experiment,
     run_config,
     run_hash,
@@ -83,6 +84,23 @@ def test_the_run_stays_the_same_with(override: str) -> None:
 @pytest.mark.parametrize("override", OTHER)
 def test_another_run_begins_with(override: str) -> None:
     assert hash_with(override) != hash_with()
+
+
+@pytest.mark.parametrize(
+    ("override", "changed"),
+    [
+        ("dataset.where=day = 3", {"dataset"}),
+        ("pipeline[1].downsample.keepPercent=20", {"pipeline"}),
+        ("training.batchSize=256", {"training"}),
+        ("training.epochs=2", set()),  # how often a row is read changes no rate
+        ("trainers.replicas=2", set()),
+    ],
+)
+def test_a_part_has_another_hash_with(override: str, changed: set[str]) -> None:
+    before = hash_parts(parse_experiment(DOCUMENT))
+    after = hash_parts(parse_experiment(apply_overrides(DOCUMENT, [override])))
+    assert {field for field in before if before[field] != after[field]} == changed
+    assert list(after) == ["dataset", "pipeline", "training"]
 
 
 def test_the_hash_is_pinned() -> None:

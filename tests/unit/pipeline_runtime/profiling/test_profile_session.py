@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from pipeline_runtime.config import DatasetExperiment
+from pipeline_runtime.config import DatasetExperiment, hash_parts
 from pipeline_runtime.errors import ManifestError, TrainingError
 from pipeline_runtime.pipeline import Pipeline
 from pipeline_runtime.profiling.document import Profile
@@ -33,6 +33,7 @@ def test_every_row_is_counted_and_every_rate_is_of_whole_repetitions(
     assert sum(step.share for step in found.steps) == pytest.approx(1)
     assert found.reading.columns == 2  # x and y; z reaches nothing
     assert found.trainer.batches == 64
+    assert found.spec_hashes == hash_parts(experiment())
     trainer = found.trainer
     parts = (trainer.model_ratio, trainer.batching_ratio, trainer.collate_ratio)
     assert sum(parts) + trainer.transfer_ratio == pytest.approx(1)

@@ -1,0 +1,14 @@
+"""How many data workers a run will need, and what it will cost: `lastmile simulate`.
+
+    measured    what of `profile.json` is used, read and checked against a manifest
+    run         the run that is simulated: the spec, what was measured, what the person assumes
+    laws        the operator's law, and numbers that stay the same
+    compare     each of them over the same seeds
+    advice      what it comes to, in a sentence, and what to change
+    document    all of it: the models of `simulation.json`
+    words       numbers as a person reads them
+    sheet       the document as a page of tiles, charts and a table
+
+The law and the plant are those of `autoscaling` and `simulation`; nothing here decides or simulates
+by itself.
+"""

@@ -1,0 +1,121 @@
+"""What a simulation found: the models of `simulation.json`, described in docs/simulate.md."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from pipeline_runtime.config import SpecModel
+
+SIMULATION_VERSION = 1
+SIMULATION_FILE = "simulation.json"
+
+PolicyName = Literal["autoscaler", "minReplicas", "advised", "maxReplicas"]
+
+
+class Measured(SpecModel):
+    """Where the rates are from."""
+
+    experiment: str
+    measured_at: str
+    device: str
+
+
+class Assumptions(SpecModel):
+    """What was assumed beside the profile."""
+
+    hours: float = Field(description="Of training, were rows always there.")
+    start_seconds: float
+    gpu_speed: float
+    row_cost: float
+    noise_ratio: float = Field(description="Coefficient of variation of a step and of a piece.")
+    gpu_hour_price: float
+    data_worker_hour_price: float
+    is_priced: bool = Field(description="Whether a person gave the prices.")
+    seed: int
+    times: int = Field(description="Simulations of each policy, whose means the figures are.")
+
+
+class Need(SpecModel):
+    """Data workers that keep the trainers from waiting."""
+
+    demand: float = Field(description="Samples a second that all trainers take.")
+    worker_rate: float = Field(description="Samples a second of one busy data worker.")
+    workers: float = Field(description="demand ÷ worker rate: if all are busy.")
+    workers_low: float = Field(description="The same by the spread of what was measured.")
+    workers_high: float
+    headroom: float
+    replicas: int = Field(description="⌈workers · (1 + headroom)⌉.")
+    min_replicas: int
+    max_replicas: int
+    gpus: int = Field(description="Of all trainers; trainers, where they have none.")
+    has_gpus: bool
+
+
+class WholeRun(SpecModel):
+    """What all epochs come to; beyond what was simulated, at the rates of its second half."""
+
+    hours: float
+    worker_hours: float
+    gpu_hours: float
+    cost: float
+
+
+class Outcome(SpecModel):
+    """What came of a policy; means over the simulations."""
+
+    name: PolicyName
+    replicas: int | None = Field(description="Of a constant; null: the autoscaler's.")
+    workers_mean: float
+    workers_settled: int | None = Field(description="Most often in the last third; null: varied.")
+    workers_max: int
+    settled_seconds: float | None = Field(description="Until it stays within one of that.")
+    idle_ratio: float = Field(description="Share of the trainers' time without rows.")
+    settled_idle_ratio: float = Field(description="The same in the last third.")
+    samples: float = Field(description="That were trained on.")
+    is_complete: bool = Field(description="False: given up after eight times the hours.")
+    hours: float
+    worker_hours: float
+    gpu_hours: float
+    cost: float
+    cost_per_million: float | None = Field(description="Of samples; null: none was trained on.")
+    whole_run: WholeRun | None = Field(description="Null: no sample was trained on.")
+
+
+class Curve(SpecModel):
+    """The first simulation of a policy over time."""
+
+    name: PolicyName
+    seconds: tuple[float, ...]
+    asked: tuple[int, ...] = Field(description="Data workers asked for.")
+    ready: tuple[int, ...] = Field(description="Data workers that work.")
+    idle_ratio: tuple[float, ...] = Field(description="Since the entry before.")
+
+
+class Advice(SpecModel):
+    """A change that is worth making."""
+
+    field: str
+    text: str
+
+
+class Simulation(SpecModel):
+    """All of `simulation.json`."""
+
+    version: Literal[1] = 1
+    experiment: str
+    headline: str = Field(description="What it comes to, in a sentence.")
+    advice: tuple[Advice, ...] = ()
+    warnings: tuple[str, ...] = ()
+    need: Need
+    epochs: int
+    samples: int = Field(description="Of all epochs.")
+    policies: tuple[Outcome, ...]
+    profile: Measured
+    assumed: Assumptions
+    curves: tuple[Curve, ...]
+
+    def outcome(self, name: PolicyName) -> Outcome:
+        """What came of a policy."""
+        return next(outcome for outcome in self.policies if outcome.name == name)

@@ -1,0 +1,175 @@
+"""The run that is simulated: what the spec asks for, what was measured, what the person assumes.
+
+Rates are of all ranks together, in samples a second: rows that reach the model.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dataset_operator.autoscaling import Rules
+from dataset_operator.autoscaling.decision import HEADROOM
+from dataset_operator.plan.scaling import build_rules
+from dataset_operator.settings import RoleResources
+from dataset_operator.simulation.setting import Phase, Setting
+from dataset_operator.sizing.measured import Profile, Trainer
+from pipeline_runtime.config import ExperimentSpec, parse_quantity
+
+# A simulated step is as many real ones as take so long: what is told of every 15 s stays the same.
+_STEP_SECONDS = 0.05
+# A simulated piece takes a worker so long, and is no more than half a second of demand, unless so
+# many would be made a second that a simulation takes minutes.
+_PIECE_SECONDS = 1.0
+_MAX_PIECE_SECONDS_OF_DEMAND = 0.5
+_MAX_PIECES_PER_SECOND = 100.0
+# With `preserveOrder` a worker's piece counts from its beginning; two for each, as in the runtime.
+_PIECES_PER_WORKER = 2
+_CREDIT_PIECES = 32
+SECONDS_PER_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumed:
+    """What no profile tells.
+
+    Attributes:
+        hours: of training, were rows always there.
+        start_seconds: from a pod's request to its first batch.
+        gpu_speed: how many times faster the model's step is than where it was measured.
+        row_cost: how many times the work a row is.
+        gpu_hour_price, worker_hour_price: of one GPU, and of one data worker.
+        is_priced: the person gave them.
+    """
+
+    hours: float
+    start_seconds: float
+    gpu_speed: float
+    row_cost: float
+    gpu_hour_price: float
+    worker_hour_price: float
+    is_priced: bool
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run as it is simulated.
+
+    Attributes:
+        demand: what all trainers take while they never wait.
+        worker_rate: what one busy data worker makes.
+        need, need_low, need_high: data workers, all busy; the bounds by the spread of the profile.
+        advised: the constant that the profile's formula comes to.
+        gpus: of all trainers; trainers, where they have none.
+        samples: of all epochs.
+        setting: the plant, which begins with minReplicas.
+    """
+
+    demand: float
+    worker_rate: float
+    need: float
+    need_low: float
+    need_high: float
+    advised: int
+    gpus: int
+    has_gpus: bool
+    epochs: int
+    samples: int
+    rules: Rules
+    setting: Setting
+
+    @property
+    def wanted(self) -> int:
+        """The number that the law asks for once it knows all: ⌈x · (1 + h)⌉."""
+        return self.count(self.need)
+
+    def count(self, need: float) -> int:
+        """Whole data workers for a need, with the law's headroom."""
+        return max(1, math.ceil(round(need * (1.0 + HEADROOM), 6)))
+
+
+def build_run(spec: ExperimentSpec, profile: Profile, assumed: Assumed) -> Run:
+    """The run of a spec whose work was measured."""
+    trainer, reader = profile.trainer, profile.need.reader
+    readers, ranks = count_readers(spec), spec.trainers.world_size
+    faster = _speed_up(trainer, assumed.gpu_speed)
+    demand = ranks * trainer.intake.median * faster
+    worker_rate = readers * reader.median / assumed.row_cost
+    need = demand / worker_rate
+    rules = build_rules(spec)
+    has_gpus = spec.trainers.gpus_per_replica > 0
+    epoch = profile.sample.rows_left * profile.sample.samples / profile.sample.rows
+    slowest, fastest = trainer.intake.low / reader.high, trainer.intake.high / reader.low
+    middle = trainer.intake.median / reader.median
+    return Run(
+        demand=demand,
+        worker_rate=worker_rate,
+        need=need,
+        need_low=need * min(1.0, slowest / middle),
+        need_high=need * max(1.0, fastest / middle),
+        advised=max(1, math.ceil(round(need * (1.0 + profile.need.headroom), 6))),
+        gpus=ranks,
+        has_gpus=has_gpus,
+        epochs=spec.training.epochs,
+        samples=round(spec.training.epochs * epoch),
+        rules=rules,
+        setting=_build_setting(profile, assumed, rules, demand, worker_rate, faster),
+    )
+
+
+def count_readers(spec: ExperimentSpec) -> int:
+    """CPUs of a data worker as Ray counts them: limit before request, rounded up."""
+    given, default = spec.data_workers.resources, RoleResources().data_workers
+    for quantities in (given.limits, given.requests, default.limits, default.requests):
+        cpus = parse_quantity(quantities["cpu"]) if "cpu" in quantities else None
+        if cpus:
+            return max(1, math.ceil(cpus))
+    raise AssertionError("the operator's default has CPUs")
+
+
+def _speed_up(trainer: Trainer, gpu_speed: float) -> float:
+    """How much more a trainer takes in if its model's part of the time shrinks, and no other."""
+    return 1.0 / (1.0 - min(1.0, trainer.model_ratio) * (1.0 - 1.0 / gpu_speed))
+
+
+def _build_setting(
+    profile: Profile,
+    assumed: Assumed,
+    rules: Rules,
+    demand: float,
+    worker_rate: float,
+    faster: float,
+) -> Setting:
+    trainer = profile.trainer
+    need = demand / worker_rate
+    step = trainer.batch_rows / (trainer.intake.median * faster)
+    times = max(1, math.ceil(_STEP_SECONDS / step))
+    step *= times
+    collate = faster * (trainer.collate_ratio + trainer.batching_ratio)
+    transfer = faster * trainer.transfer_ratio
+    # The model keeps a part however the shares were rounded.
+    elsewhere = min(collate + transfer, 0.99)
+    scale = elsewhere / (collate + transfer) if elsewhere else 0.0
+    phase = Phase(
+        step_seconds=step * (1.0 - elsewhere),
+        row_seconds=1.0 / worker_rate,
+        waits={"collate": step * collate * scale, "transfer": step * transfer * scale},
+    )
+    piece = min(_PIECE_SECONDS, _MAX_PIECE_SECONDS_OF_DEMAND * need)
+    piece = max(piece, need / _MAX_PIECES_PER_SECOND)
+    is_read = sum(part.share for part in profile.steps if part.kind == "read")
+    credit = _PIECES_PER_WORKER * rules.max_workers if rules.is_ordered else 0
+    return Setting(
+        rows=assumed.hours * SECONDS_PER_HOUR * demand,
+        phases=(phase,),
+        batch_rows=step * demand,
+        unit_rows=piece * worker_rate,
+        credit_units=max(_CREDIT_PIECES, credit),
+        read_share=min(1.0, is_read),
+        is_ordered=rules.is_ordered,
+        start_seconds=assumed.start_seconds,
+        min_workers=rules.min_workers,
+        max_workers=rules.max_workers,
+        first_workers=rules.min_workers,
+    )
