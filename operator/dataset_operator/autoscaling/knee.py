@@ -14,7 +14,13 @@ from dataclasses import replace
 
 from dataset_operator.autoscaling.bottleneck import is_starved
 from dataset_operator.autoscaling.estimates import Estimate
-from dataset_operator.autoscaling.history import SMOOTHING_SECONDS, Knee, Memory, Plateau
+from dataset_operator.autoscaling.history import (
+    NOISE_DEGREES,
+    SMOOTHING_SECONDS,
+    Knee,
+    Memory,
+    Plateau,
+)
 from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Sample
 from dataset_operator.autoscaling.statistics import mean_of, squares_of
 
@@ -23,6 +29,8 @@ MIN_ELASTICITY = 0.3
 CLEAN_SECONDS = 30.0
 REMEMBER_SECONDS = 1800.0
 MAX_REMEMBER_SECONDS = 14400.0
+# Of a block's log rate, until it was measured; counts as `NOISE_DEGREES` degrees of freedom.
+_FIRST_RATE_NOISE = 0.05
 # Blocks before a trend can be told.
 _MIN_TREND_BLOCKS = 4
 # Of a clean window: two minutes at a period of 15 s.
@@ -72,10 +80,11 @@ def judge(
 
 def _find_comparable(memory: Memory, now: Plateau) -> Plateau | None:
     """The next smaller number from which more would show: twice the noise of the two means."""
+    noise = _measure_noise(_list_rates(memory, now.workers))
     for plateau in sorted(memory.plateaus, key=lambda plateau: -plateau.workers):
         if plateau.workers >= now.workers:
             continue
-        error = memory.noise * math.sqrt(1 / plateau.num_blocks + 1 / now.num_blocks)
+        error = noise * math.sqrt(1 / plateau.num_blocks + 1 / now.num_blocks)
         if now.workers / plateau.workers - 1.0 >= 2.0 * error:
             return plateau
     return None
@@ -93,9 +102,16 @@ def _is_steady(memory: Memory, before: Plateau, now: Plateau) -> bool:
     middle = mean_of([at for at, _ in rates])
     spread = math.sqrt(squares_of([at for at, _ in rates]))
     slope = sum((at - middle) * rate for at, rate in rates) / spread**2
-    trend = (abs(slope) + 2.0 * memory.noise / spread) * (middle - before.at)
+    trend = (abs(slope) + 2.0 * _measure_noise(rates) / spread) * (middle - before.at)
     missing = now.workers / before.workers - now.rows_per_second / before.rows_per_second
     return trend < missing / 2.0
+
+
+def _measure_noise(rates: list[tuple[float, float]]) -> float:
+    """Standard deviation of a block's log rate: less than that of a need, which has D's too."""
+    squares = squares_of([rate for _, rate in rates]) if rates else 0.0
+    degrees = NOISE_DEGREES + max(0, len(rates) - 1)
+    return math.sqrt((NOISE_DEGREES * _FIRST_RATE_NOISE**2 + squares) / degrees)
 
 
 def _list_rates(memory: Memory, ready: int) -> list[tuple[float, float]]:
@@ -109,7 +125,8 @@ def _list_rates(memory: Memory, ready: int) -> list[tuple[float, float]]:
 
 def _judge_probe(memory: Memory, knee: Knee, now: Plateau, at: float) -> Memory:
     """Whether more than was ever there came; the knee itself is a little below that."""
-    if now.workers <= knee.workers or now.workers / knee.workers - 1.0 < 2.0 * memory.noise:
+    error = _measure_noise(_list_rates(memory, now.workers)) / math.sqrt(now.num_blocks)
+    if now.workers <= knee.workers or now.workers / knee.workers - 1.0 < 2.0 * error:
         return memory
     most = replace(now, workers=knee.workers, rows_per_second=knee.rows_per_second)
     if _find_elasticity(most, now) < MIN_ELASTICITY:

@@ -74,15 +74,17 @@ def scale_workers(draft: Draft) -> bool:
     if job is None or job.status != "RUNNING" or cluster is None or draft.patches:
         return False
     go_on_draining(draft)
-    if not draft.settings.autoscale or draft.patches:
+    if draft.patches:
         return False
     workers = draft.cluster_spec.data_workers
-    if workers.min_replicas == workers.max_replicas:
+    if not draft.settings.autoscale:
+        draft.clear(SCALING_ACTIVE, SCALING_LIMITED)  # of before it was switched off
+    elif workers.min_replicas == workers.max_replicas:
         message = f"dataWorkers.minReplicas and maxReplicas are both {workers.min_replicas}"
         draft.condition(SCALING_ACTIVE, False, SCALING_DISABLED, message, tells=False)
         draft.clear(SCALING_LIMITED)
-        return False
-    _ask_the_law(draft)
+    else:
+        _ask_the_law(draft)
     return False
 
 
