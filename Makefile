@@ -32,7 +32,7 @@ test-slow: setup test-tools ## Run the tests that make test leaves out: tiny ben
 setup: ## Install what the locks pin into .venv (TORCH_INDEX_URL: where to take torch from)
 	@tools/setup.sh
 
-test-tools: setup ## Get what the integration tests talk to: an S3 server, a browser, a Kubernetes, images
+test-tools: setup ## Get what the integration tests talk to: an S3 server, a browser, Prometheus, a Kubernetes, images
 	@$(BIN)/python tools/build_tools.py
 
 lock: setup ## Renew the locks after a change of pyproject.toml (ARGS=--upgrade: newest versions)

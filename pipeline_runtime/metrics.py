@@ -33,6 +33,7 @@ class Pace:
     Attributes:
         progress_ratio: share of the whole run's rows that were read, 0 to 1.
         production_wait_ratio: share of the trainers' time spent waiting for data workers, 0 to 1.
+        busy_ratio: share of the trainers' time outside pauses spent in the steps, 0 to 1.
         metrics: the training's own latest, by name.
     """
 
@@ -41,6 +42,7 @@ class Pace:
     remaining_seconds: float | None = None
     samples_per_second: float | None = None
     production_wait_ratio: float | None = None
+    busy_ratio: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -243,6 +245,10 @@ def _pace_gauges(pace: Pace) -> Iterator[Metric]:
         "lastmile_production_wait_ratio": (
             "Share of the trainers' last minute spent waiting for data workers.",
             pace.production_wait_ratio,
+        ),
+        "lastmile_trainer_busy_ratio": (
+            "Share of the trainers' last minute, pauses left out, spent in the entrypoint's steps.",
+            pace.busy_ratio,
         ),
     }
     for name, (text, value) in gauges.items():

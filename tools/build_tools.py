@@ -2,7 +2,8 @@
 
 versitygw, an S3 server over a folder, helm and the cluster in a box are compiled from pinned Go
 modules by `go_tools.py`; what runs real pods, and the images in them, only for root, who alone can
-use it. Chromium comes from PATH or, for root on Debian, from apt-get. Standard library only.
+use it. Chromium and Prometheus come from PATH or from Debian: the one is installed, for root alone,
+the other unpacked into the cache. Standard library only.
 
 The tests run `build_tools.py --print-path NAME` to find each.
 """
@@ -90,6 +91,24 @@ def install_browser() -> None:
         debian.install([debian.program("chromium", "chromium")])
 
 
+def get_prometheus() -> None:
+    """See to it that there is a Prometheus."""
+    if shutil.which("prometheus") is None:
+        debian.unpack("prometheus")
+
+
+def find_prometheus() -> Path:
+    """Return a Prometheus: of PATH, or of the cache."""
+    on_path = shutil.which("prometheus")
+    path = Path(on_path) if on_path else debian.unpacked("prometheus") / "usr/bin/prometheus"
+    if not path.exists():
+        raise ToolError(
+            "the tests of the metrics source need a Prometheus, found none: run `make test-tools`, "
+            "which fetches Debian's, or put one on PATH"
+        )
+    return path
+
+
 def build_cluster() -> None:
     """See to the cluster in a box, with what runs real pods if this is root."""
     if os.geteuid() == 0:
@@ -113,6 +132,7 @@ FINDERS: dict[str, Callable[[], Path]] = {
     "chromium": find_browser,
     "kubectl": binaries.find_kubectl,
     "helm": find_helm,
+    "prometheus": find_prometheus,
 }
 
 
@@ -123,7 +143,7 @@ def get_tools() -> None:
     """
     with ThreadPoolExecutor() as beside:
         images = beside.submit(_get, build_images)
-        for get in (build_versitygw, build_helm, install_browser, build_cluster):
+        for get in (build_versitygw, build_helm, install_browser, get_prometheus, build_cluster):
             _get(get)
         images.result()
 

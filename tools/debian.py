@@ -1,14 +1,17 @@
-"""Installs Debian packages where they are missing and this is root's Debian; else says so.
+"""Debian packages: installed where this is root's Debian, or one unpacked into the cache by anyone.
 
-`build_tools.py` gets the tests' browser by it, `cluster/node_binaries.py` what a full node calls.
-Standard library only.
+`build_tools.py` gets the tests' browser and Prometheus by it, `cluster/node_binaries.py` what a
+full node calls. apt checks what it fetches against Debian's signed lists. Standard library only.
 """
 
 import os
+import platform
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tools.go_tools import ToolError, cache_root, exclusive, say
 
@@ -51,13 +54,54 @@ def install(packages: Sequence[Package]) -> None:
             f"{', '.join(missing)} missing: install by `{' '.join(command)}` or the like"
         )
     say(f"installing {', '.join(missing)}")
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with exclusive(cache_root().with_name("apt")):
         for step in (["apt-get", "update", "-qq"], [*command, "-y", "-qq"]):
-            done = subprocess.run(step, env=env, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                said = f"{done.stdout}{done.stderr}".strip()
-                raise ToolError(f"`{' '.join(step)}` failed with code {done.returncode}:\n{said}")
+            _run(step)
     missing = find_missing(packages)
     if missing:
         raise ToolError(f"apt-get brought {', '.join(missing)}, but they do not work; see PATH")
+
+
+def unpacked(package: str) -> Path:
+    """Return the folder that `unpack` fills."""
+    return cache_root() / f"debian-{package}-{platform.machine()}"
+
+
+def unpack(package: str) -> None:
+    """Fetch one package and unpack it into the cache, unless it is there.
+
+    Nothing is installed, no service of it started, and no root needed: apt keeps lists of its own
+    for it. What it depends on does not come along, so it is for programs that stand alone.
+
+    Raises:
+        ToolError: this is not Debian, or apt-get failed.
+    """
+    folder = unpacked(package)
+    if folder.exists():
+        return
+    if shutil.which("apt-get") is None:
+        raise ToolError(f"{package} is to be had by apt-get alone, which is not there")
+    with exclusive(cache_root()), tempfile.TemporaryDirectory(dir=cache_root()) as name:
+        if folder.exists():
+            return
+        say(f"fetching {package} from Debian")
+        partial = Path(name)
+        for part in ("state/lists/partial", "cache/archives/partial"):
+            (partial / part).mkdir(parents=True)
+        own = [f"Dir::State={partial}/state", f"Dir::Cache={partial}/cache"]
+        # Root's apt would fetch as a user who may not write here.
+        apt = ["apt-get", *(word for option in own for word in ("-o", option))]
+        apt += ["-o", "APT::Sandbox::User=root", "-qq"]
+        _run([*apt, "update"], folder=partial)
+        _run([*apt, "download", package], folder=partial)
+        [archive] = partial.glob("*.deb")
+        _run(["dpkg-deb", "--extract", str(archive), str(partial / "root")], folder=partial)
+        (partial / "root").rename(folder)
+
+
+def _run(command: Sequence[str], *, folder: Path | None = None) -> None:
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = f"{done.stdout}{done.stderr}".strip()
+        raise ToolError(f"`{' '.join(command)}` failed with code {done.returncode}:\n{said}")

@@ -6,6 +6,7 @@
     ├── KubeRefused         the API server refuses it (quota, policy, schema): said to the user
     ├── RayRefused          Ray refuses a submission for what it says: the attempt has failed
     ├── RayUnreachable      the head's Jobs API did not answer: the pass goes on without it
+    ├── MetricsUnreachable  a Prometheus did not answer: what it would tell is not known
     └── UserError           what a person asked of a command cannot be done; it says what to do
 
 `handlers` maps them to Kopf's.
@@ -44,6 +45,10 @@ class RayRefused(OperatorError):
 
 class RayUnreachable(OperatorError):
     """No answer from a cluster's Jobs API."""
+
+
+class MetricsUnreachable(OperatorError):
+    """No answer, or none of use, from a Prometheus; the message says what to look at."""
 
 
 class UserError(OperatorError):

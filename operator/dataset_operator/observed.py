@@ -27,6 +27,8 @@ class Pod:
     Attributes:
         waiting: what it waits for, in words, if it does.
         created: when it was made; None if it is not said.
+        scheduled: since when it holds its place on a node; None if it has none.
+        over: when it left that place, if its containers ended for good.
         started: when its containers did; None if one has not, or had to start again.
         ready_since: when it became ready; None if it is not.
         ip: its address; empty before it has one.
@@ -41,6 +43,8 @@ class Pod:
     ready: bool
     waiting: str = ""
     created: datetime | None = None
+    scheduled: datetime | None = None
+    over: datetime | None = None
     started: datetime | None = None
     ready_since: datetime | None = None
     ip: str = ""
@@ -71,6 +75,9 @@ class Progress:
     Attributes:
         ratio: share of the whole training that is done, 0 to 1.
         production_wait_ratio: share of their time that trainers waited for data workers, 0 to 1.
+        gpu_utilization_ratio: of the trainers' GPUs, their mean, 0 to 1.
+        slowest_gpu_ratio: the same of the GPU that is least busy.
+        busy_ratio: share of the trainers' time, pauses left out, spent in their steps, 0 to 1.
         cpu_ranks: ranks that are known to train on a CPU.
         metrics: the training's own, by name.
         counters: what scaling goes by.
@@ -81,9 +88,18 @@ class Progress:
     samples_per_second: float | None = None
     production_wait_ratio: float | None = None
     gpu_utilization_ratio: float | None = None
+    slowest_gpu_ratio: float | None = None
+    busy_ratio: float | None = None
     cpu_ranks: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
+
+    @property
+    def utilization(self) -> float | None:
+        """u: of the GPUs; where ranks train on a CPU, the share of time that they train."""
+        if self.gpu_utilization_ratio is not None:
+            return self.gpu_utilization_ratio
+        return self.busy_ratio if self.cpu_ranks else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +109,14 @@ class Scaling:
     Attributes:
         memory: of the law; None: this process has not decided for this run yet.
         drained: addresses of data workers whose node Ray holds for gone; None: it was not asked.
+        unknown: what of the metrics is not known and why, in words; "" if all is.
+        log_job: the job that was to keep decisions; None: there is none, or Ray did not say.
     """
 
     memory: Memory | None = None
     drained: frozenset[str] | None = None
+    unknown: str = ""
+    log_job: Job | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

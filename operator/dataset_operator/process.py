@@ -19,10 +19,11 @@ from prometheus_client import disable_created_metrics
 from dataset_operator.errors import UserError
 from dataset_operator.kube.client import KubeClient
 from dataset_operator.kube.login import Login
-from dataset_operator.ray.endpoints import build_connect
+from dataset_operator.ray.endpoints import build_connect, build_reach_pod
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.serve import serving
 from dataset_operator.settings import OperatorSettings
+from dataset_operator.sources.choice import build_source
 from dataset_operator.telemetry.freshness import LIST_SECONDS, compare_forever
 from dataset_operator.telemetry.metrics import OperatorMetrics
 from dataset_operator.telemetry.probes import answering
@@ -73,7 +74,13 @@ async def run_operator(options: ProcessOptions) -> None:
         await check_installed(kube)
         in_cluster = options.login.in_cluster
         connect = build_connect(client, session, options.settings, in_cluster=in_cluster)
-        reconciler = Reconciler(kube=kube, connect=connect, settings=options.settings)
+        reach_pod = build_reach_pod(client, session, in_cluster=in_cluster)
+        reconciler = Reconciler(
+            kube=kube,
+            connect=connect,
+            source=build_source(options.settings.metrics, session, reach_pod),
+            settings=options.settings,
+        )
         async with (
             _answering(options, metrics),
             serving(

@@ -28,6 +28,7 @@ from dataset_operator.plan import plan
 from dataset_operator.plan.decision import Decision
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.settings import OperatorSettings
+from dataset_operator.sources.base import MetricsSource
 from pipeline_runtime.config import KIND
 
 _TOKEN_BYTES = 32
@@ -56,6 +57,7 @@ class Reconciler:
 
     kube: Kube
     connect: Connect
+    source: MetricsSource
     settings: OperatorSettings
     now: Callable[[], datetime] = field(default=_now)
     # What the law of scaling remembers of which run, by namespace and name; lost with the process.
@@ -72,7 +74,7 @@ class Reconciler:
         if document is None:
             self.memories.pop((namespace, name), None)
             return None
-        observed, jobs = await observe(self.kube, self.connect, document)
+        observed, jobs = await observe(self.kube, self.connect, self.source, document)
         run, memory = self.memories.get((namespace, name), (None, None))
         if run == (observed.owner.uid, observed.status.get("run")):
             observed = replace(observed, scaling=replace(observed.scaling, memory=memory))

@@ -7,9 +7,10 @@ are. Fields that an experiment may set too are its defaults.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from ipaddress import ip_network
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
@@ -20,6 +21,7 @@ from pipeline_runtime.config import Resources, SpecModel
 RAY_VERSION = "2.60.0"
 # Long enough for a checkpoint to be written after SIGTERM; Kubernetes' own default is 30.
 DEFAULT_GRACE_SECONDS = 120
+_MAX_CURRENCY_CHARS = 16  # `status.usage.currency` in the CRD
 
 
 def _small_head() -> Resources:
@@ -51,6 +53,7 @@ def _check_cidr(text: str) -> str:
         raise PydanticCustomError("cidr", rule, {"error": str(error)}) from error
 
 
+_LABEL = r"^[a-zA-Z_][a-zA-Z0-9_]*$"  # of a series (Prometheus docs, data model)
 Cidr = Annotated[str, AfterValidator(_check_cidr)]
 
 
@@ -69,6 +72,54 @@ class NetworkSettings(SpecModel):
     egress: tuple[dict[str, Any], ...] | None = None
 
 
+def _check_url(text: str) -> str:
+    """Of a server that is asked over HTTP."""
+    parts = urlsplit(text)
+    _ = parts.port  # raises ValueError if it is none
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        rule = "must be a URL such as http://prometheus.monitoring.svc:9090"
+        raise PydanticCustomError("server_url", rule)
+    return text.rstrip("/")
+
+
+# DCGM's exporter, as its chart sets it up for Kubernetes; both names are replaced.
+GPU_QUERY = 'DCGM_FI_DEV_GPU_UTIL{namespace="$namespace",pod=~"$pods"}'
+
+
+class PrometheusSettings(SpecModel):
+    """How a Prometheus is asked for a run's numbers."""
+
+    url: Annotated[str, AfterValidator(_check_url)]
+    token_file: str | None = None  # read at every query, since a service account's is rotated
+    ca_file: str | None = None  # None: the system's authorities
+    timeout_seconds: Annotated[int, Field(ge=1, le=10)] = 3
+    # How often it scrapes the pods: a value is known for three scrapes.
+    scrape_seconds: Annotated[int, Field(ge=1, le=300)] = 30
+    namespace_label: Annotated[str, Field(pattern=_LABEL)] = "namespace"
+    pod_label: Annotated[str, Field(pattern=_LABEL)] = "pod"
+    gpu_query: str = GPU_QUERY  # a selector; one series a GPU
+    gpu_unit: Literal["Percent", "Ratio"] = "Percent"
+
+
+class MetricsSettings(SpecModel):
+    """Where the numbers of runs come from."""
+
+    source: Literal["runtime", "prometheus"] = "runtime"
+    prometheus: PrometheusSettings | None = None
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        if self.source == "prometheus" and self.prometheus is None:
+            yield "prometheus", "must be given with source prometheus, is absent; add its url"
+
+
+class Prices(SpecModel):
+    """What an hour costs, for `status.usage.cost`."""
+
+    gpu_hour: Annotated[float, Field(ge=0)]  # of one GPU, with its share of the trainer's node
+    data_worker_hour: Annotated[float, Field(ge=0)]  # of one data worker's pod
+    currency: Annotated[str, Field(min_length=1, max_length=_MAX_CURRENCY_CHARS)] = "USD"
+
+
 class OperatorSettings(SpecModel):
     """The operator's configuration."""
 
@@ -82,9 +133,11 @@ class OperatorSettings(SpecModel):
     # Which others a template may name, by the experiment's namespace; "*" stands for every one.
     service_accounts: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     # Whether the operator changes the number of data workers by itself, as spec.autoscaling says.
-    autoscale: bool = False
+    autoscale: bool = True
     # What a run's data workers begin with, within the spec's bounds; None: minReplicas.
     data_worker_replicas: Annotated[int, Field(ge=1)] | None = None
+    metrics: MetricsSettings = Field(default_factory=MetricsSettings)
+    prices: Prices | None = None  # None: no cost is told
     resources: RoleResources = Field(default_factory=RoleResources)
     network: NetworkSettings = Field(default_factory=NetworkSettings)
     run_as_user: Annotated[int, Field(ge=1)] = 1000  # of the runtime image

@@ -29,6 +29,8 @@ from dataset_operator.observed import format_time
 # Of a message in JSON: eight conditions (`ExperimentStatus.conditions`) of so much leave room for
 # the rest of a status in 16 KiB (architecture, «Status writes»).
 MAX_MESSAGE_BYTES = 1024
+# Those of scaling are words of ours, never others': shorter, for what else there is of scaling.
+MAX_SCALING_BYTES = 512
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 Condition = dict[str, Any]
@@ -75,12 +77,17 @@ def set_condition(
     return {**status, "conditions": sorted([*others, new], key=_place)}
 
 
-def fit_message(message: str) -> str:
-    """The message of a condition or an event, with an ellipsis where it would be too long."""
-    if _num_bytes(message) <= MAX_MESSAGE_BYTES:
+def fit_message(message: str, kind: str = "") -> str:
+    """The message of a condition or an event, with an ellipsis where it would be too long.
+
+    Args:
+        kind: type of the condition.
+    """
+    most = MAX_SCALING_BYTES if kind in (SCALING_ACTIVE, SCALING_LIMITED) else MAX_MESSAGE_BYTES
+    if _num_bytes(message) <= most:
         return message
-    ends = accumulate(map(_num_bytes, message[:MAX_MESSAGE_BYTES]))
-    return message[: sum(end <= MAX_MESSAGE_BYTES - _num_bytes("…") for end in ends)] + "…"
+    ends = accumulate(map(_num_bytes, message[:most]))
+    return message[: sum(end <= most - _num_bytes("…") for end in ends)] + "…"
 
 
 def _num_bytes(text: str) -> int:

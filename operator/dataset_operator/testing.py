@@ -20,15 +20,16 @@ from typing import Any, Self
 import aiohttp
 from aiohttp import web
 
-from dataset_operator.api import DASHBOARD_PORT, RUNTIME_METRICS_PORT
+from dataset_operator.api import DASHBOARD_PORT, RAY_METRICS_PORT, RUNTIME_METRICS_PORT
 from dataset_operator.names import Owner
-from dataset_operator.ray.endpoints import send
+from dataset_operator.ray.endpoints import ReachPod, send
 from dataset_operator.ray.jobs import HttpRayJobs
 from dataset_operator.ray.submission import EXPERIMENT_FILE
 from dataset_operator.ray.transport import MAX_ANSWER_BYTES, REQUEST_SECONDS, Answer, Request
 
 # Answers that are still to come when a test ends are not waited for.
 _SHUTDOWN_SECONDS = 0.1
+_PORTS = (DASHBOARD_PORT, RUNTIME_METRICS_PORT, RAY_METRICS_PORT)
 _ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 
@@ -86,6 +87,7 @@ class StandInRay:
         starts: whether submitted jobs run at once; else they stay PENDING.
         endings: entrypoints that end at once, and how; every other runs until `end`.
         metrics: the page of the driver's metrics; "": nothing serves them, as before it trains.
+        node_metrics: Ray's page of every pod; "": nothing serves it.
         packages: what was uploaded, by name.
         nodes: the state of each node by its id, ALIVE or DEAD; the first is the head.
     """
@@ -99,6 +101,7 @@ class StandInRay:
     starts: bool = True
     endings: dict[str, Ending] = field(default_factory=dict)
     metrics: str = ""
+    node_metrics: str = ""
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     packages: dict[str, bytes] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
@@ -116,10 +119,9 @@ class StandInRay:
         app.router.add_post("/api/jobs/{id}/stop", self._stop)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
         await self._runner.setup()
-        for _ in (DASHBOARD_PORT, RUNTIME_METRICS_PORT):
+        for _ in _PORTS:
             await web.TCPSite(self._runner, self.host, 0).start()
-        ports = (DASHBOARD_PORT, RUNTIME_METRICS_PORT)
-        for port, address in zip(ports, self._runner.addresses, strict=True):
+        for port, address in zip(_PORTS, self._runner.addresses, strict=True):
             self.urls[port] = f"http://{address[0]}:{address[1]}"
         return self
 
@@ -140,6 +142,10 @@ class StandInRay:
             return HttpRayJobs(endpoint=PortsOf(session=session, urls=self.urls), token=token)
 
         return connect
+
+    def reach_pod(self, session: aiohttp.ClientSession) -> ReachPod:
+        """A `ReachPod` that finds this server for every pod."""
+        return lambda namespace, pod: PortsOf(session=session, urls=self.urls)
 
     # --- what may happen ------------------------------------------------------------------------
 
@@ -178,10 +184,13 @@ class StandInRay:
         return response
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        if not self.metrics:
-            assert request.transport is not None
+        assert request.transport is not None
+        port = request.transport.get_extra_info("sockname")[1]
+        is_node = self.urls[RAY_METRICS_PORT].endswith(f":{port}")
+        page = self.node_metrics if is_node else self.metrics
+        if not page:
             request.transport.abort()
-        return web.Response(text=self.metrics)
+        return web.Response(text=page)
 
     async def _upload(self, request: web.Request) -> web.Response:
         self.packages[request.match_info["name"]] = await request.read()
@@ -209,7 +218,7 @@ class StandInRay:
         }
         drained = _DRAINED.findall(body["entrypoint"])
         self.nodes |= {node: "DEAD" for node in drained if node in self.nodes}
-        ending = self.endings.get(body["entrypoint"]) or _end_drain(drained)
+        ending = self.endings.get(body["entrypoint"]) or _end_drain(drained) or _end_log(body)
         if ending is not None:
             code = 0 if ending.status == "SUCCEEDED" else ending.exit_code
             self.end(name, ending.status, message=ending.message, driver_exit_code=code)
@@ -258,6 +267,11 @@ def _end_drain(node_ids: list[str]) -> Ending | None:
     if all(map(_NODE_ID.fullmatch, node_ids)):
         return Ending(status="SUCCEEDED")
     return Ending(status="FAILED", exit_code=1, log="Invalid hex ID of a Ray node")
+
+
+def _end_log(body: dict[str, Any]) -> Ending | None:
+    """How a job ends that keeps decisions: the store takes them."""
+    return Ending(status="SUCCEEDED") if "keep-decisions" in body["entrypoint"] else None
 
 
 def _unknown(request: web.Request) -> web.Response:

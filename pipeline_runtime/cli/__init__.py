@@ -17,7 +17,16 @@ from pathlib import Path
 import typer
 
 from pipeline_runtime.allocator import keep_freed_memory
-from pipeline_runtime.cli import convert, explain, profile, report, run, sample_data, validate
+from pipeline_runtime.cli import (
+    convert,
+    explain,
+    keep_decisions,
+    profile,
+    report,
+    run,
+    sample_data,
+    validate,
+)
 from pipeline_runtime.cli.failures import EXIT_CODES_HELP, EXIT_INTERRUPTED, exiting
 from pipeline_runtime.cli.fetch import fetch_run
 from pipeline_runtime.cli.upload import upload_code
@@ -65,6 +74,7 @@ app.command("profile")(profile.profile)
 app.command("sample-data")(sample_data.sample_data)
 app.command("convert")(convert.convert)
 app.command("report")(report.report)
+app.command("keep-decisions", hidden=True)(keep_decisions.keep_decisions)
 for _point in importlib.metadata.entry_points(group="lastmile.commands"):
     _point.load()(app)
 

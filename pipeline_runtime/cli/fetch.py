@@ -9,6 +9,8 @@ from pipeline_runtime.errors import SourceError
 from pipeline_runtime.run.folders import parse_run_id
 
 LOG_FOLDER = "logs"  # run.logs, which is not imported here: it needs ray and torch's neighbours
+DECISIONS_FOLDER = "decisions"  # report.decisions, which is not imported for the same reason
+_FOLDERS = (LOG_FOLDER, DECISIONS_FOLDER)
 
 
 def fetch_run(uri: str, run_id: str, folder: Path) -> Sequence[Path]:
@@ -34,8 +36,9 @@ def fetch_run(uri: str, run_id: str, folder: Path) -> Sequence[Path]:
         # Names begin with the time, so the last is the newest.
         run = max(mine, default=None)
         infos = store.get_file_info(pafs.FileSelector(run)) if run else []
-        if run and any(info.base_name == LOG_FOLDER for info in infos):
-            infos += store.get_file_info(pafs.FileSelector(f"{run}/{LOG_FOLDER}"))
+        below = [info.base_name for info in infos if info.base_name in _FOLDERS]
+        for name in below:
+            infos += store.get_file_info(pafs.FileSelector(f"{run}/{name}"))
     except OSError as error:
         raise SourceError(
             f"{uri}: must be a folder that can be read from here, got: {error}; check the "
@@ -44,8 +47,13 @@ def fetch_run(uri: str, run_id: str, folder: Path) -> Sequence[Path]:
     files = [info for info in infos if info.type == pafs.FileType.File]
     if not files:
         raise SourceError(f"{uri}: must have a finished run {run_id}, found none; try again later")
-    folder.mkdir(parents=True, exist_ok=True)
+    copied = []
     for info in files:
+        # Logs lie flat; decisions are looked for in their folder, by `lastmile report` too.
+        is_decision = info.path.split("/")[-2] == DECISIONS_FOLDER
+        target = folder / DECISIONS_FOLDER if is_decision else folder
+        target.mkdir(parents=True, exist_ok=True)
         with store.open_input_stream(info.path) as stream:
-            (folder / info.base_name).write_bytes(stream.read())
-    return [folder / info.base_name for info in files]
+            (target / info.base_name).write_bytes(stream.read())
+        copied.append(target / info.base_name)
+    return copied

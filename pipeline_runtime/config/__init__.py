@@ -16,6 +16,7 @@ from pipeline_runtime.config.cluster import (
     Resources,
     ScalingPolicy,
     ScalingRules,
+    ScalingSignal,
     Storage,
     Trainers,
 )
@@ -95,6 +96,7 @@ __all__ = [
     "S3Options",
     "ScalingPolicy",
     "ScalingRules",
+    "ScalingSignal",
     "ScalingStatus",
     "Shuffle",
     "SourceChoice",

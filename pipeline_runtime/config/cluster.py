@@ -153,11 +153,16 @@ class ScalingRules(SpecModel):
                 )
 
 
+ScalingSignal = Literal["Rows", "GpuUtilization"]
+
+
 class Autoscaling(SpecModel):
     """When data workers are added and taken away."""
 
     target_gpu_utilization_percent: Annotated[int, Field(ge=1, le=100)] = 95
     """The objective: how busy the GPUs are kept."""
+    signal: ScalingSignal = "Rows"
+    """What the number follows: rows taken and made, or, of trainers that tell none, the GPUs."""
     scale_up: ScalingRules = Field(default_factory=ScalingRules)
     """Rules for adding workers."""
     scale_down: ScalingRules = Field(default_factory=ScalingRules)

@@ -47,6 +47,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 MAX_NAME_CHARS = 40
 MAX_STEPS = 256
 MAX_STATUS_METRICS = 16
+MAX_CURRENCY_CHARS = 16
 
 NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"  # RFC 1035 label, as Services are named
 NAMESPACE_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -65,6 +66,7 @@ DecimalString = Annotated[str, StringConstraints(max_length=32, pattern=DECIMAL_
 StatusText = Annotated[str, StringConstraints(max_length=1024)]
 # A storage root, a URI below it and an experiment's name, with what joins them.
 ArtifactsUri = Annotated[str, StringConstraints(max_length=2 * MAX_STRING_CHARS + 64)]
+InputName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 TimeText = Annotated[str, StringConstraints(max_length=64)]
 _LABEL_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 
@@ -253,6 +255,29 @@ class KneeStatus(StatusModel):
     """How often it was found, one time after another."""
 
 
+class DecisionStatus(StatusModel):
+    """A decision that changed the number of workers."""
+
+    time: TimeText
+    """When it was made."""
+    before: Count
+    """How many were asked for."""
+    after: Count
+    """How many are asked for since."""
+    reason: StatusText
+    """Why, as one CamelCase word."""
+    message: StatusText = ""
+    """Why, with the numbers."""
+    attempt: Count = 0
+    """Whose trainers asked for it."""
+    log: StatusText | None = None
+    """`Pending` or `Failed` until it stands in the run's artifacts."""
+    inputs: Annotated[dict[InputName, DecimalString], Field(max_length=32)] = Field(
+        default_factory=dict
+    )
+    """What it rests on, by name, until it stands there."""
+
+
 class ScalingStatus(StatusModel):
     """What the autoscaler remembers, so that another operator goes on as this one."""
 
@@ -266,6 +291,8 @@ class ScalingStatus(StatusModel):
     """What changed in the longest period of a policy."""
     knee: KneeStatus | None = None
     """Where more workers stopped helping, if they did."""
+    decisions: Annotated[tuple[DecisionStatus, ...], Field(max_length=10)] = ()
+    """The latest that changed the number; all are in the run's artifacts."""
 
 
 class MetricStatus(StatusModel):
@@ -296,15 +323,35 @@ class TrainerStatus(StatusModel):
     """When these last changed."""
 
 
+class AccountedStatus(StatusModel):
+    """Until when usage is added up, and what was held then, for whoever goes on from there."""
+
+    time: TimeText
+    """Up to when."""
+    trainers: Count = 0
+    """Trainers that held a node then."""
+    data_workers: Count = 0
+    """Data workers that did."""
+    idle_rest: DecimalString = "0"
+    """The part of an idle GPU second that does not stand in `gpuIdleSeconds` yet."""
+
+
 class UsageStatus(StatusModel):
-    """What was used so far, over all attempts."""
+    """What the present run has used so far, over all attempts, from when a pod was given a node."""
 
     gpu_seconds: Count64 = 0
-    """GPUs times seconds."""
+    """GPUs of trainers times seconds."""
+    gpu_measured_seconds: Count64 = 0
+    """Of these, those in which it was known whether the GPUs worked."""
     gpu_idle_seconds: Count64 = 0
-    """GPU seconds spent waiting for data."""
+    """Of the measured ones, those in which they did not."""
     data_worker_seconds: Count64 = 0
-    """Workers times seconds."""
+    """Data workers times seconds."""
+    cost: DecimalString | None = None
+    """Of GPUs and data workers, by the prices in the operator's settings."""
+    currency: Annotated[str, StringConstraints(max_length=MAX_CURRENCY_CHARS)] | None = None
+    """Of the cost."""
+    accounted: AccountedStatus | None = None
 
 
 class SubmissionStatus(StatusModel):

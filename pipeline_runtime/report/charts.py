@@ -14,6 +14,7 @@ import pyarrow as pa
 from pipeline_runtime.report.figures import CurvePlot, draw_curve, draw_stack, is_log_scaled
 from pipeline_runtime.report.formats import NOTHING, format_count, format_metric
 from pipeline_runtime.report.series import Series, list_names, select_series, select_stack
+from pipeline_runtime.report.supply import CLOCK, SUPPLY_NAMES
 from pipeline_runtime.report.view import STAGES, rank_metric
 
 # More pictures than this hide the ones that matter; the file has them all.
@@ -63,6 +64,8 @@ def build_metric_charts(history: pa.Table) -> list[Chart]:
 
 
 def _is_about_time(name: str) -> bool:
+    if name in SUPPLY_NAMES:
+        return True
     return name in _OVER_TIME or name in {f"share_{stage}" for stage, _, _ in STAGES}
 
 
@@ -146,7 +149,8 @@ def _note(drawn: Sequence[Series]) -> str:
 
 def build_metric_rows(history: pa.Table) -> list[MetricRow]:
     """The numbers behind the curves, one row a metric."""
-    return [_build_metric_row(select_series(history, name)) for name in list_names(history)]
+    names = [name for name in list_names(history) if name != CLOCK]
+    return [_build_metric_row(select_series(history, name)) for name in names]
 
 
 def _build_metric_row(series: Series) -> MetricRow:

@@ -66,8 +66,8 @@ STAND_INS = {
     "--second": "#010207",
     "--surface": "#010208",
 }
-_STAGE_STAND_INS = {f"--stage-{index}": f"#0102{index + 16:02x}" for index in range(6)}
-_VARIABLES = {code: name for name, code in (STAND_INS | _STAGE_STAND_INS).items()}
+STAGE_STAND_INS = {f"--stage-{index}": f"#0102{index + 16:02x}" for index in range(6)}
+_VARIABLES = {code: name for name, code in (STAND_INS | STAGE_STAND_INS).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def draw_curve(plot: CurvePlot) -> str:
     figure, axes = new_figure()
     drawn = [series for series in (plot.series, plot.points) if series is not None]
     xs = [_get_x(plot, series) for series in drawn]
-    unit = _set_x_axis(axes, plot.over_time, max((x[-1] for x in xs if len(x)), default=0.0))
+    unit = set_x_axis(axes, plot.over_time, max((x[-1] for x in xs if len(x)), default=0.0))
     if plot.series is not None:
         _draw_series(axes, _get_x(plot, plot.series) / unit, plot.series.values_N, "--accent")
     if plot.points is not None:
@@ -103,11 +103,11 @@ def draw_curve(plot: CurvePlot) -> str:
 def draw_stack(stack: Stack, name: str, label: str) -> str:
     """An SVG element of the shares over time, stacked, each as a block since the moment before."""
     figure, axes = new_figure()
-    unit = _set_x_axis(axes, True, float(stack.seconds_T[-1]))
+    unit = set_x_axis(axes, True, float(stack.seconds_T[-1]))
     # Each entry is the mean since the one before, so the first begins at 0.
     x = [0.0, *(stack.seconds_T / unit)]
     rows = [[row[0], *row] for row in stack.shares_ST]
-    colors = [_STAGE_STAND_INS[f"--stage-{index}"] for index in range(len(rows))]
+    colors = [STAGE_STAND_INS[f"--stage-{index}"] for index in range(len(rows))]
     axes.stackplot(x, rows, colors=colors, step="pre", linewidth=0)
     axes.set_ylim(0, 1)
     axes.set_xlim(0, x[-1] or 1)
@@ -123,11 +123,23 @@ def is_log_scaled(series: Series) -> bool:
 
 def new_figure() -> tuple[Figure, Axes]:
     """An empty figure of the report's size and look."""
+    figure, [axes] = new_panels(1, _HEIGHT_INCHES)
+    return figure, axes
+
+
+def new_panels(num_panels: int, height_inches: float) -> tuple[Figure, list[Axes]]:
+    """An empty figure of axes one below the other, which share their x axis."""
     with mpl.rc_context(_SVG_SETTINGS):
-        figure = Figure(figsize=(_WIDTH_INCHES, _HEIGHT_INCHES), layout="constrained")
+        figure = Figure(figsize=(_WIDTH_INCHES, height_inches), layout="constrained")
         FigureCanvasSVG(figure)
-        axes = figure.add_subplot()
+        panels = list(figure.subplots(num_panels, sharex=True, squeeze=False)[:, 0])
     figure.patch.set_visible(False)
+    for axes in panels:
+        _dress(axes)
+    return figure, panels
+
+
+def _dress(axes: Axes) -> None:
     axes.patch.set_visible(False)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
@@ -141,14 +153,13 @@ def new_figure() -> tuple[Figure, Axes]:
     axes.tick_params(axis="y", which="both", length=0)
     axes.grid(axis="y", color=STAND_INS["--grid"], linewidth=0.7)
     axes.set_axisbelow(True)
-    return figure, axes
 
 
 def _get_x(plot: CurvePlot, series: Series) -> Floats:
     return series.seconds_N if plot.over_time else series.steps_N
 
 
-def _set_x_axis(axes: Axes, over_time: bool, last: float) -> float:
+def set_x_axis(axes: Axes, over_time: bool, last: float) -> float:
     """Label the x axis; what to divide x by."""
     unit, text = _choose_time_unit(last) if over_time else (1.0, "step")
     axes.set_xlabel(text, color=STAND_INS["--muted"], fontsize=FONT_POINTS)

@@ -45,6 +45,11 @@ HISTORY_NAMES: Mapping[str, str] = {
     "share_collate": "Share spent turning Arrow into tensors on the device, 0 to 1.",
     "share_paused": "Share in evaluation, checkpoints and set-up, 0 to 1.",
     "queue_length": "Ready batches that wait for the trainer.",
+    "wait_share": "Share of the loop, of each step the longest wait of any rank for data workers.",
+    "busy_share": "Share of all trainers' time outside pauses that was spent in the model, 0 to 1.",
+    "readers": "Readers that answer.",
+    "data_workers": "Data workers that have delivered rows and answer.",
+    "unix_seconds": "What the driver's clock said.",
     "eval_<metric>": "Value of that metric at an evaluation.",
 }
 

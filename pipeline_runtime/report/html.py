@@ -6,7 +6,7 @@ and the history are written; `lastmile report DIR` runs it again at any time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.report import charts, formats, view
+from pipeline_runtime.report import charts, formats, supply, view
+from pipeline_runtime.report.decisions import ScalingDecision, load_decisions
 from pipeline_runtime.report.files import write_text_atomically
 from pipeline_runtime.report.history import HISTORY_SCHEMA, read_history
 from pipeline_runtime.report.plan_file import PlanFile, load_plan
@@ -34,8 +35,8 @@ def build_report(directory: Path) -> Path:
     """Write `report.html` into `directory` from what lies there; its path.
 
     `summary.json` must be there. Without `metrics.parquet`, `plan.json` or `manifest.yaml` the
-    page says that they are missing; one that is broken is named among the warnings, since a
-    report of a failed run is wanted most.
+    page says that they are missing, without `decisions/` nothing; one that is broken is named among
+    the warnings, since a report of a failed run is wanted most.
 
     Raises:
         LastmileError: the summary is missing or broken.
@@ -47,6 +48,7 @@ def build_report(directory: Path) -> Path:
         summary=summary,
         history=_load_or(HISTORY_SCHEMA.empty_table(), read_history, directory, problems),
         plan=_load_or(None, load_plan, directory, problems),
+        decisions=_load_or([], load_decisions, directory, problems),
         manifest=_read_manifest(directory),
         warnings=(*summary.warnings, *problems),
     )
@@ -63,6 +65,7 @@ class _Inputs:
     summary: Summary
     history: pa.Table
     plan: PlanFile | None
+    decisions: Sequence[ScalingDecision]
     manifest: str
     warnings: tuple[str, ...]
 
@@ -90,6 +93,7 @@ def _build_context(inputs: _Inputs) -> dict[str, object]:
         "metric_charts": figures[: charts.MAX_CHARTS],
         "num_hidden_charts": max(0, len(figures) - charts.MAX_CHARTS),
         "time_charts": charts.build_time_charts(history),
+        "supply": supply.build_supply(history, inputs.decisions),
         "metric_rows": charts.build_metric_rows(history),
         "evaluation_metrics": view.list_evaluation_metrics(summary.training.evaluations),
         "funnels": [

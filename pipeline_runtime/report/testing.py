@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline_runtime.report.decisions import ScalingDecision, write_decisions
 from pipeline_runtime.report.history import HISTORY_FILE, HistoryWriter
 from pipeline_runtime.report.html import MANIFEST_FILE
 from pipeline_runtime.report.plan_file import PLAN_FILE
@@ -39,6 +40,13 @@ _STARTED = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 _BATCH_SIZE = 4096
 _SECONDS_PER_ENTRY = 0.5
 _EVALUATIONS = 6
+_STEPS_PER_SUPPLY = 10
+# When of the whole, workers before and after, why, share of waits.
+_DECISIONS = (
+    (0.05, 2, 4, "ScaleUpLimit", 0.5),
+    (0.15, 4, 9, "DesiredWithinRange", 0.31),
+    (0.6, 9, 7, "ScaleDownLimit", 0.004),
+)
 
 # Kind, label and the share of rows that it keeps.
 _STEPS = (
@@ -221,6 +229,8 @@ def write_sample_history(directory: Path, num_steps: int = 2000) -> None:
         for step in range(1, num_steps + 1):
             seconds = step * _SECONDS_PER_ENTRY
             writer.append(seconds, 0, step, _build_entry(random, step / num_steps))
+            if step % _STEPS_PER_SUPPLY == 0:
+                writer.append(seconds, 0, step, _build_supply(random, seconds, num_steps))
             if step in evaluations:
                 found = evaluations[step].metrics
                 writer.append(seconds, 0, step, {f"eval_{k}": v for k, v in found.items()})
@@ -242,11 +252,44 @@ def _build_entry(random: np.random.Generator, done: float) -> dict[str, float]:
     }
 
 
+def build_sample_decisions(num_steps: int = 2000) -> list[ScalingDecision]:
+    """What an autoscaler decided of that run."""
+    whole = num_steps * _SECONDS_PER_ENTRY
+    return [
+        ScalingDecision(
+            version=1,
+            time=_STARTED + timedelta(seconds=share * whole),
+            before=before,
+            after=after,
+            reason=reason,
+            message=f"{after} with 7.5% headroom; trainers wait {waits:.1%} of their time",
+            attempt=1,
+            inputs={"productionShare": waits, "gpuUtilization": 1.0 - waits - 0.05},
+        )
+        for share, before, after, reason, waits in _DECISIONS
+    ]
+
+
+def _build_supply(random: np.random.Generator, seconds: float, num_steps: int) -> dict[str, float]:
+    done = seconds / (num_steps * _SECONDS_PER_ENTRY)
+    made = [entry for entry in _DECISIONS if entry[0] <= done]
+    workers, waits = (made[-1][2], 0.6 / made[-1][2]) if made else (2, 0.5)
+    waits = float(np.clip(waits + 0.02 * random.normal(), 0, 1))
+    return {
+        "unix_seconds": (_STARTED + timedelta(seconds=seconds)).timestamp(),
+        "wait_share": waits,
+        "busy_share": 1.0 - waits - 0.04,
+        "readers": 4.0 * workers,
+        "data_workers": float(workers),
+    }
+
+
 def write_sample_run(directory: Path, num_steps: int = 2000) -> Summary:
     """Everything that a run leaves but the report itself; the summary that was written."""
     summary = build_sample_summary(num_steps)
     write_summary(directory, summary)
     write_sample_history(directory, num_steps)
+    write_decisions(directory, build_sample_decisions(num_steps))
     (directory / PLAN_FILE).write_text(json.dumps(_PLAN), encoding="utf-8")
     (directory / MANIFEST_FILE).write_text(_MANIFEST, encoding="utf-8")
     return summary

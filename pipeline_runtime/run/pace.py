@@ -28,6 +28,8 @@ class _Reading:
     samples: int
     waited_seconds: float  # of all trainers, for rows that no worker had made yet
     spent_seconds: float  # of all trainers
+    busy_seconds: float  # of these, in the entrypoint's steps
+    paused_seconds: float  # of these, in evaluation, checkpoints and reports
 
 
 @dataclass(slots=True)
@@ -51,6 +53,8 @@ class PaceMeter:
         seconds = now.seconds - first.seconds
         rows_per_second = (now.rows - first.rows) / seconds if seconds > 0 else None
         spent = now.spent_seconds - first.spent_seconds
+        training = spent - (now.paused_seconds - first.paused_seconds)
+        busy = now.busy_seconds - first.busy_seconds
         left = max(0, self.planned_rows - now.rows)
         return Pace(
             progress_ratio=min(1.0, now.rows / max(1, self.planned_rows)),
@@ -60,6 +64,7 @@ class PaceMeter:
             production_wait_ratio=(
                 min(1.0, (now.waited_seconds - first.waited_seconds) / spent) if spent > 0 else None
             ),
+            busy_ratio=min(1.0, busy / training) if training > 0 else None,
             metrics=dict(min(ranks, key=lambda rank: rank.rank).metrics),
         )
 
@@ -81,4 +86,6 @@ def _read(ranks: Sequence[RankSnapshot]) -> _Reading | None:
         samples=sum(rank.attempt_samples for rank in ranks),
         waited_seconds=sum(rank.waited["production"] for rank in ranks),
         spent_seconds=sum(sum(rank.waited.values()) for rank in ranks),
+        busy_seconds=sum(rank.waited["compute"] for rank in ranks),
+        paused_seconds=sum(rank.waited["paused"] for rank in ranks),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,12 +27,15 @@ from pipeline_runtime.monitor import MonitorState
 from pipeline_runtime.plan import plan_document
 from pipeline_runtime.report.html import build_report
 from pipeline_runtime.run.cluster import connected, world_size_of
+from pipeline_runtime.run.decisions import fetch_decisions
 from pipeline_runtime.run.driver import Outcome, StopRequest, execute
 from pipeline_runtime.run.pace import PaceMeter
 from pipeline_runtime.run.prepare import PreparedRun, RunOptions, prepare_run
 from pipeline_runtime.run.summarise import HistoryRates, build_summary
+from pipeline_runtime.run.supply import SupplyMeter
 from pipeline_runtime.sources import Location
 
+# And decisions/, on a cluster: they are there before the report.
 REPORT_FILES = ("summary.json", "report.html", "metrics.parquet", "plan.json", "manifest.yaml")
 
 
@@ -73,6 +77,9 @@ def run_experiment(
     outcome = _execute(run, options, watcher)
     if warning:
         outcome.state.warnings.insert(0, warning)
+    problem = fetch_decisions(run.run_location, options.output)
+    if problem:
+        outcome.state.warnings.append(problem)
     summary = build_summary(run, options, outcome, started, datetime.now(UTC))
     try:
         _write_output(run, manifest, options.output, summary)
@@ -96,7 +103,7 @@ def _execute(run: PreparedRun, options: RunOptions, watcher: Watcher) -> Outcome
     watcher.on_metrics_port(server.port)
     until = run.resume.step if run.resume else None
     rates = HistoryRates({"rows": float(run.resumed_rows)})
-    meter = PaceMeter(run.planned_rows)
+    meter, supply = PaceMeter(run.planned_rows), SupplyMeter()
     try:
         with (
             connected(options.address, run.world_size, verbose=options.verbose),
@@ -111,6 +118,10 @@ def _execute(run: PreparedRun, options: RunOptions, watcher: Watcher) -> Outcome
                 collector.update(state.ranks, pace)
                 for point in state.history:
                     recorder.append(point.seconds, point.epoch, point.step, rates.convert(point))
+                if state.history:
+                    last = state.history[-1]
+                    found = supply.measure(list(state.ranks.values()), time.time())
+                    recorder.append(last.seconds, last.epoch, last.step, found)
                 watcher.on_state(state, pace)
 
             try:

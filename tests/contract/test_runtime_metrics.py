@@ -72,9 +72,19 @@ def test_a_run_of_two_trainers_is_told_as_one() -> None:
         remaining_seconds=10.0,
         samples_per_second=40.0,
         production_wait_ratio=0.2,
+        busy_ratio=0.8,
         cpu_ranks=1,
         metrics={"loss": 0.5, "eval_auc": 0.75},
     )
+
+
+def test_pauses_are_no_time_in_which_a_trainer_could_be_busy() -> None:
+    first, last = build_snapshot(0, 10.0, 100, 5.0), build_snapshot(0, 30.0, 300, 10.0)
+    last.waited["paused"] = 10.0
+    last.waited["compute"] -= 10.0
+    progress = read(PaceMeter(planned_rows=1000), [first], [last])
+    assert progress is not None
+    assert progress.busy_ratio == 0.5  # 5 of 10 seconds, after 10 of a pause
 
 
 def test_rates_are_of_the_last_minute() -> None:

@@ -9,14 +9,21 @@ from playwright.sync_api import Browser, Page
 
 from pipeline_runtime.profiling.page import PAGE_FILE, write_profile
 from pipeline_runtime.profiling.testing import build_sample_profile
-from pipeline_runtime.report import ExperimentName, Summary, build_report, write_summary
+from pipeline_runtime.report import (
+    ExperimentName,
+    HistoryWriter,
+    Summary,
+    build_report,
+    write_summary,
+)
+from pipeline_runtime.report.decisions import ScalingDecision, write_decisions
 from pipeline_runtime.report.html import REPORT_FILE
 from pipeline_runtime.report.testing import build_sample_summary, write_sample_run
 
 PHONE_PX = 390
 DESKTOP_PX = 1280
 EVIL_NAME = "<img src=x onerror=alert(1)>" + "very-long-name-" * 12
-SECTIONS = ("training", "throughput", "time", "rows", "plan", "manifest", "made-with")
+SECTIONS = ("training", "throughput", "supply", "time", "rows", "plan", "manifest", "made-with")
 
 # What lies beyond the right edge of the window and is not inside something that scrolls.
 FIND_OVERFLOW = """() => [...document.querySelectorAll('body *')].filter(e =>
@@ -45,6 +52,14 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_summary(directory, summary)
     stage = {"name": EVIL_NAME, "where": EVIL_NAME, "steps": [{"kind": "map", "label": EVIL_NAME}]}
     (directory / "plan.json").write_text(json.dumps({"stages": [stage], "text": EVIL_NAME}))
+    with HistoryWriter(directory / "metrics.parquet") as history:
+        for step in (1, 2):
+            clock = run.started_at.timestamp() + step
+            values = {"unix_seconds": clock, "wait_share": 0.5, "busy_share": 0.4, "readers": 4.0}
+            history.append(float(step), 0, step, values)
+    wicked = {"reason": EVIL_NAME, "message": EVIL_NAME.replace("-", "")}
+    decision = ScalingDecision(version=1, time=run.started_at, before=2, after=4, **wicked)
+    write_decisions(directory, [decision])
     (directory / "manifest.yaml").write_text(f"name: {EVIL_NAME}\n")
     return build_report(directory)
 
@@ -88,6 +103,11 @@ def test_every_section_is_there_with_its_numbers(page: Page, complete: Path) -> 
     assert rows.count() == 6
     assert "8,189,952" in rows.nth(3).inner_text()
     assert page.locator("#evaluations tbody tr").count() == 6
+    decided = page.locator("#decisions li")
+    assert decided.count() == 3
+    assert "2 → 4" in decided.first.inner_text()
+    label = page.locator("#supply svg").get_attribute("aria-label") or ""
+    assert "decisions: 2 → 4 after 50\u00a0s" in label
     assert "9f3a6b01c2d4e5f6" in page.locator("#checksum").inner_text()
     assert "pipeline[2].downsample" in page.locator("#seeds").inner_text()
     assert "2.60.0" in page.locator("#versions").inner_text()
@@ -99,7 +119,7 @@ def test_every_figure_is_drawn_and_named(width_px: int, page: Page, complete: Pa
     page.set_viewport_size({"width": width_px, "height": 900})
     page.goto(complete.as_uri())
     figures = page.locator("figure svg")
-    assert figures.count() == 8  # loss, auc, learning rate, four over time, the stack of shares
+    assert figures.count() == 9  # loss, auc, learning rate, four over time, supply, shares
     for index in range(figures.count()):
         figure = figures.nth(index)
         box = figure.bounding_box()

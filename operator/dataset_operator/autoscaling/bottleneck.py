@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataset_operator.autoscaling.decision import Bottleneck, Rules, Stage
 from dataset_operator.autoscaling.estimates import Estimate
+from dataset_operator.autoscaling.signals import Sample
 
 # Waits of a smaller share are let be: the bar of the design, two in a hundred GPU seconds.
 MIN_PRODUCTION_SHARE = 0.02
@@ -24,9 +25,7 @@ def is_starved(estimate: Estimate) -> bool:
     return estimate.production_low >= MIN_PRODUCTION_SHARE
 
 
-def find_bottleneck(
-    estimate: Estimate, rules: Rules, gpu_utilization: float | None
-) -> Bottleneck | None:
+def find_bottleneck(estimate: Estimate, rules: Rules, sample: Sample) -> Bottleneck | None:
     """What else than the number of workers binds; None if that does, or nothing is amiss."""
     if is_starved(estimate):
         return _find_where_rows_are_held(estimate, rules)
@@ -35,9 +34,10 @@ def find_bottleneck(
         name, advice = _STAGES.get(stage, ("Model", "the training step itself"))
         message = f"trainers spend {share:.0%} of their time on {advice}; more workers cure no such"
         return Bottleneck(stage=name, message=f"{message} wait")
-    if gpu_utilization is not None and gpu_utilization < rules.target_utilization:
+    used = sample.gpu_utilization if sample.has_gpus else None
+    if used is not None and used < rules.target_utilization:
         message = (
-            f"GPUs are {gpu_utilization:.0%} busy (target {rules.target_utilization:.0%}) though "
+            f"GPUs are {used:.0%} busy (target {rules.target_utilization:.0%}) though "
             "rows are there: the model's own step leaves them idle; more workers cannot help"
         )
         return Bottleneck(stage="Model", message=message)

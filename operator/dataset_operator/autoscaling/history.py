@@ -59,11 +59,18 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plateau:
-    """What so many workers brought in a clean window with the trainers starved."""
+    """What so many workers brought in a clean window with the trainers starved.
+
+    Attributes:
+        at: when it was last measured.
+        num_blocks: that it is the mean of.
+    """
 
     workers: int
     rows_per_second: float
     demand: float
+    at: float
+    num_blocks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +227,11 @@ def _drop_before_change(memory: Memory) -> Memory:
     is_change = abs(sum(distances) / 2) > least and distances[0] * distances[1] > 0
     if is_change and min(map(abs, distances)) > least / 2:
         latest = (*blocks[-2].intervals, *blocks[-1].intervals)
-        return replace(memory, intervals=latest, blocks=blocks[-2:], straddles=True)
+        changed = replace(memory, intervals=latest, blocks=blocks[-2:], straddles=True)
+        numbers = {interval.ready for block in blocks[-3:] for interval in block.intervals}
+        if len(numbers) > 1:
+            return changed  # workers came or went, by which storage may make all slower
+        return replace(changed, plateaus=())
     measured = squares_of(logs) / (len(logs) - 1)
     noise = math.sqrt(memory.noise**2 + _NOISE_SMOOTHING * (measured - memory.noise**2))
     return replace(memory, noise=noise)

@@ -122,7 +122,7 @@ def _judge_signals(sample: Sample, verdict: Verdict) -> Verdict:
 def _find_elsewhere(found: Estimate | None, sample: Sample, rules: Rules) -> Bottleneck | None:
     if found is None or not _is_known(sample):
         return None
-    return find_bottleneck(found, rules, sample.gpu_utilization)
+    return find_bottleneck(found, rules, sample)
 
 
 def _list_inputs(found: Estimate | None, sample: Sample) -> dict[str, float]:

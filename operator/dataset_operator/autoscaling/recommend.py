@@ -124,7 +124,7 @@ def add_needed(known: Known) -> Verdict | None:
     is_cured = is_starved(estimate) or "cure" in rules.left_out
     if estimate.need_low <= sample.desired or not is_cured:
         return None
-    bottleneck = find_bottleneck(estimate, rules, sample.gpu_utilization)
+    bottleneck = find_bottleneck(estimate, rules, sample)
     if bottleneck is not None and "cure" not in rules.left_out:
         return Verdict(
             workers=sample.desired, reason=DESIRED_WITHIN_RANGE, message=bottleneck.message

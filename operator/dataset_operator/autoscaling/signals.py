@@ -100,6 +100,7 @@ class Sample:
         desired: workers that were asked for; those of them that are not ready are on their way.
         trainer, workers: None if not known: absent, or older than three scrapes.
         gpu_utilization: mean of the trainers' GPUs, 0 to 1; None if not known.
+        has_gpus: whether it is theirs; trainers without a GPU tell the share of time they worked.
     """
 
     at: float
@@ -109,6 +110,7 @@ class Sample:
     trainer: TrainerCounters | None = None
     workers: WorkerCounters | None = None
     gpu_utilization: float | None = None
+    has_gpus: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from dataset_operator.names import Owner
 from dataset_operator.settings import NetworkSettings
 from pipeline_runtime.config import ExperimentSpec
 
+_ASKED_PORTS = (DASHBOARD_PORT, RUNTIME_METRICS_PORT, RAY_METRICS_PORT)
 _DNS_PORTS = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
 
 
@@ -65,7 +66,8 @@ def build_token_secret(owner: Owner, token: str) -> Document:
 def build_network_policy(owner: Owner, network: NetworkSettings) -> Document:
     """Pods of one cluster reach each other; the operator and Prometheus reach their ports.
 
-    Of these only Ray's metrics are on every pod: nobody listens on the others but on the head.
+    Of these only Ray's metrics are on every pod, where the operator reads how busy the trainers'
+    GPUs are: nobody listens on the others but on the head.
     What the operator reaches an API server that proxies for people reaches too.
     """
     own_pods = {"podSelector": {"matchLabels": {RAY_CLUSTER_LABEL: owner.ray_cluster}}}
@@ -73,7 +75,7 @@ def build_network_policy(owner: Owner, network: NetworkSettings) -> Document:
     askers += [{"ipBlock": {"cidr": cidr}} for cidr in network.api_server_cidrs]
     ingress: list[Document] = [
         {"from": [own_pods]},
-        {"from": askers, "ports": _build_ports(DASHBOARD_PORT, RUNTIME_METRICS_PORT)},
+        {"from": askers, "ports": _build_ports(*_ASKED_PORTS)},
     ]
     if network.prometheus_namespace:
         scraper = _build_peer(network.prometheus_namespace, network.prometheus_labels)

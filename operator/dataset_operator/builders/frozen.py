@@ -66,13 +66,19 @@ def thaw_trainers(cluster: Mapping[str, Any], wanted: Trainers) -> Trainers:
 
     As they are wanted if it does not say: one that an older operator made, or that was edited.
     """
-    text = (cluster["metadata"].get("annotations") or {}).get(TRAINERS_ANNOTATION) or ""
-    found = re.fullmatch(r"(\d+)x(\d+)", text)
-    if found is None:
+    numbers = read_trainers(cluster)
+    if numbers is None:
         return wanted
-    made = {"replicas": int(found[1]), "gpus_per_replica": int(found[2])}
+    made = dict(zip(("replicas", "gpus_per_replica"), numbers, strict=True))
     changed = {field: number for field, number in made.items() if getattr(wanted, field) != number}
     return wanted.model_copy(update=changed)
+
+
+def read_trainers(cluster: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Trainers that a cluster was made with, and GPUs of each; None if it does not say."""
+    text = (cluster["metadata"].get("annotations") or {}).get(TRAINERS_ANNOTATION) or ""
+    found = re.fullmatch(r"(\d+)x(\d+)", text)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def correct(cluster: Mapping[str, Any], workers: DataWorkers) -> Document | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dataset_operator.advice import advise_on_end
-from dataset_operator.api import EXPERIMENT_LABEL, ROLE_LABEL
+from dataset_operator.api import EXPERIMENT_LABEL, ROLE_LABEL, SCALING_ACTIVE, SCALING_LIMITED
 from dataset_operator.cli.advice import advise
 from dataset_operator.cli.cluster import Cluster, on_cluster
 from dataset_operator.cli.options import (
@@ -18,7 +19,14 @@ from dataset_operator.cli.options import (
     NamespaceOption,
     Target,
 )
-from dataset_operator.cli.text import format_age, format_duration, print_table
+from dataset_operator.cli.text import (
+    format_age,
+    format_cost,
+    format_duration,
+    get_columns,
+    print_table,
+)
+from dataset_operator.cli.workers import explain_workers
 from dataset_operator.headline import find_headline
 from dataset_operator.observed import Document
 
@@ -26,6 +34,7 @@ from dataset_operator.observed import Document
 _MAX_EVENTS = 8
 _MAX_PODS = 12
 _LABEL_CHARS = 11
+_HOUR_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +69,17 @@ async def _look(cluster: Cluster, name: str) -> Picture:
 
 
 def _print(picture: Picture) -> None:
+    columns = get_columns()
     for label, value in build_summary(picture.document):
-        print(f"{label + ':':{_LABEL_CHARS}} {value}")
+        print(wrap_line(label, value, columns))
     name = picture.document["metadata"]["name"]
     conditions = (picture.document.get("status") or {}).get("conditions") or ()
     _print_section(
         ("CONDITION", "STATUS", "REASON", "AGE", "MESSAGE"),
-        [(c["type"], c["status"], c["reason"], _age_of(c), _line(c, name)) for c in conditions],
+        [
+            (c["type"], c["status"], c["reason"], _age_of(c), _tell_condition(c, name))
+            for c in conditions
+        ],
     )
     _print_section(("POD", "ROLE", "READY", "STATUS", "AGE"), build_pod_rows(picture.pods))
     _print_section(
@@ -76,6 +89,25 @@ def _print(picture: Picture) -> None:
             for e in sorted(picture.events, key=_place_of)[-_MAX_EVENTS:]
         ],
     )
+
+
+def wrap_line(label: str, value: str, columns: int) -> str:
+    """A label and its value, in lines of so many columns; what cannot be broken runs over them."""
+    head = f"{label + ':':{_LABEL_CHARS}} "
+    return textwrap.fill(
+        " ".join(value.split()),
+        width=columns,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _tell_condition(condition: Mapping[str, Any], name: str) -> str:
+    """Its message; that of scaling stands above, under `Workers`."""
+    is_said = condition["type"] in (SCALING_ACTIVE, SCALING_LIMITED)
+    return "" if is_said else _line(condition, name)
 
 
 def _print_section(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -96,12 +128,13 @@ def build_summary(document: Document) -> Iterator[tuple[str, str]]:
         failures = f"{status.get('failures', 0)}" + (f" of {limit}" if limit is not None else "")
         run = f"{status['run']} ({status.get('runHash')})"
         yield "Run", f"{run}, attempt {status.get('attempt', 0)}, failures {failures}"
-    if workers := status.get("dataWorkers"):
-        yield "Workers", _describe_workers(workers, document["spec"].get("dataWorkers") or {})
+    yield from explain_workers(document)
     if trainer := status.get("trainer"):
         yield "Training", ", ".join(_describe_training(trainer))
     for metric in (status.get("trainer") or {}).get("metrics") or ():
         yield f"  {metric['name']}", metric["value"]
+    if usage := status.get("usage"):
+        yield "Used", ", ".join(_describe_usage(usage))
 
 
 def _describe_phase(document: Document) -> str:
@@ -111,12 +144,6 @@ def _describe_phase(document: Document) -> str:
     headline = find_headline(status)
     phase, name = status.get("phase") or "Pending", document["metadata"]["name"]
     return f"{phase}: {_line(headline, name)}" if headline else phase
-
-
-def _describe_workers(workers: Mapping[str, Any], bounds: Mapping[str, Any]) -> str:
-    ready, wanted = workers.get("readyReplicas", 0), workers.get("desiredReplicas", 0)
-    within = f"{bounds.get('minReplicas')} to {bounds.get('maxReplicas')}"
-    return f"{ready} of {wanted} ready" + (f", may be {within}" if bounds else "")
 
 
 def _describe_training(trainer: Mapping[str, Any]) -> Iterator[str]:
@@ -130,6 +157,17 @@ def _describe_training(trainer: Mapping[str, Any]) -> Iterator[str]:
         yield f"GPUs busy {busy} %"
     if (waited := trainer.get("productionWaitPercent")) is not None:
         yield f"waiting for data {waited} %"
+
+
+def _describe_usage(usage: Mapping[str, Any]) -> Iterator[str]:
+    """Hours of the present run, and how idle the GPUs were while that was known."""
+    if gpu := usage.get("gpuSeconds"):
+        measured = usage.get("gpuMeasuredSeconds")
+        idle = f" ({usage.get('gpuIdleSeconds', 0) / measured:.0%} idle)" if measured else ""
+        yield f"{gpu / _HOUR_SECONDS:,.1f} GPU hours{idle}"
+    yield f"{usage.get('dataWorkerSeconds', 0) / _HOUR_SECONDS:,.1f} data worker hours"
+    if cost := format_cost(usage):
+        yield cost
 
 
 def build_pod_rows(pods: Sequence[Document]) -> list[tuple[str, ...]]:

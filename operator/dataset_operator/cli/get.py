@@ -18,7 +18,7 @@ from dataset_operator.cli.options import (
     NamespaceOption,
     Target,
 )
-from dataset_operator.cli.text import format_age, print_table
+from dataset_operator.cli.text import format_age, format_cost, print_table
 from dataset_operator.observed import Document
 
 
@@ -29,8 +29,20 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
-# As the CRD's printer columns.
-_HEADER = ("NAME", "PHASE", "GPUS", "WORKERS", "DESIRED", "GPU%", "WAIT%", "PROGRESS", "AGE")
+# As the CRD's printer columns; the cost only where one is told.
+_HEADER = (
+    "NAME",
+    "PHASE",
+    "GPUS",
+    "WORKERS",
+    "DESIRED",
+    "GPU%",
+    "WAIT%",
+    "PROGRESS",
+    "COST",
+    "AGE",
+)
+_COST = _HEADER.index("COST") + 1  # of a row
 
 
 def get(
@@ -71,9 +83,14 @@ def _print(
     elif not found:
         print("no experiments")
     else:
-        header = ("NAMESPACE", *_HEADER) if with_namespace else _HEADER
         rows = [build_row(document) for document in found]
-        print_table(header, [row if with_namespace else row[1:] for row in rows])
+        shown = [
+            index
+            for index in range(0 if with_namespace else 1, len(_HEADER) + 1)
+            if index != _COST or any(row[_COST] for row in rows)
+        ]
+        header = ("NAMESPACE", *_HEADER)
+        print_table([header[i] for i in shown], [[row[i] for i in shown] for row in rows])
 
 
 _FORMATS = {
@@ -96,5 +113,6 @@ def build_row(document: Document) -> list[Any]:
         trainer.get("gpuUtilizationPercent"),
         trainer.get("productionWaitPercent"),
         trainer.get("progressPercentage"),
+        format_cost(status.get("usage") or {}),
         format_age(metadata.get("creationTimestamp")),
     ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from dataset_operator.observed import parse_time
 
@@ -26,6 +29,11 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     console.print(table, markup=False)
 
 
+def get_columns() -> int:
+    """How wide a line may be: the terminal, and without one as wide as it is."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNBOUNDED_COLUMNS
+
+
 def format_duration(seconds: float) -> str:
     """`90s`, `45m`, `20h`, `4d`: two digits or three say enough."""
     whole = max(0, int(seconds))
@@ -36,6 +44,11 @@ def format_duration(seconds: float) -> str:
     if whole < 2 * _DAY:
         return f"{whole // _HOUR}h"
     return f"{whole // _DAY}d"
+
+
+def format_cost(usage: Mapping[str, Any]) -> str | None:
+    """What a run has cost so far, such as `12.30 USD`; None without prices."""
+    return f"{usage['cost']} {usage.get('currency', '')}".rstrip() if "cost" in usage else None
 
 
 def format_age(time: str | None, now: datetime | None = None) -> str:

@@ -15,7 +15,7 @@ from dataset_operator.api import FIELD_MANAGER, FINALIZER
 from dataset_operator.errors import RayRefused, RayUnreachable
 from dataset_operator.kube.client import Kube
 from dataset_operator.observed import Document, Observed, format_time
-from dataset_operator.plan.decision import Decision, Drain, Event, Stop, Submit
+from dataset_operator.plan.decision import Decision, Drain, Event, KeepLog, Stop, Submit
 from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.status import fit_message
 from pipeline_runtime.config import API_VERSION, KIND
@@ -38,6 +38,7 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
     await _tell(kube, observed, [event for event in decision.events if not event.is_outcome])
     await _tell_ray(jobs, decision.job)
     await _drain(jobs, decision.drain)
+    await _keep_log(jobs, decision.log)
     for child in decision.apply:
         await kube.apply(child)
     for child in decision.create:
@@ -121,6 +122,16 @@ async def _drain(jobs: RayJobs | None, drain: Drain | None) -> None:
             )
     except (RayUnreachable, RayRefused) as error:
         _LOG.warning("draining data workers failed: %s", error)
+
+
+async def _keep_log(jobs: RayJobs | None, log: KeepLog | None) -> None:
+    """Have decisions written into the artifacts; what fails is tried again by the next pass."""
+    if log is None or jobs is None:
+        return
+    try:
+        await jobs.keep_log(log)
+    except (RayUnreachable, RayRefused) as error:
+        _LOG.warning("keeping decisions of the autoscaler failed: %s", error)
 
 
 async def _tell_ray(jobs: RayJobs | None, job: Submit | Stop | None) -> None:

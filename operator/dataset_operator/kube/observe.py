@@ -9,21 +9,24 @@ from datetime import datetime
 from typing import Any
 
 from dataset_operator.api import CONFIG_KEY, RAY_CLUSTER_LABEL, ROLE_LABEL, RUN_KEY, TOKEN_KEY
+from dataset_operator.builders.frozen import read_trainers
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.kube.client import Kube
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Job, Observed, Pod, Scaling, parse_time
+from dataset_operator.plan.decisions import find_log_job
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.ray.jobs import RayJobs
+from dataset_operator.sources.base import MetricsSource, Reading, Run
 
 # Pods that wait for these are about to be well; other reasons are worth telling.
 _USUAL_REASONS = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 async def observe(
-    kube: Kube, connect: Connect, document: Document
+    kube: Kube, connect: Connect, source: MetricsSource, document: Document
 ) -> tuple[Observed, RayJobs | None]:
-    """Look at the children of an experiment, and ask Ray of its job.
+    """Look at the children of an experiment, ask Ray of its job, and for the numbers of a run.
 
     Returns what was seen, and the cluster's Jobs API; None without a cluster or its token.
 
@@ -39,7 +42,14 @@ async def observe(
     is_running = job is not None and job.status == "RUNNING"
     # After Ray was asked, so that a head that is replaced in between is not taken for the other.
     selector = f"{RAY_CLUSTER_LABEL}={owner.ray_cluster}"
-    pods = await kube.list_objects("Pod", owner.namespace, selector)
+    pods = [
+        parse_pod(pod)
+        for pod in await kube.list_objects("Pod", owner.namespace, selector)
+        if ROLE_LABEL in _labels(pod)
+    ]
+    reading = Reading()
+    if is_running and jobs is not None and cluster is not None:
+        reading = await source.read(_build_run(jobs, owner, cluster, pods, status))
     there = [child for child in (cluster, secret, *children.values()) if child is not None]
     foreign = tuple(sorted(_say(child) for child in there if not _is_owned(child, owner)))
     observed = Observed(
@@ -47,16 +57,45 @@ async def observe(
         accepted=find_accepted(owner, status, children),
         ray_cluster=cluster if cluster and _is_owned(cluster, owner) else None,
         has_token=secret is not None,
-        pods=tuple(_parse_pod(pod) for pod in pods if ROLE_LABEL in _labels(pod)),
+        pods=tuple(pods),
         ray_reachable=jobs is not None and not failure,
         ray_failure=failure,
         job=job,
-        progress=await jobs.progress() if jobs is not None and is_running else None,
+        progress=reading.progress,
         children={name: child for name, child in children.items() if child is not None},
         foreign=foreign,
-        scaling=Scaling(drained=await _ask_drained(jobs, status) if is_running else None),
+        scaling=Scaling(
+            drained=await _ask_drained(jobs, status) if is_running else None,
+            log_job=await _ask_log_job(jobs, owner, status) if is_running else None,
+            unknown=reading.unknown,
+        ),
     )
     return observed, jobs
+
+
+def _build_run(
+    jobs: RayJobs, owner: Owner, cluster: Document, pods: list[Pod], status: Mapping[str, Any]
+) -> Run:
+    trainers, gpus = read_trainers(cluster) or (None, 0)
+    return Run(
+        owner=owner,
+        jobs=jobs,
+        pods=tuple(pods),
+        trainers=trainers,
+        gpus_per_trainer=gpus,
+        since=parse_time(status["submission"]["time"]),
+    )
+
+
+async def _ask_log_job(jobs: RayJobs | None, owner: Owner, status: Mapping[str, Any]) -> Job | None:
+    """The job that is to keep decisions, if any are to be kept."""
+    name = find_log_job(owner, status)
+    if jobs is None or name is None:
+        return None
+    try:
+        return await jobs.get(name)
+    except RayUnreachable:
+        return None
 
 
 async def _ask_drained(jobs: RayJobs | None, status: Mapping[str, Any]) -> frozenset[str] | None:
@@ -134,7 +173,8 @@ def _labels(pod: Document) -> Mapping[str, str]:
     return labels
 
 
-def _parse_pod(pod: Document) -> Pod:
+def parse_pod(pod: Document) -> Pod:
+    """A pod of a cluster, which bears its role as a label."""
     status = pod.get("status", {})
     conditions = {c["type"]: c for c in status.get("conditions", ())}
     going = "deletionTimestamp" in pod["metadata"]
@@ -147,6 +187,8 @@ def _parse_pod(pod: Document) -> Pod:
         ready=ready,
         waiting="" if ready else _waits_for(pod, conditions),
         created=_parse_optional(pod["metadata"].get("creationTimestamp")),
+        scheduled=_find_placement(conditions),
+        over=_find_end(status, conditions),
         started=_find_start(status),
         ready_since=_parse_optional(conditions["Ready"].get("lastTransitionTime"))
         if ready
@@ -160,6 +202,29 @@ def _parse_pod(pod: Document) -> Pod:
 
 def _parse_optional(text: str | None) -> datetime | None:
     return parse_time(text) if text else None
+
+
+def _find_placement(conditions: Mapping[str, Mapping[str, str]]) -> datetime | None:
+    """When the pod was given a node."""
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("status") != "True":
+        return None
+    return _parse_optional(scheduled.get("lastTransitionTime"))
+
+
+def _find_end(
+    status: Mapping[str, Any], conditions: Mapping[str, Mapping[str, str]]
+) -> datetime | None:
+    """When a pod ended that no container of runs any more, though it is listed."""
+    if status.get("phase") not in ("Succeeded", "Failed"):
+        return None
+    states = [container.get("state") or {} for container in status.get("containerStatuses") or ()]
+    times = [(state.get("terminated") or {}).get("finishedAt") for state in states]
+    # An evicted pod's containers may not be told of; from then on it was not ready.
+    known = [time for time in times if time] or [
+        conditions.get("Ready", {}).get("lastTransitionTime")
+    ]
+    return max((parse_time(time) for time in known if time), default=None)
 
 
 def _find_start(status: Mapping[str, Any]) -> datetime | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from dataset_operator.observed import Observed
-from dataset_operator.plan import attempt, cluster, ending, scaling
+from dataset_operator.plan import attempt, cluster, decisions, ending, scaling, usage
 from dataset_operator.plan.decision import Decision
 from dataset_operator.plan.draft import Draft
 from dataset_operator.settings import OperatorSettings
@@ -37,6 +37,7 @@ RULES = (
     cluster.ensure_children,
     cluster.wait_for_pods,
     scaling.scale_workers,
+    decisions.keep_log,
     attempt.submit,
 )
 
@@ -52,4 +53,5 @@ def plan(observed: Observed, settings: OperatorSettings, now: datetime, token: s
     for rule in RULES:
         if rule(draft):
             break
+    usage.account(draft)
     return draft.decide()

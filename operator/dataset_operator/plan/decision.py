@@ -43,6 +43,20 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeepLog:
+    """Write decisions of the autoscaler into the run's folder; again it changes nothing.
+
+    Attributes:
+        artifacts_uri: of the experiment's folder; that of the run is below it, found by `run_id`.
+    """
+
+    submission_id: str
+    artifacts_uri: str
+    run_id: str
+    decisions: tuple[Document, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Something that happened, for `kubectl describe`; told once, with the status that says it.
 
@@ -70,6 +84,7 @@ class Decision:
         patches: (kind, name, merge patch with the observed resourceVersion) of children.
         trial: a RayCluster to be judged by a dry run before any of this is done.
         drain: data workers that are to go.
+        log: decisions that are to be kept.
         memory: what the law of scaling remembers from here on; None: as before.
         delete: children by (kind, name).
         again_seconds: when to look again without an event; None: not at all.
@@ -83,6 +98,7 @@ class Decision:
     trial: Document | None = None
     job: Submit | Stop | None = None
     drain: Drain | None = None
+    log: KeepLog | None = None
     memory: Memory | None = None
     delete: tuple[tuple[str, str], ...] = ()
     delete_self: bool = False

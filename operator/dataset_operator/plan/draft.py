@@ -15,7 +15,7 @@ from dataset_operator.autoscaling.history import Memory
 from dataset_operator.builders.frozen import hash_cluster_side, thaw_trainers
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Observed, format_time, parse_time
-from dataset_operator.plan.decision import Decision, Drain, Event, Stop, Submit
+from dataset_operator.plan.decision import Decision, Drain, Event, KeepLog, Stop, Submit
 from dataset_operator.settings import OperatorSettings
 from dataset_operator.status import (
     derive_phase,
@@ -48,6 +48,7 @@ class Draft:
     delete_self: bool = False
     job: Submit | Stop | None = None
     drain: Drain | None = None
+    log: KeepLog | None = None
     memory: Memory | None = None
     events: list[Event] = field(default_factory=list)
     again: list[float] = field(default_factory=list)
@@ -188,7 +189,7 @@ class Draft:
             warns: whether somebody has to do something, or something was lost.
             tells: whether a transition or another reason is told as an event too.
         """
-        before, message = find_condition(self.status, kind), fit_message(message)
+        before, message = find_condition(self.status, kind), fit_message(message, kind)
         words: Literal["True", "False"] = "True" if status else "False"
         self.status = set_condition(
             self.status,
@@ -252,12 +253,19 @@ class Draft:
             }
             self.status["dataWorkers"] = {**kept, "currentReplicas": 0, "readyReplicas": 0}
 
+    @property
+    def is_status_new(self) -> bool:
+        """Whether this pass writes the status, by what the rules have said so far."""
+        return self._complete_status() != dict(self.observed.status)
+
+    def _complete_status(self) -> Document:
+        about = {"observedGeneration": self.observed.generation}
+        return {**self.status, **about, "phase": derive_phase(self.status)}
+
     def decide(self) -> Decision:
         """The decision that the rules came to."""
-        self.status["observedGeneration"] = self.observed.generation
-        self.status["phase"] = derive_phase(self.status)
         return Decision(
-            status=self.status,
+            status=self._complete_status(),
             has_finalizer=self.has_finalizer,
             create=tuple(self.create),
             apply=tuple(self.apply),
@@ -265,6 +273,7 @@ class Draft:
             trial=self.trial,
             job=self.job,
             drain=self.drain,
+            log=self.log,
             memory=self.memory,
             delete=tuple(self.delete),
             delete_self=self.delete_self,

@@ -193,7 +193,7 @@ def _begin_run(draft: Draft, experiment: DatasetExperiment) -> None:
     run = int(draft.status.get("run", 0)) + 1
     draft.clear(TRAINING, COMPLETE, FAILED)
     draft.forget("submission", "completionTime", "trainingStartTime", "lastFailureTime", "trainer")
-    draft.forget("dataWorkers", "scaling")
+    draft.forget("dataWorkers", "scaling", "usage")
     draft.status |= {
         "run": run,
         "runHash": run_hash(experiment),

@@ -18,7 +18,7 @@ from dataset_operator.api import (
     SCALING_DISABLED,
     SCALING_LIMITED,
 )
-from dataset_operator.autoscaling import Memory, Rules, Sample, decide
+from dataset_operator.autoscaling import Memory, Rules, Sample
 from dataset_operator.autoscaling.decision import (
     DOWN,
     KNEE_REACHED,
@@ -41,6 +41,7 @@ from dataset_operator.autoscaling.signals import (
     stuck_after_seconds,
 )
 from dataset_operator.observed import Pod, Progress, parse_time
+from dataset_operator.plan.decisions import carry_decisions, note_decision
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.draining import (
     MAX_DRAINING,
@@ -53,6 +54,7 @@ from dataset_operator.plan.draining import (
     patch_group,
     raise_while_draining,
 )
+from dataset_operator.plan.laws import decide_by
 from dataset_operator.status import find_condition
 from pipeline_runtime.config import ExperimentSpec, ScalingRules
 
@@ -91,9 +93,10 @@ def _ask_the_law(draft: Draft) -> None:
         draft.look_again(PERIOD_SECONDS - (now - memory.decided_at))
         return
     sample = build_sample(draft)
-    answer, draft.memory = decide(memory, sample, build_rules(draft.cluster_spec))
+    signal, rules = draft.cluster_spec.autoscaling.signal, build_rules(draft.cluster_spec)
+    answer, draft.memory = decide_by(signal, memory, sample, rules)
     draft.memory = _note_limit(draft.memory, answer)
-    draft.status["scaling"] = save(draft.memory)
+    draft.status["scaling"] = save(draft.memory) | carry_decisions(draft)
     draft.look_again(PERIOD_SECONDS)
     _say(draft, answer, sample.desired)
     if answer.desired > sample.desired:
@@ -106,6 +109,7 @@ def _ask_the_law(draft: Draft) -> None:
 
 def _tell_change(draft: Draft, answer: Answer, before: int) -> None:
     draft.status["lastScaleTime"] = draft.stamp()
+    note_decision(draft, answer, before)
     why = answer.recommended.message
     if answer.limited is not None:
         why = f"{why}; {answer.limited.message}"
@@ -158,7 +162,8 @@ def build_sample(draft: Draft) -> Sample:
         pods=Pods(ready=ready, stuck=_count_stuck(draft, pods), start_seconds=_start_seconds(pods)),
         trainer=counters.trainer,
         workers=_with_readers(counters),
-        gpu_utilization=progress.gpu_utilization_ratio,
+        gpu_utilization=progress.utilization,
+        has_gpus=progress.gpu_utilization_ratio is not None,
     )
 
 
@@ -259,7 +264,8 @@ def _say_unknown(draft: Draft, answer: Answer) -> None:
     last = draft.memory.last
     since = last.at if last is not None else draft.memory.since
     if draft.now.timestamp() - since > UNKNOWN_SECONDS:
-        message = answer.active.message
+        said, why = answer.active.message, draft.observed.scaling.unknown
+        message = f"{said} ({why})" if why else said
         draft.condition(SCALING_ACTIVE, False, METRICS_UNKNOWN, message, tells=False)
 
 

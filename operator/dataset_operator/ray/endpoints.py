@@ -1,9 +1,9 @@
-"""How the ports of a cluster's head are reached: the one place that knows.
+"""How the ports of a cluster's pods are reached: the one place that knows.
 
-in the cluster    the head's Service, by its DNS name
-from outside      the API server's proxy to that Service, with the client's own credentials
+in the cluster    the head's Service, by its DNS name; another pod by its address
+from outside      the API server's proxy to that Service or pod, with the client's own credentials
                   (certificate, token, plugin); they need `get`, `create` and `update` on
-                  `services/proxy`
+                  `services/proxy`, and `get` on `pods/proxy`
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.names import Owner
+from dataset_operator.observed import Pod
 from dataset_operator.ray.jobs import HttpRayJobs, RayJobs
 from dataset_operator.ray.transport import (
     Answer,
@@ -41,6 +42,13 @@ class Connect(Protocol):
         """
 
 
+class ReachPod(Protocol):
+    """Gives the ports of a pod; no request is made yet."""
+
+    def __call__(self, namespace: str, pod: Pod) -> Endpoint:
+        """Of a pod that has an address."""
+
+
 def build_connect(
     api_client: ApiClient,
     session: aiohttp.ClientSession,
@@ -63,10 +71,25 @@ def build_connect(
             endpoint = ServiceEndpoint(session=session, host=f"{name}.{owner.namespace}.svc")
         else:
             path = f"/api/v1/namespaces/{owner.namespace}/services/{name}"
-            endpoint = ProxyEndpoint(client=api_client, service=path)
+            endpoint = ProxyEndpoint(client=api_client, path=path)
         return HttpRayJobs(endpoint=endpoint, token=token, storage_root=settings.storage_root)
 
     return connect
+
+
+def build_reach_pod(
+    api_client: ApiClient, session: aiohttp.ClientSession, *, in_cluster: bool
+) -> ReachPod:
+    """The same for single pods; see `build_connect`."""
+
+    def reach(namespace: str, pod: Pod) -> Endpoint:
+        if in_cluster:
+            host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
+            return ServiceEndpoint(session=session, host=host)
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod.name}"
+        return ProxyEndpoint(client=api_client, path=path)
+
+    return reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,15 +128,15 @@ class ProxyEndpoint:
     """Through the API server.
 
     Attributes:
-        service: path of the Service in its API.
+        path: of the Service or pod in its API.
     """
 
     client: ApiClient
-    service: str
+    path: str
 
     async def send(self, request: Request) -> Answer:
         """See Endpoint."""
-        path = f"{self.service}:{request.port}/proxy{request.path}"
+        path = f"{self.path}:{request.port}/proxy{request.path}"
         try:
             method, url, headers, *_ = await self.client.param_serialize(
                 request.method, path, header_params=request.headers(), auth_settings=["BearerToken"]

@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from dataset_operator.api import DASHBOARD_PORT
 from dataset_operator.errors import RayRefused, RayUnreachable
 from dataset_operator.observed import Job, JobStatus, Progress
-from dataset_operator.plan.decision import Submit
+from dataset_operator.plan.decision import KeepLog, Submit
+from dataset_operator.ray.decision_log import build_log_job
 from dataset_operator.ray.nodes import (
     MAX_NODES_BYTES,
     NODES_PATH,
@@ -57,7 +58,7 @@ class RayJobs(Protocol):
         """All that its driver has written so far; None if Ray does not know the job."""
 
     async def progress(self) -> Progress | None:
-        """How the training goes; None if the driver does not say, as before it trains."""
+        """How the training goes; None if the driver does not say."""
 
     async def nodes(self) -> list[RayNode]:
         """The cluster's nodes, those that are gone too."""
@@ -69,6 +70,9 @@ class RayJobs(Protocol):
 
         It is done when `nodes` says that they are not alive, and refused if the job has failed.
         """
+
+    async def keep_log(self, log: KeepLog) -> None:
+        """Have decisions written into a run's artifacts, unless Ray knows the job already."""
 
 
 class _JobAnswer(BaseModel):
@@ -154,6 +158,10 @@ class HttpRayJobs:
         await self._post(
             build_drain_job(submission_id, node_ids, deadline_seconds=deadline_seconds, why=why)
         )
+
+    async def keep_log(self, log: KeepLog) -> None:
+        """See RayJobs."""
+        await self._post(build_log_job(log, self.storage_root))
 
     async def _ask(
         self,

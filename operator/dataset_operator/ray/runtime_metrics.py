@@ -31,6 +31,7 @@ _RATIOS = {
     "lastmile_progress_ratio": "ratio",
     "lastmile_production_wait_ratio": "production_wait_ratio",
     "lastmile_gpu_utilization_ratio": "gpu_utilization_ratio",
+    "lastmile_trainer_busy_ratio": "busy_ratio",
 }
 _AMOUNTS = {
     "lastmile_estimated_remaining_seconds": "remaining_seconds",
@@ -38,29 +39,31 @@ _AMOUNTS = {
 }
 _CPU_RANKS = "lastmile_cpu_ranks"
 _MAX_RANKS = 1024 * 16  # trainers and GPUs of each, in the CRD
-_NAMES = (*_RATIOS, *_AMOUNTS, _CPU_RANKS, _TRAINING_METRIC)
+# Of what is read beside the counters for scaling.
+NAMES = (*_RATIOS, *_AMOUNTS, _CPU_RANKS, _TRAINING_METRIC)
 # A page has one line for each, whatever else is in it.
-_MAX_LINES = 2 * (len(_NAMES) + MAX_METRICS)
+_MAX_LINES = 2 * (len(NAMES) + MAX_METRICS)
 _MAX_LINE_CHARS = 512
 
 
 async def read_progress(endpoint: Endpoint) -> Progress | None:
-    """Ask the driver; None if it does not answer, as before and after it trains."""
+    """Ask the driver; None if its page says nothing of a training.
+
+    Raises:
+        RayUnreachable: it does not answer, as before and after it trains.
+    """
     request = Request(
         method="GET", port=RUNTIME_METRICS_PORT, path="/metrics", seconds=SCRAPE_SECONDS
     )
-    try:
-        answer = await endpoint.send(request)
-    except RayUnreachable:
-        return None
+    answer = await endpoint.send(request)
     if answer.status != 200:
-        return None
+        raise RayUnreachable(f"{request}: HTTP {answer.status}: {answer.text}")
     return parse_progress(answer.content.decode(errors="replace"))
 
 
 def parse_progress(text: str) -> Progress | None:
     """Progress from a page of Prometheus' text format; None if it is no such page, or says none."""
-    ours = (line for line in text.splitlines() if line.startswith(_NAMES))
+    ours = (line for line in text.splitlines() if line.startswith(NAMES))
     lines = (line for line in ours if len(line) <= _MAX_LINE_CHARS)
     known: dict[str, float] = {}
     cpu_ranks: int | None = None

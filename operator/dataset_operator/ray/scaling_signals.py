@@ -15,7 +15,8 @@ from prometheus_client.samples import Sample
 
 from dataset_operator.autoscaling.signals import Counters, TrainerCounters, WorkerCounters
 
-_PREFIX = "lastmile_run_"
+# What all names that are read here begin with.
+PREFIX = "lastmile_run_"
 _STAGES = {
     "production": "production",
     "transfer": "transfer",
@@ -34,7 +35,7 @@ def parse_scaling(text: str) -> Counters:
     """Counters from a page of Prometheus' text format; whatever is wrong with it, no error."""
     values: dict[tuple[str, str], float] = {}
     for sample in _read(text):
-        key = (sample.name.removeprefix(_PREFIX), "".join(sample.labels.values()))
+        key = (sample.name.removeprefix(PREFIX), "".join(sample.labels.values()))
         is_sound = math.isfinite(sample.value) and 0.0 <= sample.value <= _MAX_VALUE
         if key in values or not is_sound:
             values[key] = math.nan  # said twice, or nonsense: nobody knows which
@@ -50,7 +51,7 @@ def parse_scaling(text: str) -> Counters:
 
 
 def _read(text: str) -> Iterator[Sample]:
-    ours = (line for line in text.splitlines() if line.startswith(_PREFIX))
+    ours = (line for line in text.splitlines() if line.startswith(PREFIX))
     short = (line for line in ours if len(line) <= _MAX_LINE_CHARS)
     for line in islice(short, _MAX_LINES):
         try:

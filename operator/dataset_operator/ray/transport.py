@@ -1,4 +1,4 @@
-"""One HTTP request to a port of a cluster's head, and what counts as an answer to it.
+"""One HTTP request to a port of a cluster's pod, and what counts as an answer to it.
 
 What answers there is a pod that runs a user's code, so nothing of it is trusted: the time and the
 size of an answer are bounded, redirects are not followed. `endpoints` says how a port is reached.
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from dataset_operator.errors import RayUnreachable
+from dataset_operator.ray.families import FamilyReader
 
 REQUEST_SECONDS = 10.0
 # Ray's own metrics, the largest page of a head, take half of it after a few jobs (platform facts).
@@ -28,7 +29,12 @@ _NO_ANSWER = frozenset({401, 403, 502, 503, 504})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked of a head; `body` is sent as JSON, or as it is if it is bytes."""
+    """What is asked of a pod; `body` is sent as JSON, or as it is if it is bytes.
+
+    Attributes:
+        family: the one that is read of a page of metrics, up to `max_bytes` of the page; "": what
+            is answered is wanted whole, and may have no more.
+    """
 
     method: str
     port: int
@@ -36,6 +42,7 @@ class Request:
     body: Mapping[str, Any] | bytes | None = None
     token: str = ""
     max_bytes: int = MAX_ANSWER_BYTES  # of the answer
+    family: str = ""
     seconds: float = REQUEST_SECONDS  # until the answer is there, whole
 
     def __str__(self) -> str:
@@ -67,23 +74,40 @@ class Answer:
 
 
 class Endpoint(Protocol):
-    """A head's ports, however they are reached."""
+    """A pod's ports, however they are reached."""
 
     async def send(self, request: Request) -> Answer:
         """Raises RayUnreachable if nothing answers, or what answers is not what was asked."""
 
 
 async def read_answer(request: Request, response: aiohttp.ClientResponse) -> Answer:
-    """The answer, whole; the response is released. Raises RayUnreachable."""
-    content = bytearray()
+    """The answer, whole or one family; the response is released. Raises RayUnreachable."""
     async with response:
-        async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-            content += chunk
-            if len(content) > request.max_bytes:
-                raise RayUnreachable(f"{request}: the answer is larger than {request.max_bytes} B")
+        is_page = request.family and response.status == 200
+        content = await (_read_family if is_page else _read_whole)(request, response)
     if response.history:
         raise RayUnreachable(f"{request}: redirected to {response.url}")
-    return Answer(status=response.status, content=bytes(content))
+    return Answer(status=response.status, content=content)
+
+
+async def _read_whole(request: Request, response: aiohttp.ClientResponse) -> bytes:
+    content = bytearray()
+    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+        content += chunk
+        if len(content) > request.max_bytes:
+            raise RayUnreachable(f"{request}: the answer is larger than {request.max_bytes} B")
+    return bytes(content)
+
+
+async def _read_family(request: Request, response: aiohttp.ClientResponse) -> bytes:
+    """What comes after it is not read: the connection is closed instead."""
+    reader, num_bytes = FamilyReader(request.family), 0
+    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+        reader.feed(chunk)
+        num_bytes += len(chunk)
+        if reader.is_done or num_bytes > request.max_bytes:
+            break
+    return reader.end()
 
 
 def check_answer(request: Request, answer: Answer) -> Answer:

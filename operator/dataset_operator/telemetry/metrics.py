@@ -1,4 +1,8 @@
-"""The operator's own metrics, for Prometheus. Labels are words of ours, never names of users'."""
+"""The operator's own metrics, for Prometheus.
+
+Labels are words of ours, but of what experiments use: those are as many as there are objects of the
+kind, and go with them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dataset_operator.telemetry.watched import Watched
@@ -17,6 +21,16 @@ _PASS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 6
 _REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 # /apis/GROUP/VERSION or /api/v1, then [namespaces/NS/]RESOURCE[/NAME[/SUBRESOURCE]].
 _PATH = re.compile(r"/(?:api|apis/[^/]+)/[^/]+/(?:namespaces/[^/]+/)?([^/]+)(/[^/]+)?(/[^/]+)?")
+# Of `status.usage`, by field: a counter's name, and what it says.
+_USAGE = {
+    "gpuSeconds": ("gpu_seconds", "GPUs that trainers held, times seconds."),
+    "gpuMeasuredSeconds": (
+        "gpu_measured_seconds",
+        "Of the GPU seconds, those in which it was known whether the GPUs worked.",
+    ),
+    "gpuIdleSeconds": ("gpu_idle_seconds", "Of the measured GPU seconds, those without work."),
+    "dataWorkerSeconds": ("data_worker_seconds", "Data workers that were held, times seconds."),
+}
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -94,6 +108,7 @@ class _WatchedCollector(Collector):
         for phase, number in self.watched.phases.items():
             phases.add_metric([phase], number)
         yield phases
+        yield from self._collect_usage()
         missed = self.watched.find_oldest_missed()
         yield GaugeMetricFamily(
             "lastmile_operator_watch_lag_seconds",
@@ -107,3 +122,23 @@ class _WatchedCollector(Collector):
                 "How long ago an experiment's last event came through the watch.",
                 value=age,
             )
+
+    def _collect_usage(self) -> Iterator[Metric]:
+        """Of each experiment's present run; another run begins from 0, as a counter may."""
+        used = list(self.watched.list_usage())
+        for field, (name, text) in _USAGE.items():
+            counter = CounterMetricFamily(
+                f"lastmile_experiment_{name}", text, labels=["namespace", "experiment"]
+            )
+            for key, usage in used:
+                counter.add_metric([*key], usage.get(field, 0))
+            yield counter
+        cost = GaugeMetricFamily(
+            "lastmile_experiment_cost",
+            "What the present run has cost so far, by the prices in the operator's settings.",
+            labels=["namespace", "experiment", "currency"],
+        )
+        for key, usage in used:
+            if "cost" in usage:
+                cost.add_metric([*key, usage.get("currency", "")], float(usage["cost"]))
+        yield cost

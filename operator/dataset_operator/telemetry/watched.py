@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ class _Seen:
     phase: str
     attempt: int | None
     headline: tuple[str, str, str] | None  # type, status, reason
+    usage: Mapping[str, Any]  # of its present run, as its status has it
 
 
 @dataclass(slots=True)
@@ -76,6 +77,12 @@ class Watched:
         seen = self._experiments.get((namespace, name))
         return seen.attempt if seen else None
 
+    def list_usage(self) -> Iterator[tuple[Key, Mapping[str, Any]]]:
+        """What each experiment has used; those that have used nothing are left out."""
+        for key, seen in self._experiments.items():
+            if seen.usage:
+                yield key, seen.usage
+
     def find_oldest_missed(self) -> tuple[Key, float] | None:
         """What was listed and longest has not come through the watch, and for how many seconds."""
         if not self._missed:
@@ -103,6 +110,7 @@ def _read(document: Mapping[str, Any], at: float) -> _Seen:
         phase=status.get("phase") or "Pending",
         attempt=status.get("attempt"),
         headline=(headline["type"], headline["status"], headline["reason"]) if headline else None,
+        usage=status.get("usage") or {},
     )
 
 

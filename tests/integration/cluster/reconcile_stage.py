@@ -21,9 +21,10 @@ from kubernetes.aio.client import ApiClient, Configuration
 from dataset_operator.errors import KubeConflict
 from dataset_operator.kube.client import KubeClient
 from dataset_operator.names import Owner
-from dataset_operator.ray.endpoints import build_connect
+from dataset_operator.ray.endpoints import build_connect, build_reach_pod
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.settings import parse_settings
+from dataset_operator.sources.runtime import RuntimeSource
 from dataset_operator.status import find_condition
 from dataset_operator.testing import StandInRay
 from pipeline_runtime.config import API_VERSION, KIND
@@ -182,11 +183,17 @@ async def stage_of(box: Box, namespace: str, *, address: str = "") -> AsyncItera
     ):
         if address:  # as `operator --dev`: with the rights of the person who started it
             connect = build_connect(client, session, SETTINGS, in_cluster=False)
+            reach_pod = build_reach_pod(client, session, in_cluster=False)
         else:
-            connect = ray.connect(session)
+            connect, reach_pod = ray.connect(session), ray.reach_pod(session)
             for name, value in log_in(box.kubectl).items():
                 client.set_default_header(name, value)
-        reconciler = Reconciler(kube=KubeClient(client), connect=connect, settings=SETTINGS)
+        reconciler = Reconciler(
+            kube=KubeClient(client),
+            connect=connect,
+            source=RuntimeSource(reach_pod=reach_pod),
+            settings=SETTINGS,
+        )
         yield Stage(box=box, namespace=namespace, reconciler=reconciler, ray=ray)
 
 

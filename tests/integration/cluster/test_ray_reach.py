@@ -158,7 +158,8 @@ def test_what_is_not_the_heads_own_answer_is_none(box: Box, namespace: str) -> N
             port = ("--tcp=8265:8265", "-n", namespace)
             box.kubectl("create", "service", "clusterip", name, *port)
             await fails(jobs, "no endpoints available")
-            assert await jobs.progress() is None
+            with pytest.raises(RayUnreachable, match="no service port 9464"):
+                await jobs.progress()
             box.kubectl("delete", "service", name, "-n", namespace)
 
             expose(box, namespace, ray)

@@ -69,7 +69,9 @@ def test_a_number_of_workers_that_was_written_meanwhile_is_not_overwritten(
         stage.apply(dataWorkers={"minReplicas": 2, "maxReplicas": 8})
         kube, owner = stage.reconciler.kube, await stage.owner()
         document = await stage.child(KIND, NAME)
-        observed, jobs = await observe(kube, stage.reconciler.connect, document)
+        observed, jobs = await observe(
+            kube, stage.reconciler.connect, stage.reconciler.source, document
+        )
         decision = plan(observed, SETTINGS, stage.reconciler.now(), "")
         assert decision.patches
 

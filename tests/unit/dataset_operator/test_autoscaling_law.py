@@ -82,6 +82,13 @@ def test_a_model_that_leaves_its_gpu_idle_is_told_and_gets_no_worker() -> None:
     assert "GPUs are 60% busy (target 95%)" in bottleneck.message
 
 
+def test_trainers_without_a_gpu_are_not_told_of_theirs() -> None:
+    story = Story(demand=1000, rate=100, workers=11, gpu=0.6)
+    story.run(5 * MINUTE)
+    sample = replace(story.sample(), has_gpus=False, at=story.now + 15.0)
+    assert decide(story.memory, sample, LIMITS)[0].bottleneck is None
+
+
 def test_readers_that_are_kept_from_handing_over_are_not_what_is_missing() -> None:
     rules = replace(LIMITS, is_ordered=True)
     story = Story(demand=1000, rate=100, workers=8, held_share=0.4, rules=rules)

@@ -204,7 +204,7 @@ def test_a_policy_lets_in_the_cluster_the_operator_and_prometheus() -> None:
     network = NetworkSettings(prometheus_namespace="monitoring", prometheus_labels={"app": "p"})
     policy = build_network_policy(OWNER, network)["spec"]
     ports = [[port["port"] for port in rule.get("ports", ())] for rule in policy["ingress"]]
-    assert ports == [[], [8265, 9464], [8080, 9464]]
+    assert ports == [[], [8265, 9464, 8080], [8080, 9464]]
     assert policy["policyTypes"] == ["Ingress"]
     own = policy["ingress"][0]["from"]
     assert own == [{"podSelector": {"matchLabels": {"ray.io/cluster": "clicks-0f3c6"}}}]

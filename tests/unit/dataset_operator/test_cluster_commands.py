@@ -11,7 +11,7 @@ from dataset_operator.cli.advice import advise
 from dataset_operator.cli.artifacts import locate
 from dataset_operator.cli.configuration import load_settings
 from dataset_operator.cli.describe import build_pod_rows, build_summary
-from dataset_operator.cli.get import build_row
+from dataset_operator.cli.get import _print, build_row
 from dataset_operator.cli.logs import choose_attempt
 from dataset_operator.cli.scale import build_patch
 from dataset_operator.cli.text import format_age, format_duration
@@ -118,7 +118,9 @@ def test_a_row_has_the_crds_columns_and_nothing_where_nothing_is_known() -> None
         dataWorkers={"currentReplicas": 3, "desiredReplicas": 5},
         trainer={"gpuUtilizationPercent": 93, "progressPercentage": 40},
     )
-    assert build_row(document)[:-1] == ["team", "clicks", "Training", 4, 3, 5, 93, None, 40]
+    assert build_row(document)[:-1] == [
+        *("team", "clicks", "Training", 4, 3, 5, 93, None, 40, None)
+    ]
 
 
 def test_the_summary_tells_phase_run_workers_and_training() -> None:
@@ -148,6 +150,24 @@ def test_the_summary_tells_phase_run_workers_and_training() -> None:
         ("Training", "40 %, 10m left, 18,000 samples/s"),
         ("  loss", "0.31"),
     ]
+
+
+def test_the_summary_tells_what_was_used_and_what_it_cost() -> None:
+    used = {"gpuSeconds": 36_000, "gpuMeasuredSeconds": 18_000, "gpuIdleSeconds": 900}
+    bill = {"cost": "27.50", "currency": "EUR"}
+    told = dict(build_summary(experiment(usage={**used, "dataWorkerSeconds": 90_000, **bill})))
+    assert told["Used"] == "10.0 GPU hours (5% idle), 25.0 data worker hours, 27.50 EUR"
+    told = dict(build_summary(experiment(usage={"gpuSeconds": 36_000, "gpuMeasuredSeconds": 0})))
+    assert told["Used"] == "10.0 GPU hours, 0.0 data worker hours"  # idle: nobody said
+
+
+def test_costs_have_a_column_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
+    _print([experiment(), experiment(usage={"cost": "27.50", "currency": "EUR"})], {}, None)
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert "COST" in header
+    assert ["27.50 EUR" in row for row in rows] == [False, True]
+    _print([experiment()], {}, None)
+    assert "COST" not in capsys.readouterr().out
 
 
 def pod(name: str, *, ready: bool, waiting: str = "") -> dict[str, Any]:

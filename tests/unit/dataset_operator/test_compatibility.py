@@ -39,6 +39,12 @@ def take_over(objects: list[dict[str, Any]]) -> World:
     )
 
 
+def leave_out_scaling(status: dict[str, Any]) -> dict[str, Any]:
+    """A release before the autoscaler has nothing of it."""
+    others = [c for c in status["conditions"] if not c["type"].startswith("Scaling")]
+    return {name: v for name, v in status.items() if name != "scaling"} | {"conditions": others}
+
+
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_what_a_release_left_is_taken_over_and_nothing_is_begun_anew(path: Path) -> None:
     world = take_over(json.loads(path.read_text())["items"])
@@ -47,7 +53,7 @@ def test_what_a_release_left_is_taken_over_and_nothing_is_begun_anew(path: Path)
 
     before = copy.deepcopy((world.status, world.ray_cluster))
     world.settle()
-    assert (world.status, world.ray_cluster) == before
+    assert (leave_out_scaling(world.status), world.ray_cluster) == before
     assert (world.submitted, world.events) == ([], [])
 
     world.end_job("SUCCEEDED")

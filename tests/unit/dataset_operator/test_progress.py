@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from world import World, running
+from world import SETTINGS, World, running
 
 from dataset_operator.observed import Progress
 from dataset_operator.plan.progress import build_trainer, format_decimal
@@ -56,7 +56,7 @@ def test_it_is_told_at_most_every_30_seconds() -> None:
 
 
 def test_what_shows_no_change_is_not_written() -> None:
-    world = running()
+    world = running(SETTINGS.model_copy(update={"autoscale": False}))
     world.progress = GOING
     world.step()
     before = copy.deepcopy(world.status)

@@ -39,7 +39,7 @@ def test_the_heads_service_is_asked_directly_or_through_the_proxy(
     assert isinstance(inside, ServiceEndpoint)
     assert isinstance(outside, ProxyEndpoint)
     assert inside.host == f"{name}.team.svc"
-    assert outside.service == f"/api/v1/namespaces/team/services/{name}"
+    assert outside.path == f"/api/v1/namespaces/team/services/{name}"
 
 
 def test_the_longest_name_is_a_services_name() -> None:

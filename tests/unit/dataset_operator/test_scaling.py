@@ -17,8 +17,9 @@ from dataset_operator.observed import Progress
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.draining import DRAIN_SECONDS, MAX_DRAINING
 from dataset_operator.plan.scaling import build_sample
+from dataset_operator.status import find_condition
 
-AUTOSCALING = SETTINGS.model_copy(update={"autoscale": True})
+BY_HAND = SETTINGS.model_copy(update={"autoscale": False})
 BOUNDS = {"dataWorkers": {"minReplicas": 2, "maxReplicas": 40}}
 
 
@@ -73,7 +74,7 @@ class Trained:
 
 
 def trained(demand: float, replicas: int = 2, **spec: Any) -> Trained:
-    world = running(AUTOSCALING, **(BOUNDS | spec))
+    world = running(SETTINGS, **(BOUNDS | spec))
     assert world.ray_cluster is not None
     group_of(world)["replicas"] = replicas
     return Trained(world, demand)
@@ -154,6 +155,16 @@ def test_metrics_that_are_gone_change_nothing_and_are_told_after_three_scrapes()
     assert world.condition("ScalingActive") == ("False", "MetricsUnknown")
 
 
+def test_why_metrics_are_not_known_is_told() -> None:
+    run = trained(demand=350.0)
+    run.missing = "trainer"
+    run.world.unknown = "the driver's metrics: GET :9464/metrics: HTTP 404"
+    run.run(300)
+    found = find_condition(run.world.status, "ScalingActive")
+    assert found is not None
+    assert found["message"].endswith("(the driver's metrics: GET :9464/metrics: HTTP 404)")
+
+
 def test_at_the_most_and_starved_it_warns() -> None:
     run = trained(5000.0, dataWorkers={"minReplicas": 2, "maxReplicas": 5})
     run.run(900)
@@ -206,7 +217,7 @@ def test_a_drain_that_was_begun_is_ended_whatever_is_wanted_meanwhile() -> None:
     run.run(375)
     world = run.world
     victims = world.drains[-1].addresses
-    world.settings = SETTINGS  # without autoscaling
+    world.settings = BY_HAND
     world.drained |= set(victims)
     run.run(60)
     assert group_of(world)["replicas"] == 6 - len(victims)
@@ -280,7 +291,7 @@ def test_whatever_happens_a_drain_comes_to_its_end(events: list[str]) -> None:
         run.step()
         assert world.taken == []
         assert 2 <= len(world.workers) <= 40
-    world.settings = SETTINGS
+    world.settings = BY_HAND
     run.run(2 * DRAIN_SECONDS)
     assert "draining" not in world.status["dataWorkers"]
     assert not (group_of(world).get("scaleStrategy") or {}).get("workersToDelete")
@@ -325,7 +336,7 @@ def test_a_pod_that_was_ready_before_says_nothing_of_a_start() -> None:
             for pod in observed.pods
         )
         draft = Draft(
-            observed=replace(observed, pods=pods), settings=AUTOSCALING, now=run.world.now, token=""
+            observed=replace(observed, pods=pods), settings=SETTINGS, now=run.world.now, token=""
         )
         return build_sample(draft).pods.start_seconds
 

@@ -8,9 +8,15 @@ import pytest
 from world import SETTINGS, World, build_document, running
 
 from dataset_operator.observed import Progress, Refusal
+from dataset_operator.plan.decisions import MAX_DECISIONS, MAX_MESSAGE_CHARS, MAX_MESSAGES
 from dataset_operator.plan.draft import Draft
 from dataset_operator.ray.runtime_metrics import MAX_METRIC_NAME_CHARS, MAX_METRICS
-from dataset_operator.status import MAX_MESSAGE_BYTES, find_condition, fit_message
+from dataset_operator.status import (
+    MAX_MESSAGE_BYTES,
+    MAX_SCALING_BYTES,
+    find_condition,
+    fit_message,
+)
 from pipeline_runtime.config import ExperimentStatus
 
 MAX_STATUS_BYTES = 16 << 10
@@ -18,9 +24,32 @@ KINDS = (
     *("Accepted", "ClusterReady", "Training", "ScalingActive"),
     *("ScalingLimited", "Suspended", "Complete", "Failed"),
 )
+SCALING_KINDS = ("ScalingActive", "ScalingLimited")
 LONGEST_URI = "s3://bucket/".ljust(1024, "x")
 LONGEST_METRICS = {
     f"{index:0>{MAX_METRIC_NAME_CHARS}}": -1.23456789e-300 for index in range(MAX_METRICS)
+}
+WHEN = "2026-01-01T00:00:00Z"
+# As the latest are, and those before them once they are kept.
+LONGEST_DECISIONS = [
+    {"time": WHEN, "before": 1000, "after": 1000, "reason": "ScaleDownStabilized", "attempt": 100}
+    | (
+        {
+            "message": "m" * MAX_MESSAGE_CHARS,
+            "inputs": {"gpuUtilization": "0.1234", "productionShare": "0.1234"},
+        }
+        if index >= MAX_DECISIONS - MAX_MESSAGES
+        else {}
+    )
+    for index in range(MAX_DECISIONS)
+]
+LONGEST_USAGE = {
+    **dict.fromkeys(
+        ("gpuSeconds", "gpuMeasuredSeconds", "gpuIdleSeconds", "dataWorkerSeconds"), 10**11
+    ),
+    "cost": "123456789.12",
+    "currency": "U" * 16,
+    "accounted": {"time": WHEN, "trainers": 1000, "dataWorkers": 1000, "idleRest": "0.999"},
 }
 
 
@@ -39,6 +68,8 @@ def test_the_largest_status_has_16_kib(letter: str) -> None:
     world = running(storage={"root": LONGEST_URI}, artifacts={"uri": "y" * 1024})
     world.progress = Progress(ratio=0.5, remaining_seconds=1e12, metrics=LONGEST_METRICS)
     world.step()
+    world.status["scaling"] = {"since": WHEN, "decisions": LONGEST_DECISIONS}
+    world.status["usage"] = LONGEST_USAGE
     draft = Draft(observed=world.observe(), settings=SETTINGS, now=world.now, token="")
     for kind in KINDS:
         draft.condition(kind, False, "PreRunningDeadlineExceeded", letter * 100_000)
@@ -49,7 +80,8 @@ def test_the_largest_status_has_16_kib(letter: str) -> None:
     check_is_stored(status)
     for condition in status["conditions"]:
         assert condition["message"].endswith(f"{letter}…")
-        assert MAX_MESSAGE_BYTES - 8 <= num_bytes(condition["message"]) - 2 <= MAX_MESSAGE_BYTES
+        most = MAX_SCALING_BYTES if condition["type"] in SCALING_KINDS else MAX_MESSAGE_BYTES
+        assert most - 8 <= num_bytes(condition["message"]) - 2 <= most
 
 
 def test_a_message_that_fits_is_whole() -> None:

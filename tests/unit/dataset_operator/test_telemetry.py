@@ -196,6 +196,27 @@ def test_metrics_count_experiments_passes_and_requests() -> None:
         assert line in lines
 
 
+def test_metrics_tell_what_experiments_used_as_long_as_they_are_there() -> None:
+    metrics = OperatorMetrics(Watched(clock=Clock()))
+    used = {"gpuSeconds": 7200, "gpuIdleSeconds": 60, "cost": "5.20", "currency": "EUR"}
+    document = experiment(1)
+    document["status"]["usage"] = used
+    metrics.watched.see("ADDED", document)
+
+    lines = generate_latest(metrics.registry).decode().splitlines()
+
+    labels = 'experiment="clicks",namespace="team"'
+    for line in (
+        f"lastmile_experiment_gpu_seconds_total{{{labels}}} 7200.0",
+        f"lastmile_experiment_gpu_idle_seconds_total{{{labels}}} 60.0",
+        f"lastmile_experiment_data_worker_seconds_total{{{labels}}} 0.0",
+        'lastmile_experiment_cost{currency="EUR",experiment="clicks",namespace="team"} 5.2',
+    ):
+        assert line in lines
+    metrics.watched.see("DELETED", document)
+    assert 'experiment="clicks"' not in generate_latest(metrics.registry).decode()
+
+
 @pytest.mark.parametrize(
     ("method", "path", "expected"),
     [

@@ -20,7 +20,8 @@ from dataset_operator.kube.observe import find_accepted
 from dataset_operator.names import Owner
 from dataset_operator.observed import Job, Observed, Pod, Progress, Refusal, Scaling, format_time
 from dataset_operator.plan import plan
-from dataset_operator.plan.decision import Decision, Drain, Stop, Submit
+from dataset_operator.plan.decision import Decision, Drain, KeepLog, Stop, Submit
+from dataset_operator.plan.decisions import find_log_job
 from dataset_operator.settings import OperatorSettings, parse_settings
 from dataset_operator.status import find_condition
 from pipeline_runtime.config import API_VERSION, KIND
@@ -54,9 +55,12 @@ class World:
     waiting: str = "no GPU is free"
     reachable: bool = True
     progress: Progress | None = None  # what a running driver says
+    unknown: str = ""  # what a source says of what it cannot tell
     memory: Memory | None = None  # of the law of scaling
     drains: list[Drain] = field(default_factory=list)  # that Ray was asked for
     drained: set[str] = field(default_factory=set)  # addresses
+    logs: list[KeepLog] = field(default_factory=list)  # that Ray was asked to keep, each once
+    log_ends: str = "SUCCEEDED"  # how such a job does; "" while Ray cannot be asked for one
     workers: dict[str, datetime] = field(default_factory=dict)  # data workers: when each was made
     taken: list[str] = field(default_factory=list)  # data workers that KubeRay chose by itself
     num_made: int = 0
@@ -83,7 +87,12 @@ class World:
             ray_failure="" if ready else "connection refused",
             job=job,
             progress=self.progress if job is not None and job.status == "RUNNING" else None,
-            scaling=Scaling(memory=self.memory, drained=frozenset(self.drained)),
+            scaling=Scaling(
+                memory=self.memory,
+                drained=frozenset(self.drained),
+                log_job=self.jobs.get(find_log_job(self.owner, self.status) or ""),
+                unknown=self.unknown,
+            ),
         )
 
     def _pods(self) -> list[Pod]:
@@ -215,6 +224,13 @@ class World:
         self.memory = decision.memory or self.memory
         if decision.drain is not None:
             self.drains.append(decision.drain)
+        if (
+            decision.log is not None
+            and self.log_ends
+            and decision.log.submission_id not in self.jobs
+        ):
+            self.logs.append(decision.log)
+            self.jobs[decision.log.submission_id] = Job(status=self.log_ends)  # type: ignore[arg-type]
         if isinstance(decision.job, Submit):
             self.submitted.append(decision.job)
             self.jobs.setdefault(decision.job.submission_id, Job(status="RUNNING"))

@@ -1,0 +1,285 @@
+"""Why a run has as many data workers as it has, and what would change it: a part of `describe`.
+
+From the experiment alone. What keeps the number stands in its conditions, with the numbers of then;
+here it is said what that means, by its reason, and what it would take for more or for fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from dataset_operator import api
+from dataset_operator.autoscaling import decision as law
+from dataset_operator.autoscaling.bottleneck import MIN_PRODUCTION_SHARE
+from dataset_operator.cli.text import format_age, format_duration
+from dataset_operator.observed import Document, parse_time
+from dataset_operator.plan.draining import DRAIN_SECONDS
+from dataset_operator.status import find_condition, is_true
+
+# One screen: the latest changes of the number.
+_MAX_CHANGES = 3
+_TARGET_PERCENT = 95  # of the spec, if it says none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What the sentences are made of."""
+
+    name: str
+    status: Mapping[str, Any]
+    lowest: int | None
+    highest: int | None
+    window_seconds: float
+    target_percent: int | None  # of the GPUs, where the number follows them alone
+    now: datetime
+
+    @property
+    def wanted(self) -> int:
+        """Workers that are asked for, without those that leave."""
+        workers = self.status.get("dataWorkers") or {}
+        staying: int | None = workers.get("drainingTo")
+        return workers.get("desiredReplicas", 0) if staying is None else staying
+
+    @property
+    def bounds(self) -> str:
+        return f"{self.lowest} to {self.highest}"
+
+
+Sentence = Callable[[_Known], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reason:
+    """What a reason means, in words that come before its message, and what would change it."""
+
+    means: str
+    more: Sentence
+    fewer: Sentence
+
+
+def explain_workers(document: Document, now: datetime | None = None) -> Iterator[tuple[str, str]]:
+    """Labels and sentences; nothing before there is a cluster."""
+    status = document.get("status") or {}
+    workers = status.get("dataWorkers")
+    if not workers:
+        return
+    known = _read(document, now or datetime.now(UTC))
+    yield "Workers", _count(known, workers)
+    if status.get("completionTime") or not workers.get("currentReplicas"):
+        return
+    why, reason = _explain(known)
+    yield "  why", why
+    if reason is not None:
+        yield from _tell_reason(known, reason)
+    if leaving := workers.get("draining"):
+        yield "  leaving", _tell_leaving(known, leaving)
+    if changes := _tell_changes(known):
+        yield "  changed", changes
+
+
+def _tell_reason(known: _Known, reason: _Reason) -> Iterator[tuple[str, str]]:
+    more, fewer = reason.more(known), reason.fewer(known)
+    if more == fewer:
+        yield "  change", more
+    else:
+        yield from (("  more", more), ("  fewer", fewer))
+
+
+def _read(document: Document, now: datetime) -> _Known:
+    spec = document["spec"]
+    workers = spec.get("dataWorkers") or {}
+    rules = spec.get("autoscaling") or {}
+    window = (rules.get("scaleDown") or {}).get("stabilizationWindowSeconds")
+    return _Known(
+        name=document["metadata"]["name"],
+        status=document.get("status") or {},
+        lowest=workers.get("minReplicas"),
+        highest=workers.get("maxReplicas"),
+        window_seconds=law.SCALE_DOWN_WINDOW_SECONDS if window is None else window,
+        target_percent=rules.get("targetGpuUtilizationPercent", _TARGET_PERCENT)
+        if rules.get("signal") == "GpuUtilization"
+        else None,
+        now=now,
+    )
+
+
+def _count(known: _Known, workers: Mapping[str, Any]) -> str:
+    text = f"{workers.get('readyReplicas', 0)} of {workers.get('desiredReplicas', 0)} ready"
+    return text if known.lowest is None else f"{text}, may be {known.bounds}"
+
+
+# --- why ------------------------------------------------------------------------------------------
+
+
+def _explain(known: _Known) -> tuple[str, _Reason | None]:
+    """Why it is this number, and what would change it if that is known."""
+    status = known.status
+    active = find_condition(status, api.SCALING_ACTIVE)
+    if not is_true(status, api.TRAINING):
+        return "so many the run begins with, or last had; nothing scales before it trains", None
+    if active is None:
+        return (_BEGINS, None) if "scaling" in status else (_SETTINGS, _BY_HAND)
+    if active["status"] != "True":
+        since = format_age(active["lastTransitionTime"], known.now)
+        return _say(active, f" for {since}"), _REASONS.get(active["reason"])
+    limited = find_condition(status, api.SCALING_LIMITED)
+    if limited is None:
+        return _BEGINS, None
+    return _say(limited), _REASONS.get(limited["reason"], _REASONS[law.DESIRED_WITHIN_RANGE])
+
+
+_BEGINS = "too little is known of the run yet, as before 20 steps of its trainers"
+_SETTINGS = (
+    "the operator's settings turn scaling off (autoscale: false): the number is what the run began "
+    "with, or what somebody set"
+)
+
+
+def _say(condition: Mapping[str, Any], since: str = "") -> str:
+    reason = _REASONS.get(condition["reason"])
+    message = " ".join(str(condition.get("message", "")).split())
+    return f"{reason.means}{since}: {message}" if reason is not None else message
+
+
+# --- what would change it -------------------------------------------------------------------------
+
+
+def _more_if_starved(known: _Known) -> str:
+    if known.highest is not None and known.wanted >= known.highest:
+        return _more_at_the_most(known)
+    if known.target_percent is not None:
+        return (
+            f"if the GPUs are less than {known.target_percent}% busy, and a few more, tried now "
+            f"and then, are seen to help; at most {known.highest}"
+        )
+    return (
+        f"if trainers wait for rows {MIN_PRODUCTION_SHARE:.0%} of their time or more, and need "
+        f"more than {known.wanted}; at most {known.highest}"
+    )
+
+
+def _more_at_the_most(known: _Known) -> str:
+    return f"raise dataWorkers.maxReplicas, now {known.highest}: it is taken at once"
+
+
+def _fewer_if_spare(known: _Known) -> str:
+    if known.lowest is not None and known.wanted <= known.lowest:
+        return _fewer_at_the_least(known)
+    if known.target_percent is not None:
+        return (
+            f"if the GPUs stay {known.target_percent}% busy with fewer, tried now and then; never "
+            f"fewer than {known.lowest}"
+        )
+    window = format_duration(known.window_seconds)
+    return f"if fewer would do for a whole {window}; never fewer than {known.lowest}"
+
+
+def _fewer_at_the_least(known: _Known) -> str:
+    return f"lower dataWorkers.minReplicas, now {known.lowest}: it is taken at once"
+
+
+def _fewer_soon(known: _Known) -> str:
+    window = format_duration(known.window_seconds)
+    return f"by itself, once fewer would have done for a whole {window}"
+
+
+def _at_knee(known: _Known) -> str:
+    knee = (known.status.get("scaling") or {}).get("knee") or {}
+    left = (parse_time(knee["until"]) - known.now).total_seconds() if "until" in knee else 0.0
+    when = f", or in {format_duration(left)}" if left > 0 else ""
+    return f"once so many could bring more rows, as when rows become cheaper{when}"
+
+
+def _by_hand(known: _Known) -> str:
+    return f"lastmile scale {known.name} --data-workers N, from {known.bounds}"
+
+
+def _always(text: str) -> Sentence:
+    return lambda known: text
+
+
+_BY_HAND = _Reason(means="", more=_by_hand, fewer=_by_hand)
+_WITH_METRICS = _always("once the metrics are back; pods that are lost are replaced all the same")
+_REASONS: Mapping[str, _Reason] = {
+    law.DESIRED_WITHIN_RANGE: _Reason(
+        means="it is what the trainers need", more=_more_if_starved, fewer=_fewer_if_spare
+    ),
+    law.TOO_MANY_REPLICAS: _Reason(
+        means="more are needed than there may be", more=_more_at_the_most, fewer=_fewer_if_spare
+    ),
+    law.TOO_FEW_REPLICAS: _Reason(
+        means="fewer would do than there must be", more=_more_if_starved, fewer=_fewer_at_the_least
+    ),
+    law.SCALE_UP_LIMIT: _Reason(
+        means="more are needed, step by step",
+        more=_always("by itself, once these are seen to help and autoscaling.scaleUp lets it"),
+        fewer=_fewer_if_spare,
+    ),
+    law.SCALE_UP_STABILIZED: _Reason(
+        means="more are needed, but not for long enough yet",
+        more=_always("once they were needed for autoscaling.scaleUp.stabilizationWindowSeconds"),
+        fewer=_fewer_if_spare,
+    ),
+    law.SCALE_DOWN_LIMIT: _Reason(
+        means="fewer would do, step by step",
+        more=_more_if_starved,
+        fewer=_always("by itself, as fast as autoscaling.scaleDown.policies allow"),
+    ),
+    law.SCALE_DOWN_STABILIZED: _Reason(
+        means="fewer would do, but not for long enough yet",
+        more=_more_if_starved,
+        fewer=_fewer_soon,
+    ),
+    law.UNSCHEDULABLE: _Reason(
+        means="more are needed, but pods do not start",
+        more=_always("asked for again after a pause; add nodes, raise a quota or ask for less"),
+        fewer=_fewer_if_spare,
+    ),
+    law.KNEE_REACHED: _Reason(
+        means="more bring no more rows", more=_at_knee, fewer=_fewer_if_spare
+    ),
+    api.BOTTLENECK_ELSEWHERE: _Reason(
+        means="more workers would not help",
+        more=_always("not before that is cured"),
+        fewer=_fewer_if_spare,
+    ),
+    law.METRICS_UNKNOWN: _Reason(
+        means="what the trainers need is not known", more=_WITH_METRICS, fewer=_WITH_METRICS
+    ),
+    law.SCALING_DISABLED: _Reason(
+        means="the spec turns scaling off",
+        more=_always("with a higher dataWorkers.maxReplicas, or autoscaling.scaleUp not Disabled"),
+        fewer=_always("with a lower dataWorkers.minReplicas, or scaleDown not Disabled"),
+    ),
+}
+
+
+# --- what is under way, and what was --------------------------------------------------------------
+
+
+def _tell_leaving(known: _Known, leaving: Sequence[Mapping[str, Any]]) -> str:
+    began = min(parse_time(victim["time"]) for victim in leaving)
+    left = DRAIN_SECONDS - (known.now - began).total_seconds()
+    until = f"at most {format_duration(left)} more" if left > 0 else "their time is over"
+    number = f"{len(leaving)} hand over what they hold, and go"
+    return f"{number} ({until}); {known.wanted} stay"
+
+
+def _tell_changes(known: _Known) -> str:
+    """The latest first."""
+    decisions = (known.status.get("scaling") or {}).get("decisions") or ()
+    if decisions:
+        latest = reversed(decisions[-_MAX_CHANGES:])
+        return "; ".join(_tell_change(known, decision) for decision in latest)
+    changed = known.status.get("lastScaleTime")
+    return f"{format_age(changed, known.now)} ago" if changed else ""
+
+
+def _tell_change(known: _Known, decision: Mapping[str, Any]) -> str:
+    ago = format_age(decision["time"], known.now)
+    waited = (decision.get("inputs") or {}).get("productionShare")
+    why = f", when trainers waited {float(waited):.0%}" if waited is not None else ""
+    return f"{decision['before']} → {decision['after']} {ago} ago{why}"

@@ -1,0 +1,88 @@
+"""Which law of scaling decides for a run: the one that its spec names, never another.
+
+A law by rows needs the runtime's counters; one by GPUs alone is for trainers that tell none of
+them. Nothing switches by itself: counters that are missing may be an outage, in which nothing is
+to change, and no one could tell that from a trainer that never tells any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from dataset_operator.autoscaling import Decision, Memory, Rules, Sample, decide
+from dataset_operator.autoscaling.decision import (
+    DESIRED_WITHIN_RANGE,
+    VALID_METRIC_FOUND,
+    Verdict,
+)
+from dataset_operator.autoscaling.gpu_only import GpuMemory, decide_by_gpu
+from pipeline_runtime.config import ScalingSignal
+
+# GPUs that have not worked for so long in an attempt say how it starts, not what it needs.
+SETTLE_SECONDS = 180.0
+_ADVICE = (
+    "; of trainers that never tell any, spec.autoscaling.signal GpuUtilization takes the GPUs' word"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLawMemory(Memory):
+    """What the law by GPUs remembers, beside what any law does.
+
+    Attributes:
+        attempt: that the rest is of.
+        busy_since: when a GPU of it was first seen busy.
+    """
+
+    attempt: int = 0
+    busy_since: float | None = None
+    gpu: GpuMemory | None = None
+
+
+def decide_by(
+    signal: ScalingSignal, memory: Memory, sample: Sample, rules: Rules
+) -> tuple[Decision, Memory]:
+    """As `autoscaling.decide`, by the law of this signal; memory of either is taken over."""
+    if signal == "GpuUtilization":
+        return _decide_by_gpus(_take_over(memory, sample), sample, rules)
+    decision, memory = decide(memory, sample, rules)
+    if sample.trainer is None and sample.gpu_utilization is not None:
+        active = replace(decision.active, message=decision.active.message + _ADVICE)
+        decision = replace(decision, active=active)
+    return decision, memory
+
+
+def _take_over(memory: Memory, sample: Sample) -> GpuLawMemory:
+    """As it was left; of another attempt, or another law, what holds for any."""
+    if isinstance(memory, GpuLawMemory) and memory.attempt == sample.attempt:
+        return memory
+    common = {field.name: getattr(memory, field.name) for field in fields(Memory)}
+    return GpuLawMemory(**common, attempt=sample.attempt)
+
+
+def _decide_by_gpus(
+    memory: GpuLawMemory, sample: Sample, rules: Rules
+) -> tuple[Decision, GpuLawMemory]:
+    if sample.gpu_utilization and memory.busy_since is None:
+        memory = replace(memory, busy_since=sample.at)
+    memory = replace(memory, decided_at=sample.at)
+    if sample.gpu_utilization is not None:
+        memory = replace(memory, last=sample)  # its time is since when nothing is known
+        if memory.busy_since is None or sample.at - memory.busy_since < SETTLE_SECONDS:
+            return _wait(sample), memory
+    gpu = memory.gpu or GpuMemory(chain=memory)
+    decision, gpu = decide_by_gpu(replace(gpu, chain=replace(memory, gpu=None)), sample, rules)
+    chain = gpu.chain
+    assert isinstance(chain, GpuLawMemory)
+    # The chain stands in the memory itself; a second one within would grow with every decision.
+    return decision, replace(chain, gpu=replace(gpu, chain=Memory(since=chain.since)))
+
+
+def _wait(sample: Sample) -> Decision:
+    message = f"GPUs of attempt {sample.attempt} have worked for less than {SETTLE_SECONDS:.0f} s"
+    hold = Verdict(workers=sample.desired, reason=DESIRED_WITHIN_RANGE, message=message)
+    return Decision(
+        desired=sample.desired,
+        recommended=hold,
+        active=replace(hold, reason=VALID_METRIC_FOUND),
+    )

@@ -1,0 +1,160 @@
+"""What a run has used so far: the GPUs and the data workers that it held, times seconds.
+
+A pod is held, and paid for, from when it is given a node until it has left it, ready or not. Both
+moments are its own timestamps, so what is there is counted to the second however long no operator
+looked. One that is gone has no timestamps any more: it counts until the pass that misses it, which
+its event wakes; after a gap in the passes only until the gap began.
+
+The status holds sums up to `accounted.time`. They are written with whatever else is, at once when
+fewer pods are held, and otherwise once a minute. A pass that is repeated, or whose write is lost,
+begins from what stands there, so that nothing counts twice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+
+from dataset_operator.api import DATA_WORKERS, TRAINERS, Role
+from dataset_operator.observed import Document, Pod, Progress, format_time, parse_time
+from dataset_operator.plan.draft import Draft
+from dataset_operator.settings import Prices
+
+UPDATE_SECONDS = 60
+# After a longer gap nobody knows what became of pods that are gone, nor how busy GPUs were: the
+# driver tells of its last minute, and a pass may be a minute late.
+WATCHED_SECONDS = 2 * UPDATE_SECONDS
+_HOUR_SECONDS = 3600.0
+_REST_DIGITS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """Pods of a role: how many were held at a moment and are now, and their seconds between."""
+
+    before: int
+    now: int
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Span:
+    """From the last moment that is accounted for until now."""
+
+    start: datetime
+    end: datetime
+    trainers: _Held
+    workers: _Held
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything was held in it."""
+        roles = (self.trainers, self.workers)
+        return any(held.now or held.before or held.seconds for held in roles)
+
+    @property
+    def has_fewer(self) -> bool:
+        """Whether less is held than was: what is gone counts until now."""
+        return any(held.now < held.before for held in (self.trainers, self.workers))
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether an operator was there all the while."""
+        return _seconds(self.start, self.end) <= WATCHED_SECONDS
+
+
+def account(draft: Draft) -> None:
+    """Add what was used since the last time to the status, if it is time to."""
+    if draft.experiment is None or "run" not in draft.status or draft.delete_self:
+        return
+    usage: Document = draft.status.get("usage") or {}
+    span = _look(draft, usage.get("accounted") or {})
+    if span is None or not span.is_used:
+        return
+    left = draft.until(span.start, UPDATE_SECONDS)
+    if not usage or left <= 0 or span.has_fewer or draft.is_status_new:
+        draft.status["usage"] = _add(draft, usage, span)
+        left = UPDATE_SECONDS
+    if span.trainers.now or span.workers.now:
+        draft.look_again(left)
+
+
+def _look(draft: Draft, before: Document) -> _Span | None:
+    """The span until now; None where another clock was ahead."""
+    start = parse_time(before.get("time") or draft.status["startTime"])
+    end = parse_time(draft.stamp())  # whole seconds, as pods tell theirs
+    if end < start:
+        return None
+    return _Span(
+        start=start,
+        end=end,
+        trainers=_measure(draft, TRAINERS, before.get("trainers", 0), (start, end)),
+        workers=_measure(draft, DATA_WORKERS, before.get("dataWorkers", 0), (start, end)),
+    )
+
+
+def _measure(draft: Draft, role: Role, before: int, span: tuple[datetime, datetime]) -> _Held:
+    start, end = span
+    pods = [pod for pod in draft.observed.pods if pod.role == role and pod.scheduled is not None]
+    parts = [_seconds(max(start, pod.scheduled or end), _left_at(pod, end)) for pod in pods]
+    # Any pod of the span may be one of those before: what took another's place within a minute is
+    # taken for it, rather than counted beside it.
+    gone = max(0, before - sum(_left_at(pod, end) > start for pod in pods))
+    seconds = sum(max(0, part) for part in parts)
+    if _seconds(start, end) <= WATCHED_SECONDS:
+        seconds += gone * _seconds(start, end)
+    return _Held(before=before, now=sum(_is_held(pod, end) for pod in pods), seconds=seconds)
+
+
+def _is_held(pod: Pod, now: datetime) -> bool:
+    """Whether it is on its node from now on."""
+    return all(moment is None or moment > now for moment in (pod.over, pod.ends))
+
+
+def _left_at(pod: Pod, now: datetime) -> datetime:
+    """When it left its node; now, if it has not. A node that is lost lets it go when it should."""
+    return min([now, *(moment for moment in (pod.over, pod.ends) if moment is not None)])
+
+
+def _seconds(start: datetime, end: datetime) -> int:
+    return int((end - start).total_seconds())
+
+
+def _add(draft: Draft, usage: Document, span: _Span) -> Document:
+    gpus = span.trainers.seconds * draft.on_cluster.spec.trainers.gpus_per_replica
+    share = _find_idle_share(draft.observed.progress) if span.is_watched else None
+    rest = float((usage.get("accounted") or {}).get("idleRest", 0)) + gpus * (share or 0.0)
+    idle = math.floor(round(rest, _REST_DIGITS))
+    sums = {
+        "gpuSeconds": usage.get("gpuSeconds", 0) + gpus,
+        "gpuMeasuredSeconds": usage.get("gpuMeasuredSeconds", 0) + (0 if share is None else gpus),
+        "gpuIdleSeconds": usage.get("gpuIdleSeconds", 0) + idle,
+        "dataWorkerSeconds": usage.get("dataWorkerSeconds", 0) + span.workers.seconds,
+    }
+    accounted = {
+        "time": format_time(span.end),
+        "trainers": span.trainers.now,
+        "dataWorkers": span.workers.now,
+        "idleRest": f"{max(0.0, rest - idle):.{_REST_DIGITS}f}",
+    }
+    return {**sums, **_price(sums, draft.settings.prices), "accounted": accounted}
+
+
+def _find_idle_share(progress: Progress | None) -> float | None:
+    """Of the GPUs' time, 0 to 1; None where nobody says, which is not 0."""
+    if progress is None:
+        return None
+    if progress.gpu_utilization_ratio is not None:
+        return 1.0 - progress.gpu_utilization_ratio
+    return progress.production_wait_ratio
+
+
+def _price(sums: Document, prices: Prices | None) -> Document:
+    """The whole so far, by the prices of today."""
+    if prices is None:
+        return {}
+    cost = (
+        sums["gpuSeconds"] * prices.gpu_hour + sums["dataWorkerSeconds"] * prices.data_worker_hour
+    )
+    return {"cost": f"{cost / _HOUR_SECONDS:.2f}", "currency": prices.currency}

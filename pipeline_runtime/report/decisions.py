@@ -1,0 +1,89 @@
+"""What the autoscaler decided of a run: one small file each, below the run's folder.
+
+Owned here: the file's fields, its name, its reading. On a cluster the operator has them written
+(`run.decisions`); a laptop has none. `scaling` shows them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.report.files import write_text_atomically
+from pipeline_runtime.report.summary import UtcTime
+
+DECISIONS_FOLDER = "decisions"
+_TIME_FORMAT = "%Y%m%dT%H%M%SZ"
+_WORD_CHARS = 1024  # of a text of the experiment's status, which it comes from
+_Number = Annotated[int, Field(ge=0)]
+
+
+class ScalingDecision(BaseModel):
+    """One change of the number of data workers."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", alias_generator=to_camel, allow_inf_nan=False
+    )
+
+    version: Literal[1]
+    time: UtcTime
+    """When it was made, by the operator's clock."""
+    before: _Number
+    after: _Number
+    reason: Annotated[str, Field(max_length=_WORD_CHARS)] = ""
+    message: Annotated[str, Field(max_length=_WORD_CHARS)] = ""
+    attempt: _Number = 0
+    inputs: dict[str, float] = Field(default_factory=dict)
+    """What it rests on, by name: shares 0 to 1, rows a second, workers."""
+
+    @property
+    def file_name(self) -> str:
+        """The same for the same decision, so that it may be written again; sorts by time."""
+        return f"{self.time.strftime(_TIME_FORMAT)}-{self.before}-{self.after}.json"
+
+    def to_json(self) -> str:
+        """What the file holds."""
+        return self.model_dump_json(indent=2) + "\n"
+
+
+def parse_decisions(text: str) -> list[ScalingDecision]:
+    """Decisions from a JSON list of them. Raises LastmileError."""
+    try:
+        listed = json.loads(text)
+        if not isinstance(listed, list):
+            raise TypeError(f"got {type(listed).__name__}")
+        return [ScalingDecision.model_validate(each) for each in listed]
+    except (ValueError, TypeError) as error:
+        raise LastmileError(f"must be a JSON list of decisions: {error}") from error
+
+
+def write_decisions(directory: Path, decisions: Sequence[ScalingDecision]) -> None:
+    """Write each into the folder of decisions below `directory`."""
+    for decision in decisions:
+        write_text_atomically(directory / DECISIONS_FOLDER / decision.file_name, decision.to_json())
+
+
+def load_decisions(directory: Path) -> list[ScalingDecision]:
+    """What lies in a run's folder, the oldest first; none if there is no folder of them.
+
+    Raises LastmileError for a file that holds something else.
+    """
+    paths = sorted((Path(directory) / DECISIONS_FOLDER).glob("*.json"))
+    return sorted(map(_load, paths), key=lambda decision: decision.time)
+
+
+def _load(path: Path) -> ScalingDecision:
+    try:
+        return ScalingDecision.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise LastmileError(
+            f"{path}: must be a decision of the autoscaler, {place}: {first['msg']}; remove it"
+        ) from error

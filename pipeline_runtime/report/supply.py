@@ -1,0 +1,193 @@
+"""Whether data workers kept up with the trainers: shares, workers and decisions over time.
+
+Owned here: the chart «Over time» of that section, its words, and the table of what the autoscaler
+decided. Runs after `history` and `decisions`, before `html`. On a laptop nobody decides: there are
+the waits and the readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline_runtime.report.decisions import ScalingDecision
+from pipeline_runtime.report.formats import NOTHING, format_count, format_duration, format_percent
+from pipeline_runtime.report.series import Floats, Series, select_series
+from pipeline_runtime.report.supply_figure import (
+    BUSY,
+    DECIDED,
+    GPUS,
+    WAITS,
+    WORKERS,
+    Marker,
+    SupplyPlot,
+    draw_supply,
+)
+
+# Names of the history, as `run.supply` writes them.
+CLOCK = "unix_seconds"
+SUPPLY_NAMES = frozenset({CLOCK, "wait_share", "busy_share", "readers", "data_workers"})
+# More rows are not read; the files have them all.
+MAX_ROWS = 50
+_MAX_SAID = 5
+_NAME = "supply"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """What a colour stands for."""
+
+    color: str  # a variable of the page's CSS
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRow:
+    """One decision; `after` is the time since the training began."""
+
+    after: str
+    change: str
+    gpus: str
+    waits: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """The section; `svg` is safe, all else is escaped by the page."""
+
+    said: str
+    svg: str
+    keys: tuple[Key, ...]
+    rows: tuple[DecisionRow, ...]
+    num_hidden: int
+
+
+def build_supply(history: pa.Table, decisions: Sequence[ScalingDecision]) -> Supply | None:
+    """The section; None when the history says nothing of it."""
+    waits = select_series(history, "wait_share")
+    if len(waits.values_N) < 2:
+        return None
+    clock = select_series(history, CLOCK)
+    markers = _place(decisions, clock)
+    busy = select_series(history, "busy_share")
+    workers, what = _choose_workers(history, decisions)
+    plot = SupplyPlot(
+        name=_NAME,
+        label=_describe(waits, busy, workers, what, markers),
+        waits=waits,
+        busy=busy,
+        workers=workers,
+        what=what,
+        markers=markers,
+    )
+    shown = markers[-MAX_ROWS:]
+    return Supply(
+        said=_say(waits, workers, what, len(markers)),
+        svg=draw_supply(plot),
+        keys=tuple(_list_keys(plot)),
+        rows=tuple(map(_build_row, shown)),
+        num_hidden=len(markers) - len(shown),
+    )
+
+
+def _choose_workers(history: pa.Table, decisions: Sequence[ScalingDecision]) -> tuple[Series, str]:
+    """Data workers, where there can be several; else the readers of the one machine."""
+    workers = select_series(history, "data_workers")
+    if decisions or (len(workers.values_N) and workers.values_N.max() > 1):
+        return workers, "data workers"
+    return select_series(history, "readers"), "readers"
+
+
+def _place(decisions: Sequence[ScalingDecision], clock: Series) -> tuple[Marker, ...]:
+    """Where decisions lie on the history's axis, from which pauses between attempts are cut."""
+    if not len(clock.values_N):
+        return ()
+    # A clock that was put back would not rise, as interpolation asks.
+    known: Floats = np.maximum.accumulate(clock.values_N)
+    return tuple(
+        Marker(
+            seconds=float(np.interp(decision.time.timestamp(), known, clock.seconds_N)),
+            decision=decision,
+        )
+        for decision in decisions
+    )
+
+
+def _build_row(marker: Marker) -> DecisionRow:
+    decision = marker.decision
+    return DecisionRow(
+        after=format_duration(marker.seconds),
+        change=_change(decision),
+        gpus=_share(decision, "gpuUtilization"),
+        waits=_share(decision, "productionShare"),
+        reason=decision.reason,
+        message=decision.message,
+    )
+
+
+def _change(decision: ScalingDecision) -> str:
+    return f"{decision.before} → {decision.after}"
+
+
+def _share(decision: ScalingDecision, name: str) -> str:
+    return format_percent(decision.inputs[name]) if name in decision.inputs else NOTHING
+
+
+def _say(waits: Series, workers: Series, what: str, num_decisions: int) -> str:
+    """The section in a sentence or two."""
+    mean = _mean_over_time(waits)
+    text = f"Trainers waited for rows {format_percent(mean)} of their time."
+    values = workers.values_N
+    if len(values):
+        least, most = int(values.min()), int(values.max())
+        number = f"{least}" if least == most else f"{least} to {most}"
+        text += f" {number} {what} served them."
+    if num_decisions:
+        times = "once" if num_decisions == 1 else f"{format_count(num_decisions)} times"
+        text += f" The autoscaler changed the number {times}."
+    return text
+
+
+def _mean_over_time(series: Series) -> float:
+    """Each entry is the mean since the one before."""
+    spans = np.diff(series.seconds_N, prepend=0.0)
+    return float(np.average(series.values_N, weights=np.maximum(spans, 1e-9)))
+
+
+def _describe(
+    waits: Series, busy: Series, workers: Series, what: str, markers: Sequence[Marker]
+) -> str:
+    """The chart for who cannot see it."""
+    parts = [f"trainers waited {_range_of(waits)} of their time"]
+    if len(busy.values_N):
+        parts.append(f"were busy {_range_of(busy)}")
+    if len(workers.values_N):
+        first, last = int(workers.values_N[0]), int(workers.values_N[-1])
+        parts.append(f"{what} from {first} to {last}")
+    said = [f"{_change(m.decision)} after {format_duration(m.seconds)}" for m in markers]
+    if said:
+        more = f" and {len(said) - _MAX_SAID} more" if len(said) > _MAX_SAID else ""
+        parts.append(f"decisions: {', '.join(said[:_MAX_SAID])}{more}")
+    return f"GPUs, waits and {what} over time: {'; '.join(parts)}"
+
+
+def _range_of(series: Series) -> str:
+    lowest, highest = float(series.values_N.min()), float(series.values_N.max())
+    return f"{format_percent(lowest)} to {format_percent(highest)}"
+
+
+def _list_keys(plot: SupplyPlot) -> Iterator[Key]:
+    if len(plot.busy.values_N):
+        yield Key(color=BUSY, text="trainers busy")
+    yield Key(color=WAITS, text="waiting for rows")
+    if plot.gpu_points:
+        yield Key(color=GPUS, text="GPU utilisation, as decided on")
+    if len(plot.workers.values_N):
+        yield Key(color=WORKERS, text=plot.what)
+    if plot.markers:
+        yield Key(color=DECIDED, text="asked for")

@@ -1,0 +1,103 @@
+"""Decisions of the autoscaler on the artifacts store: written and read for the report.
+
+The operator has no credentials of the store. It has `lastmile keep-decisions` run on the head, as a
+job, which writes each decision below the folder of the run that is under way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from pipeline_runtime.errors import SourceError
+from pipeline_runtime.report.decisions import DECISIONS_FOLDER, ScalingDecision
+from pipeline_runtime.run.folders import parse_run_id
+from pipeline_runtime.sources.filesystem import Location, open_location
+
+# A driver makes its run's folder with its first checkpoint or copy of its log, after half a minute.
+WAIT_SECONDS = 120.0
+_LOOK_SECONDS = 5.0
+# Of a run's files; a number that changes with every period gives 240 an hour.
+MAX_FETCHED = 10_000
+
+
+def keep_decisions(
+    uri: str,
+    run_id: str,
+    decisions: Sequence[ScalingDecision],
+    *,
+    wait_seconds: float = WAIT_SECONDS,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[str]:
+    """Write decisions into the newest folder of a run; again it changes nothing.
+
+    Args:
+        uri: of the experiment's folder, with a scheme or absolute.
+        run_id: that the run's attempts share.
+        wait_seconds: for a folder that is not there yet.
+
+    Returns: the URIs.
+
+    Raises:
+        SourceError: there is no such run, or the store refuses.
+    """
+    experiment = open_location(uri)
+    try:
+        run = _wait_for_run(experiment, run_id, wait_seconds, sleep)
+        folder = experiment.join(run, DECISIONS_FOLDER)
+        folder.filesystem.create_dir(folder.path, recursive=True)
+        files = [(folder.join(each.file_name), each.to_json()) for each in decisions]
+        for file, text in files:
+            with file.filesystem.open_output_stream(file.path) as stream:
+                stream.write(text.encode())
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(f"{uri}: decisions cannot be kept there: {error}") from error
+    return [file.uri for file, _ in files]
+
+
+def _wait_for_run(
+    experiment: Location, run_id: str, seconds: float, sleep: Callable[[float], None]
+) -> str:
+    while True:
+        run = _find_run(experiment, run_id)
+        if run is not None:
+            return run
+        if seconds <= 0.0:
+            raise SourceError(
+                f"{experiment.uri}: must have a folder of run {run_id}, found none; it is made "
+                "when its driver first copies its log"
+            )
+        sleep(_LOOK_SECONDS)
+        seconds -= _LOOK_SECONDS
+
+
+def _find_run(experiment: Location, run_id: str) -> str | None:
+    """The name of the newest folder of a run: names begin with the time."""
+    selector = pafs.FileSelector(experiment.path.rstrip("/"), allow_not_found=True)
+    found = experiment.filesystem.get_file_info(selector)
+    names = [info.base_name for info in found if parse_run_id(info.base_name) == run_id]
+    return max(names, default=None)
+
+
+def fetch_decisions(run: Location, directory: Path) -> str | None:
+    """Copy a run's decisions into a folder, for its report; why not all, if so."""
+    folder = run.join(DECISIONS_FOLDER)
+    for stale in (directory / DECISIONS_FOLDER).glob("*T*Z-*-*.json"):  # of another run
+        stale.unlink()
+    try:
+        selector = pafs.FileSelector(folder.path, allow_not_found=True)
+        infos = folder.filesystem.get_file_info(selector)
+        files = sorted(info.path for info in infos if info.base_name.endswith(".json"))
+        for path in files[-MAX_FETCHED:]:
+            with folder.filesystem.open_input_stream(path) as stream:
+                content = stream.read()
+            target = directory / DECISIONS_FOLDER / path.rsplit("/", 1)[-1]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+    except (OSError, pa.ArrowException) as error:
+        return f"{folder.uri}: decisions of the autoscaler could not be read: {error}"
+    return None

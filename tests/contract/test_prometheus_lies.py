@@ -1,0 +1,173 @@
+"""A Prometheus that is slow, refuses, lies or is not there: nothing is known, and why is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from loopback import free_ports
+
+from dataset_operator.api import HEAD, TRAINERS
+from dataset_operator.names import Owner
+from dataset_operator.observed import Pod
+from dataset_operator.settings import PrometheusSettings
+from dataset_operator.sources.base import Reading, Run
+from dataset_operator.sources.prometheus import MAX_ANSWER_BYTES, PrometheusSource
+from dataset_operator.testing import LIES, StandInRay
+
+OWNER = Owner(name="clicks", namespace="team", uid="1")
+PODS = (
+    Pod(name="clicks.head", uid="h", role=HEAD, ready=True, ip="10.0.0.1"),
+    Pod(name="clicks.a", uid="a", role=TRAINERS, ready=True, ip="10.0.0.2"),
+    Pod(name="clicks-b", uid="b", role=TRAINERS, ready=True, ip="10.0.0.3"),
+)
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def serving(answer: Answer) -> Any:
+    app = web.Application()
+    app.router.add_route("*", "/prefix/api/v1/query", answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/prefix"
+    finally:
+        await runner.cleanup()
+
+
+async def ask(url: str, trainers: int = 2, gpus: int = 1, **settings: Any) -> Reading:
+    async with aiohttp.ClientSession() as session:
+        run = Run(
+            owner=OWNER,
+            jobs=StandInRay(token="t").connect(session)(OWNER, "t"),
+            pods=PODS,
+            trainers=trainers,
+            gpus_per_trainer=gpus,
+            since=datetime(2026, 1, 1, tzinfo=UTC),
+        )
+        source = PrometheusSource(settings=PrometheusSettings(url=url, **settings), session=session)
+        return await source.read(run)
+
+
+def read(answer: Answer, **settings: Any) -> Reading:
+    async def story() -> Reading:
+        async with serving(answer) as url:
+            return await ask(url, **settings)
+
+    return asyncio.run(story())
+
+
+def answering(content: bytes, status: int = 200) -> Answer:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(body=content, status=status)
+
+    return answer
+
+
+REFUSED = json.dumps({"status": "error", "errorType": "bad_data", "error": "parse error: x"})
+EMPTY = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": []}}).encode()
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (answering(REFUSED.encode(), 400), "HTTP 400: parse error: x"),
+        (answering(b"Unauthorized", 401), "HTTP 401: Unauthorized"),
+        (answering(b"down", 503), "HTTP 503: down"),
+        (answering(b"", 302), "HTTP 302: "),
+        (answering(b"<html>"), "not an answer of Prometheus"),
+        (answering(b" " * (MAX_ANSWER_BYTES + 1)), "the answer is larger than"),
+        (answering(EMPTY), "no lastmile_run_* of pod clicks.head was scraped in this attempt"),
+    ],
+    ids=["bad query", "no right", "overloaded", "a redirect", "garbage", "too large", "no series"],
+)
+def test_what_is_no_answer_makes_everything_unknown_and_is_told(answer: Answer, why: str) -> None:
+    reading = read(answer)
+    assert reading.progress is None
+    assert why in reading.unknown
+    assert reading.unknown.startswith("Prometheus on the driver: ")
+    assert "Prometheus on GPUs: " in reading.unknown
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_no_lie_is_taken_for_an_answer(lie: str) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return LIES[lie]()
+
+    assert read(answer).progress is None
+
+
+def test_one_that_is_slow_is_not_waited_for() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        await asyncio.sleep(600)
+        raise AssertionError
+
+    reading = read(answer, timeout_seconds=1)
+    assert reading.progress is None
+    assert "TimeoutError" in reading.unknown or "no answer in time" in reading.unknown
+
+
+def test_where_nothing_listens_it_is_told() -> None:
+    reading = asyncio.run(ask(f"http://127.0.0.1:{free_ports(1)[0]}"))
+    assert "Cannot connect to host 127.0.0.1" in reading.unknown
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"token_file": "/nowhere/token"}, "No such file or directory: '/nowhere/token'"),
+        ({"ca_file": "/nowhere/ca.crt"}, "No such file or directory"),
+        ({"ca_file": __file__}, "NO_CERTIFICATE_OR_CRL_FOUND"),
+        ({"token_file": "/bin/sh"}, "/bin/sh: holds no token"),
+    ],
+)
+def test_files_that_are_not_there_or_hold_something_else_are_told(
+    settings: dict[str, str], why: str
+) -> None:
+    assert why in read(answering(EMPTY), **settings).unknown
+
+
+def test_queries_name_the_experiments_pods_and_carry_the_token_of_now(tmp_path: Path) -> None:
+    token, asked = tmp_path / "token", []
+
+    async def answer(request: web.Request) -> web.Response:
+        form = await request.post()
+        asked.append((request.headers.get("Authorization"), str(form["query"])))
+        return web.Response(body=EMPTY)
+
+    token.write_text("first\n")
+    read(answer, token_file=str(token), scrape_seconds=10)
+    token.write_text("second")
+    custom = 'my_gpus{ns="$namespace",p=~"($pods)$"}'
+    read(answer, token_file=str(token), gpu_query=custom, pod_label="p", namespace_label="ns")
+
+    assert [given for given, _ in asked] == ["Bearer first"] * 2 + ["Bearer second"] * 2
+    queries = [query for _, query in asked]
+    driver = next(query for query in queries if 'namespace="team",pod="clicks.head"}[30s]' in query)
+    assert driver.startswith('{__name__=~"lastmile_progress_ratio|')
+    assert driver.count("lastmile_run_.+") == 1
+    pods = r"clicks\\.a|clicks-b"
+    assert f'DCGM_FI_DEV_GPU_UTIL{{namespace="team",pod=~"{pods}"}}[30s]' in queries
+    assert f'my_gpus{{ns="team",p=~"({pods})$"}}[90s]' in queries
+    assert any('ns="team",p="clicks.head"}[90s]' in query for query in queries)
+
+
+def test_trainers_without_gpus_are_asked_for_none() -> None:
+    asked = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(await request.post())
+        return web.Response(body=EMPTY)
+
+    assert "GPU" not in read(answer, gpus=0).unknown
+    assert len(asked) == 1

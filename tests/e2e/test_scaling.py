@@ -1,0 +1,162 @@
+"""Data workers come and go with what the trainers say, in real pods, and no row is lost by it."""
+
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from stage import LASTMILE, MOUNT, VOLUME, Stage, condition
+
+from dataset_operator.api import DATA_WORKERS, EXPERIMENT_LABEL, HEAD, ROLE_LABEL
+
+pytestmark = pytest.mark.timeout(1800)
+
+NAME = "paced"
+SOURCE = Path(__file__).with_name("paced.py")
+MANIFEST = Path(__file__).with_name("paced.yaml")
+PACE = "code/pace.json"  # below the volume
+METRICS_PORT = 9464
+# 500 rows a step of 0.25 s are 2,000 a second; one reader makes 600: 3.3 busy workers, 4 with room.
+STARVED = {"stepSeconds": 0.25, "secondsPerRow": 1 / 600}
+NEEDED = 4
+# The trainer takes half as many: 1.7 busy workers, 2 with room.
+LIGHTER = {"stepSeconds": 0.5, "secondsPerRow": 1 / 600}
+NEEDED_THEN = 2
+AT_ONCE = {"stepSeconds": 0.0, "secondsPerRow": 0.0}
+FED_PERCENT = 5
+QUIET_SECONDS = 60.0
+OUTAGE_SECONDS = 120.0
+
+
+def test_workers_follow_the_trainers_need_and_every_row_is_trained(
+    stage: Stage, tmp_path: Path
+) -> None:
+    folder = stage.store.volume / "code"
+    folder.mkdir()
+    (folder / SOURCE.name).write_text(SOURCE.read_text())
+    pace(stage, STARVED)
+    stage.apply(on_cluster())
+
+    grown = stage.until(NAME, lambda found: count(found, "readyReplicas") == NEEDED)
+    assert grown["status"]["lastScaleTime"]
+    stage.until(NAME, lambda found: wait_percent(found) <= FED_PERCENT)
+    hold(stage, NEEDED, QUIET_SECONDS)  # a trainer that is fed gets no more
+
+    pace(stage, LIGHTER)
+    stage.until(NAME, lambda found: found["status"]["dataWorkers"].get("draining"))
+    kill_operator(stage)
+    shrunk = stage.until(NAME, lambda found: count(found, "currentReplicas") == NEEDED_THEN)
+    stage.until(NAME, lambda found: not found["status"]["dataWorkers"].get("draining"))
+    assert shrunk["status"]["attempt"] == 1
+    assert not listed(stage)
+
+    with cut_off(stage):
+        hold(stage, NEEDED_THEN, OUTAGE_SECONDS)
+        assert reason(stage.get(NAME), "ScalingActive") == "MetricsUnknown"
+    stage.until(NAME, lambda found: reason(found, "ScalingActive") == "ValidMetricFound")
+    hold(stage, NEEDED_THEN, QUIET_SECONDS)  # bound by its trainer, it never scales
+
+    pace(stage, AT_ONCE)
+    done = stage.until(NAME, lambda found: condition(found, "Complete"))["status"]
+    assert [done[field] for field in ("run", "attempt", "failures")] == [1, 1, 0]
+    here = run_here(stage.store.volume, tmp_path / "here")
+    [there] = (stage.store.volume / "experiments" / NAME).glob("*/summary.json")
+    assert json.loads(there.read_text())["checksum"] == here["checksum"]
+    kept = [json.loads(path.read_text()) for path in sorted(there.parent.glob("decisions/*.json"))]
+    assert [(d["before"], d["after"]) for d in kept] == [(2, NEEDED), (NEEDED, NEEDED_THEN)]
+    assert 0 < done["usage"]["gpuIdleSeconds"] < done["usage"]["gpuSeconds"]
+
+
+def on_cluster() -> str:
+    document = yaml.safe_load(MANIFEST.read_text().replace("PACE", f"{MOUNT}/{PACE}"))
+    mount = {"name": VOLUME, "mountPath": MOUNT}
+    pod = {
+        "volumes": [{"name": VOLUME, "persistentVolumeClaim": {"claimName": VOLUME}}],
+        "containers": [{"name": "ray", "volumeMounts": [mount]}],
+    }
+    spec = document["spec"]
+    spec |= {"storage": {"root": MOUNT}, "code": {"workingDir": f"{MOUNT}/code"}}
+    for role in ("head", "trainers", "dataWorkers"):
+        spec[role] = {**spec.get(role, {}), "template": {"spec": pod}}
+    return yaml.safe_dump(document)
+
+
+def run_here(volume: Path, output: Path) -> dict[str, Any]:
+    """The same rows with nothing in their way."""
+    manifest = output.with_suffix(".yaml")
+    manifest.write_text(MANIFEST.read_text().replace("PACE", str(volume / PACE)))
+    command = [LASTMILE, "run", "-f", manifest, "--storage-root", volume, "--output", output]
+    code = f"code.workingDir={volume / 'code'}"
+    subprocess.run([*command, "--set", "artifacts.uri=here/", "--set", code], check=True)
+    summary: dict[str, Any] = json.loads((output / "summary.json").read_text())
+    return summary
+
+
+def pace(stage: Stage, wanted: dict[str, float]) -> None:
+    """Replaced at once: a reader sees the one or the other."""
+    path = stage.store.volume / PACE
+    path.with_suffix(".new").write_text(json.dumps(wanted))
+    path.with_suffix(".new").replace(path)
+
+
+def count(found: dict[str, Any], field: str) -> int:
+    number: int = found.get("status", {}).get("dataWorkers", {}).get(field, 0)
+    return number
+
+
+def wait_percent(found: dict[str, Any]) -> int:
+    percent: int = found["status"].get("trainer", {}).get("productionWaitPercent", 100)
+    return percent
+
+
+def reason(found: dict[str, Any], kind: str) -> str | None:
+    conditions = found["status"]["conditions"]
+    return next((c["reason"] for c in conditions if c["type"] == kind), None)
+
+
+def hold(stage: Stage, workers: int, seconds: float) -> None:
+    """The number stays for so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = stage.get(NAME)
+        assert count(found, "desiredReplicas") == workers, stage.tell(found)
+        time.sleep(2.0)
+
+
+def listed(stage: Stage) -> list[str]:
+    [cluster] = json.loads(stage.kubectl("get", "rayclusters", "-o", "json"))["items"]
+    groups = {group["groupName"]: group for group in cluster["spec"]["workerGroupSpecs"]}
+    names: list[str] = (groups[DATA_WORKERS].get("scaleStrategy") or {}).get("workersToDelete", [])
+    return names
+
+
+def kill_operator(stage: Stage) -> None:
+    labels = "app.kubernetes.io/name=lastmile-operator"
+    away = ("delete", "pod", "-l", labels, "--force", "--grace-period=0")
+    stage.node.kubectl("-n", "lastmile-system", *away)
+
+
+@contextlib.contextmanager
+def cut_off(stage: Stage) -> Iterator[None]:
+    """Nobody reaches the driver's metrics meanwhile."""
+    labels = f"{EXPERIMENT_LABEL}={NAME},{ROLE_LABEL}={HEAD}"
+    [pod] = json.loads(stage.kubectl("get", "pods", "-l", labels, "-o", "json"))["items"]
+    inside = ["nsenter", "--net", "--target", str(find_process(pod["metadata"]["uid"]))]
+    rule = ["INPUT", "-p", "tcp", "--dport", str(METRICS_PORT), "-j", "DROP"]
+    subprocess.run([*inside, "iptables", "-I", *rule], check=True)
+    yield
+    subprocess.run([*inside, "iptables", "-D", *rule], check=True)
+
+
+def find_process(pod_uid: str) -> int:
+    """Any process of a pod: its control group is named after the pod."""
+    for group in Path("/proc").glob("[0-9]*/cgroup"):
+        with contextlib.suppress(OSError):
+            if pod_uid in group.read_text().replace("_", "-"):
+                return int(group.parent.name)
+    raise AssertionError(f"no process of pod {pod_uid}")

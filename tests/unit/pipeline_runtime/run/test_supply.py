@@ -1,0 +1,67 @@
+"""What the history says of data workers keeping up, from the ranks' running totals."""
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from pipeline_runtime.feed.base import Waited, WorkerUsage
+from pipeline_runtime.monitor import RankSnapshot
+from pipeline_runtime.run.supply import SUPPLY_SECONDS, SupplyMeter
+
+OF_NO_MATTER: dict[str, Any] = {
+    **dict.fromkeys(("seconds", "epoch", "step", "samples", "attempt_samples", "batch_bytes"), 0),
+    **dict.fromkeys(("queue_length", "last_step_seconds", "dropped_rows", "padded_rows"), 0),
+    **dict.fromkeys(("checkpoints", "checkpoint_failures"), 0),
+    **dict.fromkeys(("seconds_to_first_batch", "last_checkpoint"), None),
+    **dict.fromkeys(("counts", "evaluation_counts"), ()),
+    "checksum": {},
+    "metrics": {},
+    "device": "cpu",
+}
+
+
+def rank(number: int, loop: float, production: float, waited: Waited, **usage: Any) -> RankSnapshot:
+    return RankSnapshot(
+        rank=number,
+        loop_seconds=loop,
+        longest={"production": production},
+        waited=asdict(waited),
+        workers=WorkerUsage(**usage).figures(),
+        **OF_NO_MATTER,
+    )
+
+
+def test_shares_are_those_since_the_last_entry() -> None:
+    meter = SupplyMeter()
+    first = meter.measure([rank(0, 10, 5, Waited(compute=4, production=4, paused=50))], 100.0)
+    assert first["wait_share"] == pytest.approx(0.5)
+    assert first["busy_share"] == pytest.approx(0.5)
+    second = meter.measure([rank(0, 20, 6, Waited(compute=13, production=5, paused=50))], 110.0)
+    assert second["wait_share"] == pytest.approx(0.1)
+    assert second["busy_share"] == pytest.approx(0.9)
+    assert second["unix_seconds"] == 110.0
+
+
+def test_ranks_are_as_one_and_readers_are_counted_once() -> None:
+    ranks = [
+        rank(1, 10, 4, Waited(compute=2, production=8), ready=4, workers=2),
+        rank(0, 10, 4, Waited(compute=6, production=4), ready=3, workers=2),
+    ]
+    found = SupplyMeter().measure(ranks, 0.0)
+    assert found["wait_share"] == pytest.approx(0.4)  # a stall on one is one of all
+    assert found["busy_share"] == pytest.approx(0.4)
+    assert (found["readers"], found["data_workers"]) == (4, 2)
+
+
+def test_it_is_told_now_and_then() -> None:
+    meter, ranks = SupplyMeter(), [rank(0, 10, 4, Waited(compute=6))]
+    assert meter.measure(ranks, 0.0)
+    assert meter.measure(ranks, SUPPLY_SECONDS - 0.1) == {}
+    assert meter.measure(ranks, SUPPLY_SECONDS)
+
+
+def test_what_is_not_known_is_not_told() -> None:
+    assert SupplyMeter().measure([], 0.0) == {}
+    before_the_first_batch = rank(0, 0.0, 0.0, Waited())
+    assert SupplyMeter().measure([before_the_first_batch], 5.0) == {"unix_seconds": 5.0}
