@@ -92,20 +92,18 @@ class Runner:
     folder: Path | None = None
     _known: dict[Job, Measures] = field(init=False, default_factory=dict)
     _asked: set[Job] = field(init=False, default_factory=set)
+    _path: Path = field(init=False, default=Path(os.devnull))
 
     def __post_init__(self) -> None:
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
+            # Once: sources that are edited during a run are not what it runs.
+            self._path = self.folder / f"{digest_sources()}.jsonl"
             self._known = dict(_read(self._path))
 
     @property
     def num_runs(self) -> int:
         return len(self._asked)
-
-    @property
-    def _path(self) -> Path:
-        assert self.folder is not None
-        return self.folder / f"{digest_sources()}.jsonl"
 
     def run(self, jobs: Iterable[Job], what: str) -> dict[Job, Measures]:
         """What each gives; progress goes to stderr."""
@@ -113,7 +111,7 @@ class Runner:
         self._asked.update(asked)
         new = [job for job in asked if job not in self._known]
         if new:
-            with open(os.devnull if self.folder is None else self._path, "a") as journal:
+            with self._path.open("a") as journal:
                 self._run_new(new, what, journal)
         return {job: self._known[job] for job in asked}
 

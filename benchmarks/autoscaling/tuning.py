@@ -7,6 +7,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
 from typing import Any, Final
 
@@ -30,7 +32,7 @@ _FIRST_SEEDS: Final = 2
 Chosen = dict[str, dict[str, Any]]
 Constants = dict[CellKey, dict[int, int]]  # workers by price
 _Settings = tuple[tuple[str, Any], ...]
-_Search = Generator[list[Job], Mapping[Job, Measures], dict[int, int]]
+_Asking = Generator[list[Job], Mapping[Job, Measures], dict[int, int]]
 
 
 def tune(cells: Sequence[Cell], names: Sequence[str], runner: Runner) -> Chosen:
@@ -67,11 +69,11 @@ def _log_cost(measures: Measures, price: float) -> float:
 def find_best_constants(cells: Sequence[Cell], seeds: Sequence[int], runner: Runner) -> Constants:
     """By cell and price, the number of workers that cost least over these very seeds.
 
-    A few numbers are tried on two seeds; from the best of them it goes up or down by one on all
-    seeds, until both neighbours cost more: below the need a worker fewer starves the trainers
-    longer, above it one more is paid for nothing, so there is but one such number.
+    A few numbers are tried on two seeds; from the best of them it goes up or down by one, on these
+    and then on all seeds, until both neighbours cost more: below the need a worker fewer starves
+    the trainers longer, above it one more is paid for nothing, so there is but one such number.
     """
-    searches = {cell.key: _search(cell, seeds) for cell in cells}
+    searches = {cell.key: _Search(cell).run(seeds) for cell in cells}
     asked = {key: next(search) for key, search in searches.items()}
     found: Constants = {}
     while asked:
@@ -92,31 +94,38 @@ def constant_jobs(cell: Cell, workers: int, seeds: Sequence[int]) -> list[Job]:
     return [job_of(cell, BEST_CONSTANT, {"workers": workers}, seed) for seed in seeds]
 
 
-def _search(cell: Cell, seeds: Sequence[int]) -> _Search:
-    """Yields jobs, is sent all that they gave, and returns the best number by price."""
-    bounds = cell.settings()[0]
-    least, most = bounds.min_workers, bounds.max_workers
-    tried = sorted({min(max(workers, least), most) for workers in _CONSTANTS})
-    few = seeds[:_FIRST_SEEDS]
-    results = dict((yield [job for workers in tried for job in constant_jobs(cell, workers, few)]))
+@dataclass(slots=True)
+class _Search:
+    """Of one cell: yields jobs, is sent what these and others gave, returns numbers by price."""
 
-    def cost(workers: int, price: int, on: Sequence[int]) -> float:
-        jobs = constant_jobs(cell, workers, on)
-        return fmean(_log_cost(results[job], price) for job in jobs)
+    cell: Cell
+    _results: dict[Job, Measures] = field(default_factory=dict)
 
-    best = {price: min(tried, key=lambda workers: cost(workers, price, few)) for price in PRICES}
-    while True:
-        near = {
-            price: [w for w in (middle - 1, middle, middle + 1) if least <= w <= most]
-            for price, middle in best.items()
-        }
-        wanted = sorted({workers for around in near.values() for workers in around})
-        jobs = [job for workers in wanted for job in constant_jobs(cell, workers, seeds)]
-        results |= yield jobs
-        better = {
-            price: min(around, key=lambda workers: cost(workers, price, seeds))
-            for price, around in near.items()
-        }
-        if better == best:
-            return best
-        best = better
+    def run(self, seeds: Sequence[int]) -> _Asking:
+        bounds, few = self.cell.settings()[0], seeds[:_FIRST_SEEDS]
+        least, most = bounds.min_workers, bounds.max_workers
+        tried = sorted({min(max(workers, least), most) for workers in _CONSTANTS})
+        best = yield from self._choose(dict.fromkeys(PRICES, tried), few)
+        for on in (few, seeds):
+            before: dict[int, int] = {}
+            while best != before:
+                before = best
+                near = {
+                    price: [w for w in (middle - 1, middle, middle + 1) if least <= w <= most]
+                    for price, middle in best.items()
+                }
+                best = yield from self._choose(near, on)
+        return best
+
+    def _choose(self, among: Mapping[int, Sequence[int]], seeds: Sequence[int]) -> _Asking:
+        """The number of the least mean log cost, by price."""
+        wanted = sorted({workers for numbers in among.values() for workers in numbers})
+        jobs = [job for workers in wanted for job in constant_jobs(self.cell, workers, seeds)]
+        given = yield jobs
+        self._results |= {job: given[job] for job in jobs}
+
+        def cost(workers: int, price: int) -> float:
+            ran = constant_jobs(self.cell, workers, seeds)
+            return fmean(_log_cost(self._results[job], price) for job in ran)
+
+        return {price: min(among[price], key=partial(cost, price=price)) for price in PRICES}

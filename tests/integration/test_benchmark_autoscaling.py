@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.autoscaling.command import main
-from benchmarks.autoscaling.policies import LATENCY_ORACLE, OURS, POLICIES
+from benchmarks.autoscaling.policies import BEST_CONSTANT, LATENCY_ORACLE, OURS
 
-SCENARIOS = ("GPU-bound model", "two on one quota")
+SCENARIO = "two on one quota"
+# Every law trains in tests/unit; here are those that are treated unlike the others.
+POLICIES = (OURS, LATENCY_ORACLE, BEST_CONSTANT, "HPA on CPU", "lastmile without headroom")
 # Of the issue that asked for it: who reads the file finds these in every row.
 FIELDS = {
     *("scenario", "provisioning_delay_seconds", "noise_percent", "policy", "seeds"),
@@ -19,22 +21,19 @@ FIELDS = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_it_simulates_and_judges_every_law(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_simulates_and_judges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = ["--data", str(tmp_path / "data"), "--output", str(tmp_path / "results")]
-    options = ["--seeds", "2", "--scenarios", ";".join(SCENARIOS), *folders]
-    assert main(options) == 0
+    options = ["--seeds", "2", "--scenarios", SCENARIO, *folders]
+    assert main([*options, "--policies", ";".join(POLICIES)]) == 0
     results = json.loads((tmp_path / "results" / "autoscaling.json").read_text())
-    names = {policy.name for policy in POLICIES}
     cells = {
         (row["scenario"], row["provisioning_delay_seconds"], row["noise_percent"])
         for row in results["rows"]
     }
-    assert len(cells) == 2 * 4 * 2
-    assert len(results["rows"]) == len(cells) * len(names)
+    assert len(cells) == 4 * 2
+    assert len(results["rows"]) == len(cells) * len(POLICIES)
     assert all(row.keys() >= FIELDS for row in results["rows"])
-    assert {row["policy"] for row in results["rows"]} == names
+    assert {row["policy"] for row in results["rows"]} == set(POLICIES)
     oracle = [row for row in results["rows"] if row["policy"] == LATENCY_ORACLE]
     assert all(row["worker_hours_ratio"] == 1.0 for row in oracle)
     assert all(0 <= bar["num_met"] <= bar["num_cells"] for bar in results["bars"])
@@ -43,7 +42,7 @@ def test_it_simulates_and_judges_every_law(
     assert "## Lastmile by scenario" in (tmp_path / "results" / "autoscaling.md").read_text()
     # Asked again, it simulates nothing again.
     capsys.readouterr()
-    assert main([*options, "--policies", "HPA on CPU; Ray Data, rate"]) == 0
+    assert main([*options, "--policies", "HPA on CPU; lastmile without headroom"]) == 0
     assert "runs in" not in capsys.readouterr().err
     results = json.loads((tmp_path / "results" / "autoscaling.json").read_text())
     assert len({row["policy"] for row in results["rows"]}) == 4

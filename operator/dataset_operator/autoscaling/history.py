@@ -192,17 +192,21 @@ def make_blocks(intervals: Sequence[Interval]) -> tuple[Block, ...]:
     """Intervals joined, oldest first; those of which no rate can be told are in none."""
     blocks: list[Block] = []
     held: list[Interval] = []
+    steps = unstarved = busy = rows = made = 0.0
     for interval in intervals:
         held.append(interval)
-        if sum(i.steps for i in held) < MIN_BLOCK_STEPS:
+        steps += interval.steps
+        unstarved += interval.unstarved_seconds
+        busy += interval.busy_seconds
+        rows += interval.rows
+        made += interval.made_rows
+        if steps < MIN_BLOCK_STEPS:
             continue
-        unstarved = sum(i.unstarved_seconds for i in held)
-        busy = sum(i.busy_seconds for i in held)
-        rows, made = sum(i.rows for i in held), sum(i.made_rows for i in held)
         if unstarved > 0.0 and busy > 0.0 and rows > 0.0 and made > 0.0:
-            rate = made / busy * held[-1].readers_per_worker
+            rate = made / busy * interval.readers_per_worker
             blocks.append(Block(intervals=tuple(held), demand=rows / unstarved, worker_rate=rate))
         held = []
+        steps = unstarved = busy = rows = made = 0.0
     return tuple(blocks)
 
 

@@ -111,8 +111,6 @@ class _Run:
         """A control period, and what the law makes of it."""
         cluster, setting = self.cluster, self.trace.setting
         cluster.run(cluster.time + PERIOD_SECONDS)
-        now = cluster.read()
-        self.trace.moments.append(_note(cluster))
         if self.restarts and cluster.time >= self.restarts[0]:
             self.restarts.pop(0)
             self.law.restart()
@@ -120,7 +118,9 @@ class _Run:
         noise = float(self.readings.standard_normal())
         gpu = _read_gpu(cluster, computed - self.computed_before, noise)
         self.computed_before = computed
-        workers = self.law.decide(_blind(setting, replace(now, gpu_utilization=gpu)))
+        sample = cluster.read(gpu)
+        self.trace.moments.append(_note(cluster, sample.pods.ready))
+        workers = self.law.decide(_blind(setting, sample))
         if workers != cluster.desired:
             cluster.ask(workers)
 
@@ -149,12 +149,12 @@ def _least_seconds(setting: Setting) -> float:
     return seconds
 
 
-def _note(cluster: Cluster) -> Moment:
+def _note(cluster: Cluster, ready: int) -> Moment:
     sums = cluster.plant.sums
     return Moment(
         at=cluster.time,
         desired=cluster.desired,
-        ready=cluster.ready,
+        ready=ready,
         capacity=cluster.capacity,
         truth=truth_now(cluster),
         rows=float(sums[events.ROWS]),

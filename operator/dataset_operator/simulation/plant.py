@@ -97,8 +97,8 @@ class Cluster:
             self._lose(crash)
         self._match()
 
-    def read(self) -> Sample:
-        """What a source would tell now, all of it known."""
+    def read(self, gpu_utilization: float | None = None) -> Sample:
+        """What a source would tell now, all of it known, of GPUs what is given."""
         sums, plant = self.plant.sums, self.plant
         waits = {stage: float(plant.waits[i]) for i, stage in enumerate(STAGES)}
         return Sample(
@@ -120,6 +120,7 @@ class Cluster:
                 blocked_seconds=float(sums[events.HELD]),
                 idle_seconds=0.0,  # there is always a unit to lease
             ),
+            gpu_utilization=gpu_utilization,
         )
 
     def _loop_seconds(self) -> float:
