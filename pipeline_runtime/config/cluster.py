@@ -137,7 +137,7 @@ class ScalingRules(SpecModel):
     ) = None
     """The most careful recommendation of so long counts; the autoscaler's default if absent."""
     policies: Annotated[tuple[ScalingPolicy, ...], Field(max_length=16)] = ()
-    """Limits of the rate; none holds back if empty."""
+    """Limits of the rate; if empty up none, down a quarter in five minutes."""
     select_policy: Literal["Max", "Min", "Disabled"] = "Max"
     """Which policy counts; `Disabled` stops this direction."""
 
