@@ -31,6 +31,7 @@ class Pod:
         over: when it left that place, if its containers ended for good.
         started: when its containers did; None if one has not, or had to start again.
         ready_since: when it became ready; None if it is not.
+        unready_since: when it ceased to be, or was made; None if it is.
         ip: its address; empty before it has one.
         ends: when its time to end is over, if it was deleted.
         out_of_memory: when one of its containers was last killed for want of memory.
@@ -47,6 +48,7 @@ class Pod:
     over: datetime | None = None
     started: datetime | None = None
     ready_since: datetime | None = None
+    unready_since: datetime | None = None
     ip: str = ""
     ends: datetime | None = None
     out_of_memory: datetime | None = None

@@ -80,6 +80,9 @@ class Reconciler:
             observed = replace(observed, scaling=replace(observed.scaling, memory=memory))
         fresh_token = secrets.token_urlsafe(_TOKEN_BYTES)
         observed, decision = await self._decide(observed, fresh_token)
+        if decision.memory is not None:  # also of what is refused: it is decided anew in a period
+            run = (observed.owner.uid, decision.status.get("run"))
+            self.memories[namespace, name] = (run, decision.memory)
         try:
             await execute(self.kube, jobs, observed, decision)
         except KubeRefused as refused:
@@ -87,9 +90,6 @@ class Reconciler:
             raise
         except RayRefused as refused:
             return await self._fail_attempt(observed, str(refused))
-        if decision.memory is not None:
-            run = (observed.owner.uid, decision.status.get("run"))
-            self.memories[namespace, name] = (run, decision.memory)
         return decision.again_seconds
 
     async def _fail_attempt(self, observed: Observed, why: str) -> float | None:

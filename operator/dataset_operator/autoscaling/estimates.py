@@ -18,6 +18,13 @@ from dataset_operator.autoscaling.statistics import mean_of, squares_of, t_quant
 
 # Waits are judged by so many of the latest intervals at most: a minute at a period of 15 s.
 _WAIT_INTERVALS = 4
+# A wait is told when it ends, so shares are those of at least so many steps; bounds are taken over
+# a minute of them, and over three, in which waits that come and go with pauses show.
+_SHARE_STEPS = 3.0
+_FEW_SHARES = 4
+_MANY_SHARES = 12
+# An interval of which a pause was a larger part does not say what holds readers up.
+_RUNNING_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +33,8 @@ class Estimate:
 
     Attributes:
         need, need_low, need_high: workers, all busy, with 95 % bounds.
-        production_share, production_low: of the loop's time lately, with its lower 95 % bound.
+        production_share: of the loop's time lately.
+        production_low, production_high: its 95 % bounds.
         blocked_share: of the readers' time lately: rows made that nobody took yet.
         read_share: of the readers' busy time.
         waits: shares of the loop's time lately, by stage.
@@ -40,6 +48,7 @@ class Estimate:
     need_high: float
     production_share: float
     production_low: float
+    production_high: float
     blocked_share: float
     read_share: float
     rows_per_second: float
@@ -73,9 +82,12 @@ def _with_shares(
 ) -> Estimate:
     lately = intervals[-_WAIT_INTERVALS:]
     loop = max(sum(i.loop_seconds for i in lately), 1e-9)
+    running = [i for i in intervals if i.loop_seconds >= _RUNNING_SHARE * i.seconds] or lately
+    running = running[-_WAIT_INTERVALS:]
+    blocked = sum(i.blocked_seconds for i in running)
+    readers = blocked + sum(i.busy_seconds + i.idle_seconds for i in running)
     busy = sum(i.busy_seconds for i in lately)
-    blocked = sum(i.blocked_seconds for i in lately)
-    readers = busy + blocked + sum(i.idle_seconds for i in lately)
+    few, many = (_share_waits(intervals, number) for number in (_FEW_SHARES, _MANY_SHARES))
     stages = sorted({stage for interval in lately for stage in interval.waits})
     low, middle, high = need
     return Estimate(
@@ -85,7 +97,8 @@ def _with_shares(
         need_low=low,
         need_high=high,
         production_share=sum(i.production_seconds for i in lately) / loop,
-        production_low=_lower_bound([i.production_share for i in lately]),
+        production_low=max(_bound(few, -1.0), _bound(many, -1.0)),
+        production_high=_bound(few, 1.0),
         blocked_share=blocked / readers if readers > 0.0 else 0.0,
         read_share=sum(i.read_seconds for i in lately) / busy if busy > 0.0 else 0.0,
         rows_per_second=sum(i.rows for i in lately) / loop,
@@ -93,9 +106,25 @@ def _with_shares(
     )
 
 
-def _lower_bound(shares: list[float]) -> float:
-    """Of the mean, 95 %; of a single one nothing can be said."""
+def _share_waits(intervals: tuple[Interval, ...], number: int) -> list[float]:
+    """Waits for production as shares of the loop, of the latest groups with enough steps each."""
+    shares: list[float] = []
+    loop = waited = steps = 0.0
+    for interval in reversed(intervals):
+        loop += interval.loop_seconds
+        waited += interval.production_seconds
+        steps += interval.steps
+        if steps >= _SHARE_STEPS and loop > 0.0:
+            shares.append(min(1.0, waited / loop))
+            loop = waited = steps = 0.0
+        if len(shares) == number:
+            break
+    return shares
+
+
+def _bound(shares: list[float], side: float) -> float:
+    """Of the mean, 95 %, above (1) or below (-1); of a single one nothing can be said."""
     if len(shares) < 2:
-        return 0.0
+        return 0.0 if side < 0.0 else 1.0
     error = math.sqrt(squares_of(shares) / (len(shares) - 1) / len(shares))
-    return mean_of(shares) - t_quantile(len(shares) - 1) * error
+    return mean_of(shares) + side * t_quantile(len(shares) - 1) * error

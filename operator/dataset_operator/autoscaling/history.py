@@ -22,6 +22,14 @@ MIN_BLOCK_STEPS = 5.0
 # A change is what two blocks in a row differ by: this many standard errors and a tenth at least.
 CHANGE_ERRORS = 3.0
 _MIN_CHANGE = math.log(1.1)
+# Readers may all wait for one storage: a quarter more, then twice as much as each that brought rows
+# in proportion, as many again at most.
+FIRST_GROWTH = 0.25
+MAX_GROWTH = 1.0
+# A need beyond that, or its inverse, comes of nonsense.
+_MIN_NEED = 1e-9
+# However few steps they hold: of a trainer that makes none there would be ever more.
+MAX_INTERVALS = 240
 # Of a block's log need, until it was measured; counts as so many degrees of freedom.
 FIRST_NOISE = 0.1
 NOISE_DEGREES = 4
@@ -113,6 +121,8 @@ class Memory:
         recommendations: (since when, workers), each until the next, of the longest window.
         moves: that were seen to be carried out, within the longest period of a rate limit.
         verified: the most workers that were seen to help.
+        growth: of readers, by how much more may be tried at once.
+        has_estimate: whether a demand was known in this attempt.
         ready_since: since when the number of ready workers is what it is.
         ceiling: workers beyond which none is to be had now, and until when that is believed.
         limits: reasons that kept the number in the latest decisions, as the operator tells them.
@@ -130,6 +140,8 @@ class Memory:
     recommendations: tuple[tuple[float, int], ...] = ()
     moves: tuple[Move, ...] = ()
     verified: int = 0
+    growth: float = FIRST_GROWTH
+    has_estimate: bool = False
     ready_since: float | None = None
     plateaus: tuple[Plateau, ...] = ()
     knee: Knee | None = None
@@ -151,7 +163,7 @@ def take_in(memory: Memory, sample: Sample, *, finds_changes: bool = True) -> Me
         ready_since=sample.at if changed else memory.ready_since,
     )
     if last is not None and last.attempt != sample.attempt:
-        return replace(memory, intervals=(), blocks=(), plateaus=())
+        return replace(memory, intervals=(), blocks=(), plateaus=(), has_estimate=False)
     interval = measure_between(last, sample) if last is not None else None
     if interval is None:
         return memory
@@ -175,7 +187,7 @@ def _keep_recent(intervals: tuple[Interval, ...], oldest: float) -> tuple[Interv
     while intervals[first].end <= oldest and steps - intervals[first].steps >= MIN_STEPS:
         steps -= intervals[first].steps
         first += 1
-    return intervals[first:]
+    return intervals[max(first, len(intervals) - MAX_INTERVALS) :]
 
 
 def note_recommendation(memory: Memory, at: float, workers: int, window: float) -> Memory:
@@ -204,7 +216,9 @@ def make_blocks(intervals: Sequence[Interval]) -> tuple[Block, ...]:
             continue
         if unstarved > 0.0 and busy > 0.0 and rows > 0.0 and made > 0.0:
             rate = made / busy * interval.readers_per_worker
-            blocks.append(Block(intervals=tuple(held), demand=rows / unstarved, worker_rate=rate))
+            block = Block(intervals=tuple(held), demand=rows / unstarved, worker_rate=rate)
+            if rate > 0.0 and _MIN_NEED < block.need < 1.0 / _MIN_NEED:
+                blocks.append(block)
         held = []
         steps = unstarved = busy = rows = made = 0.0
     return tuple(blocks)

@@ -12,9 +12,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from dataset_operator.autoscaling.bottleneck import is_starved
+from dataset_operator.autoscaling.bottleneck import MIN_PRODUCTION_SHARE, is_starved
 from dataset_operator.autoscaling.estimates import Estimate
 from dataset_operator.autoscaling.history import (
+    FIRST_GROWTH,
+    MAX_GROWTH,
+    MIN_BLOCK_STEPS,
     NOISE_DEGREES,
     SMOOTHING_SECONDS,
     Knee,
@@ -25,12 +28,15 @@ from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Sample
 from dataset_operator.autoscaling.statistics import mean_of, squares_of
 
 MIN_ELASTICITY = 0.3
+# From here on more readers bring as much more as they are.
+_IN_PROPORTION = 0.7
 # A window in which the number of workers did not change, long enough to tell a rate (W, 30 s).
 CLEAN_SECONDS = 30.0
 REMEMBER_SECONDS = 1800.0
-MAX_REMEMBER_SECONDS = 14400.0
+MAX_REMEMBER_SECONDS = 3600.0
 # Of a block's log rate, until it was measured; counts as `NOISE_DEGREES` degrees of freedom.
 _FIRST_RATE_NOISE = 0.05
+_ROUNDING_SECONDS = 1e-6
 # Blocks before a trend can be told.
 _MIN_TREND_BLOCKS = 4
 # Of a clean window: two minutes at a period of 15 s.
@@ -48,10 +54,15 @@ def judge(
     ready, since = sample.pods.ready, memory.ready_since
     is_clean = since is not None and sample.at - since >= CLEAN_SECONDS
     rows_per_second = _measure_clean(memory, ready)
-    if not is_clean or ready == 0 or rows_per_second <= 0.0:
+    has_waited = since is not None and sample.at - since >= SMOOTHING_SECONDS
+    if not is_clean or ready == 0:
         return memory
-    if not is_starved(estimate):
+    if rows_per_second <= 0.0:  # too few steps to tell, and for long nobody knows better
+        return replace(memory, verified=max(memory.verified, ready)) if has_waited else memory
+    if estimate.production_high < MIN_PRODUCTION_SHARE:
         return replace(memory, verified=max(memory.verified, ready), plateaus=())
+    if not is_starved(estimate):
+        return memory  # perhaps it is, perhaps not
     now = Plateau(
         workers=ready,
         rows_per_second=rows_per_second,
@@ -64,18 +75,22 @@ def judge(
     if memory.knee is not None and memory.knee.probed_at is not None:
         return _judge_probe(memory, memory.knee, now, sample.at)
     before = _find_comparable(memory, now)
-    has_waited = since is not None and sample.at - since >= SMOOTHING_SECONDS
     if before is None:  # lost in the noise, unless nobody knows better for long
         is_least = all(plateau.workers > ready for plateau in others)
         helps = is_least or has_waited
         return replace(memory, verified=max(memory.verified, ready)) if helps else memory
-    if _find_elasticity(before, now) >= MIN_ELASTICITY or not finds_knees:
-        return replace(memory, verified=max(memory.verified, ready))
+    elasticity = _find_elasticity(before, now)
+    if elasticity >= MIN_ELASTICITY or not finds_knees:
+        growth = memory.growth
+        if ready > memory.verified and elasticity >= _IN_PROPORTION:
+            growth = min(MAX_GROWTH, 2.0 * growth)
+        return replace(memory, verified=max(memory.verified, ready), growth=growth)
     if memory.knee is not None or not (_is_steady(memory, before, now) or has_waited):
         return memory
     most = max(plateau.rows_per_second for plateau in memory.plateaus)
     enough, until = _find_enough(memory.plateaus), sample.at + REMEMBER_SECONDS
-    return replace(memory, knee=Knee(workers=enough, until=until, rows_per_second=most))
+    knee = Knee(workers=enough, until=until, rows_per_second=most)
+    return replace(memory, knee=knee, growth=FIRST_GROWTH)
 
 
 def _find_comparable(memory: Memory, now: Plateau) -> Plateau | None:
@@ -115,11 +130,12 @@ def _measure_noise(rates: list[tuple[float, float]]) -> float:
 
 
 def _list_rates(memory: Memory, ready: int) -> list[tuple[float, float]]:
-    """(when, log of a worker's rate) of the blocks with so many workers."""
+    """(when, log of a worker's rate) of the blocks since there are so many workers."""
+    since = (memory.ready_since or 0.0) - _ROUNDING_SECONDS
     return [
         (block.intervals[-1].end, math.log(block.worker_rate))
         for block in memory.blocks
-        if all(interval.ready == ready for interval in block.intervals)
+        if all(i.ready == ready and i.end - i.seconds >= since for i in block.intervals)
     ]
 
 
@@ -151,10 +167,15 @@ def _give_up(memory: Memory, now: float) -> Memory:
 
 
 def _measure_clean(memory: Memory, ready: int) -> float:
-    """Rows a second of the loop's time in the latest periods with so many workers; 0: none."""
+    """Rows a second of the loop's time in the latest periods with so many workers; 0: too few.
+
+    Rows are counted at the ends of steps, so it takes some.
+    """
     clean = [i for i in memory.intervals[-_MAX_PERIODS:] if i.ready == ready]
     seconds = sum(interval.loop_seconds for interval in clean)
-    return sum(interval.rows for interval in clean) / seconds if seconds > 0.0 else 0.0
+    if sum(interval.steps for interval in clean) < MIN_BLOCK_STEPS or seconds <= 0.0:
+        return 0.0
+    return sum(interval.rows for interval in clean) / seconds
 
 
 def _find_enough(plateaus: tuple[Plateau, ...]) -> int:

@@ -37,6 +37,7 @@ def decide(memory: Memory, sample: Sample, rules: Rules) -> tuple[Decision, Memo
     """
     memory = take_in(memory, sample, finds_changes="change" not in rules.left_out)
     found = estimate(memory)
+    memory = replace(memory, has_estimate=memory.has_estimate or found is not None)
     if found is not None and _is_known(sample):
         memory = judge(memory, sample, found, finds_knees="knee" not in rules.left_out)
     known = Known(memory=memory, sample=sample, rules=rules, estimate=found)

@@ -16,14 +16,12 @@ from dataset_operator.autoscaling.decision import (
     Verdict,
 )
 from dataset_operator.autoscaling.estimates import Estimate
-from dataset_operator.autoscaling.history import Memory
+from dataset_operator.autoscaling.history import MAX_GROWTH, Memory
 from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Sample
 
-# A move beyond this many times the most workers that were seen to help is capped there;
-# where reading is most of their work, which storage may bound, beyond a quarter more.
-MAX_GROWTH = 2.0
-MAX_GROWTH_OF_READERS = 1.25
+# Where reading is most of the work, which storage may bound, `Memory.growth` bounds a move.
 _MOST = 0.5
+_ROUNDING_SECONDS = 1e-6
 # Without an estimate, trainers that wait this share of their time have far too few workers.
 COLD_WAIT_SHARE = 0.5
 # Over so many periods: a wait is told when it ends, which may be in a later one.
@@ -85,11 +83,13 @@ def start_cold(known: Known) -> Verdict | None:
     if known.estimate is not None:
         return None
     sample, memory = known.sample, known.memory
-    lately = memory.intervals[-_COLD_INTERVALS:]
+    last = max(memory.doubled_at or -math.inf, memory.ready_since or -math.inf)
+    since = [i for i in memory.intervals if i.end - i.seconds >= last - _ROUNDING_SECONDS]
+    lately = since[-_COLD_INTERVALS:]
     loop = sum(interval.loop_seconds for interval in lately)
     waited = sum(interval.production_seconds for interval in lately) / loop if loop > 0.0 else 0.0
-    last = max(memory.doubled_at or -math.inf, memory.ready_since or -math.inf)
-    is_due = sample.at - last >= WINDOW_SECONDS and sample.pods.ready >= sample.desired
+    is_there = sample.pods.ready >= sample.desired
+    is_due = sample.at - last >= WINDOW_SECONDS and is_there and not memory.has_estimate
     if len(lately) >= 2 and waited > COLD_WAIT_SHARE and is_due:
         message = f"trainers wait {waited:.0%} of their time, and no demand is known yet: doubled"
         return Verdict(workers=2 * sample.desired, reason=DESIRED_WITHIN_RANGE, message=message)
@@ -168,9 +168,9 @@ def _most_at_once(known: Known) -> int:
     """By what was seen to help; never fewer than one more than there are."""
     assert known.estimate is not None
     is_reading = known.estimate.read_share > _MOST
-    growth = MAX_GROWTH_OF_READERS if is_reading else MAX_GROWTH
+    growth = known.memory.growth if is_reading else MAX_GROWTH
     seen = max(known.memory.verified, 1)
-    return max(math.ceil(growth * seen), known.sample.desired if seen > 1 else 2)
+    return max(math.ceil((1.0 + growth) * seen), known.sample.desired, 2)
 
 
 def _explain(estimate: Estimate, rules: Rules) -> str:

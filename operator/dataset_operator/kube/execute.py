@@ -38,13 +38,13 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
     await _tell(kube, observed, [event for event in decision.events if not event.is_outcome])
     await _tell_ray(jobs, decision.job)
     await _drain(jobs, decision.drain)
-    await _keep_log(jobs, decision.log)
     for child in decision.apply:
         await kube.apply(child)
     for child in decision.create:
         await kube.create(child)
     for kind, name, patch in decision.patches:
         await kube.patch(kind, observed.owner.namespace, name, patch)
+    await _keep_log(jobs, decision.log)
     await _tell(kube, observed, [event for event in decision.events if event.is_outcome])
     for kind, name in decision.delete:
         await kube.delete(kind, observed.owner.namespace, name)

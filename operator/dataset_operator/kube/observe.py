@@ -179,6 +179,7 @@ def parse_pod(pod: Document) -> Pod:
     conditions = {c["type"]: c for c in status.get("conditions", ())}
     going = "deletionTimestamp" in pod["metadata"]
     ready = conditions.get("Ready", {}).get("status") == "True" and not going
+    changed = _parse_optional(conditions.get("Ready", {}).get("lastTransitionTime"))
     role: Any = _labels(pod)[ROLE_LABEL]
     return Pod(
         name=pod["metadata"]["name"],
@@ -190,9 +191,8 @@ def parse_pod(pod: Document) -> Pod:
         scheduled=_find_placement(conditions),
         over=_find_end(status, conditions),
         started=_find_start(status),
-        ready_since=_parse_optional(conditions["Ready"].get("lastTransitionTime"))
-        if ready
-        else None,
+        ready_since=changed if ready else None,
+        unready_since=None if ready or going else changed,
         ip=status.get("podIP") or "",
         ends=_parse_optional(pod["metadata"].get("deletionTimestamp")),
         out_of_memory=_find_out_of_memory(status),

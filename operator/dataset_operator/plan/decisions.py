@@ -50,7 +50,18 @@ def note_decision(draft: Draft, answer: Answer, before: int) -> None:
         "inputs": _list_inputs(draft, answer),
         "log": _PENDING,
     }
-    _set(draft, [*list_decisions(draft.status), noted])
+    known = list_decisions(draft.status)
+    if (
+        known
+        and "log" in known[-1]
+        and (known[-1]["before"], known[-1]["after"])
+        == (
+            before,
+            answer.desired,
+        )
+    ):
+        known = known[:-1]  # decided again, since it was not carried out
+    _set(draft, [*known, noted])
 
 
 def _list_inputs(draft: Draft, answer: Answer) -> dict[str, str]:

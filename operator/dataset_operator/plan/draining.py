@@ -58,6 +58,13 @@ def count_wanted(draft: Draft) -> int:
     return staying if is_draining(draft) and staying is not None else wanted
 
 
+def count_pods(draft: Draft) -> int:
+    """Data workers as KubeRay counts them: those that are ending too, victims left out."""
+    going = {victim["name"] for victim in _victims(draft)}
+    pods = (pod for pod in draft.observed.pods if pod.role == DATA_WORKERS)
+    return sum(pod.name not in going for pod in pods)
+
+
 def find_staying(draft: Draft) -> list[Pod]:
     """Data workers that are there and are to stay."""
     going = {victim["name"] for victim in _victims(draft)}
@@ -106,6 +113,7 @@ def go_on_draining(draft: Draft) -> None:
         if _has_list(draft):  # nothing is known of it any more
             patch_group(draft, {"scaleStrategy": {"workersToDelete": []}})
         return
+    _keep_within_bounds(draft)
     there = {pod.name for pod in draft.observed.pods if not _is_lost(draft, pod)}
     left = [victim for victim in _victims(draft) if victim["name"] in there]
     if not left and get_group(draft)["replicas"] <= count_wanted(draft):
@@ -116,6 +124,14 @@ def go_on_draining(draft: Draft) -> None:
         _list(draft, left)
     else:
         _ask_ray(draft)
+
+
+def _keep_within_bounds(draft: Draft) -> None:
+    """What stays, as the spec allows it now: its bounds may have been edited meanwhile."""
+    bounds, staying = draft.cluster_spec.data_workers, count_wanted(draft)
+    within = min(max(staying, bounds.min_replicas), bounds.max_replicas)
+    if within != staying:
+        draft.status["dataWorkers"] = {**_workers_status(draft), "drainingTo": within}
 
 
 def _list(draft: Draft, left: Sequence[Document]) -> None:

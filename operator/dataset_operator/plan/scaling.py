@@ -6,6 +6,7 @@ some are on their way out the law counts without them, and may ask for more.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -47,6 +48,7 @@ from dataset_operator.plan.draining import (
     MAX_DRAINING,
     begin_draining,
     choose_victims,
+    count_pods,
     count_wanted,
     find_staying,
     go_on_draining,
@@ -91,8 +93,9 @@ def scale_workers(draft: Draft) -> bool:
 def _ask_the_law(draft: Draft) -> None:
     known, now = draft.observed.scaling, draft.now.timestamp()
     memory = known.memory or _remember(draft, now)
-    if memory.decided_at is not None and now - memory.decided_at < PERIOD_SECONDS - _EARLY_SECONDS:
-        draft.look_again(PERIOD_SECONDS - (now - memory.decided_at))
+    since = math.inf if memory.decided_at is None else now - memory.decided_at
+    if 0.0 <= since < PERIOD_SECONDS - _EARLY_SECONDS:  # a clock that was set back does not count
+        draft.look_again(PERIOD_SECONDS - since)
         return
     sample = build_sample(draft)
     signal, rules = draft.cluster_spec.autoscaling.signal, build_rules(draft.cluster_spec)
@@ -133,12 +136,13 @@ def _add(draft: Draft, wanted: int) -> None:
 
 def _take_away(draft: Draft, wanted: int, before: int) -> None:
     """First those that are not even there; then those that are drained."""
-    there = find_staying(draft)
-    if len(there) < before:
-        patch_group(draft, {"replicas": max(wanted, len(there))})
+    counted = count_pods(draft)
+    if counted < before:
+        patch_group(draft, {"replicas": max(wanted, counted)})
         return
-    victims = choose_victims(there, min(len(there) - wanted, MAX_DRAINING))
-    begin_draining(draft, victims, before - len(victims))
+    victims = choose_victims(find_staying(draft), min(before - wanted, MAX_DRAINING))
+    if victims:
+        begin_draining(draft, victims, before - len(victims))
 
 
 def _remember(draft: Draft, now: float) -> Memory:
@@ -196,7 +200,9 @@ def _build_direction(rules: ScalingRules, default: Direction) -> Direction:
 
 def _with_readers(counters: Counters) -> WorkerCounters | None:
     workers = counters.workers
-    if workers is None or not counters.readers or not counters.data_workers:
+    if workers is None or counters.readers is None or counters.data_workers is None:
+        return None
+    if min(counters.readers, counters.data_workers) < 1.0:
         return None
     return replace(workers, readers_per_worker=counters.readers / counters.data_workers)
 
@@ -224,11 +230,14 @@ def _count_stuck(draft: Draft, pods: Sequence[Pod]) -> int:
     limit = stuck_after_seconds(_start_seconds(pods))
     asked = draft.status.get("lastScaleTime")
     is_late = asked is not None and draft.until(parse_time(asked), limit) <= 0
-    missing = max(0, count_wanted(draft) - len(pods)) if is_late else 0  # refused by a quota
-    return missing + sum(
-        not pod.ready and pod.created is not None and draft.until(pod.created, limit) <= 0
-        for pod in pods
-    )
+    missing = max(0, count_wanted(draft) - count_pods(draft)) if is_late else 0  # by a quota
+    return missing + sum(not pod.ready and _is_waiting(draft, pod, limit) for pod in pods)
+
+
+def _is_waiting(draft: Draft, pod: Pod, seconds: float) -> bool:
+    """Whether it has not been ready for so long: since it was made, or since it last was."""
+    since = pod.unready_since or pod.created
+    return since is not None and draft.until(since, seconds) <= 0
 
 
 # --- words ----------------------------------------------------------------------------------------
