@@ -7,6 +7,7 @@ import pytest
 from autoscaling_story import Story
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_simulation import Lastmile
 
 from dataset_operator.autoscaling import Memory, Rules, decide
 from dataset_operator.autoscaling.chain import limit_rate
@@ -14,6 +15,8 @@ from dataset_operator.autoscaling.decision import Direction, RateLimit
 from dataset_operator.autoscaling.gpu_only import GpuMemory, decide_by_gpu
 from dataset_operator.autoscaling.history import Move
 from dataset_operator.autoscaling.signals import Pods, Sample
+from dataset_operator.simulation.loop import simulate
+from dataset_operator.simulation.setting import Phase, Setting
 
 MINUTE = 60.0
 LIMITS = Rules(min_workers=1, max_workers=50)
@@ -110,6 +113,66 @@ def test_workers_that_bring_no_more_rows_go_again_and_do_not_come_back() -> None
     assert set(later) == {10, 11}  # tried now and then
     assert 2 <= sum(a < b for a, b in pairwise(later)) <= 4
     assert sum(workers == 11 for workers in later) < 30
+
+
+@pytest.mark.parametrize("step_seconds", [20.0, 30.0, 60.0])
+def test_of_long_steps_waits_are_told_too(step_seconds: float) -> None:
+    phases = (
+        Phase(step_seconds=step_seconds, row_seconds=8.0 * step_seconds / 4096),
+        Phase(
+            from_row=2400.0 / step_seconds * 4096,
+            step_seconds=step_seconds,
+            row_seconds=16.0 * step_seconds / 4096,
+        ),
+    )
+    setting = Setting(
+        rows=9000.0 / step_seconds * 4096,
+        batch_rows=4096,
+        unit_rows=256,
+        phases=phases,
+        max_workers=64,
+        first_workers=9,
+    )
+    trace = simulate(setting, Lastmile, 1)
+    assert 16 <= trace.moments[-1].desired <= 20
+    middle, last = trace.moments[len(trace.moments) // 2], trace.moments[-1]
+    waited = last.production_seconds - middle.production_seconds
+    assert waited / (last.at - middle.at) < 0.1
+
+
+def test_pauses_between_short_epochs_hide_no_waits() -> None:
+    phases = (
+        Phase(step_seconds=0.5, row_seconds=8.0 / 8192),
+        Phase(from_row=2400.0 * 8192, step_seconds=0.5, row_seconds=16.0 / 8192),
+    )
+    setting = Setting(
+        rows=5400.0 * 8192,
+        batch_rows=4096,
+        unit_rows=2048,
+        phases=phases,
+        epoch_steps=60,
+        pause_seconds=30.0,
+        max_workers=64,
+        first_workers=9,
+    )
+    assert simulate(setting, Lastmile, 1).moments[-1].desired >= 16
+
+
+def test_counters_that_are_nonsense_raise_nothing() -> None:
+    story = Story(demand=1000, rate=100, workers=11)
+    story.run(MINUTE)
+    tiny = replace(story.sample(), at=story.now + 15.0)
+    assert tiny.trainer is not None
+    assert tiny.workers is not None
+    for loop in (1e-300, 1e300):
+        trainer = replace(
+            tiny.trainer,
+            steps=tiny.trainer.steps + 50,
+            rows=tiny.trainer.rows + 1e18,
+            loop_seconds=tiny.trainer.loop_seconds + loop,
+        )
+        decision, _ = decide(story.memory, replace(tiny, trainer=trainer), LIMITS)
+        assert 1 <= decision.desired <= 50
 
 
 def test_storage_that_became_faster_is_noticed() -> None:

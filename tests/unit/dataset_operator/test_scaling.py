@@ -13,7 +13,7 @@ from world import SETTINGS, World, running
 from dataset_operator.api import DATA_WORKERS
 from dataset_operator.autoscaling.decision import PERIOD_SECONDS
 from dataset_operator.autoscaling.signals import Counters, TrainerCounters, WorkerCounters
-from dataset_operator.observed import Progress
+from dataset_operator.observed import Pod, Progress
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.draining import DRAIN_SECONDS, MAX_DRAINING
 from dataset_operator.plan.scaling import build_sample
@@ -342,3 +342,58 @@ def test_a_pod_that_was_ready_before_says_nothing_of_a_start() -> None:
 
     assert sample(ready_after=35.0) == 35.0
     assert sample(ready_after=3600.0) is None
+
+
+def end_one(world: World) -> Pod:
+    """A data worker that is told to end, as by a node that is drained; KubeRay counts it still."""
+    name = next(iter(world.workers))
+    made = world.workers.pop(name)
+    ending = Pod(
+        name=name,
+        uid=name,
+        role=DATA_WORKERS,
+        ready=False,
+        created=made,
+        ends=world.now + timedelta(seconds=30),
+    )
+    world.lingering = (*world.lingering, ending)
+    return ending
+
+
+def test_a_worker_that_is_ending_takes_no_other_with_it() -> None:
+    run = trained(demand=350.0)
+    run.run(900)  # it was scaled long ago
+    world, before = run.world, group_of(run.world)["replicas"]
+    end_one(world)
+    run.run(120)
+    assert group_of(world)["replicas"] == before
+    assert "Warning Scaled" not in world.events
+
+
+def test_a_worker_that_is_not_ready_for_a_moment_is_not_stuck() -> None:
+    run = trained(demand=350.0)
+    run.run(900)
+    world, before = run.world, group_of(run.world)["replicas"]
+    observed = world.observe()
+    pods = tuple(
+        replace(pod, ready=False, unready_since=world.now - timedelta(seconds=20))
+        if pod.role == DATA_WORKERS
+        else pod
+        for pod in observed.pods
+    )
+    draft = Draft(observed=replace(observed, pods=pods), settings=SETTINGS, now=world.now, token="")
+    assert build_sample(draft).pods.stuck == 0
+    assert before == group_of(world)["replicas"]
+
+
+def test_bounds_that_are_edited_hold_for_a_drain_that_is_under_way() -> None:
+    run = trained(demand=350.0, replicas=6)
+    while "draining" not in run.world.status["dataWorkers"]:
+        run.step()
+    world = run.world
+    world.edit(dataWorkers={"minReplicas": 8, "maxReplicas": 8})
+    made = world.num_made
+    run.run(2 * DRAIN_SECONDS)
+    assert len(world.workers) == group_of(world)["replicas"] == 8
+    assert world.num_made <= made + 4  # none is taken away and made again
+    assert "draining" not in world.status["dataWorkers"]
