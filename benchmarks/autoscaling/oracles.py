@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from benchmarks.autoscaling.ours import rules_of
 from dataset_operator.autoscaling.chain import clamp, constrain
 from dataset_operator.autoscaling.decision import PERIOD_SECONDS, Rules
-from dataset_operator.autoscaling.history import Memory, Move, note_recommendation
-from dataset_operator.autoscaling.recommend import (
+from dataset_operator.autoscaling.history import (
+    FIRST_GROWTH,
     MAX_GROWTH,
-    MAX_GROWTH_OF_READERS,
-    WINDOW_SECONDS,
+    Memory,
+    Move,
+    note_recommendation,
 )
+from dataset_operator.autoscaling.recommend import WINDOW_SECONDS
 from dataset_operator.autoscaling.signals import Sample
 from dataset_operator.simulation import events
 from dataset_operator.simulation.plant import Cluster
@@ -30,6 +32,7 @@ class LatencyOracle:
     _memory: Memory = field(init=False)
     _truths: list[tuple[float, Truth]] = field(init=False, default_factory=list)
     _verified: int = field(init=False, default=0)
+    _growth: float = field(init=False, default=FIRST_GROWTH)
     _ready: tuple[int, float] = field(init=False, default=(0, 0.0))
 
     def __post_init__(self) -> None:
@@ -62,11 +65,13 @@ class LatencyOracle:
         ready, since = self._ready
         if sample.pods.ready != ready:
             self._ready = (sample.pods.ready, sample.at)
-        elif sample.at - since >= WINDOW_SECONDS:
-            self._verified = max(self._verified, ready)
+        elif sample.at - since >= WINDOW_SECONDS and ready > self._verified:
+            if self._verified:
+                self._growth = min(MAX_GROWTH, 2.0 * self._growth)
+            self._verified = ready
         is_reading = self.cluster.setting.read_share > _MOSTLY
-        growth = MAX_GROWTH_OF_READERS if is_reading else MAX_GROWTH
-        return -int(-growth * max(self._verified, 1) // 1)
+        growth = self._growth if is_reading else MAX_GROWTH
+        return -int(-(1.0 + growth) * max(self._verified, 1) // 1)
 
 
 @dataclass(slots=True)
