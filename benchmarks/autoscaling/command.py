@@ -151,9 +151,9 @@ def run(plan: Plan, runner: Runner) -> Found:
     }
     done = runner.run([job for wanted in jobs.values() for job in wanted], "all laws")
     results: dict[CellKey, dict[str, Measured]] = defaultdict(dict)
-    for (cell, policy), wanted in jobs.items():
+    for (key, policy), wanted in jobs.items():
         measures = [done[job] for job in wanted]
-        results[cell][policy] = Measured(by_price=dict.fromkeys(PRICES, measures))
+        results[key][policy] = Measured(by_price=dict.fromkeys(PRICES, measures))
     for cell in plan.cells:
         if cell.key in constants:
             results[cell.key][BEST_CONSTANT] = _best(cell, constants[cell.key], plan, runner)
