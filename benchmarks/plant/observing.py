@@ -72,12 +72,14 @@ class _Watch:
         began, waited = self._wait_for_first_piece()
         slowest = max(phase.step_seconds for phase in self.profile.phases)
         deadline = _MAX_STRETCH * self.profile.rows / BATCH_ROWS * slowest
+        due = PERIOD_SECONDS
         while True:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(max(0.0, min(_LOOK_SECONDS, due - (time.monotonic() - began))))
             counters, at = self.training.read(), time.monotonic() - began
             if at > deadline:
                 raise BenchmarkError(f"{self.profile.name}: not over after {at:.0f} s")
             if counters is None or counters.trainer is None or counters.data_workers is None:
+                due = max(due, at + _LOOK_SECONDS)
                 continue
             sample, point = self._look(counters, at, waited)
             if self.profile.phase_at(point.rows) > self.place:
@@ -86,7 +88,8 @@ class _Watch:
             if point.rows >= self.profile.rows:
                 self.points.append(point)
                 break
-            if at >= PERIOD_SECONDS * (len(self.points) + 1):
+            if at >= due:
+                due = at + PERIOD_SECONDS  # as the operator, which never asks sooner by itself
                 self.points.append(point)
                 self._decide(sample)
         return Observed(

@@ -63,7 +63,7 @@ class Profile:
         )
 
 
-# Needs with headroom are far from whole numbers, where chance would decide: 3.6, 1.8, 1.7, 3.4.
+# Needs are far from whole numbers, with headroom too, where chance would decide.
 PROFILES: Final[Sequence[Profile]] = (
     Profile(
         name="starved",
@@ -89,7 +89,7 @@ PROFILES: Final[Sequence[Profile]] = (
         rows=400_000,
         phases=(
             Phase(step_seconds=0.4, row_seconds=1 / 800),
-            Phase(from_row=150_000, step_seconds=0.4, row_seconds=1 / 400),
+            Phase(from_row=150_000, step_seconds=0.4, row_seconds=1 / 370),
         ),
     ),
 )

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any, Final
 
+from benchmarks.dataloading.bars import MAX_LOAD
 from benchmarks.dataloading.comparisons import rounded
 from benchmarks.dataloading.results import spread
 from benchmarks.plant.courses import Course
@@ -36,16 +37,26 @@ def build_results(
     compared: Sequence[Compared], costs: Costs, share: float, environment: Mapping[str, Any]
 ) -> Document:
     """Everything that was measured; `environment` says on what, the machine among it."""
-    reasons = [f"{share:g} of the rows"] if share < 1.0 else []
     return {
         "version": RESULTS_VERSION,
         "benchmark": "plant",
-        "indicative": reasons,
+        "indicative": _explain_indicative(share, max(environment["loadAverage"])),
         **environment,
         "seeds": len(compared[0].simulated),
         "costs": {name: rounded(value) for name, value in asdict(costs).items()},
         "profiles": [_compare(each) for each in compared],
     }
+
+
+def _explain_indicative(share: float, load: float) -> list[str]:
+    """Why this is no measurement; nothing if it is one."""
+    reasons = {
+        f"{share:g} of the rows": share < 1.0,
+        f"other work ran beside it, load average {load}, and starts of workers changed with it": (
+            load > MAX_LOAD
+        ),
+    }
+    return [reason for reason, holds in reasons.items() if holds]
 
 
 def _compare(each: Compared) -> Document:
