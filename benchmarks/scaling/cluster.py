@@ -23,7 +23,11 @@ import ray
 
 from benchmarks.dataloading.errors import BenchmarkError
 from pipeline_runtime.run.cluster import connected
-from pipeline_runtime.run.placement import DATA_SUBCLUSTER, SUBCLUSTER_LABEL
+from pipeline_runtime.run.placement import (
+    DATA_SUBCLUSTER,
+    SUBCLUSTER_LABEL,
+    TRAINING_SUBCLUSTER,
+)
 
 DATA_LABELS = {SUBCLUSTER_LABEL: DATA_SUBCLUSTER}
 _SERIAL_LABEL = "scaling-node"  # tells our nodes apart
@@ -49,7 +53,7 @@ class Cluster:
     """The data nodes of the head at `address`, which this process is connected to."""
 
     def __init__(self, address: str, folder: Path) -> None:
-        self._address, self._folder = address, folder
+        self.address, self._folder = address, folder
         self._started: list[Node] = []
         self.nodes: list[Node] = []  # those that were not told to go
 
@@ -60,7 +64,7 @@ class Cluster:
             labels = {**DATA_LABELS, _SERIAL_LABEL: serial}
             process = _start_ray(
                 self._folder / f"node-{serial}.log",
-                f"--address={self._address}",
+                f"--address={self.address}",
                 # Of its own: nodes that start at once trip over each other's sockets in one.
                 f"--temp-dir={self._folder / serial}",
                 "--num-cpus=1",
@@ -90,9 +94,17 @@ class Cluster:
     def resize(self, count: int) -> None:
         """Have so many nodes: new ones are waited for, the newest are told to end."""
         for node in self.nodes[count:]:
-            node.process.terminate()
-        del self.nodes[count:]
+            self.end(node)
         self.wait_for(self.add(count - len(self.nodes)))
+
+    def find_up(self) -> set[str]:
+        """Serials of nodes that are in the cluster and were not told to go."""
+        return {node.serial for node in self.nodes} & _alive().keys()
+
+    def end(self, node: Node) -> None:
+        """Tell a node to end at once."""
+        self.nodes.remove(node)
+        node.process.terminate()
 
     def kill(self, node: Node) -> None:
         """End all of a node at once, as when its machine is lost."""
@@ -102,7 +114,7 @@ class Cluster:
     def drain(self, node: Node) -> None:
         """Announce that a node goes, as the operator does: it ends when its reader has."""
         self.nodes.remove(node)
-        command = [_RAY, "drain-node", f"--address={self._address}"]
+        command = [_RAY, "drain-node", f"--address={self.address}"]
         command += [f"--node-id={_alive()[node.serial]}", "--reason-message=it leaves"]
         command += ["--reason=DRAIN_NODE_REASON_PREEMPTION"]
         command += [f"--deadline-remaining-seconds={_DRAIN_SECONDS}"]
@@ -115,8 +127,12 @@ class Cluster:
 
 
 @contextmanager
-def open_cluster() -> Iterator[Cluster]:
-    """A head without data nodes, to which this process is connected for the time of a context."""
+def open_cluster(num_trainers: int = 0) -> Iterator[Cluster]:
+    """A head without data nodes, to which this process is connected for the time of a context.
+
+    Args:
+        num_trainers: that find room on the head; with 0 this process is the trainer.
+    """
     # Not among the results: Ray's sockets live there, whose paths may have 107 bytes.
     with tempfile.TemporaryDirectory(prefix="lm-", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -127,7 +143,8 @@ def open_cluster() -> Iterator[Cluster]:
             folder / "head.log",
             "--head",
             f"--port={port}",
-            "--num-cpus=0",
+            f"--num-cpus={num_trainers}",
+            *([f"--labels={SUBCLUSTER_LABEL}={TRAINING_SUBCLUSTER}"] if num_trainers else []),
             f"--object-store-memory={_HEAD_STORE_BYTES}",
             f"--temp-dir={folder}",
             "--include-dashboard=False",

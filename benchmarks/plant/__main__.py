@@ -1,0 +1,12 @@
+"""`python -m benchmarks.plant`: run, simulate, compare; see docs/benchmarks.md."""
+
+import os
+import sys
+
+from benchmarks.scaling.__main__ import ENVIRONMENT
+
+if __name__ == "__main__":
+    os.environ.update(ENVIRONMENT)
+    from benchmarks.plant.command import main
+
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""A trainer and a step of known pace, both asleep: what a file says at each step and each piece.
+
+Imported by the processes of a run, so nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, Final
+
+STEP_SECONDS: Final = "stepSeconds"
+SECONDS_PER_ROW: Final = "secondsPerRow"
+
+
+def work(table: Any, pace: str) -> Any:
+    """A `map` step: every row costs so many seconds."""
+    time.sleep(table.num_rows * _read(pace)[SECONDS_PER_ROW])
+    return table
+
+
+def train(ctx: Any) -> None:
+    """An entrypoint whose steps take so many seconds, as long as there are rows."""
+    for _ in ctx.epochs():
+        for _ in ctx.batches():
+            time.sleep(_read(ctx.config["pace"])[STEP_SECONDS])
+            ctx.report({"loss": 0.0})
+
+
+def write_pace(path: Path, *, step_seconds: float, row_seconds: float) -> None:
+    """What holds from now on; replaced at once, so that a reader sees the one or the other."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps({STEP_SECONDS: step_seconds, SECONDS_PER_ROW: row_seconds}))
+    new.replace(path)
+
+
+def _read(path: str) -> dict[str, float]:
+    found: dict[str, float] = json.loads(Path(path).read_text())
+    return found

@@ -1,0 +1,83 @@
+"""The results as Markdown: what ran, what was simulated, and how far apart they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from benchmarks.plant.results import (
+    MAX_IDLE_ERROR,
+    MAX_RATE_ERROR,
+    MAX_WORKERS_ERROR,
+    Document,
+)
+
+_HEAD = ("profile", "", "real", "simulated, median [least–largest]", "error", "asked", "met")
+
+
+def build_markdown(results: Document) -> str:
+    """The page."""
+    return "\n".join(_lines(results)) + "\n"
+
+
+def _lines(results: Document) -> Iterator[str]:
+    machine, costs = results["machine"], results["costs"]
+    load = " and ".join(map(str, results["loadAverage"]))
+    versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
+    yield "# The simulated plant beside a real one\n"
+    yield f"Made by `{results['command']}` at commit {results['commit']}; do not edit."
+    yield "How to read it: [docs/benchmarks.md](../../docs/benchmarks.md).\n"
+    yield (
+        f"One real run of each profile, {results['seeds']} seeds simulated. "
+        f"{machine['processor']}, {machine['cores']} cores, {machine['memoryGiB']} GiB, "
+        f"{machine['system']}; load average {load} at the start and the end. {versions}.\n"
+    )
+    if results["indicative"]:
+        yield f"**Indicative: {'; '.join(results['indicative'])}.**\n"
+    yield (
+        f"By the runs that are not foretold, beside the sleeps a step costs "
+        f"{costs['step_seconds'] * 1e3:.2g} ms, a row {costs['row_seconds'] * 1e6:.2g} µs, reading "
+        f"is {costs['read_share']:.1%} of a busy worker's time, and a worker delivers "
+        f"{costs['start_seconds']:.3g} s after it was asked for.\n"
+    )
+    yield f"| {' | '.join(_HEAD)} |"
+    yield "|---" * len(_HEAD) + "|"
+    for row in results["profiles"]:
+        yield from _rows(row)
+    yield ""
+    for row in results["profiles"]:
+        yield _describe(row)
+
+
+def _rows(row: Document) -> Iterator[str]:
+    name = f"{row['profile']}{', foretold' if row['foretold'] else ''}"
+    yield _figure(name, "rows a second", row["rowsPerSecond"], MAX_RATE_ERROR)
+    yield _figure("", "seconds idle", row["idleSeconds"], MAX_IDLE_ERROR)
+    workers = row["workers"]
+    real, simulated = (" → ".join(map(str, workers[key])) for key in ("real", "simulated"))
+    yield (
+        f"| | workers at the end of each phase | {real} | {simulated} | {workers['error']} | "
+        f"± {MAX_WORKERS_ERROR} | {_met(workers)} |"
+    )
+    yield _figure("", "workers ready, mean", row["meanReady"], None)
+
+
+def _figure(name: str, what: str, figure: Mapping[str, Document], asked: float | None) -> str:
+    median, low, high = (figure["simulated"][key] for key in ("median", "min", "max"))
+    limits = "| – | –" if asked is None else f"| ± {asked:.0%} | {_met(figure)}"
+    return (
+        f"| {name} | {what} | {figure['real']:,g} | {median:,g} [{low:,g}–{high:,g}] | "
+        f"{figure['error']:+.1%} {limits} |"
+    )
+
+
+def _met(figure: Mapping[str, object]) -> str:
+    return "yes" if figure["met"] else "**no**"
+
+
+def _describe(row: Document) -> str:
+    starts = ", ".join(f"{seconds:.3g}" for seconds in row["startSeconds"]) or "none"
+    needs = " → ".join(f"{need:.2f}" for need in row["needed"])
+    return (
+        f"- {row['profile']}: {row['rows']:,} rows in {row['seconds']:,.0f} s; {needs} workers "
+        f"are needed, all busy, by the sleeps alone; started workers delivered after {starts} s."
+    )

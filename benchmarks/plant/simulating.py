@@ -1,0 +1,115 @@
+"""A profile in the simulator, with what real runs told of costs beside the sleeps.
+
+`observing` runs before it, `results` compares what both give.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from benchmarks.autoscaling.ours import Lastmile
+from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.plant.courses import Course, Point
+from benchmarks.plant.observing import Observed
+from benchmarks.plant.profiles import BATCH_ROWS, MAX_WORKERS, UNIT_ROWS, Profile, build_rules
+from dataset_operator.autoscaling.signals import Interval, measure_between
+from dataset_operator.simulation.loop import simulate
+from dataset_operator.simulation.setting import Phase, Setting
+
+# Sleeps are exact to a few milliseconds, of steps and pieces that take 250 and more.
+_NOISE: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What the simulator cannot know.
+
+    Attributes:
+        step_seconds, row_seconds: of a step and of a row, beside the sleep.
+        read_share: of a busy worker's time.
+        start_seconds: from asked for to the first piece, the median.
+    """
+
+    step_seconds: float
+    row_seconds: float
+    read_share: float
+    start_seconds: float
+
+
+def fit(observed: Sequence[Observed]) -> Costs:
+    """Costs of all these runs together. Raises BenchmarkError if no worker was started in them."""
+    starts = [seconds for run in observed for seconds in run.starts]
+    spans = [span for run in observed for span in _find_spans(run)]
+    if not starts or not spans:
+        raise BenchmarkError("nothing to fit the simulator by: take a larger --share")
+    steps = sum(interval.steps for _, interval in spans)
+    made = sum(interval.made_rows for _, interval in spans)
+    busy = sum(interval.busy_seconds for _, interval in spans)
+    unstarved = sum(interval.unstarved_seconds for _, interval in spans)
+    slept = sum(interval.steps * phase.step_seconds for phase, interval in spans)
+    worked = sum(interval.made_rows * phase.row_seconds for phase, interval in spans)
+    return Costs(
+        step_seconds=max(0.0, (unstarved - slept) / steps),
+        row_seconds=max(0.0, (busy - worked) / made),
+        read_share=sum(interval.read_seconds for _, interval in spans) / busy,
+        start_seconds=statistics.median(starts),
+    )
+
+
+def _find_spans(run: Observed) -> list[tuple[Phase, Interval]]:
+    """Periods of one pace, in which workers delivered that were warm."""
+    spans = []
+    for (place, before), (now, after) in pairwise(run.samples):
+        interval = measure_between(before, after)
+        if place == now and interval is not None and interval.made_rows > 0.0:
+            spans.append((run.profile.phases[place], interval))
+    return spans
+
+
+def build_setting(profile: Profile, costs: Costs) -> Setting:
+    """A profile as the simulator takes it."""
+    phases = tuple(
+        Phase(
+            from_row=phase.from_row,
+            step_seconds=phase.step_seconds + costs.step_seconds,
+            row_seconds=phase.row_seconds + costs.row_seconds,
+        )
+        for phase in profile.phases
+    )
+    return Setting(
+        rows=profile.rows,
+        phases=phases,
+        batch_rows=BATCH_ROWS,
+        unit_rows=UNIT_ROWS,
+        # A reader is asked for two pieces at a time: one that it works on, one that waits.
+        credit_units=math.ceil(max(profile.needed())),
+        noise=_NOISE,
+        read_share=costs.read_share,
+        warm_seconds=0.0,  # who sleeps is as slow from the beginning
+        start_seconds=costs.start_seconds,
+        min_workers=1,
+        max_workers=MAX_WORKERS,
+        first_workers=profile.first_workers,
+    )
+
+
+def foretell(profile: Profile, costs: Costs, seed: int) -> Course:
+    """A profile under the same law, simulated."""
+    setting, rules = build_setting(profile, costs), build_rules()
+    trace = simulate(setting, lambda plant: Lastmile(plant, change=lambda _: rules), seed)
+    points = [
+        Point(
+            at=moment.at,
+            desired=moment.desired,
+            ready=moment.ready,
+            rows=moment.rows,
+            idle_seconds=moment.production_seconds,
+        )
+        for moment in trace.moments
+    ]
+    return Course(points=tuple(points))
