@@ -1,10 +1,11 @@
 """Passes against a real API server and the real KubeRay operator; the Jobs API is a stand-in."""
 
+import asyncio
 import base64
 import json
 
 import pytest
-from reconcile_stage import NAME, Stage, play
+from reconcile_stage import DEADLINE_SECONDS, NAME, POLL_SECONDS, Stage, play
 
 from pipeline_runtime.config import KIND
 from tools.cluster.box import Box
@@ -40,7 +41,13 @@ def test_an_experiment_trains_in_a_ray_cluster_and_completes(box: Box, namespace
         assert document is not None
         assert not document["metadata"].get("finalizers")
         box.kubectl("wait", "--for=condition=Complete", "-n", namespace, f"dsexp/{NAME}")
-        # A finished experiment is written no more.
+        # A finished experiment is written no more, once what its pods held is added up.
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while await stage.reconciler.kube.list_objects("Pod", namespace, ""):
+                await asyncio.sleep(POLL_SECONDS)
+        await stage.step()
+        document = await stage.experiment()
+        assert document is not None
         before = document["metadata"]["resourceVersion"]
         assert await stage.step() is None
         again = await stage.experiment()
