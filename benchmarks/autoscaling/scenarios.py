@@ -150,6 +150,11 @@ def storage_bound() -> Setting:
     return _plain(storage_rows_per_second=0.6 * DEMAND, read_share=0.6, first_workers=6)
 
 
+def storage_near_demand() -> Setting:
+    """All readers together get a little less than what the trainers would take."""
+    return _plain(storage_rows_per_second=0.95 * DEMAND, read_share=0.6)
+
+
 def straggler_in_order() -> Setting:
     """One worker in eight is ten times slower, and the order is kept."""
     return _plain(is_ordered=True, slow_share=0.125, slow_speed=0.1, first_workers=12)
@@ -184,6 +189,14 @@ def reclaim() -> Setting:
 def churn() -> Setting:
     """Each worker is lost with 1 % a minute."""
     return _plain(crash_per_minute=0.01)
+
+
+def long_steps() -> Setting:
+    """Steps of 30 s, two control periods each, and twice as many workers are needed for a while."""
+    slow = 30.0 / STEP_SECONDS
+    phases = (_phase(step=slow), _phase(45, step=slow, cost=2.0), _phase(45 + 45, step=slow))
+    large = {"batch_rows": slow * BATCH_ROWS, "credit_units": 256}  # two batches of units
+    return _plain(phases=phases, rows=_after(45 + 45 + 45), **large)
 
 
 def slow_warm_up() -> Setting:
@@ -244,6 +257,7 @@ SCENARIOS: Final = (
     Scenario(name="GPU-bound model", build=gpu_bound, is_trap=True, is_stationary=True),
     Scenario(name="collate-bound", build=collate_bound, is_trap=True, is_stationary=True),
     Scenario(name="storage-bound", build=storage_bound, is_trap=True),
+    Scenario(name="storage near demand", build=storage_near_demand, is_trap=True),
     Scenario(name="straggler in order", build=straggler_in_order, is_trap=True, is_stationary=True),
     Scenario(name="rank skew", build=rank_skew, is_trap=True, is_stationary=True),
     Scenario(name="metrics outage", build=outage, is_stationary=True),
@@ -251,6 +265,7 @@ SCENARIOS: Final = (
     Scenario(name="GPU series 0", build=gpu_zero),
     Scenario(name="reclaim of 30 %", build=reclaim, is_stationary=True),
     Scenario(name="churn", build=churn, is_stationary=True),
+    Scenario(name="long steps", build=long_steps),
     Scenario(name="slow warm-up", build=slow_warm_up),
     Scenario(name="two speeds", build=two_speeds),
     Scenario(name="two on one quota", build=shared_quota, build_other=other_on_quota),

@@ -44,6 +44,8 @@ class Direction:
 
 # P of the design: how often the law is asked.
 PERIOD_SECONDS = 15.0
+# By how much sooner it may be: windows that are whole periods are over as well by then.
+EARLY_SECONDS = 2.0
 # h of the design, 5 to 10 %.
 HEADROOM = 0.075
 # The HPA's default window before it removes pods; in it every recommendation must agree.

@@ -71,7 +71,8 @@ def estimate(memory: Memory) -> Estimate | None:
     squares = squares_of([math.log(block.need) for block in blocks])
     variance = (NOISE_DEGREES * memory.noise**2 + squares) / degrees
     spread = math.exp(t_quantile(degrees) * math.sqrt(variance / len(blocks)))
-    return _with_shares(memory.intervals, demand, worker_rate, (need / spread, need, need * spread))
+    bounds = (need / spread, need, need * spread)
+    return _with_shares(memory.intervals, demand, worker_rate, bounds)
 
 
 def _with_shares(
@@ -98,7 +99,7 @@ def _with_shares(
         need_high=high,
         production_share=sum(i.production_seconds for i in lately) / loop,
         production_low=max(_bound(few, -1.0), _bound(many, -1.0)),
-        production_high=_bound(few, 1.0),
+        production_high=max(_bound(few, 1.0), _bound(many, 1.0)),
         blocked_share=blocked / readers if readers > 0.0 else 0.0,
         read_share=sum(i.read_seconds for i in lately) / busy if busy > 0.0 else 0.0,
         rows_per_second=sum(i.rows for i in lately) / loop,

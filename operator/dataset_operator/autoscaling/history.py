@@ -70,6 +70,7 @@ class Plateau:
     """What so many workers brought in a clean window with the trainers starved.
 
     Attributes:
+        compute_seconds: of a busy worker for one row, reading left out.
         at: when it was last measured.
         num_blocks: that it is the mean of.
     """
@@ -77,6 +78,7 @@ class Plateau:
     workers: int
     rows_per_second: float
     demand: float
+    compute_seconds: float
     at: float
     num_blocks: int
 
@@ -243,9 +245,35 @@ def _drop_before_change(memory: Memory) -> Memory:
         latest = (*blocks[-2].intervals, *blocks[-1].intervals)
         changed = replace(memory, intervals=latest, blocks=blocks[-2:], straddles=True)
         numbers = {interval.ready for block in blocks[-3:] for interval in block.intervals}
-        if len(numbers) > 1:
-            return changed  # workers came or went, by which storage may make all slower
+        if len(numbers) > 1 or _is_of_reading(blocks[:-2], blocks[-2:]):
+            return changed  # by workers that came or went storage may make all slower
         return replace(changed, plateaus=())
     measured = squares_of(logs) / (len(logs) - 1)
     noise = math.sqrt(memory.noise**2 + _NOISE_SMOOTHING * (measured - memory.noise**2))
     return replace(memory, noise=noise)
+
+
+def _is_of_reading(before: Sequence[Block], after: Sequence[Block]) -> bool:
+    """Whether the need changed mostly by how long rows are read, and by hardly anything else."""
+    change = math.log(_mean_need(after) / _mean_need(before))
+    computed = [_compute_seconds(blocks) for blocks in (before, after)]
+    if min(computed) <= 0.0:
+        return True  # nothing but reading is done
+    demands = [_mean_demand(blocks) for blocks in (before, after)]
+    others = math.log(demands[1] * computed[1] / (demands[0] * computed[0]))
+    return abs(others) < max(_MIN_CHANGE, abs(change) / 2.0)
+
+
+def _mean_need(blocks: Sequence[Block]) -> float:
+    return math.exp(mean_of([math.log(block.need) for block in blocks]))
+
+
+def _mean_demand(blocks: Sequence[Block]) -> float:
+    return math.exp(mean_of([math.log(block.demand) for block in blocks]))
+
+
+def _compute_seconds(blocks: Sequence[Block]) -> float:
+    """Of a worker for one row that it makes, reading left out."""
+    intervals = [interval for block in blocks for interval in block.intervals]
+    computed = sum(interval.compute_seconds for interval in intervals)
+    return computed / sum(interval.made_rows for interval in intervals)

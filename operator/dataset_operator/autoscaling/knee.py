@@ -13,6 +13,7 @@ import math
 from dataclasses import replace
 
 from dataset_operator.autoscaling.bottleneck import MIN_PRODUCTION_SHARE, is_starved
+from dataset_operator.autoscaling.decision import EARLY_SECONDS
 from dataset_operator.autoscaling.estimates import Estimate
 from dataset_operator.autoscaling.history import (
     FIRST_GROWTH,
@@ -44,6 +45,8 @@ _MAX_PERIODS = 8
 _PLATEAU_SHARE = 0.95
 # Of demand or of a worker's rate: what was seen before it says nothing any more.
 _CHANGE = math.log(1.2)
+# More workers, as a share of those before.
+_A_FEW = 0.5
 
 
 def judge(
@@ -52,8 +55,8 @@ def judge(
     """Remember what this window says of the number of workers; a knee, if it shows one."""
     memory = _forget(memory, sample, estimate)
     ready, since = sample.pods.ready, memory.ready_since
-    is_clean = since is not None and sample.at - since >= CLEAN_SECONDS
-    rows_per_second = _measure_clean(memory, ready)
+    is_clean = since is not None and sample.at - since >= CLEAN_SECONDS - EARLY_SECONDS
+    rows_per_second, compute_seconds = _measure_clean(memory, ready)
     has_waited = since is not None and sample.at - since >= SMOOTHING_SECONDS
     if not is_clean or ready == 0:
         return memory
@@ -67,6 +70,7 @@ def judge(
         workers=ready,
         rows_per_second=rows_per_second,
         demand=estimate.demand,
+        compute_seconds=compute_seconds,
         at=sample.at,
         num_blocks=max(1, len(_list_rates(memory, ready))),
     )
@@ -151,8 +155,13 @@ def _judge_probe(memory: Memory, knee: Knee, now: Plateau, at: float) -> Memory:
 
 
 def _find_elasticity(before: Plateau, now: Plateau) -> float:
-    more_rows = now.rows_per_second / before.rows_per_second - 1.0
-    return more_rows / (now.workers / before.workers - 1.0)
+    """A few more workers do not slow each other's computing: then it is the rows that are dearer,
+    and Δr is against what the former would bring of them.
+    """
+    more, cost = now.workers / before.workers - 1.0, 1.0
+    if more < _A_FEW and min(before.compute_seconds, now.compute_seconds) > 0.0:
+        cost = now.compute_seconds / before.compute_seconds
+    return (now.rows_per_second * cost / before.rows_per_second - 1.0) / more
 
 
 def _give_up(memory: Memory, now: float) -> Memory:
@@ -166,16 +175,19 @@ def _give_up(memory: Memory, now: float) -> Memory:
     return replace(memory, knee=again)
 
 
-def _measure_clean(memory: Memory, ready: int) -> float:
-    """Rows a second of the loop's time in the latest periods with so many workers; 0: too few.
+def _measure_clean(memory: Memory, ready: int) -> tuple[float, float]:
+    """Rows a second of the loop's time in the latest periods with so many workers, and how long
+    computing one took a worker; zeros: too few.
 
     Rows are counted at the ends of steps, so it takes some.
     """
     clean = [i for i in memory.intervals[-_MAX_PERIODS:] if i.ready == ready]
     seconds = sum(interval.loop_seconds for interval in clean)
     if sum(interval.steps for interval in clean) < MIN_BLOCK_STEPS or seconds <= 0.0:
-        return 0.0
-    return sum(interval.rows for interval in clean) / seconds
+        return 0.0, 0.0
+    computed = sum(interval.compute_seconds for interval in clean)
+    made = max(sum(interval.made_rows for interval in clean), 1.0)
+    return sum(interval.rows for interval in clean) / seconds, computed / made
 
 
 def _find_enough(plateaus: tuple[Plateau, ...]) -> int:

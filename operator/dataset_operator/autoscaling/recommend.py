@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dataset_operator.autoscaling.bottleneck import find_bottleneck, is_starved
 from dataset_operator.autoscaling.decision import (
     DESIRED_WITHIN_RANGE,
+    EARLY_SECONDS,
     KNEE_REACHED,
     METRICS_UNKNOWN,
     SCALE_UP_LIMIT,
@@ -17,7 +18,7 @@ from dataset_operator.autoscaling.decision import (
 )
 from dataset_operator.autoscaling.estimates import Estimate
 from dataset_operator.autoscaling.history import MAX_GROWTH, Memory
-from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Sample
+from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Interval, Sample
 
 # Where reading is most of the work, which storage may bound, `Memory.growth` bounds a move.
 _MOST = 0.5
@@ -84,12 +85,14 @@ def start_cold(known: Known) -> Verdict | None:
         return None
     sample, memory = known.sample, known.memory
     last = max(memory.doubled_at or -math.inf, memory.ready_since or -math.inf)
-    since = [i for i in memory.intervals if i.end - i.seconds >= last - _ROUNDING_SECONDS]
+    since = [i for i in _after_first(memory) if i.end - i.seconds >= last - _ROUNDING_SECONDS]
     lately = since[-_COLD_INTERVALS:]
     loop = sum(interval.loop_seconds for interval in lately)
     waited = sum(interval.production_seconds for interval in lately) / loop if loop > 0.0 else 0.0
     is_there = sample.pods.ready >= sample.desired
-    is_due = sample.at - last >= WINDOW_SECONDS and is_there and not memory.has_estimate
+    is_due = (
+        sample.at - last >= WINDOW_SECONDS - EARLY_SECONDS and is_there and not memory.has_estimate
+    )
     if len(lately) >= 2 and waited > COLD_WAIT_SHARE and is_due:
         message = f"trainers wait {waited:.0%} of their time, and no demand is known yet: doubled"
         return Verdict(workers=2 * sample.desired, reason=DESIRED_WITHIN_RANGE, message=message)
@@ -98,6 +101,12 @@ def start_cold(known: Known) -> Verdict | None:
         reason=DESIRED_WITHIN_RANGE,
         message="too few steps yet to know the demand; the number stays",
     )
+
+
+def _after_first(memory: Memory) -> tuple[Interval, ...]:
+    """Those after the first rows came: until then trainers wait however many workers there are."""
+    first = (i for i, interval in enumerate(memory.intervals) if interval.rows > 0.0)
+    return memory.intervals[next(first, len(memory.intervals)) + 1 :]
 
 
 def stay_at_knee(known: Known) -> Verdict | None:

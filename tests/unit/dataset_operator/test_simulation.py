@@ -294,6 +294,43 @@ def simulate_ours(setting: Setting, seed: int) -> tuple[Trace, list[tuple[Sample
     return simulate(setting, make, seed), laws[0].log
 
 
+# 40 workers, all busy, for 8,192 rows a second.
+LARGE = Setting(
+    rows=8192.0 * 5400,
+    phases=(Phase(step_seconds=0.5, row_seconds=40 / 8192),),
+    read_share=0.6,
+    start_seconds=60.0,
+    first_workers=43,
+    max_workers=128,
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_storage_a_little_below_demand_does_not_run_away(seed: int) -> None:
+    short = replace(LARGE, first_workers=30, storage_rows_per_second=0.95 * 8192)
+    trace, _ = simulate_ours(short, seed)
+    wanted = [moment.desired for moment in trace.moments]
+    assert max(wanted) < 60
+    assert max(wanted[-len(wanted) // 4 :]) <= 44  # a tenth more than 40 is tried
+
+
+def test_the_first_batch_takes_its_time_however_many_workers_there_are() -> None:
+    slow_units = replace(LARGE, unit_rows=4096.0)  # 20 s each: a run of many files
+    trace, _ = simulate_ours(slow_units, seed=1)
+    assert {moment.desired for moment in trace.moments} == {43}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_that_become_dearer_as_a_few_workers_come_are_no_knee(seed: int) -> None:
+    dearer = tuple(
+        Phase(from_row=8192.0 * 300 * i, step_seconds=0.5, row_seconds=(1 + 0.2 * i) * 1e-3)
+        for i in range(13)
+    )
+    setting = replace(STEADY, rows=8192.0 * 7200, phases=dearer, noise=0.05, start_seconds=300.0)
+    _, log = simulate_ours(setting, seed)
+    assert not [s.at for s, decision in log if decision.recommended.reason == "KneeReached"]
+
+
 @given(setting=PLANTS, seed=st.integers(0, 1000))
 @settings(max_examples=25, deadline=None)
 def test_on_any_plant_the_law_keeps_its_promises(setting: Setting, seed: int) -> None:
