@@ -8,7 +8,7 @@ ROWS ?= 1000000
 NODE := simulated
 ARGS ?=
 
-.PHONY: bench-autoscaling bench-deduplication bench-overlap bench-plant bench-scaling bench-wire bench-table-size help setup lock test-tools run sample-data bench test test-slow test-unit lint lint-types format crd clean
+.PHONY: bench-autoscaling bench-deduplication bench-overlap bench-plant bench-scaling bench-wire bench-table-size help setup lock test-tools run sample-data bench test test-nightly test-slow test-unit lint lint-types format crd clean
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -26,6 +26,9 @@ test: setup test-tools ## Run the tests, two at a time; without a GPU those that
 
 test-slow: setup test-tools ## Run the tests that make test leaves out: tiny benchmarks, kill -9 everywhere, a lost head
 	$(BIN)/python -m pytest -m slow tests/integration tests/e2e $(ARGS)
+
+test-nightly: setup test-tools ## Kill the operator a thousand times (LASTMILE_KILLS, LASTMILE_SEED): most of an hour
+	LASTMILE_KILLS=$${LASTMILE_KILLS:-1000} $(BIN)/python -m pytest -s tests/integration/cluster/test_kills.py $(ARGS)
 
 ##@ Set-up
 

@@ -1,0 +1,408 @@
+"""Operators that are killed at random, and experiments that live through it.
+
+An operator is a process of its own, forked from one that has imported everything, so that a kill
+can come at any moment of its life and the next operator begins at once. Experiments share one
+stand-in head, which notes what no head may ever see: a second driver of an experiment while one
+runs. What befalls an experiment, and when, comes of a seed.
+"""
+
+import asyncio
+import json
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
+from reconcile_stage import SETTINGS, log_in
+
+from dataset_operator.kube.client import KubeClient
+from dataset_operator.kube.login import Login
+from dataset_operator.names import Owner
+from dataset_operator.ray.jobs import HttpRayJobs
+from dataset_operator.reconcile import Reconciler
+from dataset_operator.serve import serving
+from dataset_operator.sources.runtime import RuntimeSource
+from dataset_operator.status import find_condition
+from dataset_operator.testing import PortsOf, StandInRay
+from pipeline_runtime.config import API_VERSION, KIND
+from tools.cluster.box import Box
+
+TOKEN = "shared"
+POLL_SECONDS = 0.1
+# Of one act, with operators that die every other second: pauses after failures take 20 s.
+ACT_SECONDS = 180.0
+_LIVE = frozenset({"PENDING", "RUNNING"})
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["killed_stage", "kopf", "kubernetes.aio.client"])
+
+
+# --- the operator --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an operator works, as a process can be told."""
+
+    kubeconfig: str
+    namespace: str
+    headers: dict[str, str]
+    ports: dict[int, str]
+
+
+def operate(place: Place) -> None:
+    """Be an operator until killed."""
+    os.environ["KUBECONFIG"] = place.kubeconfig
+    asyncio.run(_operate(place))
+
+
+async def _operate(place: Place) -> None:
+    configuration = Configuration()
+    await config.load_kube_config(place.kubeconfig, client_configuration=configuration)
+    async with ApiClient(configuration) as client, aiohttp.ClientSession() as session:
+        for name, value in place.headers.items():
+            client.set_default_header(name, value)
+        ports = PortsOf(session=session, urls=place.ports)
+
+        def connect(owner: Owner, token: str, service: str | None = None) -> HttpRayJobs:
+            return HttpRayJobs(endpoint=ports, token=TOKEN)
+
+        reconciler = Reconciler(
+            kube=KubeClient(client),
+            connect=connect,
+            source=RuntimeSource(reach_pod=lambda namespace, pod: ports),
+            settings=SETTINGS,
+        )
+        stop = asyncio.Event()
+        login = Login(kubeconfig=place.kubeconfig).connection
+        async with serving(reconciler, [place.namespace], log_in=login, stop=stop):
+            await stop.wait()
+
+
+@dataclass(slots=True)
+class Killer:
+    """Kills operators, one after another; the last one lives until `stop`."""
+
+    place: Place
+    random: Random
+    kills: int = 0
+    _process: Any = None
+
+    async def kill_for(self, number: int) -> None:
+        """So many kills: some before an operator's first pass, some after many."""
+        while self.kills < number:
+            self.start()
+            await asyncio.sleep(
+                self.random.choice([0.3, 0.6, 1.0, 2.0]) * (0.5 + self.random.random())
+            )
+            self.stop()
+            self.kills += 1
+        self.start()
+
+    def start(self) -> None:
+        self._process = _FORKS.Process(target=operate, args=(self.place,), daemon=True)
+        self._process.start()
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process = None
+
+    def check_alive(self) -> None:
+        assert self._process is None or self._process.is_alive(), "an operator ended by itself"
+
+
+# --- the head ------------------------------------------------------------------------------------
+
+
+def is_driver(job: dict[str, Any]) -> bool:
+    """Whether a job trains; others drain nodes and keep decisions."""
+    return "--run-id" in job["entrypoint"] and "keep-decisions" not in job["entrypoint"]
+
+
+@dataclass(slots=True)
+class WatchfulRay(StandInRay):
+    """The head of all experiments.
+
+    Attributes:
+        doubled: drivers that were submitted while another of the experiment ran.
+    """
+
+    doubled: list[str] = field(default_factory=list)
+
+    async def _submit(self, request: web.Request) -> web.Response:
+        known = set(self.jobs)
+        response = await StandInRay._submit(self, request)
+        for name in set(self.jobs) - known:
+            if is_driver(self.jobs[name]) and len(self.drivers(name.rpartition("-")[0])) > 1:
+                self.doubled.append(name)
+        return response
+
+    def drivers(self, stem: str) -> list[str]:
+        """Ids of the drivers that run of an experiment: `NAME-UID` begins theirs."""
+        return [
+            name
+            for name, job in self.jobs.items()
+            if name.startswith(f"{stem}-") and is_driver(job) and job["status"] in _LIVE
+        ]
+
+    def forget(self, stem: str) -> None:
+        """What a head of that experiment knew is gone with it."""
+        for name in [name for name in self.jobs if name.startswith(f"{stem}-")]:
+            del self.jobs[name]
+
+
+# --- experiments ---------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Life:
+    """An experiment that acts befall one after another; each waits until it trains again.
+
+    Attributes:
+        wanted: what its status must say in the end, as far as acts determine it.
+        seen: (run, attempt) of its status, which may never go back while it lives.
+    """
+
+    name: str
+    box: Box
+    namespace: str
+    kube: KubeClient
+    ray: WatchfulRay
+    random: Random
+    spec: dict[str, Any] = field(default_factory=dict)
+    wanted: dict[str, int] = field(default_factory=dict)
+    seen: tuple[str, int, int] = ("", 0, 0)
+    log: list[str] = field(default_factory=list)
+
+    async def live(self, number_of_acts: int) -> None:
+        """From its creation to its end, and deleted in the end."""
+        self.spec = {
+            "dataset": {"parquet": {"uri": "t/"}},
+            "dataWorkers": {"minReplicas": 1, "maxReplicas": 3},
+            "updatePolicy": "Restart",
+            "backoffLimit": 10,
+        }
+        self.wanted = {"run": 1, "failures": 0}
+        await self._apply()
+        await self._trains()
+        acts = [self._fail, self._edit_run, self._edit_cluster, self._suspend, self._lose_head]
+        for act in self.random.choices([*acts, self._lose_worker], k=number_of_acts):
+            self.log.append(act.__name__)
+            await asyncio.sleep(self.random.random())
+            await act()
+            await self._trains()
+        await self._finish()
+        await self._delete()
+
+    async def _apply(self) -> None:
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": self.spec,
+        }
+        apply = ("apply", "--server-side", "--force-conflicts", "-f", "-")
+        await asyncio.to_thread(self.box.kubectl, *apply, stdin=json.dumps(document))
+
+    async def document(self) -> dict[str, Any]:
+        found = await self.kube.get(KIND, self.namespace, self.name)
+        assert found is not None, f"{self.name} is gone"
+        self._check_never_back(found)
+        return dict(found)
+
+    def _check_never_back(self, document: dict[str, Any]) -> None:
+        status = document.get("status", {})
+        now = (document["metadata"]["uid"], status.get("run", 0), status.get("attempt", 0))
+        assert now >= self.seen or now[0] != self.seen[0], f"{self.name}: {self.seen} → {now}"
+        self.seen = now
+
+    async def _until(self, what: str, holds: Callable[[], Awaitable[bool]]) -> None:
+        try:
+            async with asyncio.timeout(ACT_SECONDS):
+                while not await holds():
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError:
+            status = (await self.document()).get("status")
+            raise AssertionError(
+                f"{self.name} after {self.log}: {what} did not come; {json.dumps(status)}"
+            ) from None
+
+    async def _until_condition(self, kind: str, status: str) -> None:
+        async def holds() -> bool:
+            found = find_condition((await self.document()).get("status", {}), kind)
+            return found is not None and found["status"] == status
+
+        await self._until(f"{kind}={status}", holds)
+
+    async def _stem(self) -> str:
+        return f"{self.name}-{(await self.document())['metadata']['uid']}"
+
+    async def _trains(self) -> None:
+        """Until the driver that the status names runs, of the run that is wanted."""
+
+        async def holds() -> bool:
+            document = await self.document()
+            status = document.get("status", {})
+            job = self.ray.jobs.get(status.get("submission", {}).get("id", ""))
+            has_wanted = all(status.get(name, 0) == value for name, value in self.wanted.items())
+            training = find_condition(status, "Training")
+            is_told = training is not None and training["status"] == "True"
+            is_current = status.get("observedGeneration") == document["metadata"]["generation"]
+            return bool(job and job["status"] in _LIVE and has_wanted and is_told and is_current)
+
+        await self._until(f"training with {self.wanted}", holds)
+
+    async def _running(self) -> str:
+        [driver] = self.ray.drivers(await self._stem())
+        return driver
+
+    # --- what befalls it ---
+
+    async def _fail(self) -> None:
+        self.ray.end(await self._running(), "FAILED", message="a test's", driver_exit_code=1)
+        self.wanted["failures"] += 1
+
+    async def _edit_run(self) -> None:
+        self.spec["dataset"] = {"parquet": {"uri": f"t{self.random.randrange(10**9)}/"}}
+        self.wanted = {"run": self.wanted["run"] + 1, "failures": 0}
+        await self._apply()
+
+    async def _edit_cluster(self) -> None:
+        driver = await self._running()
+        self.spec["env"] = [{"name": "TEAM", "value": str(self.random.randrange(10**9))}]
+        await self._apply()
+        await self._until_over(driver)
+
+    async def _suspend(self) -> None:
+        self.spec["suspend"] = True
+        await self._apply()
+        await self._until_condition("Suspended", "True")
+        del self.spec["suspend"]
+        await self._apply()
+        await self._until_condition("Suspended", "False")
+
+    async def _lose_head(self) -> None:
+        await asyncio.sleep(1.0)  # pods tell their age in whole seconds
+        await self._delete_pod("head")
+        self.ray.forget(await self._stem())
+        self.wanted["failures"] += 1
+
+    async def _lose_worker(self) -> None:
+        await self._delete_pod("data-workers")
+
+    async def _delete_pod(self, role: str) -> None:
+        owner = Owner.of(await self.document())
+        labels = f"ray.io/cluster={owner.ray_cluster},experiments.lastmile.dev/role={role}"
+        pods = await self.kube.list_objects("Pod", self.namespace, labels)
+        if pods:
+            name = pods[0]["metadata"]["name"]
+            at_once = ("-n", self.namespace, "--grace-period=0", "--force", "--ignore-not-found")
+            await asyncio.to_thread(self.box.kubectl, "delete", "pod", name, *at_once)
+
+    async def _until_over(self, driver: str) -> None:
+        async def holds() -> bool:
+            await self.document()
+            job = self.ray.jobs.get(driver)
+            return job is None or job["status"] not in _LIVE
+
+        await self._until(f"the end of {driver}", holds)
+
+    async def _finish(self) -> None:
+        self.ray.end(await self._running(), "SUCCEEDED")
+        await self._until_condition("Complete", "True")
+        status = (await self.document())["status"]
+        assert {name: status.get(name, 0) for name in self.wanted} == self.wanted
+        owner = Owner.of(await self.document())
+
+        async def is_given_back() -> bool:
+            return await self.kube.get("RayCluster", self.namespace, owner.ray_cluster) is None
+
+        await self._until("its cluster's end", is_given_back)
+
+    async def _delete(self) -> None:
+        await asyncio.to_thread(
+            self.box.kubectl, "delete", "dsexp", self.name, "-n", self.namespace, "--wait=false"
+        )
+
+        async def is_gone() -> bool:
+            return await self.kube.get(KIND, self.namespace, self.name) is None
+
+        await self._until("its end", is_gone)
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What came of it."""
+
+    kills: int
+    lives: int
+    acts: Counter[str]
+    doubled: list[str]
+
+
+@asynccontextmanager
+async def head_and_client(box: Box) -> AsyncIterator[tuple[WatchfulRay, KubeClient]]:
+    configuration = Configuration()
+    await config.load_kube_config(str(box.kubeconfig), client_configuration=configuration)
+    async with ApiClient(configuration) as client, WatchfulRay(token=TOKEN) as ray:
+        yield ray, KubeClient(client)
+
+
+async def live_through(
+    box: Box, namespace: str, *, kills: int, lives_at_once: int, seed: int
+) -> Outcome:
+    """Lives, one after another and some side by side, until there were so many kills.
+
+    Raises:
+        AssertionError: an experiment did not come to where it must, in `ACT_SECONDS`.
+    """
+    lived: list[Life] = []
+    async with head_and_client(box) as (ray, kube):
+        place = Place(
+            kubeconfig=str(Path(box.kubeconfig).resolve()),
+            namespace=namespace,
+            headers=log_in(box.kubectl),
+            ports=ray.urls,
+        )
+        killer = Killer(place=place, random=Random(f"{seed} kills"))
+
+        async def live_on(slot: int) -> None:
+            turn = 0
+            while turn == 0 or killer.kills < kills:
+                random = Random(f"{seed} {slot} {turn}")
+                life = Life(
+                    name=f"e{slot}",  # the same again: what was deleted must not be taken for it
+                    box=box,
+                    namespace=namespace,
+                    kube=kube,
+                    ray=ray,
+                    random=random,
+                )
+                await life.live(random.randint(1, 3))
+                killer.check_alive()
+                lived.append(life)
+                turn += 1
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(killer.kill_for(kills))
+                for slot in range(lives_at_once):
+                    tasks.create_task(live_on(slot))
+        finally:
+            killer.stop()
+    return Outcome(
+        kills=killer.kills,
+        lives=len(lived),
+        acts=Counter(name.lstrip("_") for life in lived for name in life.log),
+        doubled=ray.doubled,
+    )

@@ -1,0 +1,38 @@
+"""Operators are killed at random moments, and every experiment comes to its end all the same."""
+
+import asyncio
+import os
+import secrets
+import time
+
+import pytest
+from killed_stage import live_through
+
+from dataset_operator.api import EXPERIMENT_LABEL
+from tools.cluster.box import Box
+
+KILLS = int(os.environ.get("LASTMILE_KILLS", "30"))
+# Kinds of what an operator and KubeRay make for an experiment.
+CHILDREN = "rayclusters,secrets,configmaps,networkpolicies,poddisruptionbudgets,services,pods"
+GONE_SECONDS = 60.0  # the garbage collector's
+SECONDS_A_KILL = 30  # far more than each takes
+
+pytestmark = [pytest.mark.usefixtures("played"), pytest.mark.timeout(300 + SECONDS_A_KILL * KILLS)]
+
+
+def test_nothing_is_lost_or_doubled_however_often_the_operator_is_killed(
+    box: Box, namespace: str
+) -> None:
+    seed = int(os.environ.get("LASTMILE_SEED") or secrets.randbelow(10**6))
+    print(f"LASTMILE_SEED={seed} LASTMILE_KILLS={KILLS}")
+    outcome = asyncio.run(live_through(box, namespace, kills=KILLS, lives_at_once=4, seed=seed))
+    print(outcome)
+    assert outcome.kills >= KILLS
+    assert outcome.doubled == []
+    # Whatever was made for experiments went with them.
+    labelled = ("get", CHILDREN, "-n", namespace, "-l", EXPERIMENT_LABEL, "-o", "name")
+    box.kubectl("wait", "--for=delete", "pods,rayclusters", "--all", "-n", namespace)
+    deadline = time.monotonic() + GONE_SECONDS
+    while left := box.kubectl(*labelled).split():
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
