@@ -7,6 +7,7 @@ runs. What befalls an experiment, and when, comes of a seed.
 """
 
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import os
@@ -16,10 +17,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import aiohttp
 from aiohttp import web
+from faulty_proxy import FaultyProxy
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 from reconcile_stage import SETTINGS, log_in
@@ -38,6 +41,7 @@ from tools.cluster.box import Box
 
 TOKEN = "shared"
 POLL_SECONDS = 0.1
+LIVES_AT_ONCE = 4
 # Of one act, with operators that die every other second: pauses after failures take 20 s.
 ACT_SECONDS = 180.0
 _LIVE = frozenset({"PENDING", "RUNNING"})
@@ -54,7 +58,6 @@ class Place:
 
     kubeconfig: str
     namespace: str
-    headers: dict[str, str]
     ports: dict[int, str]
 
 
@@ -68,8 +71,6 @@ async def _operate(place: Place) -> None:
     configuration = Configuration()
     await config.load_kube_config(place.kubeconfig, client_configuration=configuration)
     async with ApiClient(configuration) as client, aiohttp.ClientSession() as session:
-        for name, value in place.headers.items():
-            client.set_default_header(name, value)
         ports = PortsOf(session=session, urls=place.ports)
 
         def connect(owner: Owner, token: str, service: str | None = None) -> HttpRayJobs:
@@ -345,6 +346,7 @@ class Outcome:
     """What came of it."""
 
     kills: int
+    faults: Counter[str]
     lives: int
     acts: Counter[str]
     doubled: list[str]
@@ -359,21 +361,29 @@ async def head_and_client(box: Box) -> AsyncIterator[tuple[WatchfulRay, KubeClie
 
 
 async def live_through(
-    box: Box, namespace: str, *, kills: int, lives_at_once: int, seed: int
+    box: Box, namespace: str, *, seed: int, kills: int = 0, faulty_share: float = 0.0
 ) -> Outcome:
     """Lives, one after another and some side by side, until there were so many kills.
+
+    Args:
+        faulty_share: of operators' requests that the API server answers badly.
 
     Raises:
         AssertionError: an experiment did not come to where it must, in `ACT_SECONDS`.
     """
     lived: list[Life] = []
-    async with head_and_client(box) as (ray, kube):
-        place = Place(
-            kubeconfig=str(Path(box.kubeconfig).resolve()),
-            namespace=namespace,
-            headers=log_in(box.kubectl),
-            ports=ray.urls,
+    async with head_and_client(box) as (ray, kube), contextlib.AsyncExitStack() as stack:
+        proxy = await stack.enter_async_context(
+            FaultyProxy(
+                kubeconfig=box.kubeconfig,
+                headers=log_in(box.kubectl),
+                random=Random(f"{seed} faults"),
+                share=faulty_share,
+            )
         )
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        kubeconfig = proxy.write_kubeconfig(folder / "kubeconfig")
+        place = Place(kubeconfig=str(kubeconfig), namespace=namespace, ports=ray.urls)
         killer = Killer(place=place, random=Random(f"{seed} kills"))
 
         async def live_on(slot: int) -> None:
@@ -396,12 +406,13 @@ async def live_through(
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(killer.kill_for(kills))
-                for slot in range(lives_at_once):
+                for slot in range(LIVES_AT_ONCE):
                     tasks.create_task(live_on(slot))
         finally:
             killer.stop()
     return Outcome(
         kills=killer.kills,
+        faults=proxy.faults,
         lives=len(lived),
         acts=Counter(name.lstrip("_") for life in lived for name in life.log),
         doubled=ray.doubled,

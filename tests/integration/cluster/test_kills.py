@@ -20,19 +20,38 @@ SECONDS_A_KILL = 30  # far more than each takes
 pytestmark = [pytest.mark.usefixtures("played"), pytest.mark.timeout(300 + SECONDS_A_KILL * KILLS)]
 
 
-def test_nothing_is_lost_or_doubled_however_often_the_operator_is_killed(
-    box: Box, namespace: str
-) -> None:
+@pytest.fixture
+def seed() -> int:
+    """Of all that is random, told in case of a failure."""
     seed = int(os.environ.get("LASTMILE_SEED") or secrets.randbelow(10**6))
     print(f"LASTMILE_SEED={seed} LASTMILE_KILLS={KILLS}")
-    outcome = asyncio.run(live_through(box, namespace, kills=KILLS, lives_at_once=4, seed=seed))
-    print(outcome)
-    assert outcome.kills >= KILLS
-    assert outcome.doubled == []
-    # Whatever was made for experiments went with them.
+    return seed
+
+
+def check_nothing_is_left(box: Box, namespace: str) -> None:
+    """Whatever was made for experiments went with them."""
     labelled = ("get", CHILDREN, "-n", namespace, "-l", EXPERIMENT_LABEL, "-o", "name")
-    box.kubectl("wait", "--for=delete", "pods,rayclusters", "--all", "-n", namespace)
     deadline = time.monotonic() + GONE_SECONDS
     while left := box.kubectl(*labelled).split():
         assert time.monotonic() < deadline, left
         time.sleep(0.2)
+
+
+def test_nothing_is_lost_or_doubled_however_often_the_operator_is_killed(
+    box: Box, namespace: str, seed: int
+) -> None:
+    outcome = asyncio.run(live_through(box, namespace, seed=seed, kills=KILLS))
+    print(outcome)
+    assert outcome.kills >= KILLS
+    assert outcome.doubled == []
+    check_nothing_is_left(box, namespace)
+
+
+def test_an_api_server_that_answers_badly_costs_nothing_but_time(
+    box: Box, namespace: str, seed: int
+) -> None:
+    outcome = asyncio.run(live_through(box, namespace, seed=seed, faulty_share=0.05))
+    print(outcome)
+    assert len(outcome.faults) > 3
+    assert outcome.doubled == []
+    check_nothing_is_left(box, namespace)
