@@ -330,6 +330,8 @@ class AccountedStatus(StatusModel):
     """Up to when."""
     trainers: Count = 0
     """Trainers that held a node then."""
+    gpus_per_trainer: Count = 0
+    """GPUs of each."""
     data_workers: Count = 0
     """Data workers that did."""
     idle_rest: DecimalString = "0"
