@@ -34,7 +34,6 @@ from dataset_operator.autoscaling.decision import (
     Verdict,
 )
 from dataset_operator.autoscaling.decision import Decision as Answer
-from dataset_operator.autoscaling.saved import restore, save
 from dataset_operator.autoscaling.signals import (
     Counters,
     Pods,
@@ -56,7 +55,7 @@ from dataset_operator.plan.draining import (
     patch_group,
     raise_while_draining,
 )
-from dataset_operator.plan.laws import decide_by
+from dataset_operator.plan.laws import decide_by, restore_memory, save_memory
 from dataset_operator.status import find_condition
 from pipeline_runtime.config import ExperimentSpec, ScalingRules
 
@@ -101,7 +100,7 @@ def _ask_the_law(draft: Draft) -> None:
     signal, rules = draft.cluster_spec.autoscaling.signal, build_rules(draft.cluster_spec)
     answer, draft.memory = decide_by(signal, memory, sample, rules)
     draft.memory = _note_limit(draft.memory, answer)
-    draft.status["scaling"] = save(draft.memory) | carry_decisions(draft)
+    draft.status["scaling"] = save_memory(draft.memory) | carry_decisions(draft)
     draft.look_again(PERIOD_SECONDS)
     _say(draft, answer, sample.desired)
     if answer.desired > sample.desired:
@@ -148,10 +147,11 @@ def _take_away(draft: Draft, wanted: int, before: int) -> None:
 def _remember(draft: Draft, now: float) -> Memory:
     """What an operator before this one wrote down of the run, or nothing."""
     saved = draft.status.get("scaling")
-    seen = draft.observed.status.get("trainer", {}).get("lastUpdateTime")
-    if saved is None or seen is None:
+    if saved is None or "since" not in saved:
         return Memory(since=now)
-    return restore(saved, now, parse_time(seen).timestamp())
+    seen = draft.observed.status.get("trainer", {}).get("lastUpdateTime")
+    seen_at = parse_time(seen).timestamp() if seen else -math.inf  # nobody knows
+    return restore_memory(saved, now, seen_at, draft.attempt)
 
 
 def build_sample(draft: Draft) -> Sample:
