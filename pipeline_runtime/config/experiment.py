@@ -205,6 +205,8 @@ class DrainingStatus(StatusModel):
     """Its address, by which Ray knows it, if it has one."""
     time: TimeText
     """Since when."""
+    lost: bool = False
+    """Its node does not answer, so it cannot end; another takes its place."""
 
 
 class WorkerStatus(StatusModel):
