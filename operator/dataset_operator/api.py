@@ -35,6 +35,8 @@ DATA_SUBCLUSTER = "data"
 TRAINING_SUBCLUSTER = "training"
 
 RAY_API_VERSION = "ray.io/v1"
+# KubeRay's condition of a cluster of which it cannot make or delete a pod.
+REPLICA_FAILURE = "ReplicaFailure"
 # The key under which KubeRay looks for a cluster's token.
 TOKEN_KEY = "auth_token"
 CONFIG_KEY = "experiment.json"

@@ -124,7 +124,7 @@ class Reconciler:
             return
         observed = replace(observed, document=fresh, refusal=_build_child_refusal(refused))
         said = plan(observed, self.settings, self.now(), "")
-        only_said = Decision(
-            status=said.status, has_finalizer=said.has_finalizer, events=said.events
-        )
+        # What would have come of the write that was refused has not.
+        events = tuple(event for event in said.events if not event.is_outcome)
+        only_said = Decision(status=said.status, has_finalizer=said.has_finalizer, events=events)
         await execute(self.kube, None, observed, only_said)

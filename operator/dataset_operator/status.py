@@ -30,7 +30,7 @@ from dataset_operator.observed import format_time
 # the rest of a status in 16 KiB (architecture, «Status writes»).
 MAX_MESSAGE_BYTES = 1024
 # Those of scaling are words of ours, never others': shorter, for what else there is of scaling.
-MAX_SCALING_BYTES = 512
+MAX_SCALING_BYTES = 400
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 Condition = dict[str, Any]

@@ -205,6 +205,8 @@ class DrainingStatus(StatusModel):
     """Its address, by which Ray knows it, if it has one."""
     time: TimeText
     """Since when."""
+    lost: bool = False
+    """Its node does not answer, so it cannot end; another takes its place."""
 
 
 class WorkerStatus(StatusModel):
@@ -255,6 +257,45 @@ class KneeStatus(StatusModel):
     """How often it was found, one time after another."""
 
 
+class ProbeStatus(StatusModel):
+    """Another number of workers that is tried, to see what it does to the GPUs."""
+
+    time: TimeText
+    """Since when."""
+    before: Count
+    """How many there were."""
+    after: Count
+    """How many are tried."""
+    utilization: DecimalString
+    """How busy the GPUs were before, 0 to 1."""
+
+
+class ProbeFailureStatus(StatusModel):
+    """A try that did not help."""
+
+    replicas: Count
+    """From so many workers."""
+    times: Count
+    """How often, one time after another."""
+    until: TimeText
+    """Until when it is not tried again."""
+
+
+class GpuLawStatus(StatusModel):
+    """What was tried where the number follows the GPUs alone."""
+
+    attempt: Count
+    """Whose GPUs."""
+    share_percent: Count = 10
+    """By so much more the next try is, in percent of the workers."""
+    probe: ProbeStatus | None = None
+    """What is being tried."""
+    failed_up: ProbeFailureStatus | None = None
+    """The last try of more that did not help."""
+    failed_down: ProbeFailureStatus | None = None
+    """The last try of fewer that did not."""
+
+
 class DecisionStatus(StatusModel):
     """A decision that changed the number of workers."""
 
@@ -291,6 +332,8 @@ class ScalingStatus(StatusModel):
     """What changed in the longest period of a policy."""
     knee: KneeStatus | None = None
     """Where more workers stopped helping, if they did."""
+    gpu: GpuLawStatus | None = None
+    """What was tried, with `autoscaling.signal: GpuUtilization`."""
     decisions: Annotated[tuple[DecisionStatus, ...], Field(max_length=10)] = ()
     """The latest that changed the number; all are in the run's artifacts."""
 
@@ -330,6 +373,8 @@ class AccountedStatus(StatusModel):
     """Up to when."""
     trainers: Count = 0
     """Trainers that held a node then."""
+    gpus_per_trainer: Count = 0
+    """GPUs of each."""
     data_workers: Count = 0
     """Data workers that did."""
     idle_rest: DecimalString = "0"

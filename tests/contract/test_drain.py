@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -19,6 +20,9 @@ from heads import DEADLINE_SECONDS, POLL_SECONDS, Head, Open, RealRay, open_real
 from loopback import free_ports
 
 from dataset_operator.errors import RayUnreachable
+from dataset_operator.kube.execute import execute
+from dataset_operator.observed import Observed
+from dataset_operator.plan.decision import Decision, Drain
 from dataset_operator.ray.nodes import RayNode
 from dataset_operator.testing import LIES, StandInRay
 
@@ -102,6 +106,28 @@ def test_a_drain_of_nobody_touches_nobody(head: Open, node: str, status: str) ->
         assert await living(ray, 2) == before
 
     play(head, story)
+
+
+def test_a_victim_that_starts_only_later_is_drained_too() -> None:
+    drain = Drain(
+        submission_id="drain-0", addresses=("127.0.0.1",), deadline_seconds=DRAIN_SECONDS, why="no"
+    )
+
+    async def story() -> None:
+        nodes = {"0a" * 28: "ALIVE"}
+        async with StandInRay(token="t", nodes=nodes) as ray, aiohttp.ClientSession() as session:
+            jobs = Head(session=session, urls=ray.urls, token="t").jobs
+            kube: Any = None  # nothing is written
+            observed = Observed(document={"metadata": {}})
+            decision = Decision(status={}, has_finalizer=False, drain=drain)
+            told = []
+            for node in ("0a", "0a", "0b", "0b"):
+                ray.nodes.setdefault(node * 28, "ALIVE")
+                await execute(kube, jobs, observed, decision)
+                told.append((set(ray.nodes.values()), len(ray.jobs)))
+        assert told == [({"DEAD"}, 1), ({"DEAD"}, 1), ({"DEAD"}, 2), ({"DEAD"}, 2)]
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("lie", LIES)

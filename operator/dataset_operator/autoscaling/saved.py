@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dataset_operator.autoscaling.decision import SCALE_DOWN_WINDOW_SECONDS
+from dataset_operator.autoscaling.gpu_only import PROBE_SHARE, Failure, GpuMemory, Probe
 from dataset_operator.autoscaling.history import Knee, Memory, Move
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
@@ -73,6 +74,50 @@ def restore(saved: Mapping[str, Any], now: float, seen: float) -> Memory:
             rows_per_second=float(knee["rowsPerSecond"]),
             times=int(knee.get("times", 1)),
         ),
+    )
+
+
+def save_gpu(memory: GpuMemory) -> Document:
+    """What the law by GPUs tried: it changes only when a try begins or ends."""
+    saved: Document = {"sharePercent": round(100.0 * memory.share)}
+    if memory.probe is not None:
+        saved["probe"] = {
+            "time": _format(memory.probe.began),
+            "before": memory.probe.before,
+            "after": memory.probe.after,
+            "utilization": f"{memory.probe.utilization:.4f}",
+        }
+    for name, failed in (("failedUp", memory.failed_up), ("failedDown", memory.failed_down)):
+        if failed is not None:
+            until = _format(failed.until)
+            saved[name] = {"replicas": failed.workers, "times": failed.times, "until": until}
+    return saved
+
+
+def restore_gpu(saved: Mapping[str, Any], chain: Memory) -> GpuMemory:
+    """What was tried, for an operator that begins anew."""
+    probe = saved.get("probe")
+    return GpuMemory(
+        chain=chain,
+        probe=None
+        if probe is None
+        else Probe(
+            before=int(probe["before"]),
+            after=int(probe["after"]),
+            began=_parse(probe["time"]),
+            utilization=float(probe["utilization"]),
+        ),
+        share=saved.get("sharePercent", 100.0 * PROBE_SHARE) / 100.0,
+        failed_up=_restore_failure(saved.get("failedUp")),
+        failed_down=_restore_failure(saved.get("failedDown")),
+    )
+
+
+def _restore_failure(saved: Mapping[str, Any] | None) -> Failure | None:
+    if saved is None:
+        return None
+    return Failure(
+        workers=int(saved["replicas"]), times=int(saved["times"]), until=_parse(saved["until"])
     )
 
 

@@ -84,9 +84,11 @@ def read_trainers(cluster: Mapping[str, Any]) -> tuple[int, int] | None:
 def correct(cluster: Mapping[str, Any], workers: DataWorkers) -> Document | None:
     """The merge patch that makes an observed RayCluster what it should be; None if it is.
 
-    What was rendered is put back; the wanted number of data workers is what was observed, within
-    the spec's bounds. The patch carries the observed resourceVersion, since it replaces the list of
-    groups, in which somebody else may have written a number meanwhile.
+    What was rendered is put back; the wanted number of data workers is what was observed, and the
+    spec's least at least. Those that are beyond its most stay for now: KubeRay takes at once, and
+    whom it likes, what is beyond `maxReplicas`; `plan.scaling` has them drained before. The patch
+    carries the observed resourceVersion, since it replaces the list of groups, in which somebody
+    else may have written a number meanwhile.
     """
     there = cluster["spec"].get("workerGroupSpecs") or []
     spec = _thaw(cluster) or {"workerGroupSpecs": there}
@@ -107,6 +109,8 @@ def correct(cluster: Mapping[str, Any], workers: DataWorkers) -> Document | None
 def _size(group: Document, observed: Mapping[str, Any], workers: DataWorkers) -> Document:
     lowest, highest = workers.min_replicas, workers.max_replicas
     wanted = observed.get("replicas", lowest)
+    made = min(wanted, observed.get("maxReplicas", highest))  # as KubeRay takes them
+    highest = max(highest, made)
     sized = {
         **group,
         "minReplicas": lowest,

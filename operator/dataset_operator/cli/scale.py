@@ -1,11 +1,14 @@
 """`lastmile scale`: how many data workers there should be, of a cluster that runs.
 
 The number lives in the RayCluster; the spec's bounds hold. The group list is written as it was
-observed but for the one number, and only if nobody changed the RayCluster since.
+observed but for what is about the number, and only if nobody changed the RayCluster since. Those
+that are on their way out go at once, so that the number is of those that stay, and the operator
+sees that it is somebody's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -42,14 +45,15 @@ def scale(
 
 
 async def _scale(cluster: Cluster, name: str, wanted: int) -> None:
-    owner = Owner.of(await cluster.find(name))
+    experiment = await cluster.find(name)
+    owner = Owner.of(experiment)
     ray_cluster = await cluster.kube.get("RayCluster", cluster.namespace, owner.ray_cluster)
     if ray_cluster is None:
         raise UserError(
             f"{name} has no cluster now that could be scaled; see `lastmile describe {name}`, or "
             "change dataWorkers.minReplicas in its manifest"
         )
-    patch, before = build_patch(ray_cluster, wanted)
+    patch, before = build_patch(ray_cluster, wanted, experiment)
     if before == wanted:
         print(f"{name} has {wanted} data workers already")
         return
@@ -57,19 +61,36 @@ async def _scale(cluster: Cluster, name: str, wanted: int) -> None:
     print(f"{name}: {before} → {wanted} data workers")
 
 
-def build_patch(ray_cluster: Document, wanted: int) -> tuple[Document, int]:
+def build_patch(ray_cluster: Document, wanted: int, experiment: Document) -> tuple[Document, int]:
     """A merge patch, and the number before. Raises UserError beyond the bounds."""
     groups: list[dict[str, Any]] = ray_cluster["spec"]["workerGroupSpecs"]
     group = next(group for group in groups if group["groupName"] == DATA_WORKERS)
-    lowest, highest = group["minReplicas"], group["maxReplicas"]
+    bounds = group | (experiment["spec"].get("dataWorkers") or {})
+    lowest, highest = bounds["minReplicas"], bounds["maxReplicas"]
     if not lowest <= wanted <= highest:
         raise UserError(
             f"--data-workers must be from dataWorkers.minReplicas ({lowest}) to maxReplicas "
             f"({highest}), got {wanted}; change the bounds in the manifest first"
         )
-    changed = [g | {"replicas": wanted} if g is group else g for g in groups]
+    workers = (experiment.get("status") or {}).get("dataWorkers") or {}
+    change = _change(group, wanted, workers.get("draining") or ())
+    changed = [g | change if g is group else g for g in groups]
     patch = {
         "metadata": {"resourceVersion": ray_cluster["metadata"]["resourceVersion"]},
         "spec": {"workerGroupSpecs": changed},
     }
-    return patch, int(group["replicas"])
+    return patch, int(workers.get("drainingTo", group["replicas"]))
+
+
+def _change(group: Document, wanted: int, draining: Sequence[Document]) -> Document:
+    """What is other in the group; KubeRay counts those on lost nodes, which are never listed."""
+    listed = (group.get("scaleStrategy") or {}).get("workersToDelete") or []
+    unlisted = [victim for victim in draining if victim["name"] not in listed]
+    names = [victim["name"] for victim in unlisted if not victim.get("lost")]
+    replicas = wanted + len(unlisted) - len(names)
+    change: Document = {"replicas": replicas}
+    if names:
+        change["scaleStrategy"] = {"workersToDelete": [*listed, *names]}
+    if replicas > group["maxReplicas"]:
+        change["maxReplicas"] = replicas
+    return change

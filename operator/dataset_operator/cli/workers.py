@@ -74,8 +74,11 @@ def explain_workers(document: Document, now: datetime | None = None) -> Iterator
     yield "  why", why
     if reason is not None:
         yield from _tell_reason(known, reason)
-    if leaving := workers.get("draining"):
+    draining = workers.get("draining") or ()
+    if leaving := [victim for victim in draining if not victim.get("lost")]:
         yield "  leaving", _tell_leaving(known, leaving)
+    if lost := [victim["name"] for victim in draining if victim.get("lost")]:
+        yield "  lost", f"{', '.join(lost)}: replaced, as their nodes do not answer"
     if changes := _tell_changes(known):
         yield "  changed", changes
 

@@ -17,6 +17,7 @@ from dataset_operator.kube.client import Kube
 from dataset_operator.observed import Document, Observed, format_time
 from dataset_operator.plan.decision import Decision, Drain, Event, KeepLog, Stop, Submit
 from dataset_operator.ray.jobs import RayJobs
+from dataset_operator.ray.nodes import name_drain
 from dataset_operator.status import fit_message
 from pipeline_runtime.config import API_VERSION, KIND
 
@@ -114,12 +115,11 @@ async def _drain(jobs: RayJobs | None, drain: Drain | None) -> None:
     if drain is None or jobs is None:
         return
     try:
-        nodes = await jobs.nodes()
-        ids = [node.id for node in nodes if node.is_alive and node.ip in drain.addresses]
+        known = [node for node in await jobs.nodes() if node.ip in drain.addresses]
+        ids = [node.id for node in known if node.is_alive]
         if ids:
-            await jobs.drain(
-                drain.submission_id, ids, deadline_seconds=drain.deadline_seconds, why=drain.why
-            )
+            name = name_drain(drain.submission_id, [node.id for node in known])
+            await jobs.drain(name, ids, deadline_seconds=drain.deadline_seconds, why=drain.why)
     except (RayUnreachable, RayRefused) as error:
         _LOG.warning("draining data workers failed: %s", error)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from dataset_operator.observed import Observed
-from dataset_operator.plan import attempt, cluster, decisions, ending, scaling, usage
+from dataset_operator.plan import attempt, cluster, decisions, draining, ending, scaling, usage
 from dataset_operator.plan.decision import Decision
 from dataset_operator.plan.draft import Draft
 from dataset_operator.settings import OperatorSettings
@@ -31,10 +31,13 @@ RULES = (
     ending.suspend,
     ending.enforce_deadlines,
     cluster.watch_ray,
+    draining.forget_lost_cluster,
     cluster.recover_lost,
     cluster.replace_changed,
     attempt.judge_job,
     cluster.ensure_children,
+    draining.go_on_draining,
+    scaling.keep_below_most,
     cluster.wait_for_pods,
     scaling.scale_workers,
     decisions.keep_log,

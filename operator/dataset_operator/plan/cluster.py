@@ -19,6 +19,7 @@ from dataset_operator.api import (
     OUT_OF_MEMORY,
     PODS_READY,
     RAY_UNREACHABLE,
+    REPLICA_FAILURE,
     TRAINERS,
     WAITING_FOR_PODS,
     Role,
@@ -151,10 +152,11 @@ def ensure_children(draft: Draft) -> bool:
     draft.apply += _find_wrong(draft)
     trainers = draft.on_cluster.spec.trainers
     draft.status["gpus"] = trainers.replicas * trainers.gpus_per_replica
-    patch = correct(cluster, draft.wanted.data_workers)
+    patch = correct(cluster, draft.cluster_spec.data_workers)
     if patch is not None and draft.spec is not None:
         draft.patches.append(("RayCluster", owner.ray_cluster, patch))
-        draft.tell(CLUSTER_CORRECTED, "the RayCluster was made to agree with the spec again")
+        message = "the RayCluster was made to agree with the spec again"
+        draft.tell(CLUSTER_CORRECTED, message, is_outcome=True)
     return False
 
 
@@ -287,7 +289,7 @@ def _find_stuck(draft: Draft, short: Sequence[Role]) -> str:
 def _replica_failure(draft: Draft) -> str:
     """Why KubeRay cannot make a pod at all: a quota, an admission policy."""
     cluster = draft.observed.ray_cluster
-    found = find_condition((cluster or {}).get("status") or {}, "ReplicaFailure")
+    found = find_condition((cluster or {}).get("status") or {}, REPLICA_FAILURE)
     return found.get("message", "") if found and found["status"] == "True" else ""
 
 

@@ -33,6 +33,7 @@ class Drain:
     """Have Ray give data workers no more work; that Ray already knows the id counts as done.
 
     Attributes:
+        submission_id: what the ids of its jobs begin with.
         addresses: of their pods.
     """
 

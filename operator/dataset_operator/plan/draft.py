@@ -245,13 +245,18 @@ class Draft:
             self.delete.append(("RayCluster", self.owner.ray_cluster))
         self.forget("rayClusterName", "gpus", "unreachableTime")
         self.clear(SCALING_ACTIVE, SCALING_LIMITED)
+        self.forget_drain()
         if workers := self.status.get("dataWorkers"):
-            kept = {
-                name: value
-                for name, value in workers.items()
-                if name not in ("draining", "drainingTo")
-            }
-            self.status["dataWorkers"] = {**kept, "currentReplicas": 0, "readyReplicas": 0}
+            self.status["dataWorkers"] = {**workers, "currentReplicas": 0, "readyReplicas": 0}
+
+    def forget_drain(self) -> None:
+        """Nobody is on his way out any more; those that were to stay are those that are wanted."""
+        workers = dict(self.status.get("dataWorkers") or {})
+        if workers.pop("draining", None) is None:
+            return
+        staying = workers.pop("drainingTo", None)
+        known = {} if staying is None else {"desiredReplicas": staying}
+        self.status["dataWorkers"] = {**workers, **known}
 
     @property
     def is_status_new(self) -> bool:

@@ -191,9 +191,13 @@ def _is_started(draft: Draft) -> bool:
 
 def _begin_run(draft: Draft, experiment: DatasetExperiment) -> None:
     run = int(draft.status.get("run", 0)) + 1
+    workers = draft.status.get("dataWorkers") or {}
     draft.clear(TRAINING, COMPLETE, FAILED)
     draft.forget("submission", "completionTime", "trainingStartTime", "lastFailureTime", "trainer")
     draft.forget("dataWorkers", "scaling", "usage")
+    if "draining" in workers:  # of a cluster that stays
+        kept = {field: workers[field] for field in ("draining", "drainingTo") if field in workers}
+        draft.status["dataWorkers"] = kept
     draft.status |= {
         "run": run,
         "runHash": run_hash(experiment),

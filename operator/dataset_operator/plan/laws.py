@@ -7,7 +7,9 @@ to change, and no one could tell that from a trainer that never tells any.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from dataset_operator.autoscaling import Decision, Memory, Rules, Sample, decide
 from dataset_operator.autoscaling.decision import (
@@ -16,6 +18,8 @@ from dataset_operator.autoscaling.decision import (
     Verdict,
 )
 from dataset_operator.autoscaling.gpu_only import GpuMemory, decide_by_gpu
+from dataset_operator.autoscaling.recommend import WINDOW_SECONDS
+from dataset_operator.autoscaling.saved import restore, restore_gpu, save, save_gpu
 from pipeline_runtime.config import ScalingSignal
 
 # GPUs that have not worked for so long in an attempt say how it starts, not what it needs.
@@ -31,7 +35,7 @@ class GpuLawMemory(Memory):
 
     Attributes:
         attempt: that the rest is of.
-        busy_since: when a GPU of it was first seen busy.
+        busy_since: when a GPU of it was first seen busy, by an operator that is still there.
     """
 
     attempt: int = 0
@@ -69,13 +73,22 @@ def _decide_by_gpus(
     if sample.gpu_utilization is not None:
         memory = replace(memory, last=sample)  # its time is since when nothing is known
         if memory.busy_since is None or sample.at - memory.busy_since < SETTLE_SECONDS:
-            return _wait(sample), memory
+            return _wait(sample), _take_in(memory, sample)
     gpu = memory.gpu or GpuMemory(chain=memory)
     decision, gpu = decide_by_gpu(replace(gpu, chain=replace(memory, gpu=None)), sample, rules)
     chain = gpu.chain
     assert isinstance(chain, GpuLawMemory)
     # The chain stands in the memory itself; a second one within would grow with every decision.
     return decision, replace(chain, gpu=replace(gpu, chain=Memory(since=chain.since)))
+
+
+def _take_in(memory: GpuLawMemory, sample: Sample) -> GpuLawMemory:
+    """What an operator that begins anew sees, so that a change is not judged by one reading."""
+    gpu, utilization = memory.gpu, sample.gpu_utilization
+    if gpu is None or gpu.probe is None or utilization is None:
+        return memory
+    kept = tuple(seen for seen in gpu.seen if seen[0] > sample.at - 2 * WINDOW_SECONDS)
+    return replace(memory, gpu=replace(gpu, seen=(*kept, (sample.at, utilization))))
 
 
 def _wait(sample: Sample) -> Decision:
@@ -86,3 +99,25 @@ def _wait(sample: Sample) -> Decision:
         recommended=hold,
         active=replace(hold, reason=VALID_METRIC_FOUND),
     )
+
+
+def save_memory(memory: Memory) -> dict[str, Any]:
+    """The part of either law's memory that is kept, as it stands in an experiment's status."""
+    saved = save(memory)
+    if isinstance(memory, GpuLawMemory) and memory.gpu is not None:
+        saved["gpu"] = {"attempt": memory.attempt, **save_gpu(memory.gpu)}
+    return saved
+
+
+def restore_memory(saved: Mapping[str, Any], now: float, seen: float, attempt: int) -> Memory:
+    """The memory of an operator that begins anew; what was tried of GPUs is that of an attempt.
+
+    Args:
+        seen: when the operator before was last known to be there.
+    """
+    memory, gpu = restore(saved, now, seen), saved.get("gpu")
+    if gpu is None or gpu["attempt"] != attempt:
+        return memory
+    common = {field.name: getattr(memory, field.name) for field in fields(Memory)}
+    tried = restore_gpu(gpu, Memory(since=memory.since))
+    return GpuLawMemory(**common, attempt=attempt, gpu=tried)

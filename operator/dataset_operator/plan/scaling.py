@@ -14,6 +14,7 @@ from typing import Any
 
 from dataset_operator.api import (
     BOTTLENECK_ELSEWHERE,
+    REPLICA_FAILURE,
     SCALED,
     SCALING_ACTIVE,
     SCALING_DISABLED,
@@ -34,7 +35,6 @@ from dataset_operator.autoscaling.decision import (
     Verdict,
 )
 from dataset_operator.autoscaling.decision import Decision as Answer
-from dataset_operator.autoscaling.saved import restore, save
 from dataset_operator.autoscaling.signals import (
     Counters,
     Pods,
@@ -45,18 +45,16 @@ from dataset_operator.observed import Pod, Progress, parse_time
 from dataset_operator.plan.decisions import carry_decisions, note_decision
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.draining import (
-    MAX_DRAINING,
+    ask_for,
     begin_draining,
     choose_victims,
     count_pods,
     count_wanted,
+    find_group,
     find_staying,
-    go_on_draining,
-    is_draining,
-    patch_group,
-    raise_while_draining,
+    is_leaving,
 )
-from dataset_operator.plan.laws import decide_by
+from dataset_operator.plan.laws import decide_by, restore_memory, save_memory
 from dataset_operator.status import find_condition
 from pipeline_runtime.config import ExperimentSpec, ScalingRules
 
@@ -75,8 +73,7 @@ def scale_workers(draft: Draft) -> bool:
     job, cluster = draft.observed.job, draft.observed.ray_cluster
     if job is None or job.status != "RUNNING" or cluster is None or draft.patches:
         return False
-    go_on_draining(draft)
-    if draft.patches:
+    if find_group(draft) is None:
         return False
     workers = draft.cluster_spec.data_workers
     if not draft.settings.autoscale:
@@ -101,15 +98,27 @@ def _ask_the_law(draft: Draft) -> None:
     signal, rules = draft.cluster_spec.autoscaling.signal, build_rules(draft.cluster_spec)
     answer, draft.memory = decide_by(signal, memory, sample, rules)
     draft.memory = _note_limit(draft.memory, answer)
-    draft.status["scaling"] = save(draft.memory) | carry_decisions(draft)
+    draft.status["scaling"] = save_memory(draft.memory) | carry_decisions(draft)
     draft.look_again(PERIOD_SECONDS)
     _say(draft, answer, sample.desired)
     if answer.desired > sample.desired:
         _tell_change(draft, answer, sample.desired)
-        _add(draft, answer.desired)
-    elif answer.desired < sample.desired and not is_draining(draft):
-        _tell_change(draft, answer, sample.desired)
-        _take_away(draft, answer.desired, sample.desired)
+        ask_for(draft, answer.desired)
+    elif answer.desired < sample.desired:
+        _take_away(draft, answer, sample.desired)
+
+
+def keep_below_most(draft: Draft) -> bool:
+    """What is beyond the spec's bounds goes, whatever else is known; it never ends the pass."""
+    wanted, most = count_wanted(draft), draft.cluster_spec.data_workers.max_replicas
+    if wanted > most and not draft.patches:
+        why = Verdict(
+            workers=most,
+            reason=TOO_MANY_REPLICAS,
+            message=f"dataWorkers.maxReplicas is {most} now",
+        )
+        _take_away(draft, Answer(desired=most, recommended=why, active=why), wanted)
+    return False
 
 
 def _tell_change(draft: Draft, answer: Answer, before: int) -> None:
@@ -127,31 +136,32 @@ def _tell_change(draft: Draft, answer: Answer, before: int) -> None:
     )
 
 
-def _add(draft: Draft, wanted: int) -> None:
-    if is_draining(draft):
-        raise_while_draining(draft, wanted)
-    else:
-        patch_group(draft, {"replicas": wanted})
-
-
-def _take_away(draft: Draft, wanted: int, before: int) -> None:
-    """First those that are not even there; then those that are drained."""
-    counted = count_pods(draft)
-    if counted < before:
-        patch_group(draft, {"replicas": max(wanted, counted)})
+def _take_away(draft: Draft, answer: Answer, before: int) -> None:
+    """First those that are not to be had; then those that are drained, when no others are."""
+    if is_leaving(draft):
         return
-    victims = choose_victims(find_staying(draft), min(before - wanted, MAX_DRAINING))
-    if victims:
-        begin_draining(draft, victims, before - len(victims))
+    missing = before - count_pods(draft)
+    if missing > 0:
+        # Of those that KubeRay may be making now it would take some back, whom it likes.
+        if draft.submission is None or _are_refused(draft, stuck_after_seconds(None)):
+            staying = max(answer.desired, before - missing)
+            _tell_change(draft, replace(answer, desired=staying), before)
+            ask_for(draft, staying)
+        return
+    victims = choose_victims(find_staying(draft), before - answer.desired)
+    staying = begin_draining(draft, victims, before - len(victims))
+    if staying < before:
+        _tell_change(draft, replace(answer, desired=staying), before)
 
 
 def _remember(draft: Draft, now: float) -> Memory:
     """What an operator before this one wrote down of the run, or nothing."""
     saved = draft.status.get("scaling")
-    seen = draft.observed.status.get("trainer", {}).get("lastUpdateTime")
-    if saved is None or seen is None:
+    if saved is None or "since" not in saved:
         return Memory(since=now)
-    return restore(saved, now, parse_time(seen).timestamp())
+    seen = draft.observed.status.get("trainer", {}).get("lastUpdateTime")
+    seen_at = parse_time(seen).timestamp() if seen else -math.inf  # nobody knows
+    return restore_memory(saved, now, seen_at, draft.attempt)
 
 
 def build_sample(draft: Draft) -> Sample:
@@ -228,10 +238,23 @@ def _start_seconds(pods: Sequence[Pod]) -> float | None:
 
 def _count_stuck(draft: Draft, pods: Sequence[Pod]) -> int:
     limit = stuck_after_seconds(_start_seconds(pods))
-    asked = draft.status.get("lastScaleTime")
-    is_late = asked is not None and draft.until(parse_time(asked), limit) <= 0
-    missing = max(0, count_wanted(draft) - count_pods(draft)) if is_late else 0  # by a quota
+    is_refused = _are_refused(draft, limit)
+    missing = max(0, count_wanted(draft) - count_pods(draft)) if is_refused else 0
     return missing + sum(not pod.ready and _is_waiting(draft, pod, limit) for pod in pods)
+
+
+def _are_refused(draft: Draft, seconds: float) -> bool:
+    """Whether KubeRay could not make pods for so long, as by a quota, and no others are wanted.
+
+    Pods that are not there may be made in this moment, after a reclaim or a hand's change.
+    """
+    cluster = draft.observed.ray_cluster or {}
+    found = find_condition(cluster.get("status") or {}, REPLICA_FAILURE)
+    if found is None or found["status"] != "True":
+        return False
+    asked = draft.status.get("lastScaleTime")
+    times = [time for time in (asked, found.get("lastTransitionTime")) if time]
+    return bool(times) and all(draft.until(parse_time(time), seconds) <= 0 for time in times)
 
 
 def _is_waiting(draft: Draft, pod: Pod, seconds: float) -> bool:

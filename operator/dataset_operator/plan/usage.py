@@ -122,7 +122,8 @@ def _seconds(start: datetime, end: datetime) -> int:
 
 
 def _add(draft: Draft, usage: Document, span: _Span) -> Document:
-    gpus = span.trainers.seconds * draft.on_cluster.spec.trainers.gpus_per_replica
+    per_trainer = _count_gpus(draft, usage)
+    gpus = span.trainers.seconds * per_trainer
     share = _find_idle_share(draft.observed.progress) if span.is_watched else None
     rest = float((usage.get("accounted") or {}).get("idleRest", 0)) + gpus * (share or 0.0)
     idle = math.floor(round(rest, _REST_DIGITS))
@@ -135,10 +136,19 @@ def _add(draft: Draft, usage: Document, span: _Span) -> Document:
     accounted = {
         "time": format_time(span.end),
         "trainers": span.trainers.now,
+        "gpusPerTrainer": per_trainer,
         "dataWorkers": span.workers.now,
         "idleRest": f"{max(0.0, rest - idle):.{_REST_DIGITS}f}",
     }
     return {**sums, **_price(sums, draft.settings.prices), "accounted": accounted}
+
+
+def _count_gpus(draft: Draft, usage: Document) -> int:
+    """GPUs of each trainer: the cluster's; once that is gone, those that its pods had."""
+    before: int | None = (usage.get("accounted") or {}).get("gpusPerTrainer")
+    if draft.observed.ray_cluster is None and before is not None:
+        return before
+    return draft.on_cluster.spec.trainers.gpus_per_replica
 
 
 def _find_idle_share(progress: Progress | None) -> float | None:

@@ -7,6 +7,7 @@ it, and the API server's proxy is no obstacle.
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 NODES_PATH = "/api/v0/nodes?limit=10000"
 # About 500 bytes a node; the CRD's bounds allow 3,000.
 MAX_NODES_BYTES = 8 << 20
+_NAME_CHARS = 8
 # Taken by busy nodes too, as an idle termination need not be.
 _REASON = "DRAIN_NODE_REASON_PREEMPTION"
 
@@ -65,6 +67,17 @@ class NodesAnswer(BaseModel):
             )
             for node in self.data.result.result
         ]
+
+
+def name_drain(prefix: str, node_ids: Sequence[str]) -> str:
+    """Id of the job that drains nodes: another one once there are others to drain.
+
+    Args:
+        node_ids: of all that ever were to be drained, those that are gone too: as they go one by
+            one the job is the same, and one that starts only then has it made again.
+    """
+    text = ",".join(sorted(node_ids)).encode()
+    return f"{prefix}-{hashlib.sha256(text).hexdigest()[:_NAME_CHARS]}"
 
 
 def build_drain_job(

@@ -77,12 +77,14 @@ def test_a_number_of_workers_that_was_written_meanwhile_is_not_overwritten(
 
         assert observed.ray_cluster is not None
         seen = dict(observed.ray_cluster)
-        written, _ = build_patch(seen, 3)  # `lastmile scale`, between a pass's look and its patch
+        # `lastmile scale`, between a pass's look and its patch
+        written, _ = build_patch(seen, 3, document)
         await kube.patch("RayCluster", namespace, owner.ray_cluster, written)
         with pytest.raises(KubeConflict):
             await execute(kube, jobs, observed, decision)
+        patch, _ = build_patch(seen, 4, document)
         with pytest.raises(KubeConflict):
-            await kube.patch("RayCluster", namespace, owner.ray_cluster, build_patch(seen, 4)[0])
+            await kube.patch("RayCluster", namespace, owner.ray_cluster, patch)
 
         await stage.step()
         cluster = await stage.ray_cluster()

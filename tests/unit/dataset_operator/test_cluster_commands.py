@@ -238,17 +238,30 @@ def ray_cluster() -> dict[str, Any]:
 
 
 def test_scaling_changes_one_number_of_what_was_observed() -> None:
-    patch, before = build_patch(ray_cluster(), 5)
+    patch, before = build_patch(ray_cluster(), 5, experiment())
 
     changed = ray_cluster()
     changed["spec"]["workerGroupSpecs"][1]["replicas"] = 5
     assert (patch, before) == (changed, 2)
 
 
+def test_scaling_while_workers_leave_counts_those_that_stay() -> None:
+    leaving = [{"name": "w-1", "time": "t"}, {"name": "w-2", "time": "t", "lost": True}]
+    document = experiment(dataWorkers={"draining": leaving, "drainingTo": 3})
+    cluster = ray_cluster()
+    group = cluster["spec"]["workerGroupSpecs"][1]
+    group["replicas"] = 5
+    patch, before = build_patch(cluster, 5, document)
+    # The one on a lost node is counted by KubeRay, and never listed.
+    sized = {"replicas": 6, "maxReplicas": 6, "scaleStrategy": {"workersToDelete": ["w-1"]}}
+    assert patch["spec"]["workerGroupSpecs"][1] == group | sized
+    assert before == 3
+
+
 @pytest.mark.parametrize("wanted", [0, 6])
 def test_scaling_keeps_within_the_bounds(wanted: int) -> None:
     with pytest.raises(UserError, match=rf"\(1\) to maxReplicas \(5\), got {wanted}"):
-        build_patch(ray_cluster(), wanted)
+        build_patch(ray_cluster(), wanted, experiment())
 
 
 def test_every_problem_of_the_settings_is_told_with_its_field(tmp_path: Path) -> None:

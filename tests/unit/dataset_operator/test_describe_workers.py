@@ -206,6 +206,13 @@ def test_a_knee_says_when_more_are_tried_again() -> None:
     assert words["more"].endswith("as when rows become cheaper, or in 20m")
 
 
+def test_a_worker_on_a_lost_node_is_told() -> None:
+    victims = [{"name": "clicks-3", "time": "2026-01-01T00:00:00Z", "lost": True}]
+    words = told(experiment(limited(law.SCALE_DOWN_LIMIT), draining=victims, drainingTo=4))
+    assert words["lost"] == "clicks-3: replaced, as their nodes do not answer"
+    assert "leaving" not in words
+
+
 def test_a_drain_that_is_under_way_is_told_with_its_deadline() -> None:
     victims = [{"name": f"p{index}", "time": before(seconds=30)} for index in range(2)]
     words = told(experiment(limited(law.SCALE_DOWN_LIMIT), draining=victims, drainingTo=4))

@@ -1,5 +1,6 @@
 """The law that a spec names decides, and no other."""
 
+import json
 from dataclasses import dataclass, field
 
 import pytest
@@ -10,8 +11,14 @@ from world import SETTINGS, running
 
 from dataset_operator.autoscaling import Decision, Memory, Pods, Rules, Sample, decide
 from dataset_operator.observed import Progress
-from dataset_operator.plan.laws import SETTLE_SECONDS, GpuLawMemory, decide_by
-from pipeline_runtime.config import Autoscaling, ScalingSignal
+from dataset_operator.plan.laws import (
+    SETTLE_SECONDS,
+    GpuLawMemory,
+    decide_by,
+    restore_memory,
+    save_memory,
+)
+from pipeline_runtime.config import Autoscaling, ScalingSignal, ScalingStatus
 
 PERIOD = 15.0
 MINUTE = 60.0
@@ -112,6 +119,43 @@ def test_a_spec_that_names_gpus_has_the_operator_go_by_them() -> None:
             world.step(PERIOD)
         assert world.ray_cluster is not None
         assert world.ray_cluster["spec"]["workerGroupSpecs"][1]["replicas"] == replicas
+
+
+def restart(run: Silent) -> None:
+    """An operator that begins anew, from what stands in the status."""
+    saved = json.loads(json.dumps(save_memory(run.memory)))
+    ScalingStatus.model_validate_json(json.dumps(saved), by_alias=True, by_name=False)
+    run.memory = restore_memory(saved, run.now, run.now, run.attempt)
+
+
+def test_what_did_not_help_is_not_tried_again_by_the_next_operator() -> None:
+    run = Silent(gpu=0.5)  # whatever the workers do
+    run.run(20 * MINUTE)
+    assert run.desired == 4
+    restart(run)
+    assert {decision.desired for decision in run.run(10 * MINUTE)} == {4}
+
+
+def test_a_change_that_is_being_tried_is_judged_by_the_next_operator() -> None:
+    for gpu, kept in ((0.9, True), (0.5, False)):
+        run = Silent(gpu=0.5)
+        while run.desired == 4:
+            run.step()
+        tried = run.desired
+        restart(run)
+        run.gpu = gpu
+        decisions = run.run(SETTLE_SECONDS + MINUTE)
+        assert decisions[0].desired == tried
+        assert ("are kept" in "".join(d.recommended.message for d in decisions)) == kept
+        assert (4 in {decision.desired for decision in decisions}) != kept
+
+
+def test_what_was_tried_in_another_attempt_says_nothing() -> None:
+    run = Silent(gpu=0.5)
+    run.run(20 * MINUTE)
+    saved = save_memory(run.memory)
+    assert "failedUp" in saved["gpu"]
+    assert not isinstance(restore_memory(saved, run.now, run.now, 2), GpuLawMemory)
 
 
 def test_its_memory_does_not_grow() -> None:

@@ -5,8 +5,10 @@ import json
 from autoscaling_story import Story
 from hypothesis import given
 from hypothesis import strategies as st
+from world import SETTINGS, running
 
-from dataset_operator.autoscaling.history import Knee, Memory, note_recommendation
+from dataset_operator.autoscaling.decision import PERIOD_SECONDS
+from dataset_operator.autoscaling.history import Knee, Memory, Move, note_recommendation
 from dataset_operator.autoscaling.saved import MAX_RECOMMENDATIONS, restore, save
 from pipeline_runtime.config import ScalingStatus
 
@@ -86,3 +88,15 @@ def test_moves_survive() -> None:
     assert story.memory.moves
     restored = restore(save(story.memory), story.now, story.now)
     assert [(m.before, m.after) for m in restored.moves] == [(8, 11)]
+
+
+def test_an_operator_that_begins_anew_keeps_moves_and_a_knee_though_no_progress_was_told() -> None:
+    world = running(SETTINGS, dataWorkers={"minReplicas": 2, "maxReplicas": 40})
+    knee = Knee(workers=2, until=world.now.timestamp() + 900.0, rows_per_second=7.0)
+    move = Move(at=world.now.timestamp(), before=3, after=2)
+    memory = Memory(since=world.now.timestamp(), knee=knee, moves=(move,))
+    world.document["status"]["scaling"], world.memory = save(memory), None
+    assert "trainer" not in world.status
+    decided = world.step(PERIOD_SECONDS).memory
+    assert decided is not None
+    assert (decided.knee, decided.moves) == (knee, (move,))

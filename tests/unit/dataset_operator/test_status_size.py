@@ -49,7 +49,28 @@ LONGEST_USAGE = {
     ),
     "cost": "123456789.12",
     "currency": "U" * 16,
-    "accounted": {"time": WHEN, "trainers": 1000, "dataWorkers": 1000, "idleRest": "0.999"},
+    "accounted": {
+        "time": WHEN,
+        "trainers": 1000,
+        "gpusPerTrainer": 16,
+        "dataWorkers": 1000,
+        "idleRest": "0.999",
+    },
+}
+
+
+# The law by GPUs has but one input.
+GPU_DECISIONS = [
+    decision | ({"inputs": {"gpuUtilization": "0.1234"}} if "inputs" in decision else {})
+    for decision in LONGEST_DECISIONS
+]
+LONGEST_FAILURE = {"replicas": 1000, "times": 100, "until": WHEN}
+LONGEST_GPU_LAW = {
+    "attempt": 1000,
+    "sharePercent": 100,
+    "probe": {"time": WHEN, "before": 1000, "after": 1000, "utilization": "0.1234"},
+    "failedUp": LONGEST_FAILURE,
+    "failedDown": LONGEST_FAILURE,
 }
 
 
@@ -63,12 +84,19 @@ def check_is_stored(status: dict[str, Any]) -> None:
     assert num_bytes(status) <= MAX_STATUS_BYTES
 
 
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        pytest.param({"decisions": LONGEST_DECISIONS}, id="by rows"),
+        pytest.param({"gpu": LONGEST_GPU_LAW, "decisions": GPU_DECISIONS}, id="by GPUs"),
+    ],
+)
 @pytest.mark.parametrize("letter", ["x", "ы", "🐘", "\x1b", '"'])
-def test_the_largest_status_has_16_kib(letter: str) -> None:
+def test_the_largest_status_has_16_kib(letter: str, scaling: dict[str, Any]) -> None:
     world = running(storage={"root": LONGEST_URI}, artifacts={"uri": "y" * 1024})
     world.progress = Progress(ratio=0.5, remaining_seconds=1e12, metrics=LONGEST_METRICS)
     world.step()
-    world.status["scaling"] = {"since": WHEN, "decisions": LONGEST_DECISIONS}
+    world.status["scaling"] = {"since": WHEN, **scaling}
     world.status["usage"] = LONGEST_USAGE
     draft = Draft(observed=world.observe(), settings=SETTINGS, now=world.now, token="")
     for kind in KINDS:

@@ -294,6 +294,17 @@ def test_a_node_that_is_lost_lets_its_pods_go_when_they_should_have_gone() -> No
     assert story.usage["dataWorkerSeconds"] == 3 * 61 + 29
 
 
+def test_pods_of_the_cluster_before_are_counted_with_the_gpus_that_they_had() -> None:
+    story = steady()
+    story.step(60)
+    story.world.edit(trainers={"replicas": 1, "gpusPerReplica": 1}, updatePolicy="Restart")
+    for _ in range(4):
+        story.step(10)  # stopped, given back; its pods are still there
+    assert story.usage["accounted"]["gpusPerTrainer"] == GPUS
+    story.step(60)
+    assert story.usage["gpuSeconds"] == GPUS * story.accounted_until
+
+
 PRICED = {"prices": {"gpuHour": 2.5, "dataWorkerHour": 0.2, "currency": "EUR"}}
 
 

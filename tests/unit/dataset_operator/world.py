@@ -27,6 +27,7 @@ from dataset_operator.status import find_condition
 from pipeline_runtime.config import API_VERSION, KIND
 
 SETTINGS = parse_settings({"runtimeImage": "runtime:1"})
+GRACE_SECONDS = 30  # that a pod has to end; it takes half of it
 UID = "0f3c6c1e-1111-2222-3333-444455556666"
 
 
@@ -37,6 +38,11 @@ def build_document(**spec: Any) -> dict[str, Any]:
         "metadata": {"name": "clicks", "namespace": "team", "uid": UID, "generation": 1},
         "spec": {"dataset": {"parquet": {"uri": "t/"}}, "trainers": {"replicas": 1}, **spec},
     }
+
+
+def _most(group: dict[str, Any]) -> int:
+    most: int = group.get("maxReplicas", group.get("replicas") or 0)
+    return most
 
 
 @dataclass(slots=True)
@@ -63,7 +69,13 @@ class World:
     log_ends: str = "SUCCEEDED"  # how such a job does; "" while Ray cannot be asked for one
     workers: dict[str, datetime] = field(default_factory=dict)  # data workers: when each was made
     taken: list[str] = field(default_factory=list)  # data workers that KubeRay chose by itself
+    ending: dict[str, datetime] = field(default_factory=dict)  # of these: when they should be gone
+    dead: set[str] = field(default_factory=set)  # of these: on a node that is lost
+    unwell: set[str] = field(default_factory=set)  # of these: not ready
+    awaited: set[str] = field(default_factory=set)  # that KubeRay deleted
     num_made: int = 0
+    quota: int = 10**6  # data workers that there may be
+    num_conflicts: int = 0  # writes to the cluster that are to be refused next
     jobs: dict[str, Job] = field(default_factory=dict)
     finalizer: bool = False
     gone: bool = False
@@ -110,9 +122,10 @@ class World:
                 name=name,
                 uid=name,
                 role=DATA_WORKERS,
-                ready=DATA_WORKERS not in self.unready,
+                ready=not ({DATA_WORKERS} & self.unready or name in {*self.unwell, *self.ending}),
                 waiting=self.waiting if DATA_WORKERS in self.unready else "",
                 created=made,
+                ends=self.ending.get(name),
                 ip=f"ip-of-{name}",
             )
             for name, made in self.workers.items()
@@ -132,19 +145,40 @@ class World:
         return [*pods, *workers, *self.lingering]
 
     def _match_workers(self) -> None:
-        """As KubeRay does: those on the list go, then as many as are too many; missing are made."""
+        """As KubeRay 1.6 does: nothing while one that it deleted is there; those on the list go,
+        then of the others, ending or not, as many as are too many; missing ones are made.
+        """
         assert self.ray_cluster is not None
+        for name, ends in list(self.ending.items()):
+            if name not in self.dead and self.now >= ends - timedelta(seconds=GRACE_SECONDS / 2):
+                self._forget_worker(name)
+        self.awaited &= set(self.workers)
+        if self.awaited:
+            return
         groups = self.ray_cluster["spec"].get("workerGroupSpecs", ())
         group = next((g for g in groups if g["groupName"] == DATA_WORKERS), {})
-        for name in (group.get("scaleStrategy") or {}).get("workersToDelete") or ():
-            self.workers.pop(name, None)
-        wanted = group.get("replicas") or 0
-        while len(self.workers) > wanted:
-            self.taken.append(next(iter(self.workers)))
-            del self.workers[self.taken[-1]]
-        while len(self.workers) < wanted:
+        listed = (group.get("scaleStrategy") or {}).get("workersToDelete") or ()
+        counted = [name for name in self.workers if name not in listed]
+        wanted = min(max(group.get("replicas") or 0, group.get("minReplicas", 0)), _most(group))
+        taken = counted[: max(0, len(counted) - wanted)]
+        self.taken += taken
+        for name in (*listed, *taken):
+            if name in self.workers:
+                self.end_worker(name)
+                self.awaited.add(name)
+        for _ in range(min(wanted - len(counted), self.quota - len(self.workers))):
             self.workers[f"{DATA_WORKERS}-{self.num_made}"] = self.now
             self.num_made += 1
+
+    def _forget_worker(self, name: str) -> None:
+        self.workers.pop(name, None)
+        self.ending.pop(name, None)
+        self.dead.discard(name)
+        self.unwell.discard(name)
+
+    def end_worker(self, name: str) -> None:
+        """It is told to end, by whomever."""
+        self.ending.setdefault(name, self.now + timedelta(seconds=GRACE_SECONDS))
 
     @property
     def configs(self) -> dict[int, Any]:
@@ -183,6 +217,8 @@ class World:
                 self.end_job("STOPPED", name)
         self.stopping.clear()
         self._carry_out(decision)
+        if self.ray_cluster is not None:
+            self._match_workers()
         return decision
 
     def decide(self) -> Decision:
@@ -215,10 +251,16 @@ class World:
     def _carry_out(self, decision: Decision) -> None:
         self.document["status"] = decision.status
         self.finalizer = decision.has_finalizer
-        self.events += [f"{event.type} {event.reason}" for event in decision.events]
+        is_refused = bool(decision.patches) and self.num_conflicts > 0
+        self.num_conflicts -= is_refused
+        self.events += [
+            f"{event.type} {event.reason}"
+            for event in decision.events
+            if not (event.is_outcome and is_refused)
+        ]
         for child in (*decision.create, *decision.apply):
             self._make(child)
-        for _, _, patch in decision.patches:
+        for _, _, patch in () if is_refused else decision.patches:
             assert self.ray_cluster is not None
             self.ray_cluster = merge(self.ray_cluster, patch)
         self.memory = decision.memory or self.memory
@@ -269,10 +311,12 @@ class World:
     def lose_head(self) -> None:
         self.head_uid += "'"
         self.jobs = {}
+        self.drained.clear()
 
     def lose_cluster(self) -> None:
         self.ray_cluster, self.jobs = None, {}
-        self.workers.clear()
+        for name in list(self.workers):
+            self._forget_worker(name)
         self.head_uid += "+"
 
 
