@@ -37,7 +37,7 @@ class MarkQuery(models.AnnotationQuery):
             "step": _MARK_STEP,
             "titleFormat": self.mark.title,
             "textFormat": self.mark.text,
-            "useValueForTime": self.mark.is_time,
+            "useValueForTime": True,
         }
 
 

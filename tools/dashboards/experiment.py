@@ -319,11 +319,10 @@ EXPERIMENT = Board(
             title="data workers {{direction}}",
             text="{{reason}}",
             colour="blue",
-            is_time=True,
         ),
         Mark(
             name="Attempts",
-            expr=f"max (changes(lastmile_experiment_attempts_total{{{_WHICH}}}[2m])) > 0",
+            expr=_status("attempt_start_timestamp_seconds") + " * 1000",
             title="an attempt begins",
             text="",
             colour="orange",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,11 +68,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Moments that are marked in every picture over time.
+    """Moments that are marked in every picture over time: the values of `expr`, in milliseconds.
 
     Attributes:
         title, text: with {{labels}}.
-        is_time: whether values are the moments, in milliseconds; else each positive sample is one.
     """
 
     name: str
@@ -79,7 +79,6 @@ class Mark:
     title: str
     text: str
     colour: str
-    is_time: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,3 +101,11 @@ class Board:
     def panels(self) -> tuple[Panel, ...]:
         """Of all rows."""
         return tuple(panel for row in self.rows for panel in row.panels)
+
+    def list_queries(self) -> Iterator[tuple[str, str]]:
+        """Every expression, the marks' too, with what it is for."""
+        for panel in self.panels:
+            for query in panel.queries:
+                yield f"{panel.title}: {query.legend}".removesuffix(": "), query.expr
+        for mark in self.marks:
+            yield mark.name, mark.expr

@@ -28,6 +28,7 @@ _USAGE = {
 _TIMES = {
     "start": "When the run began, or was last resumed, in Unix seconds.",
     "training_start": "When a driver of the run first ran, in Unix seconds.",
+    "attempt_start": "When the attempt that has not ended was submitted, in Unix seconds.",
 }
 _COUNTS = {
     "attempts": "Attempts that were submitted, of all runs.",

@@ -38,7 +38,7 @@ class Standing:
     Attributes:
         conditions: their status by (type, reason).
         usage: of the present run, as its status has it.
-        times: Unix seconds by name: `start`, `training_start`.
+        times: Unix seconds by name: `start`, `training_start`, `attempt_start`.
         counts: by name: `attempts`, `failed_attempts`.
         gpus: that its cluster holds; None without a cluster.
         workers: data workers of its cluster by what they are: current, ready, desired, draining.
@@ -89,6 +89,7 @@ def _read_conditions(status: Mapping[str, Any]) -> dict[tuple[str, str], bool]:
 def _read_times(status: Mapping[str, Any]) -> dict[str, float]:
     fields = {"start": "startTime", "training_start": "trainingStartTime"}
     read = {name: _parse(status.get(key)) for name, key in fields.items()}
+    read["attempt_start"] = _parse((status.get("submission") or {}).get("time"))
     return {name: time for name, time in read.items() if time is not None}
 
 

@@ -229,6 +229,7 @@ def training(**status: Any) -> Any:
         "gpus": 4,
         "startTime": "2026-11-21T00:00:00Z",
         "trainingStartTime": "2026-11-21T00:05:00Z",
+        "submission": {"time": "2026-11-21T00:08:00Z"},
         "dataWorkers": {
             "currentReplicas": 3,
             "readyReplicas": 2,
@@ -287,6 +288,7 @@ def test_prometheus_is_told_how_a_training_stands() -> None:
         "data_workers_limit max": 8,
         "start_timestamp_seconds": midnight,
         "training_start_timestamp_seconds": midnight + 300,
+        "attempt_start_timestamp_seconds": midnight + 480,
         "attempts_total": 3,
         "failed_attempts_total": 1,
         "decision_timestamp_seconds up,Newer": midnight + 420,
@@ -295,7 +297,7 @@ def test_prometheus_is_told_how_a_training_stands() -> None:
 
 def test_what_ended_holds_nothing_and_does_not_train() -> None:
     document = training()
-    del document["status"]["rayClusterName"]
+    del document["status"]["rayClusterName"], document["status"]["submission"]
     document["status"]["conditions"][1] |= {"status": "False", "reason": "Succeeded"}
     names = {name.partition(" ")[0] for name in told(document)}
     assert names == {
