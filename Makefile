@@ -8,7 +8,7 @@ ROWS ?= 1000000
 NODE := simulated
 ARGS ?=
 
-.PHONY: bench-autoscaling bench-deduplication bench-overlap bench-plant bench-scaling bench-wire bench-table-size help setup lock test-tools run sample-data bench test test-nightly test-slow test-unit lint lint-types format crd clean
+.PHONY: bench-autoscaling bench-deduplication bench-overlap bench-plant bench-scaling bench-wire bench-table-size help setup lock test-tools run sample-data bench dashboards test test-nightly test-slow test-unit lint lint-types format crd clean
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -81,6 +81,9 @@ format: setup ## Format the code and fix what can be fixed
 
 crd: setup ## Write crds/datasetexperiments.yaml from the models of the manifest
 	$(BIN)/python -m tools.crd
+
+dashboards: setup ## Write deploy/grafana from tools/dashboards
+	$(BIN)/python -m tools.dashboards
 
 sample-data: setup ## Make the sample data in build/data (ROWS=1000000)
 	$(BIN)/lastmile sample-data --rows $(ROWS) --output build/data

@@ -71,6 +71,7 @@ class RunCollector:
         yield from self._trainer_seconds(snapshots)
         yield from _workers(snapshots)
         yield from self._progress(snapshots)
+        yield from _memory(snapshots)
         yield from self._steps_flow(snapshots)
 
     def _trainer_seconds(self, snapshots: list[RankSnapshot]) -> Iterator[Metric]:
@@ -142,6 +143,23 @@ class RunCollector:
         yield from (rows, size, seconds)
 
 
+def _memory(snapshots: list[RankSnapshot]) -> Iterator[Metric]:
+    """Of the trainers' processes and GPUs; a trainer on a CPU has no sample of the latter."""
+    resident = GaugeMetricFamily(
+        "lastmile_trainer_resident_bytes", "Memory of a trainer's process.", labels=["rank"]
+    )
+    gpu = GaugeMetricFamily(
+        "lastmile_trainer_gpu_memory_bytes",
+        "Memory of its GPU that a trainer's torch holds.",
+        labels=["rank"],
+    )
+    for snapshot in snapshots:
+        resident.add_metric([str(snapshot.rank)], snapshot.resident_bytes)
+        if snapshot.gpu_bytes is not None:
+            gpu.add_metric([str(snapshot.rank)], snapshot.gpu_bytes)
+    yield from (resident, gpu)
+
+
 def _run_totals(snapshots: list[RankSnapshot]) -> Iterator[Metric]:
     """What the autoscaler reads: all ranks as one, first on the page however many ranks there are.
 
@@ -167,6 +185,13 @@ def _run_totals(snapshots: list[RankSnapshot]) -> Iterator[Metric]:
     for stage, seconds in first.longest.items():
         waits.add_metric([stage], seconds)
     yield from (rows, steps, loop, waits)
+    if first.kept_until:  # rank 0 writes the checkpoints
+        yield GaugeMetricFamily(
+            "lastmile_run_kept_timestamp_seconds",
+            "Up to when, in Unix time, training outlives a crash: the newest checkpoint of the "
+            "attempt, before the first one its beginning.",
+            value=first.kept_until,
+        )
     yield from _run_workers([snapshot.workers for snapshot in snapshots])
 
 

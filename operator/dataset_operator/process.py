@@ -67,7 +67,7 @@ async def run_operator(options: ProcessOptions) -> None:
     disable_created_metrics()  # type: ignore[no-untyped-call]
     stop = asyncio.Event()
     _stop_by_signal(stop)
-    metrics = OperatorMetrics(Watched())
+    metrics = OperatorMetrics(Watched(), options.settings.prices)
     configuration = await options.login.configuration()
     async with ApiClient(configuration) as client, aiohttp.ClientSession() as session:
         kube = KubeClient(client, observe=metrics.count_request)

@@ -30,6 +30,7 @@ from pipeline_runtime.training.buffered import BatchRows
 from pipeline_runtime.training.checkpoint import CheckpointHeader, CheckpointStore
 from pipeline_runtime.training.collating import Collator
 from pipeline_runtime.training.lockstep import Lockstep
+from pipeline_runtime.training.memory import read_gpu_bytes, read_resident_bytes
 from pipeline_runtime.training.stream import Agreement, BatchStream, explain_no_rows
 
 # A point of the history at most so often: an hour's run stays under 10,000 points a metric.
@@ -54,6 +55,7 @@ class Records:
     """What happened so far on this rank, for the monitor."""
 
     started: float = field(default_factory=time.perf_counter)
+    kept_until: float = field(default_factory=time.time)  # what came later a crash would cost
     first_batch_seconds: float | None = None
     samples: int = 0  # of this attempt; the position counts those of the whole run
     batch_bytes: int = 0
@@ -418,6 +420,7 @@ class TrainContext:
             return
         self.records.checkpoints += 1
         self.records.last_checkpoint = uri
+        self.records.kept_until = time.time()
         try:
             self._wiring.store.remove_old(uri)
         except CheckpointError as error:
@@ -456,6 +459,9 @@ class TrainContext:
             checkpoints=records.checkpoints,
             checkpoint_failures=records.checkpoint_failures,
             last_checkpoint=records.last_checkpoint,
+            kept_until=records.kept_until,
+            resident_bytes=read_resident_bytes(),
+            gpu_bytes=read_gpu_bytes(self.device),
             device=str(self.device),
             metrics=dict(records.metrics),
             is_finished=records.is_finished,

@@ -1,19 +1,22 @@
 """The operator's own metrics, for Prometheus.
 
-Labels are words of ours, but of what experiments use: those are as many as there are objects of the
+Labels are words of ours, but of `experiment_metrics`: those are as many as there are objects of the
 kind, and go with them.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dataset_operator.settings import Prices
+from dataset_operator.telemetry.experiment_metrics import collect_experiments
 from dataset_operator.telemetry.watched import Watched
 
 # A pass is a handful of requests, each a few ms on an idle API server and at most 30 s.
@@ -21,33 +24,38 @@ _PASS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 6
 _REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 # /apis/GROUP/VERSION or /api/v1, then [namespaces/NS/]RESOURCE[/NAME[/SUBRESOURCE]].
 _PATH = re.compile(r"/(?:api|apis/[^/]+)/[^/]+/(?:namespaces/[^/]+/)?([^/]+)(/[^/]+)?(/[^/]+)?")
-# Of `status.usage`, by field: a counter's name, and what it says.
-_USAGE = {
-    "gpuSeconds": ("gpu_seconds", "GPUs that trainers held, times seconds."),
-    "gpuMeasuredSeconds": (
-        "gpu_measured_seconds",
-        "Of the GPU seconds, those in which it was known whether the GPUs worked.",
-    ),
-    "gpuIdleSeconds": ("gpu_idle_seconds", "Of the measured GPU seconds, those without work."),
-    "dataWorkerSeconds": ("data_worker_seconds", "Data workers that were held, times seconds."),
-}
+_RESULTS = ("done", "conflict", "failed", "defect", "cancelled")
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 class OperatorMetrics:
-    """Counts passes and requests; what was watched is read when Prometheus asks."""
+    """Counts passes and requests; what was watched is read when Prometheus asks.
 
-    def __init__(self, watched: Watched) -> None:
+    Args:
+        prices: of the settings, told so that what was idle can be priced.
+    """
+
+    def __init__(self, watched: Watched, prices: Prices | None = None) -> None:
         self.watched = watched
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(_WatchedCollector(watched))
+        build = Gauge(
+            "lastmile_operator_build_info",
+            "1, of the version that runs.",
+            ["version"],
+            registry=self.registry,
+        )
+        build.labels(importlib.metadata.version("lastmile")).set(1)
+        self._tell_prices(prices)
         self._passes = Counter(
             "lastmile_operator_reconcile",
             "Passes over an experiment: done, conflict (looked again), failed, defect, cancelled.",
             ["result"],
             registry=self.registry,
         )
+        for result in _RESULTS:  # from 0 on, or the first of its kind would be no increase
+            self._passes.labels(result)
         self._pass_seconds = Histogram(
             "lastmile_operator_reconcile_seconds",
             "How long a pass took.",
@@ -67,6 +75,18 @@ class OperatorMetrics:
             buckets=_REQUEST_BUCKETS,
             registry=self.registry,
         )
+
+    def _tell_prices(self, prices: Prices | None) -> None:
+        if prices is None:
+            return
+        told = Gauge(
+            "lastmile_operator_price_per_hour",
+            "What an hour of one costs, by the operator's settings.",
+            ["resource", "currency"],
+            registry=self.registry,
+        )
+        told.labels("gpu", prices.currency).set(prices.gpu_hour)
+        told.labels("data_worker", prices.currency).set(prices.data_worker_hour)
 
     def count_pass(self, result: str, reason: str | None, seconds: float) -> None:
         """Count a pass; `reason` is the class of the error that it failed with."""
@@ -108,7 +128,7 @@ class _WatchedCollector(Collector):
         for phase, number in self.watched.phases.items():
             phases.add_metric([phase], number)
         yield phases
-        yield from self._collect_usage()
+        yield from collect_experiments(self.watched.list_standings())
         missed = self.watched.find_oldest_missed()
         yield GaugeMetricFamily(
             "lastmile_operator_watch_lag_seconds",
@@ -122,23 +142,3 @@ class _WatchedCollector(Collector):
                 "How long ago an experiment's last event came through the watch.",
                 value=age,
             )
-
-    def _collect_usage(self) -> Iterator[Metric]:
-        """Of each experiment's present run; another run begins from 0, as a counter may."""
-        used = list(self.watched.list_usage())
-        for field, (name, text) in _USAGE.items():
-            counter = CounterMetricFamily(
-                f"lastmile_experiment_{name}", text, labels=["namespace", "experiment"]
-            )
-            for key, usage in used:
-                counter.add_metric([*key], usage.get(field, 0))
-            yield counter
-        cost = GaugeMetricFamily(
-            "lastmile_experiment_cost",
-            "What the present run has cost so far, by the prices in the operator's settings.",
-            labels=["namespace", "experiment", "currency"],
-        )
-        for key, usage in used:
-            if "cost" in usage:
-                cost.add_metric([*key, usage.get("currency", "")], float(usage["cost"]))
-        yield cost

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dataset_operator.headline import find_headline
+from dataset_operator.telemetry.standing import Standing, read_standing
 
 Key = tuple[str, str]  # namespace, name
 _LOG = logging.getLogger(__name__)
@@ -25,10 +26,9 @@ class _Seen:
 
     version: str
     at: float
-    phase: str
     attempt: int | None
     headline: tuple[str, str, str] | None  # type, status, reason
-    usage: Mapping[str, Any]  # of its present run, as its status has it
+    standing: Standing
 
 
 @dataclass(slots=True)
@@ -56,11 +56,11 @@ class Watched:
         self._missed.pop(key, None)
         before = self._experiments.pop(key, None)
         if before is not None:
-            self.phases[before.phase] -= 1
+            self.phases[before.standing.phase] -= 1
         if event == "DELETED":
             return
         seen = self._experiments[key] = _read(document, self._last_event)
-        self.phases[seen.phase] += 1
+        self.phases[seen.standing.phase] += 1
         if event is not None and seen.headline and (not before or before.headline != seen.headline):
             _tell(key, seen, document)
 
@@ -77,11 +77,10 @@ class Watched:
         seen = self._experiments.get((namespace, name))
         return seen.attempt if seen else None
 
-    def list_usage(self) -> Iterator[tuple[Key, Mapping[str, Any]]]:
-        """What each experiment has used; those that have used nothing are left out."""
+    def list_standings(self) -> Iterator[tuple[Key, Standing]]:
+        """How each experiment stands."""
         for key, seen in self._experiments.items():
-            if seen.usage:
-                yield key, seen.usage
+            yield key, seen.standing
 
     def find_oldest_missed(self) -> tuple[Key, float] | None:
         """What was listed and longest has not come through the watch, and for how many seconds."""
@@ -107,10 +106,9 @@ def _read(document: Mapping[str, Any], at: float) -> _Seen:
     return _Seen(
         version=document["metadata"]["resourceVersion"],
         at=at,
-        phase=status.get("phase") or "Pending",
         attempt=status.get("attempt"),
         headline=(headline["type"], headline["status"], headline["reason"]) if headline else None,
-        usage=status.get("usage") or {},
+        standing=read_standing(document),
     )
 
 
@@ -120,7 +118,7 @@ def _tell(key: Key, seen: _Seen, document: Mapping[str, Any]) -> None:
     about = {"namespace": key[0], "experiment": key[1], "attempt": seen.attempt}
     _LOG.info(
         "%s: %s is %s: %s",
-        seen.phase,
+        seen.standing.phase,
         headline["type"],
         headline["status"],
         headline.get("message", ""),

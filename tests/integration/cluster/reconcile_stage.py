@@ -19,11 +19,11 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from dataset_operator.errors import KubeConflict
-from dataset_operator.kube.client import KubeClient
+from dataset_operator.kube.client import KubeClient, Observe
 from dataset_operator.names import Owner
 from dataset_operator.ray.endpoints import build_connect, build_reach_pod
 from dataset_operator.reconcile import Reconciler
-from dataset_operator.settings import parse_settings
+from dataset_operator.settings import OperatorSettings, parse_settings
 from dataset_operator.sources.runtime import RuntimeSource
 from dataset_operator.status import find_condition
 from dataset_operator.testing import StandInRay
@@ -166,10 +166,19 @@ def count_sockets() -> int:
 
 
 @asynccontextmanager
-async def stage_of(box: Box, namespace: str, *, address: str = "") -> AsyncIterator[Stage]:
+async def stage_of(
+    box: Box,
+    namespace: str,
+    *,
+    address: str = "",
+    settings: OperatorSettings = SETTINGS,
+    observe: Observe = lambda *_: None,
+) -> AsyncIterator[Stage]:
     """A stage.
 
     Args:
+        settings: the operator's.
+        observe: is told of every request to the API server.
         address: of this machine, where the stand-in listens and is reached as a head is from
             outside: through the API server's proxy. "": on loopback, reached at once.
     """
@@ -182,17 +191,17 @@ async def stage_of(box: Box, namespace: str, *, address: str = "") -> AsyncItera
         StandInRay(token="", host=address or LOOPBACK) as ray,
     ):
         if address:  # as `operator --dev`: with the rights of the person who started it
-            connect = build_connect(client, session, SETTINGS, in_cluster=False)
+            connect = build_connect(client, session, settings, in_cluster=False)
             reach_pod = build_reach_pod(client, session, in_cluster=False)
         else:
             connect, reach_pod = ray.connect(session), ray.reach_pod(session)
             for name, value in log_in(box.kubectl).items():
                 client.set_default_header(name, value)
         reconciler = Reconciler(
-            kube=KubeClient(client),
+            kube=KubeClient(client, observe=observe),
             connect=connect,
             source=RuntimeSource(reach_pod=reach_pod),
-            settings=SETTINGS,
+            settings=settings,
         )
         yield Stage(box=box, namespace=namespace, reconciler=reconciler, ray=ray)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
+from dataset_operator.settings import Prices
 from dataset_operator.telemetry.freshness import DEAD_SECONDS, find_staleness
 from dataset_operator.telemetry.logs import JsonFormatter, TextFormatter, bind
 from dataset_operator.telemetry.metrics import OperatorMetrics, parse_request
@@ -215,6 +216,113 @@ def test_metrics_tell_what_experiments_used_as_long_as_they_are_there() -> None:
         assert line in lines
     metrics.watched.see("DELETED", document)
     assert 'experiment="clicks"' not in generate_latest(metrics.registry).decode()
+
+
+def training(**status: Any) -> Any:
+    """One that trains with all that a status may say of it."""
+    document = experiment(2, phase="Training", reason="PodsReady")
+    document["spec"] = {"dataWorkers": {"minReplicas": 1, "maxReplicas": 8}}
+    document["status"] |= {
+        "run": 2,
+        "failures": 1,
+        "rayClusterName": "clicks-2",
+        "gpus": 4,
+        "startTime": "2026-11-21T00:00:00Z",
+        "trainingStartTime": "2026-11-21T00:05:00Z",
+        "submission": {"time": "2026-11-21T00:08:00Z"},
+        "dataWorkers": {
+            "currentReplicas": 3,
+            "readyReplicas": 2,
+            "desiredReplicas": 4,
+            "draining": [{"name": "w", "time": "2026-11-21T00:05:00Z"}],
+        },
+        "trainer": {
+            "progressPercentage": 40,
+            "gpuUtilizationPercent": 95,
+            "productionWaitPercent": 0,
+        },
+        "scaling": {
+            "decisions": [
+                {"time": "2026-11-21T00:06:00Z", "before": 4, "after": 2, "reason": "Older"},
+                {"time": "2026-11-21T00:07:00Z", "before": 2, "after": 4, "reason": "Newer"},
+            ]
+        },
+    } | status
+    document["status"]["conditions"] += [
+        {"type": "Training", "status": "True", "reason": "Running"},
+        {"type": "ScalingActive", "status": "Unknown", "reason": "Odd"},
+    ]
+    return document
+
+
+def told(document: Any) -> dict[str, float]:
+    """What is told of the only experiment, without what all have in common."""
+    metrics = OperatorMetrics(Watched(clock=Clock()))
+    metrics.watched.see("ADDED", document)
+    found = {}
+    for sample in (sample for family in metrics.registry.collect() for sample in family.samples):
+        if sample.name.startswith("lastmile_experiment_"):
+            more = sorted(item for item in sample.labels.items() if item[1] not in CLICKS)
+            words = ",".join(value for _, value in more)
+            found[f"{sample.name.removeprefix('lastmile_experiment_')} {words}".strip()] = (
+                sample.value
+            )
+    return found
+
+
+def test_prometheus_is_told_how_a_training_stands() -> None:
+    midnight = 1_795_219_200.0
+    assert told(training()) == {
+        "phase Training": 1,
+        "condition PodsReady,ClusterReady": 0,
+        "condition Running,Training": 1,
+        "progress_ratio": 0.4,
+        "gpu_utilization_ratio": 0.95,
+        "production_wait_ratio": 0,
+        "gpus": 4,
+        "data_workers current": 3,
+        "data_workers ready": 2,
+        "data_workers desired": 4,
+        "data_workers draining": 1,
+        "data_workers_limit min": 1,
+        "data_workers_limit max": 8,
+        "start_timestamp_seconds": midnight,
+        "training_start_timestamp_seconds": midnight + 300,
+        "attempt_start_timestamp_seconds": midnight + 480,
+        "attempts_total": 3,
+        "failed_attempts_total": 1,
+        "decision_timestamp_seconds up,Newer": midnight + 420,
+    }
+
+
+def test_what_ended_holds_nothing_and_does_not_train() -> None:
+    document = training()
+    del document["status"]["rayClusterName"], document["status"]["submission"]
+    document["status"]["conditions"][1] |= {"status": "False", "reason": "Succeeded"}
+    names = {name.partition(" ")[0] for name in told(document)}
+    assert names == {
+        *("phase", "condition", "attempts_total", "failed_attempts_total"),
+        *("start_timestamp_seconds", "training_start_timestamp_seconds"),
+    }
+
+
+@pytest.mark.parametrize("word", ["", "yesterday"])
+def test_a_time_that_is_none_is_not_told(word: str) -> None:
+    decided = [{"time": word, "before": 1, "after": 2, "reason": "Odd"}]
+    document = training(startTime=word, scaling={"decisions": decided})
+    assert not {"start_timestamp_seconds", "decision"} & {
+        n.partition("{")[0] for n in told(document)
+    }
+    assert "training_start_timestamp_seconds" in told(document)
+
+
+def test_prices_and_every_kind_of_pass_are_told_from_the_beginning() -> None:
+    prices = Prices(gpu_hour=2.5, data_worker_hour=0.25, currency="EUR")
+    metrics = OperatorMetrics(Watched(), prices)
+    lines = generate_latest(metrics.registry).decode().splitlines()
+    assert 'lastmile_operator_price_per_hour{currency="EUR",resource="gpu"} 2.5' in lines
+    assert 'lastmile_operator_reconcile_total{result="defect"} 0.0' in lines
+    assert any(line.startswith("lastmile_operator_build_info{version=") for line in lines)
 
 
 @pytest.mark.parametrize(

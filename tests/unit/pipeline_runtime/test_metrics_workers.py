@@ -107,3 +107,26 @@ def test_what_the_autoscaler_reads_comes_before_what_grows_with_the_ranks() -> N
     page = generate_latest(registry).decode()
     assert max(page.rindex(f"\nlastmile_run_{name}") for name in ("rows", "readers")) < 4096
     assert page.index('rank="63"') > page.rindex("\nlastmile_run_")
+
+
+def test_memory_is_told_of_the_gpus_that_there_are() -> None:
+    collector, registry = RunCollector([]), CollectorRegistry()
+    on_cpu = snapshot(WorkerUsage(), 0, resident_bytes=3)
+    on_gpu = snapshot(WorkerUsage(), 1, resident_bytes=5, gpu_bytes=0)  # nothing yet
+    collector.update({0: on_cpu, 1: on_gpu}, None)
+    registry.register(collector)
+    lines = generate_latest(registry).decode().splitlines()
+    assert [line for line in lines if line.startswith("lastmile_trainer_gpu")] == [
+        'lastmile_trainer_gpu_memory_bytes{rank="1"} 0.0'
+    ]
+    assert 'lastmile_trainer_resident_bytes{rank="0"} 3.0' in lines
+    assert 'lastmile_trainer_resident_bytes{rank="1"} 5.0' in lines
+
+
+def test_what_a_crash_would_cost_is_told_by_the_rank_that_saves() -> None:
+    collector, registry = RunCollector([]), CollectorRegistry()
+    saves = snapshot(WorkerUsage(), 0, kept_until=1_700_000_100.0)
+    other = snapshot(WorkerUsage(), 1, kept_until=1_700_000_000.0)
+    collector.update({1: other, 0: saves}, None)
+    registry.register(collector)
+    assert registry.get_sample_value("lastmile_run_kept_timestamp_seconds") == 1_700_000_100.0

@@ -1,0 +1,138 @@
+"""What Prometheus is told of each experiment, with the labels `namespace` and `experiment`.
+
+All of it stands in the object, so any operator tells the same; it goes with the object. Some 30
+series each while it runs, some 15 once it has ended (docs/operating/observe.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from dataset_operator.telemetry.standing import Standing
+
+Key = tuple[str, str]  # namespace, name
+Experiments = Sequence[tuple[Key, Standing]]
+_KEY = ("namespace", "experiment")
+# Of `status.usage`, by field: a counter's name, and what it says.
+_USAGE = {
+    "gpuSeconds": ("gpu_seconds", "GPUs that trainers held, times seconds."),
+    "gpuMeasuredSeconds": (
+        "gpu_measured_seconds",
+        "Of the GPU seconds, those in which it was known whether the GPUs worked.",
+    ),
+    "gpuIdleSeconds": ("gpu_idle_seconds", "Of the measured GPU seconds, those without work."),
+    "dataWorkerSeconds": ("data_worker_seconds", "Data workers that were held, times seconds."),
+}
+_TIMES = {
+    "start": "When the run began, or was last resumed, in Unix seconds.",
+    "training_start": "When a driver of the run first ran, in Unix seconds.",
+    "attempt_start": "When the attempt that has not ended was submitted, in Unix seconds.",
+}
+_COUNTS = {
+    "attempts": "Attempts that were submitted, of all runs.",
+    "failed_attempts": "Attempts of the present run that failed.",
+}
+_RATIOS = {
+    "progress": "Share of the run that is done, while it trains.",
+    "gpu_utilization": "How busy the trainers' GPUs are, their mean, while it trains.",
+    "production_wait": "Share of the trainers' time spent waiting for data workers.",
+}
+
+
+def collect_experiments(experiments: Iterable[tuple[Key, Standing]]) -> Iterator[Metric]:
+    """Every family, of all experiments."""
+    known = list(experiments)
+    yield from _collect_state(known)
+    yield from _collect_usage(known)
+    yield from _collect_cluster(known)
+    yield from _collect_history(known)
+
+
+def _collect_state(experiments: Experiments) -> Iterator[Metric]:
+    phase = _gauge("phase", "1 for the phase that an experiment is in.", "phase")
+    condition = _gauge(
+        "condition", "1 where a condition holds, 0 where it does not.", "type", "reason"
+    )
+    for key, standing in experiments:
+        phase.add_metric([*key, standing.phase], 1)
+        for about, holds in standing.conditions.items():
+            condition.add_metric([*key, *about], holds)
+    yield from (phase, condition)
+    for name, text in _RATIOS.items():
+        ratio = _gauge(f"{name}_ratio", text)
+        for key, standing in experiments:
+            if name in standing.ratios:
+                ratio.add_metric(key, standing.ratios[name])
+        yield ratio
+
+
+def _collect_usage(experiments: Experiments) -> Iterator[Metric]:
+    """Of each experiment's present run; another run begins from 0, as a counter may."""
+    used = [(key, standing.usage) for key, standing in experiments if standing.usage]
+    for field, (name, text) in _USAGE.items():
+        counter = _counter(name, text)
+        for key, usage in used:
+            counter.add_metric(key, usage.get(field, 0))
+        yield counter
+    cost = _gauge(
+        "cost",
+        "What the present run has cost so far, by the prices in the operator's settings.",
+        "currency",
+    )
+    for key, usage in used:
+        if "cost" in usage:
+            cost.add_metric([*key, usage.get("currency", "")], float(usage["cost"]))
+    yield cost
+
+
+def _collect_cluster(experiments: Experiments) -> Iterator[Metric]:
+    gpus = _gauge("gpus", "GPUs that the cluster's trainers have.")
+    workers = _gauge(
+        "data_workers",
+        "Data workers of the cluster: current, of these ready and draining, and desired.",
+        "state",
+    )
+    bounds = _gauge("data_workers_limit", "The spec's minReplicas and maxReplicas.", "limit")
+    for key, standing in experiments:
+        if standing.gpus is not None:
+            gpus.add_metric(key, standing.gpus)
+        for state, number in standing.workers.items():
+            workers.add_metric([*key, state], number)
+        for limit, number in standing.worker_bounds.items():
+            bounds.add_metric([*key, limit], number)
+    yield from (gpus, workers, bounds)
+
+
+def _collect_history(experiments: Experiments) -> Iterator[Metric]:
+    for name, text in _TIMES.items():
+        time = _gauge(f"{name}_timestamp_seconds", text)
+        for key, standing in experiments:
+            if name in standing.times:
+                time.add_metric(key, standing.times[name])
+        yield time
+    for name, text in _COUNTS.items():
+        counter = _counter(name, text)
+        for key, standing in experiments:
+            if name in standing.counts:
+                counter.add_metric(key, standing.counts[name])
+        yield counter
+    decided = _gauge(
+        "decision_timestamp_seconds",
+        "When the number of data workers was last changed, in Unix seconds, and why.",
+        *("direction", "reason"),
+    )
+    for key, standing in experiments:
+        if standing.decision is not None:
+            about = [standing.decision.direction, standing.decision.reason]
+            decided.add_metric([*key, *about], standing.decision.time)
+    yield decided
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"lastmile_experiment_{name}", text, labels=[*_KEY, *labels])
+
+
+def _counter(name: str, text: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"lastmile_experiment_{name}", text, labels=[*_KEY])

@@ -1,0 +1,144 @@
+"""How an experiment stands, as far as Prometheus is told: little, since one is kept of each.
+
+`watched` takes it from what comes through the watch, `experiment_metrics` shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dataset_operator.api import TRAINING
+from dataset_operator.observed import parse_time
+from dataset_operator.status import is_true
+
+# Fields of status.dataWorkers: the word that stands for each.
+_WORKERS = {"currentReplicas": "current", "readyReplicas": "ready", "desiredReplicas": "desired"}
+_PERCENTAGES = {
+    "gpuUtilizationPercent": "gpu_utilization",
+    "productionWaitPercent": "production_wait",
+    "progressPercentage": "progress",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The autoscaler's latest; `time` in Unix seconds."""
+
+    time: float
+    reason: str
+    direction: str  # up or down
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """An experiment at a moment; what is not known is absent, which is not 0.
+
+    Attributes:
+        conditions: their status by (type, reason).
+        usage: of the present run, as its status has it.
+        times: Unix seconds by name: `start`, `training_start`, `attempt_start`.
+        counts: by name: `attempts`, `failed_attempts`.
+        gpus: that its cluster holds; None without a cluster.
+        workers: data workers of its cluster by what they are: current, ready, desired, draining.
+        worker_bounds: `min` and `max` of the spec, with a cluster.
+        ratios: of a training that goes on, 0 to 1, by name.
+    """
+
+    phase: str
+    conditions: Mapping[tuple[str, str], bool] = field(default_factory=dict)
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    times: Mapping[str, float] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    gpus: int | None = None
+    workers: Mapping[str, int] = field(default_factory=dict)
+    worker_bounds: Mapping[str, int] = field(default_factory=dict)
+    ratios: Mapping[str, float] = field(default_factory=dict)
+    decision: Decision | None = None
+
+
+def read_standing(document: Mapping[str, Any]) -> Standing:
+    """Take it from an experiment."""
+    status: Mapping[str, Any] = document.get("status") or {}
+    has_cluster = "rayClusterName" in status
+    return Standing(
+        phase=status.get("phase") or "Pending",
+        conditions=_read_conditions(status),
+        usage=status.get("usage") or {},
+        times=_read_times(status),
+        counts=_read_counts(status),
+        gpus=status.get("gpus") if has_cluster else None,
+        workers=_read_workers(status) if has_cluster else {},
+        worker_bounds=_read_bounds(document) if has_cluster else {},
+        ratios=_read_ratios(status) if is_true(status, TRAINING) else {},
+        decision=_read_decision(status) if has_cluster else None,
+    )
+
+
+def _read_conditions(status: Mapping[str, Any]) -> dict[tuple[str, str], bool]:
+    """Those that hold or do not; of one that is unknown nothing is told."""
+    conditions = status.get("conditions") or ()
+    return {
+        (condition["type"], condition["reason"]): condition["status"] == "True"
+        for condition in conditions
+        if condition["status"] != "Unknown"
+    }
+
+
+def _read_times(status: Mapping[str, Any]) -> dict[str, float]:
+    fields = {"start": "startTime", "training_start": "trainingStartTime"}
+    read = {name: _parse(status.get(key)) for name, key in fields.items()}
+    read["attempt_start"] = _parse((status.get("submission") or {}).get("time"))
+    return {name: time for name, time in read.items() if time is not None}
+
+
+def _parse(text: str | None) -> float | None:
+    """Unix seconds; None for what is no time, as somebody else may have written it."""
+    try:
+        return parse_time(text or "").timestamp()
+    except ValueError:
+        return None
+
+
+def _read_counts(status: Mapping[str, Any]) -> dict[str, int]:
+    """From the run's beginning on, so that the first one is seen as one more."""
+    if "run" not in status:
+        return {}
+    return {
+        "attempts": status.get("attempt", 0),
+        "failed_attempts": status.get("failures", 0),
+    }
+
+
+def _read_workers(status: Mapping[str, Any]) -> dict[str, int]:
+    workers = status.get("dataWorkers")
+    if not workers:
+        return {}
+    told = {word: workers.get(key, 0) for key, word in _WORKERS.items()}
+    return told | {"draining": len(workers.get("draining") or ())}
+
+
+def _read_bounds(document: Mapping[str, Any]) -> dict[str, int]:
+    """The API server fills the defaults in."""
+    wanted = document.get("spec", {}).get("dataWorkers") or {}
+    keys = {"min": "minReplicas", "max": "maxReplicas"}
+    return {name: wanted[key] for name, key in keys.items() if key in wanted}
+
+
+def _read_ratios(status: Mapping[str, Any]) -> dict[str, float]:
+    trainer = status.get("trainer") or {}
+    return {name: trainer[key] / 100 for key, name in _PERCENTAGES.items() if key in trainer}
+
+
+def _read_decision(status: Mapping[str, Any]) -> Decision | None:
+    decisions: Sequence[Mapping[str, Any]] = (status.get("scaling") or {}).get("decisions") or ()
+    time = _parse(decisions[-1]["time"]) if decisions else None
+    if time is None:
+        return None
+    last = decisions[-1]
+    return Decision(
+        time=time,
+        reason=last["reason"],
+        direction="up" if last["after"] > last["before"] else "down",
+    )

@@ -1,0 +1,233 @@
+"""A real run, a real operator that scales it, and a real Prometheus that scrapes both.
+
+The run is `lastmile run` on a Ray of this machine, whose data workers are slower than its trainer.
+The operator's pods are played, so the stand-in head hands on the page of the run's driver: what the
+operator reads, and decides by, is what the driver says. Nobody here has a GPU: of GPUs the stand-in
+tells, in Ray's format.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from loopback import free_ports
+from prometheus_server import running
+from ray_heads import NO_DRAIN, wait_until_started
+from reconcile_stage import NAME, SMALL, Stage, stage_of
+
+from dataset_operator.api import RAY_METRICS_PORT
+from dataset_operator.serve import serving
+from dataset_operator.settings import parse_settings
+from dataset_operator.telemetry.freshness import compare_forever
+from dataset_operator.telemetry.metrics import OperatorMetrics
+from dataset_operator.telemetry.probes import answering
+from dataset_operator.telemetry.watched import Watched
+from tools.cluster.box import Box
+
+BIN = Path(sys.executable).parent
+RULES = Path(__file__).parents[3] / "deploy" / "prometheus" / "rules.yaml"
+HEAD_POD, TRAINER_POD = f"{NAME}-head", f"{NAME}-trainer"
+SETTINGS = parse_settings(
+    {
+        "runtimeImage": "example.com/lastmile:none",
+        "resources": {"head": SMALL, "trainers": SMALL, "dataWorkers": SMALL},
+        "gpuResource": None,  # GPUs are counted, and no node has to have them
+        "prices": {"gpuHour": 2.5, "dataWorkerHour": 0.25, "currency": "EUR"},
+    }
+)
+GPU_PAGE = 'ray_node_gpus_utilization{GpuDeviceName="NVIDIA H200",GpuIndex="0",GpuUuid="a"} 60\n'
+POLL_SECONDS = 0.5
+# The trainer takes rows faster than the pipeline makes them, and saves often.
+MODULE = """
+import time
+
+def slow(table):
+    time.sleep(0.0005 * table.num_rows)
+    return table
+
+def loop(ctx):
+    for epoch in ctx.epochs():
+        for batch in ctx.batches():
+            time.sleep(0.002)
+            saved = {"step": ctx.step} if ctx.checkpoint_due() else None
+            ctx.report({"loss": 1 / ctx.step, "accuracy": 0.5}, saved)
+"""
+MANIFEST: dict[str, Any] = {
+    "apiVersion": "experiments.lastmile.dev/v1alpha1",
+    "kind": "DatasetExperiment",
+    "metadata": {"name": NAME},
+    "spec": {
+        "dataset": {"parquet": {"uri": "impressions/"}},
+        "pipeline": [
+            {"filter": {"where": "position < 30"}},
+            {"map": {"function": "slow_loop:slow"}},
+        ],
+        "training": {
+            "entrypoint": "slow_loop:loop",
+            "batchSize": 64,
+            "epochs": 1000,
+            "columns": ["dense_00"],
+            "checkpoint": {"everySeconds": 5},
+            "shuffle": {"windowRows": 2000},
+        },
+    },
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What was started: its stage, and its Prometheus."""
+
+    stage: Stage
+    url: str
+
+    async def query(self, expr: str) -> list[dict[str, Any]]:
+        """The series of an expression now; Prometheus' own words fail the test."""
+        return await self._ask("query", query=expr)
+
+    async def query_range(self, expr: str, minutes: float) -> list[dict[str, Any]]:
+        """The series of an expression over the last minutes."""
+        end = time.time()
+        span = {"start": f"{end - 60 * minutes:.0f}", "end": f"{end:.0f}", "step": "2"}
+        return await self._ask("query_range", query=expr, **span)
+
+    async def _ask(self, path: str, **asked: str) -> list[dict[str, Any]]:
+        url = f"{self.url}/api/v1/{path}"
+        async with aiohttp.ClientSession() as session, session.get(url, params=asked) as answer:
+            body = await answer.json()
+        assert body["status"] == "success", f"{asked}: {body}"
+        series: list[dict[str, Any]] = body["data"]["result"]
+        return series
+
+    async def until(self, expr: str) -> list[dict[str, Any]]:
+        """Wait until it has series; the test's time limit ends the wait."""
+        while not (found := await self.query(expr)):
+            await asyncio.sleep(POLL_SECONDS)
+        return found
+
+
+@contextlib.contextmanager
+def training(folder: Path) -> Iterator[tuple[int, int]]:
+    """A run that goes on until the end: the ports of its driver's page, and of its Ray node's."""
+    driver_port, node_port, gcs_port, agent_port = free_ports(4)
+    env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    subprocess.run(
+        [BIN / "lastmile", "sample-data", "--rows", "100000", "--output", folder],
+        check=True,
+        capture_output=True,
+    )
+    (folder / "slow_loop.py").write_text(MODULE)
+    (folder / "manifest.yaml").write_text(json.dumps(MANIFEST))
+    with (
+        tempfile.TemporaryDirectory(prefix="lm-", dir="/tmp") as short,
+        contextlib.ExitStack() as stack,
+    ):
+        # Sockets of Ray live there, whose paths may have 107 bytes.
+        log = folder / "head.log"
+        command = [BIN / "ray", "start", "--head", "--block", f"--port={gcs_port}"]
+        command += ["--node-ip-address=127.0.0.1", "--num-cpus=3", f"--temp-dir={short}"]
+        command += ["--object-store-memory=200000000", "--include-dashboard=False"]
+        command += [f"--metrics-export-port={node_port}", "--include-log-monitor=False"]
+        command += [f"--dashboard-agent-listen-port={agent_port}"]
+        head = stack.enter_context(_started(command, log, {**env, **NO_DRAIN}))
+        wait_until_started(head, log)
+        command = [BIN / "lastmile", "run", "-f", folder / "manifest.yaml", "--address", "auto"]
+        command += ["--storage-root", folder, "--output", folder / "output"]
+        command += ["--metrics-port", str(driver_port)]
+        address = {"RAY_ADDRESS": f"127.0.0.1:{gcs_port}"}
+        stack.enter_context(_started(command, folder / "run.log", env | address, folder))
+        yield driver_port, node_port
+
+
+@contextlib.contextmanager
+def _started(
+    command: list[Any], log: Path, env: dict[str, str], folder: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env=env, cwd=folder, stdout=output, stderr=output)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.asynccontextmanager
+async def observing(
+    box: Box, namespace: str, folder: Path, program: Path
+) -> AsyncIterator[Observed]:
+    """All of it, with an experiment that trains."""
+    metrics = OperatorMetrics(Watched(), SETTINGS.prices)
+    with training(folder) as (driver_port, node_port):
+        async with (
+            stage_of(box, namespace, settings=SETTINGS, observe=metrics.count_request) as stage,
+            answering(metrics, host="127.0.0.1", port=0) as operator_port,
+            _beside(compare_forever(stage.reconciler.kube, [namespace], metrics.watched, 1.0)),
+            serving(stage.reconciler, [namespace], metrics=metrics),
+        ):
+            node = int(stage.ray.urls[RAY_METRICS_PORT].rpartition(":")[2])
+            of_pod = {"namespace": namespace, "experiment": NAME}
+            config = _configure(
+                _job("operator", operator_port),
+                _job("driver", driver_port, **of_pod, pod=HEAD_POD),
+                _job("node", node_port, **of_pod, pod=HEAD_POD),
+                _job("gpus", node, **of_pod, pod=TRAINER_POD),
+            )
+            with running(program, folder, config) as port:
+                async with _beside(_hand_on(stage, driver_port)):
+                    yield Observed(stage=stage, url=f"http://127.0.0.1:{port}")
+
+
+def _configure(*jobs: dict[str, Any]) -> dict[str, object]:
+    return {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(RULES)],
+        "scrape_configs": [*jobs],
+    }
+
+
+def _job(name: str, port: int, **labels: str) -> dict[str, Any]:
+    """A target with the labels that the monitors of docs/operating/observe.md give it."""
+    return {
+        "job_name": name,
+        "honor_labels": True,
+        "static_configs": [{"targets": [f"127.0.0.1:{port}"], "labels": labels}],
+    }
+
+
+@contextlib.asynccontextmanager
+async def _beside(work: Any) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def _hand_on(stage: Stage, driver_port: int) -> None:
+    """The driver's page becomes that of the stand-in head."""
+    stage.ray.node_metrics = GPU_PAGE
+    async with aiohttp.ClientSession() as session:
+        while True:
+            with contextlib.suppress(aiohttp.ClientError):
+                async with session.get(f"http://127.0.0.1:{driver_port}/metrics") as answer:
+                    stage.ray.metrics = await answer.text()
+            await asyncio.sleep(POLL_SECONDS)

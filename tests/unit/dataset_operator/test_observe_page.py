@@ -1,0 +1,87 @@
+"""docs/operating/observe.md says what there is: the monitors' ports and labels, and every alert."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dataset_operator.api import (
+    EXPERIMENT_LABEL,
+    HEAD,
+    RAY_METRICS_PORT,
+    ROLE_LABEL,
+    RUNTIME_METRICS_PORT,
+)
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "operating" / "observe.md").read_text()
+RULES = ROOT / "deploy" / "prometheus" / "rules.yaml"
+OPERATOR = ROOT / "deploy" / "operator" / "operator.yaml"
+UNITS = {"m": 60, "h": 3600, "s": 1}
+ROW = re.compile(r"^\| \[(\w+)\]\(runbooks/([\w-]+\.md)\) \| (\w+) \| (\d+) min \|", re.MULTILINE)
+# Of alerts whose expression looks back, or has a limit in time, itself: minutes more.
+LOOKS_BACK = {
+    "LastmileTrainingStalled": 10,
+    "LastmileCheckpointTooOld": 30,
+    "LastmileOperatorStale": 2,
+}
+
+
+def read_monitors() -> list[dict[str, Any]]:
+    [block] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    return list(yaml.safe_load_all(block))
+
+
+def name_label(label: str) -> str:
+    """As Prometheus finds a pod's label."""
+    return "__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", label)
+
+
+def test_the_operators_monitor_finds_it() -> None:
+    operator, _ = read_monitors()
+    documents = yaml.safe_load_all(OPERATOR.read_text())
+    [deployment] = [document for document in documents if document["kind"] == "Deployment"]
+    pods = deployment["spec"]["template"]
+    assert operator["spec"]["selector"]["matchLabels"] == pods["metadata"]["labels"]
+    ports = {port["name"] for port in pods["spec"]["containers"][0]["ports"]}
+    [endpoint] = operator["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] in ports
+    assert endpoint["honorLabels"] is True  # or `namespace` would be the operator's own
+
+
+def test_the_monitor_of_experiments_gives_the_labels_that_dashboards_ask_for() -> None:
+    _, pods = read_monitors()
+    [selected] = pods["spec"]["selector"]["matchExpressions"]
+    assert selected == {"key": EXPERIMENT_LABEL, "operator": "Exists"}
+    driver, ray = pods["spec"]["podMetricsEndpoints"]
+    named = {"sourceLabels": [name_label(EXPERIMENT_LABEL)], "targetLabel": "experiment"}
+    assert named in driver["relabelings"]
+    assert named in ray["relabelings"]
+    heads = {"sourceLabels": [name_label(ROLE_LABEL)], "regex": HEAD, "action": "keep"}
+    assert heads in driver["relabelings"]
+    assert f"`{driver['port']}`, {RUNTIME_METRICS_PORT}" in PAGE
+    assert f"`{ray['port']}`, {RAY_METRICS_PORT}" in PAGE
+
+
+def test_every_alert_stands_in_the_table() -> None:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    told = {
+        name: (page, severity, int(minutes)) for name, page, severity, minutes in ROW.findall(PAGE)
+    }
+    assert told == {
+        rule["alert"]: (
+            rule["annotations"]["runbook_url"].rpartition("/")[2],
+            rule["labels"]["severity"],
+            int(rule["for"][:-1]) * UNITS[rule["for"][-1]] // 60 + LOOKS_BACK.get(rule["alert"], 0),
+        )
+        for rule in rules
+    }
+
+
+@pytest.mark.parametrize("name", ["lastmile-fleet.png", "lastmile-experiment.png"])
+def test_the_pictures_are_there(name: str) -> None:
+    assert f"](pictures/{name})" in PAGE
+    assert (ROOT / "docs" / "operating" / "pictures" / name).read_bytes().startswith(b"\x89PNG")
