@@ -55,9 +55,11 @@ class Helm:
             raise HelmError(done.stderr)
         return done.stdout
 
-    def template(self, *options: str, values: Document | None = None) -> list[Document]:
+    def template(
+        self, *options: str, values: Document | None = None, namespace: str = NAMESPACE
+    ) -> list[Document]:
         """Render the chart with these values. Raises HelmError."""
-        place = ("template", RELEASE, str(self.chart), "--namespace", NAMESPACE, "--values", "-")
+        place = ("template", RELEASE, str(self.chart), "--namespace", namespace, "--values", "-")
         text = self(*place, *options, stdin=yaml.safe_dump(values or {}))
         return [*read_documents(text)]
 

@@ -1,5 +1,7 @@
 """What real helm makes of the chart's templates: every branch, and what is refused."""
 
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,23 @@ def test_an_example_is_rendered_and_its_settings_are_the_operators(
     documents = chart.template("--values", str(example))
     parse_settings(settings_of(documents))
     assert "0 chart(s) failed" in chart("lint", "--strict", str(CHART), "-f", str(example))
+
+
+GUIDES = (ROOT / "docs" / "operating" / "install.md", CHART / "README.md")
+COMMANDS = [
+    command
+    for guide in GUIDES
+    for command in re.findall(r"^helm install .*(?:\n  .*)*", guide.read_text(), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_guides_is_one_that_helm_takes(
+    chart: Helm, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    _, *words = shlex.split(command.replace("\\\n", ""))
+    assert "STATUS: pending-install" in chart(*words, "--dry-run=client")
 
 
 def test_the_crd_is_the_repositorys_and_is_kept(chart: Helm) -> None:

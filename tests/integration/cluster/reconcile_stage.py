@@ -166,10 +166,13 @@ def count_sockets() -> int:
 
 
 @asynccontextmanager
-async def stage_of(box: Box, namespace: str, *, address: str = "") -> AsyncIterator[Stage]:
+async def stage_of(
+    box: Box, namespace: str, *, user: str = "", address: str = ""
+) -> AsyncIterator[Stage]:
     """A stage.
 
     Args:
+        user: whose rights the reconciler has; "": one's with those of the operator's manifest.
         address: of this machine, where the stand-in listens and is reached as a head is from
             outside: through the API server's proxy. "": on loopback, reached at once.
     """
@@ -186,7 +189,8 @@ async def stage_of(box: Box, namespace: str, *, address: str = "") -> AsyncItera
             reach_pod = build_reach_pod(client, session, in_cluster=False)
         else:
             connect, reach_pod = ray.connect(session), ray.reach_pod(session)
-            for name, value in log_in(box.kubectl).items():
+            rights = {"Impersonate-User": user} if user else log_in(box.kubectl)
+            for name, value in rights.items():
                 client.set_default_header(name, value)
         reconciler = Reconciler(
             kube=KubeClient(client),
