@@ -62,7 +62,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- $_ := set $network "operatorLabels" (include "lastmile.selectorLabels" . | fromYaml) -}}
 {{- end -}}
 {{- $_ := set $settings "network" $network -}}
+{{- /* The operator's own default is left unsaid. */ -}}
+{{- $lease := include "lastmile.leaseName" . -}}
+{{- if and (include "lastmile.elects" .) (ne $lease "lastmile-operator") -}}
+{{- $_ := set $settings "lease" (set (default dict $settings.lease) "name" $lease) -}}
+{{- end -}}
 {{ toYaml $settings }}
+{{- end }}
+
+{{/* Each release has its own, or two in one namespace would wait for each other. */}}
+{{- define "lastmile.leaseName" -}}
+{{- dig "lease" "name" (include "lastmile.operator" .) .Values.settings -}}
 {{- end }}
 
 {{- define "lastmile.elects" -}}

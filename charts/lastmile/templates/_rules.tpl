@@ -93,6 +93,6 @@ annotations:
   verbs: [create]
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  resourceNames: [lastmile-operator]
+  resourceNames: [{{ include "lastmile.leaseName" . }}]
   verbs: [get, update, patch]
 {{- end }}

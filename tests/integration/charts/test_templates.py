@@ -134,6 +134,19 @@ def test_the_replicas_agree_by_one_lease(chart: Helm) -> None:
     assert select(documents, "Deployment")[0]["spec"]["strategy"] == {"type": "Recreate"}
 
 
+def test_each_release_has_a_lease_of_its_own(chart: Helm) -> None:
+    documents = chart.template(values={"fullnameOverride": "vision"})
+    [(_, rest)] = rules_of(documents, "Role", "vision-operator-lease").values()
+    assert rest["resourceNames"] == ["vision-operator"]
+    assert settings_of(documents)["lease"] == {"name": "vision-operator"}
+
+    given = {"settings": {"lease": {"name": "mine", "namespace": "leases"}}}
+    documents = chart.template("--skip-schema-validation", values=given)
+    [(namespace, (_, rest))] = rules_of(documents, "Role", "lastmile-operator-lease").items()
+    assert (namespace, rest["resourceNames"]) == ("leases", ["mine"])
+    assert settings_of(documents)["lease"] == given["settings"]["lease"]
+
+
 def test_users_roles_add_to_the_clusters_own(chart: Helm) -> None:
     documents = chart.template()
     [view] = select(documents, "ClusterRole", "lastmile-experiments-view")

@@ -154,6 +154,8 @@ def test_what_is_left_after_uninstall_trains_on_and_can_be_deleted(
         assert "lastmile" not in left
         cluster_wide = box.kubectl("get", "clusterrole,clusterrolebinding", "-o", "name").split()
         assert not [n for n in cluster_wide if n.endswith((f"/{OPERATOR}", f"/{HOOK}"))]
+        # The same release finds its CRD again, without being told to take anything over.
+        release.helm("install", "lastmile", str(CHART), "--namespace", release.namespace)
         box.kubectl("delete", "namespace", namespace, "--timeout=110s")
 
 
@@ -188,6 +190,19 @@ def test_the_operator_works_with_its_service_accounts_rights_alone(
         refused = [line for line in log.splitlines() if "orbidden" in line or "ermission" in line]
         # Ray is reached through the API server here, as no pod reaches it.
         assert [line for line in refused if "services/proxy" not in line] == []
+
+
+def test_the_election_may_be_turned_off_and_on_again(release: Release) -> None:
+    def deployed() -> tuple[str, int]:
+        spec = release.get("deployment", OPERATOR)["spec"]
+        return spec["strategy"]["type"], spec["replicas"]
+
+    release.run("install", CHART, replicaCount=2)
+    alone = {"replicaCount": 1, "settings": {"leaderElection": False}}
+    release.run("upgrade", CHART, "--skip-schema-validation", **alone)
+    assert deployed() == ("Recreate", 1)
+    release.run("upgrade", CHART, replicaCount=2)
+    assert deployed() == ("RollingUpdate", 2)
 
 
 def test_a_second_release_is_refused_the_cluster_wide_objects_of_the_first(
