@@ -9,7 +9,7 @@ NODE := simulated
 ARGS ?=
 
 .PHONY: bench-autoscaling bench-deduplication bench-overlap bench-plant bench-scaling bench-wire bench-table-size help setup lock test-tools run sample-data bench test test-nightly test-slow test-unit lint lint-types format crd clean
-.PHONY: chart cluster-up cluster-down cluster-status cluster-kubeconfig images
+.PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
 
@@ -79,11 +79,12 @@ format: setup ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-crd: setup ## Write crds/datasetexperiments.yaml from the models of the manifest, and make chart
-	$(BIN)/python -m tools.crd
-
+.PHONY: chart
 chart: setup ## Bring the chart's copies, its schema of settings and its README up to date
 	$(BIN)/python -m tools.chart
+
+crd: setup ## Write crds/datasetexperiments.yaml from the models of the manifest, and make chart
+	$(BIN)/python -m tools.crd
 
 sample-data: setup ## Make the sample data in build/data (ROWS=1000000)
 	$(BIN)/lastmile sample-data --rows $(ROWS) --output build/data
