@@ -79,7 +79,11 @@ format: setup ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-crd: setup ## Write crds/datasetexperiments.yaml from the models of the manifest
+.PHONY: chart
+chart: setup ## Bring the chart's copies, its schema of settings and its README up to date
+	$(BIN)/python -m tools.chart
+
+crd: setup ## Write crds/datasetexperiments.yaml from the models of the manifest, and make chart
 	$(BIN)/python -m tools.crd
 
 dashboards: setup ## Write deploy/grafana from tools/dashboards

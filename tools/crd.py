@@ -1,5 +1,7 @@
 """Write crds/datasetexperiments.yaml from the models in pipeline_runtime/config; see `make crd`.
 
+The chart's copy of it, and what else the chart holds, follow: `tools.chart`.
+
 Types, bounds, enums and scalar defaults are the models' own, descriptions are their docstrings;
 what a schema needs beyond them (CEL rules, list markers, a validator as a pattern) stands in
 `tools.crd_rules`. tests/unit/crds says that the committed file is what this gives, and
@@ -24,6 +26,7 @@ from pipeline_runtime.config import GROUP, KIND, VERSION, DatasetExperiment, Spe
 from pipeline_runtime.config.base import MAX_INT32
 from pipeline_runtime.config.experiment import StatusModel
 from pipeline_runtime.config.introspect import field_names
+from tools import chart
 from tools.crd_rules import (
     ATOMIC_MAPS,
     FIELD_SCHEMAS,
@@ -370,10 +373,11 @@ def render(crd: Schema) -> str:
 
 
 def main() -> None:
-    """Write the file."""
+    """Write the file, and bring the chart up to date."""
     CRD_FILE.parent.mkdir(exist_ok=True)
     CRD_FILE.write_text(render(build_crd()), encoding="utf-8")
     print(f"wrote {CRD_FILE.name}, {CRD_FILE.stat().st_size:,} bytes")
+    chart.main()
 
 
 if __name__ == "__main__":

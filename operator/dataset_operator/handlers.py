@@ -52,9 +52,10 @@ def build_registry(passes: Passes, watched: Watched, log_in: LogIn) -> kopf.Oper
     return registry
 
 
-def build_kopf_settings() -> kopf.OperatorSettings:
-    """Kopf's settings."""
+def build_kopf_settings(*, clusterwide: bool = True) -> kopf.OperatorSettings:
+    """Kopf's settings; where namespaces are named, nothing is asked of the cluster as a whole."""
     settings = kopf.OperatorSettings()
+    settings.scanning.disabled = not clusterwide  # of CRDs and namespaces
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 360
     settings.watching.connect_timeout = 10

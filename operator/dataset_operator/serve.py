@@ -48,7 +48,7 @@ async def serving(
     watching = asyncio.create_task(
         kopf.operator(
             registry=build_registry(passes, metrics.watched, log_in),
-            settings=build_kopf_settings(),
+            settings=build_kopf_settings(clusterwide=not namespaces),
             namespaces=namespaces,
             clusterwide=not namespaces,
             standalone=True,  # one active replica is a lease's business, not peering's

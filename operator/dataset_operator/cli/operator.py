@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,6 @@ from dataset_operator.cli.options import (
     AllNamespacesOption,
     ContextOption,
     KubeconfigOption,
-    NamespaceOption,
     Target,
 )
 
@@ -91,7 +91,10 @@ def operator(
 
 @app.command("release-finalizers")
 def release_finalizers(
-    namespace: NamespaceOption = None,
+    namespaces: Annotated[
+        list[str] | None,
+        typer.Option("--namespace", "-n", help="Namespace (repeatable); the context's if absent."),
+    ] = None,
     all_namespaces: AllNamespacesOption = False,
     kube_context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
@@ -100,16 +103,22 @@ def release_finalizers(
 
     Drivers that still run are not asked to write a checkpoint.
     """
-    target = Target(namespace=namespace, context=kube_context, kubeconfig=kubeconfig)
-    on_cluster(target, lambda cluster: _release(cluster, "" if all_namespaces else None))
+    target = Target(namespace=None, context=kube_context, kubeconfig=kubeconfig)
+    wanted: Sequence[str | None] = [""] if all_namespaces else namespaces or [None]
+    on_cluster(target, lambda cluster: _release(cluster, wanted))
 
 
-async def _release(cluster: Cluster, namespace: str | None) -> None:
+async def _release(cluster: Cluster, namespaces: Sequence[str | None]) -> None:
     from dataset_operator.api import FINALIZER
+    from pipeline_runtime.config import KIND
 
-    for document in await cluster.list_experiments(namespace):
-        metadata = document["metadata"]
-        held = metadata.get("finalizers") or []
-        if FINALIZER in held:
-            await cluster.kube.write_finalizers(document, [n for n in held if n != FINALIZER])
-            print(f"{metadata['namespace']}/{metadata['name']}: released")
+    if not await cluster.kube.is_served(KIND):  # the CRD was removed first, and they with it
+        print("this cluster has no experiments")
+        return
+    for namespace in namespaces:
+        for document in await cluster.list_experiments(namespace):
+            metadata = document["metadata"]
+            held = metadata.get("finalizers") or []
+            if FINALIZER in held:
+                await cluster.kube.write_finalizers(document, [n for n in held if n != FINALIZER])
+                print(f"{metadata['namespace']}/{metadata['name']}: released")

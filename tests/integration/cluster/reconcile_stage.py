@@ -170,6 +170,7 @@ async def stage_of(
     box: Box,
     namespace: str,
     *,
+    user: str = "",
     address: str = "",
     settings: OperatorSettings = SETTINGS,
     observe: Observe = lambda *_: None,
@@ -177,6 +178,7 @@ async def stage_of(
     """A stage.
 
     Args:
+        user: whose rights the reconciler has; "": one's with those of the operator's manifest.
         settings: the operator's.
         observe: is told of every request to the API server.
         address: of this machine, where the stand-in listens and is reached as a head is from
@@ -195,7 +197,8 @@ async def stage_of(
             reach_pod = build_reach_pod(client, session, in_cluster=False)
         else:
             connect, reach_pod = ray.connect(session), ray.reach_pod(session)
-            for name, value in log_in(box.kubectl).items():
+            rights = {"Impersonate-User": user} if user else log_in(box.kubectl)
+            for name, value in rights.items():
                 client.set_default_header(name, value)
         reconciler = Reconciler(
             kube=KubeClient(client, observe=observe),

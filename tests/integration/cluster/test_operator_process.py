@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,11 +65,22 @@ class Operator:
 
 
 @contextmanager
-def operating(user: User, folder: Path) -> Iterator[Operator]:
-    """Run the operator for the user's namespace; it is killed at the end at the latest."""
-    settings, log = folder / "settings.yaml", folder / "operator.log"
-    settings.write_text(json.dumps(SETTINGS))
-    options = ["--dev", "--config", str(settings), "-n", user.namespace, "--port", "0"]
+def operating(
+    user: User,
+    folder: Path,
+    *,
+    settings: Mapping[str, object] = SETTINGS,
+    arguments: Sequence[str] | None = None,
+) -> Iterator[Operator]:
+    """Run the operator; it is killed at the end at the latest.
+
+    Args:
+        arguments: None: the user's namespace is named.
+    """
+    config, log = folder / "settings.yaml", folder / "operator.log"
+    config.write_text(json.dumps(settings))
+    scope = ["-n", user.namespace] if arguments is None else arguments
+    options = ["--dev", "--config", str(config), *scope, "--port", "0"]
     with (
         log.open("wb") as stream,
         subprocess.Popen(

@@ -1,0 +1,98 @@
+{{/* What the operator does where experiments are: the rules of deploy/operator/operator.yaml. */}}
+{{- define "lastmile.rules" -}}
+- apiGroups: [experiments.lastmile.dev]
+  resources: [datasetexperiments]
+  verbs: [get, list, watch, patch, delete]
+- apiGroups: [experiments.lastmile.dev]
+  resources: [datasetexperiments/status]
+  verbs: [update]
+- apiGroups: [experiments.lastmile.dev]
+  resources: [datasetexperiments/finalizers]
+  verbs: [update] # to own children, where the API server checks it
+- apiGroups: [ray.io]
+  resources: [rayclusters]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [secrets] # no list, no watch: it reads the tokens that it made
+  verbs: [get, create]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+{{- end }}
+
+{{/* What it asks of the cluster, when it works for all namespaces. */}}
+{{- define "lastmile.clusterRules" -}}
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  verbs: [list, watch]
+{{- end }}
+
+{{/* What lets go of finalisers after the operator. */}}
+{{- define "lastmile.releaseRules" -}}
+- apiGroups: [experiments.lastmile.dev]
+  resources: [datasetexperiments]
+  verbs: [list, patch]
+{{- end }}
+
+{{/*
+A role and its binding, from a dict: root, name, rules, account, labels, annotations, and namespace
+("" for the whole cluster).
+*/}}
+{{- define "lastmile.role" -}}
+{{- $kind := ternary "Role" "ClusterRole" (ne .namespace "") -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ $kind }}
+metadata:
+  {{- include "lastmile.roleMetadata" . | nindent 2 }}
+rules:
+{{ .rules }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ $kind }}Binding
+metadata:
+  {{- include "lastmile.roleMetadata" . | nindent 2 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ $kind }}
+  name: {{ .name }}
+subjects:
+- kind: ServiceAccount
+  name: {{ .account }}
+  namespace: {{ .root.Release.Namespace }}
+{{- end }}
+
+{{- define "lastmile.roleMetadata" -}}
+name: {{ .name }}
+{{- with .namespace }}
+namespace: {{ . }}
+{{- end }}
+labels:
+  {{- .labels | nindent 2 }}
+{{- with .annotations }}
+annotations:
+  {{- . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* What the replicas agree by who works; `create` cannot be bound to a name. */}}
+{{- define "lastmile.leaseRules" -}}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [{{ include "lastmile.leaseName" . }}]
+  verbs: [get, update, patch]
+{{- end }}

@@ -1,0 +1,113 @@
+"""What of the chart has to do with Prometheus, Grafana and the network, as real helm renders it."""
+
+from pathlib import Path
+
+import yaml
+from helm_chart import CHART, NAMESPACE, Helm, select
+
+
+def test_the_service_may_be_left_out(chart: Helm) -> None:
+    values = {"metrics": {"service": {"annotations": {"a": "b"}}}}
+    [service] = select(chart.template(values=values), "Service")
+    assert service["metadata"]["annotations"] == {"a": "b"}
+    values = {"metrics": {"service": {"enabled": False}}}
+    assert not select(chart.template(values=values), "Service")
+
+
+MONITORED = {
+    "settings": {"network": {"prometheusNamespace": "monitoring"}},
+    "metrics": {
+        name: {"enabled": True, "namespace": "monitoring", "additionalLabels": {"release": "p"}}
+        for name in ("serviceMonitor", "podMonitor", "prometheusRule")
+    }
+    | {"dashboards": {"enabled": True, "namespace": "monitoring", "annotations": {"f": "L"}}},
+}
+
+
+def test_monitors_find_the_operator_and_the_experiments_pods(chart: Helm) -> None:
+    documents = chart.template(values=MONITORED)
+    [service] = select(documents, "Service")
+    [of_operator] = select(documents, "ServiceMonitor")
+    [of_pods] = select(documents, "PodMonitor")
+    for monitor in (of_operator, of_pods):
+        assert monitor["metadata"]["namespace"] == "monitoring"
+        assert monitor["metadata"]["labels"]["release"] == "p"
+    selected = of_operator["spec"]["selector"]["matchLabels"]
+    assert selected.items() <= service["metadata"]["labels"].items()
+    assert of_operator["spec"]["namespaceSelector"] == {"matchNames": [NAMESPACE]}
+    [endpoint] = of_operator["spec"]["endpoints"]
+    assert endpoint == {"port": "metrics", "interval": "30s", "honorLabels": True}
+    assert of_pods["spec"]["namespaceSelector"] == {"any": True}
+    ports = [endpoint["port"] for endpoint in of_pods["spec"]["podMetricsEndpoints"]]
+    assert ports == ["metrics", "lastmile"]
+
+    narrow = chart.template(values={**MONITORED, "watchNamespaces": ["a"]})
+    [of_pods] = select(narrow, "PodMonitor")
+    assert of_pods["spec"]["namespaceSelector"] == {"matchNames": ["a"]}
+
+
+def test_alerts_and_dashboards_are_the_files_of_the_chart(chart: Helm, tmp_path: Path) -> None:
+    """Of whichever there are: these two stand for them."""
+    copy = tmp_path / "lastmile"
+    copy.mkdir()
+    for path in CHART.rglob("*"):
+        target = copy / path.relative_to(CHART)
+        target.mkdir() if path.is_dir() else target.write_bytes(path.read_bytes())
+    groups = [
+        {"name": "g", "rules": [{"alert": "A", "expr": "up == 0", "labels": {"x": "{{ y }}"}}]}
+    ]
+    for name, text in (
+        ("prometheus/my_alerts.yaml", yaml.safe_dump({"groups": groups})),
+        ("grafana/lastmile-fleet.json", '{\n  "title": "{{ fleet }}"\n}\n'),
+    ):
+        (copy / "files" / name).parent.mkdir(exist_ok=True)
+        (copy / "files" / name).write_text(text)
+    documents = Helm(program=chart.program, home=tmp_path, chart=copy).template(values=MONITORED)
+
+    [rule] = select(documents, "PrometheusRule", "lastmile-my-alerts")
+    assert rule["spec"]["groups"] == groups
+    assert rule["metadata"]["labels"]["release"] == "p"
+    [dashboard] = select(documents, "ConfigMap", "lastmile-dashboard-fleet")
+    assert dashboard["data"] == {"lastmile-fleet.json": '{\n  "title": "{{ fleet }}"\n}\n'}
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert dashboard["metadata"]["annotations"] == {"f": "L"}
+    assert dashboard["metadata"]["namespace"] == rule["metadata"]["namespace"] == "monitoring"
+
+
+def test_nothing_of_prometheus_or_grafana_by_itself(chart: Helm) -> None:
+    documents = chart.template()
+    kinds = {document["kind"] for document in documents}
+    assert not kinds & {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
+    assert len(select(documents, "ConfigMap")) == 1
+
+
+def test_only_metrics_and_probes_reach_the_operator(chart: Helm) -> None:
+    documents = chart.template()
+    [deployment] = select(documents, "Deployment")
+    [policy] = select(documents, "NetworkPolicy")
+    assert policy["spec"] == {
+        "podSelector": deployment["spec"]["selector"],
+        "policyTypes": ["Ingress"],
+        "ingress": [{"ports": [{"port": "metrics", "protocol": "TCP"}]}],
+    }
+    peers = [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]
+    narrow = chart.template(values={"networkPolicy": {"metricsFrom": peers}})
+    assert select(narrow, "NetworkPolicy")[0]["spec"]["ingress"][0]["from"] == peers
+    values = {"networkPolicy": {"enabled": False}}
+    assert not select(chart.template(values=values), "NetworkPolicy")
+
+
+def test_the_operators_egress_may_be_narrowed(chart: Helm) -> None:
+    more = {"to": [{"namespaceSelector": {}}], "ports": [{"port": 9090}]}
+    egress = {"enabled": True, "apiServerCidrs": ["10.0.0.1/32"], "rules": [more]}
+    documents = chart.template(values={"networkPolicy": {"egress": egress}})
+    [policy] = select(documents, "NetworkPolicy")
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    names, api, experiments, last = policy["spec"]["egress"]
+    assert {port["port"] for port in names["ports"]} == {53}
+    assert api["to"] == [{"ipBlock": {"cidr": "10.0.0.1/32"}}]
+    assert [port["port"] for port in api["ports"]] == [443, 6443]
+    assert [port["port"] for port in experiments["ports"]] == [8265, 8080, 9464]
+    assert last == more
+    wide = chart.template(values={"networkPolicy": {"egress": {"enabled": True}}})
+    assert "to" not in select(wide, "NetworkPolicy")[0]["spec"]["egress"][1]
