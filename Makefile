@@ -8,7 +8,7 @@ ROWS ?= 1000000
 NODE := simulated
 ARGS ?=
 
-.PHONY: bench-autoscaling bench-deduplication bench-overlap bench-plant bench-scaling bench-wire bench-table-size help setup lock test-tools run sample-data bench dashboards test test-slow test-unit lint lint-types format crd clean
+.PHONY: bench-autoscaling bench-deduplication bench-overlap bench-plant bench-scaling bench-wire bench-table-size help setup lock test-tools run sample-data bench test test-slow test-unit lint lint-types format crd clean
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -79,6 +79,7 @@ format: setup ## Format the code and fix what can be fixed
 crd: setup ## Write crds/datasetexperiments.yaml from the models of the manifest
 	$(BIN)/python -m tools.crd
 
+.PHONY: dashboards
 dashboards: setup ## Write deploy/grafana from tools/dashboards
 	$(BIN)/python -m tools.dashboards
 
