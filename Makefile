@@ -8,7 +8,7 @@ ROWS ?= 1000000
 NODE := simulated
 ARGS ?=
 
-.PHONY: bench-autoscaling bench-deduplication bench-overlap bench-plant bench-scaling bench-wire bench-table-size help setup lock test-tools run sample-data bench dashboards test test-nightly test-slow test-unit lint lint-types format crd clean
+.PHONY: bench-autoscaling bench-deduplication bench-overlap bench-plant bench-scaling bench-wire bench-table-size help setup lock test-tools run sample-data bench chart dashboards test test-nightly test-slow test-unit lint lint-types format crd clean
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -79,7 +79,6 @@ format: setup ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-.PHONY: chart
 chart: setup ## Bring the chart's copies, its schema of settings and its README up to date
 	$(BIN)/python -m tools.chart
 

@@ -19,7 +19,8 @@ LABEL = "drawn by Lastmile's renderer, not Grafana"
 Answers = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
 _COLOURS = ("#3274d9", "#56a64b", "#e0b400", "#e02f44", "#8f3bb8", "#ff780a", "#37872d", "#0a437c")
 _WORDS = {"green": "#37872d", "yellow": "#b58900", "orange": "#d9650d", "red": "#c4162a"}
-_WIDTH, _HEIGHT, _BOTTOM, _LEFT = 400.0, 150.0, 16.0, 44.0  # of a drawing
+# Of a drawing: a column of the grid, then the height, what is below and left of it for its axes.
+_COLUMN, _HEIGHT, _BOTTOM, _LEFT = 62.0, 158.0, 16.0, 62.0
 _MANY_LINES = 8  # of a legend
 _STYLE = """
 body { font: 13px/1.35 system-ui, sans-serif; margin: 12px; color: #1b1f24; background: #f4f5f5; }
@@ -30,7 +31,7 @@ section { background: #fff; border: 1px solid #d5d8db; border-radius: 3px; paddi
   overflow: hidden; } h3 { font-size: 12px; margin: 0 0 2px; font-weight: 600; }
 .stat { font-size: 26px; text-align: center; margin-top: 12px; }
 svg { width: 100%; height: calc(100% - 44px); display: block; }
-svg text { font-size: 10px; fill: #57606a; }
+svg text { font-size: 11px; fill: #57606a; }
 .legend { font-size: 11px; white-space: nowrap; } .legend span { margin-right: 9px; }
 i { display: inline-block; width: 10px; height: 3px; margin-right: 4px; vertical-align: middle; }
 table { width: 100%; border-collapse: collapse; } td { border-top: 1px solid #e3e5e7; }
@@ -52,6 +53,33 @@ class _Line:
     points: tuple[tuple[float, float], ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Frame:
+    """What all pictures over time share: from when to when, and what is marked."""
+
+    first: float
+    last: float
+    moments: Sequence[Moment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a moment and a value lie in a drawing."""
+
+    frame: _Frame
+    width: float
+    bottom: float
+    top: float
+
+    def x(self, time: float) -> float:
+        span = (self.frame.last - self.frame.first) or 1.0
+        return _LEFT + (self.width - _LEFT) * (time - self.frame.first) / span
+
+    def y(self, value: float) -> float:
+        share = (value - self.bottom) / (self.top - self.bottom)
+        return (_HEIGHT - _BOTTOM) * (1 - 0.94 * share)
+
+
 def draw_dashboard(document: Mapping[str, Any], answers: Answers, moments: Sequence[Moment]) -> str:
     """A page of its own, without scripts.
 
@@ -59,7 +87,10 @@ def draw_dashboard(document: Mapping[str, Any], answers: Answers, moments: Seque
         document: of deploy/grafana.
         moments: what is marked in every picture over time.
     """
-    parts = "\n".join(_draw_panel(panel, answers, moments) for panel in document["panels"])
+    known = [series["values"] for found in answers.values() for series in found]
+    times = [float(time) for values in known for time, _ in values] or [0.0]
+    frame = _Frame(first=min(times), last=max(times), moments=moments)
+    parts = "\n".join(_draw_panel(panel, answers, frame) for panel in document["panels"])
     title = html.escape(document["title"])
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
@@ -68,7 +99,7 @@ def draw_dashboard(document: Mapping[str, Any], answers: Answers, moments: Seque
     )
 
 
-def _draw_panel(panel: Mapping[str, Any], answers: Answers, moments: Sequence[Moment]) -> str:
+def _draw_panel(panel: Mapping[str, Any], answers: Answers, frame: _Frame) -> str:
     grid = panel["gridPos"]
     place = (
         f"grid-column: {grid['x'] + 1} / span {grid['w']}; "
@@ -81,7 +112,7 @@ def _draw_panel(panel: Mapping[str, Any], answers: Answers, moments: Sequence[Mo
     draw: dict[str, Callable[[], str]] = {
         "stat": lambda: _draw_stat(panel, lines),
         "table": lambda: _draw_table(panel, lines),
-        "timeseries": lambda: _draw_lines(panel, lines, moments),
+        "timeseries": lambda: _draw_lines(panel, lines, frame),
     }
     inner = draw[panel["type"]]() if lines else '<div class="stat">No data</div>'
     return f'<section style="{place}"><h3>{title}</h3>{inner}</section>'
@@ -115,7 +146,7 @@ def format_value(value: float, unit: str) -> str:
     if unit == "s":
         return f"{value:.3g} s" if abs(value) >= 1 or not value else f"{1000 * value:.3g} ms"
     short = _scale(value, 1000, ("", "k", "M", "G", "T"))
-    after = {"rowsps": " rows/s", "ops": " ops/s", "reqps": " req/s"}
+    after = {"rowsps": "/s", "ops": "/s", "reqps": "/s"}
     return short + after.get(unit, "")
 
 
@@ -151,37 +182,26 @@ def _draw_table(panel: Mapping[str, Any], lines: Sequence[_Line]) -> str:
     return f"<table>{rows}</table>"
 
 
-def _draw_lines(panel: Mapping[str, Any], lines: Sequence[_Line], moments: Sequence[Moment]) -> str:
-    custom = panel["fieldConfig"]["defaults"]["custom"]
-    if custom.get("stacking", {}).get("mode") == "normal":
-        lines = _stack(lines)
-    times = [time for line in lines for time, _ in line.points]
+def _draw_lines(panel: Mapping[str, Any], lines: Sequence[_Line], frame: _Frame) -> str:
+    defaults = panel["fieldConfig"]["defaults"]
+    is_stack = defaults["custom"].get("stacking", {}).get("mode") == "normal"
+    lines = _stack(lines) if is_stack else lines
     values = [value for line in lines for _, value in line.points]
-    first, last = min(times), max(times)
-    bottom = min(0.0, *values) if "min" in panel["fieldConfig"]["defaults"] else min(values)
-    top = max(values)
-    top = top if top > bottom else bottom + 1.0
-
-    def place(time: float, value: float) -> str:
-        x = _LEFT + (_WIDTH - _LEFT) * (time - first) / ((last - first) or 1.0)
-        y = (_HEIGHT - _BOTTOM) * (1 - (value - bottom) / (top - bottom) * 0.94)
-        return f"{x:.1f},{y:.1f}"
-
-    drawn = [_draw_axes(place, (first, last), (bottom, top), _unit(panel))]
-    for moment in moments:
-        if first <= moment.time <= last:
-            x = place(moment.time, bottom).partition(",")[0]
-            drawn.append(
-                f'<path d="M{x},0V{_HEIGHT - _BOTTOM}" stroke="#3274d9" stroke-dasharray="3 3">'
-                f"<title>{html.escape(moment.text)}</title></path>"
-            )
-    for line, colour in zip(lines, cycle(_COLOURS), strict=False):
-        path = " ".join(place(*point) for point in line.points)
-        drawn.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
-        )
-    box = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none"'
-    return f'<svg role="img" {box}>{"".join(drawn)}</svg>{_draw_legend(lines)}'
+    bottom = min(0.0, *values) if "min" in defaults else min(values)
+    place = _Place(
+        frame=frame,
+        width=_COLUMN * panel["gridPos"]["w"],
+        bottom=bottom,
+        top=max(values) if max(values) > bottom else bottom + 1.0,
+    )
+    drawn = [
+        _draw_line(line, colour, place, is_filled=is_stack)
+        for line, colour in zip(lines, cycle(_COLOURS), strict=False)
+    ]
+    # The highest of a stack is drawn first, so that each is seen below it.
+    parts = [_draw_axes(place, _unit(panel)), *reversed(drawn), *_draw_moments(place)]
+    box = f'viewBox="0 0 {place.width:.0f} {_HEIGHT:.0f}"'
+    return f'<svg role="img" {box}>{"".join(parts)}</svg>{_draw_legend(lines)}'
 
 
 def _stack(lines: Sequence[_Line]) -> list[_Line]:
@@ -196,22 +216,38 @@ def _stack(lines: Sequence[_Line]) -> list[_Line]:
     return stacked
 
 
-def _draw_axes(
-    place: Callable[[float, float], str],
-    times: tuple[float, float],
-    values: tuple[float, float],
-    unit: str,
-) -> str:
+def _draw_line(line: _Line, colour: str, place: _Place, *, is_filled: bool) -> str:
+    points = [f"{place.x(time):.1f},{place.y(value):.1f}" for time, value in line.points]
+    fill = "none"
+    if is_filled:
+        floor = place.y(place.bottom)
+        ends = line.points[-1][0], line.points[0][0]
+        points += [f"{place.x(time):.1f},{floor:.1f}" for time in ends]
+        fill = colour
+    style = f'stroke="{colour}" stroke-width="1.5" fill="{fill}" fill-opacity="1"'
+    return f'<polyline points="{" ".join(points)}" {style}/>'
+
+
+def _draw_moments(place: _Place) -> Iterator[str]:
+    for moment in place.frame.moments:
+        if place.frame.first <= moment.time <= place.frame.last:
+            path = f"M{place.x(moment.time):.1f},0V{_HEIGHT - _BOTTOM}"
+            style = 'stroke="#3274d9" stroke-dasharray="3 3"'
+            yield f'<path d="{path}" {style}><title>{html.escape(moment.text)}</title></path>'
+
+
+def _draw_axes(place: _Place, unit: str) -> str:
     parts = []
     for share in (0.0, 0.5, 1.0):
-        value = values[0] + share * (values[1] - values[0])
-        x, _, y = place(times[0], value).partition(",")
-        parts.append(f'<path d="M{x},{y}H{_WIDTH}" stroke="#e3e5e7"/>')
+        value = place.bottom + share * (place.top - place.bottom)
+        y = place.y(value)
+        parts.append(f'<path d="M{_LEFT},{y:.1f}H{place.width}" stroke="#e3e5e7"/>')
         label = html.escape(format_value(value, unit))
-        parts.append(f'<text x="{_LEFT - 4}" y="{float(y) + 6}" text-anchor="end">{label}</text>')
-    minutes = (times[1] - times[0]) / 60
-    parts.append(f'<text x="{_LEFT}" y="{_HEIGHT - 3}">0</text>')
-    end = f'<text x="{_WIDTH}" y="{_HEIGHT - 3}" text-anchor="end">{minutes:.1f} min</text>'
+        parts.append(f'<text x="{_LEFT - 4}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
+    minutes = (place.frame.last - place.frame.first) / 60
+    below = _HEIGHT - 3
+    parts.append(f'<text x="{_LEFT}" y="{below}">0</text>')
+    end = f'<text x="{place.width}" y="{below}" text-anchor="end">{minutes:.1f} min</text>'
     return "".join([*parts, end])
 
 

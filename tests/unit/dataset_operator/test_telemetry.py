@@ -306,6 +306,19 @@ def test_what_ended_holds_nothing_and_does_not_train() -> None:
     }
 
 
+def test_an_experiment_is_at_most_thirty_series() -> None:
+    used = dict.fromkeys(("gpuSeconds", "gpuMeasuredSeconds", "gpuIdleSeconds"), 1)
+    document = training(usage={**used, "dataWorkerSeconds": 1, "cost": "1", "currency": "EUR"})
+    kinds = ("Accepted", "ScalingActive", "ScalingLimited", "Suspended", "Complete", "Failed")
+    more = [{"type": kind, "status": "False", "reason": "None"} for kind in kinds]
+    document["status"]["conditions"] = [*document["status"]["conditions"][:2], *more]
+    assert len(told(document)) == 30
+    for field in ("rayClusterName", "submission"):
+        del document["status"][field]
+    document["status"]["conditions"][1]["status"] = "False"  # it does not train
+    assert len(told(document)) == 18
+
+
 @pytest.mark.parametrize("word", ["", "yesterday"])
 def test_a_time_that_is_none_is_not_told(word: str) -> None:
     decided = [{"time": word, "before": 1, "after": 2, "reason": "Odd"}]

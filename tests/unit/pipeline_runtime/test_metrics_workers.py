@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pipeline_runtime.feed.base import Waited, WorkerUsage
-from pipeline_runtime.metrics import RunCollector
+from pipeline_runtime.metrics import Pace, RunCollector
 from pipeline_runtime.monitor import RankSnapshot
 
 
@@ -130,3 +130,31 @@ def test_what_a_crash_would_cost_is_told_by_the_rank_that_saves() -> None:
     collector.update({1: other, 0: saves}, None)
     registry.register(collector)
     assert registry.get_sample_value("lastmile_run_kept_timestamp_seconds") == 1_700_000_100.0
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 9])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_series_grow_with_ranks_and_steps_alone(steps: int, ranks: int) -> None:
+    # docs/operating/observe.md, «How many series»: 22 + 22 a rank + 3 a step + the metrics.
+    collector = RunCollector([(index, "map") for index in range(steps)])
+    registry = CollectorRegistry()
+    longest = dict.fromkeys(("production", "transfer", "batching", "collate"), 1.0)
+    usage = WorkerUsage(ready=2, read=1.5)
+    known = {
+        rank: snapshot(usage, rank, gpu_bytes=1, kept_until=1.0, longest=longest)
+        for rank in range(ranks)
+    }
+    metrics = {f"metric {index}": 1.0 for index in range(20)}
+    pace = Pace(
+        progress_ratio=0.5,
+        remaining_seconds=1.0,
+        samples_per_second=1.0,
+        production_wait_ratio=0.5,
+        busy_ratio=0.5,
+        metrics=metrics,
+    )
+    collector.update(known, pace)
+    registry.register(collector)
+    lines = generate_latest(registry).decode().splitlines()
+    series = [line for line in lines if not line.startswith("#")]
+    assert len(series) == 22 + 22 * ranks + 3 * steps + 16
