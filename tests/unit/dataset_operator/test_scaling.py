@@ -1,12 +1,14 @@
 """The law's number is carried out: pods are added by one patch, and drained before they go."""
 
+import asyncio
 import copy
 import functools
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -18,12 +20,15 @@ from dataset_operator.autoscaling.decision import PERIOD_SECONDS
 from dataset_operator.autoscaling.signals import Counters, TrainerCounters, WorkerCounters
 from dataset_operator.builders.merge import merge
 from dataset_operator.cli.scale import build_patch
+from dataset_operator.errors import KubeRefused
 from dataset_operator.observed import Progress, format_time
 from dataset_operator.plan import plan
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.draining import DRAIN_SECONDS, MAX_DRAINING
 from dataset_operator.plan.scaling import build_sample
+from dataset_operator.reconcile import Reconciler
 from dataset_operator.status import find_condition
+from pipeline_runtime.config import ExperimentStatus
 
 BY_HAND = SETTINGS.model_copy(update={"autoscale": False})
 BOUNDS = {"dataWorkers": {"minReplicas": 2, "maxReplicas": 40}}
@@ -49,7 +54,7 @@ class Trained:
 
     def step(self, seconds: float = PERIOD_SECONDS) -> None:
         if self.world.ray_cluster is None:
-            self.world.step(seconds)
+            self._pass(seconds)
             return
         workers = group_of(self.world)["replicas"]
         supply = 100.0 * workers
@@ -79,7 +84,12 @@ class Trained:
         if self.missing:
             counters = replace(counters, **{self.missing: None})
         self.world.progress = Progress(ratio=0.5, counters=counters)
+        self._pass(seconds)
+
+    def _pass(self, seconds: float) -> None:
         self.world.step(seconds)
+        stored = json.dumps(self.world.status)
+        ExperimentStatus.model_validate_json(stored, by_alias=True, by_name=False)
 
 
 def trained(demand: float, replicas: int = 2, **spec: Any) -> Trained:
@@ -378,6 +388,19 @@ def test_a_lower_maximum_is_come_to_by_a_drain(autoscale: bool) -> None:
     assert [event for event in world.events if "Scaled" in event] == ["Normal Scaled"]
 
 
+def test_a_lower_number_of_a_spec_that_has_one_is_come_to_by_a_drain() -> None:
+    run = trained(350.0, replicas=6, dataWorkers={"minReplicas": 6, "maxReplicas": 6})
+    run.step()
+    run.world.edit(dataWorkers={"minReplicas": 4, "maxReplicas": 4})
+    run.run(30)
+    assert len(victims_of(run.world)) == 2
+    _drain(run)
+    run.run(60)
+    assert len(run.world.workers) == group_of(run.world)["maxReplicas"] == 4
+    assert run.world.taken == []
+    assert run.world.events.count("Normal Scaled") == 1
+
+
 @pytest.mark.parametrize("wanted", [6, 8, 9])  # fewer than are there, as many, more
 def test_a_number_that_is_set_by_hand_while_others_leave_is_kept(wanted: int) -> None:
     run = draining()
@@ -579,6 +602,46 @@ def count_wanted(world: World) -> int:
     return staying
 
 
+class Recording:
+    """An API server that takes every write, and has the experiment as it is."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.reasons = world, list[str]()
+
+    async def get(self, kind: str, namespace: str, name: str) -> Any:
+        return self.world.document
+
+    async def create(self, document: Any) -> None:
+        self.reasons.append(document["reason"])
+
+    async def write_status(self, document: Any, status: Any) -> None: ...
+
+    async def write_finalizers(self, document: Any, names: Any) -> None: ...
+
+
+def test_a_scaling_that_is_refused_is_not_told_as_done() -> None:
+    run = trained(demand=350.0)
+    world, nobody = run.world, cast(Any, None)
+    world.num_conflicts, before = 1, world.memory
+    for _ in range(20):
+        before = world.memory
+        run.step()
+        if world.num_conflicts == 0:
+            break
+    observed = world.observe()
+    observed = replace(observed, scaling=replace(observed.scaling, memory=before))
+    kube = Recording(world)
+    reconciler = Reconciler(
+        kube=cast(Any, kube),
+        connect=nobody,
+        source=nobody,
+        settings=SETTINGS,
+        now=lambda: world.now,
+    )
+    asyncio.run(reconciler._say(observed, KubeRefused("no")))
+    assert kube.reasons == ["ChildRefused"]
+
+
 TAKES = "hand scale, a few"  # whom KubeRay likes
 
 
@@ -595,7 +658,7 @@ def test_whatever_happens_a_drain_comes_to_its_end(events: list[str]) -> None:
         run.step()
         if TAKES not in events:
             assert world.taken == []
-        assert len(set(world.workers) - world.dead) <= 48
+        assert len(set(world.workers) - set(world.ending)) <= 40
     world.settings = BY_HAND
     run.run(3 * DRAIN_SECONDS)
     lowest, highest = bounds_of(world)
