@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from test_scaling import Trained, trained
+from trained import Trained, trained
 from world import SETTINGS, running
 
 from dataset_operator import api
