@@ -206,7 +206,7 @@ class DrainingStatus(StatusModel):
     time: TimeText
     """Since when."""
     lost: bool = False
-    """Its node does not answer, so it cannot end; another takes its place."""
+    """It ends by itself, or cannot, as its node is lost; another takes its place."""
 
 
 class WorkerStatus(StatusModel):

@@ -78,7 +78,7 @@ def explain_workers(document: Document, now: datetime | None = None) -> Iterator
     if leaving := [victim for victim in draining if not victim.get("lost")]:
         yield "  leaving", _tell_leaving(known, leaving)
     if lost := [victim["name"] for victim in draining if victim.get("lost")]:
-        yield "  lost", f"{', '.join(lost)}: replaced, as their nodes do not answer"
+        yield "  lost", f"{', '.join(lost)}: replaced, though not gone yet"
     if changes := _tell_changes(known):
         yield "  changed", changes
 

@@ -158,10 +158,16 @@ def _write(draft: Draft, victims: _Victims, due: Sequence[Document]) -> None:
     replicas = _get_replicas(draft)
     if noted:
         replicas = count_wanted(draft) + len(victims.lost) + len(victims.going) - len(due)
-    stand_ins = _find_stand_ins(draft, victims) if replicas < _get_replicas(draft) else []
+    stand_ins: Sequence[Document] = ()
+    ending: Sequence[Document] = ()
+    if replicas < _get_replicas(draft):
+        stand_ins = _find_stand_ins(draft, victims)
+        counted = len(there) - len(kept) - len(due) - len(stand_ins)
+        ending = _find_ending(draft, counted - replicas)
+        replicas += len(ending)
     names = [*kept, *(victim["name"] for victim in (*due, *stand_ins))]
-    if stand_ins:
-        _note_workers(draft, draining=[*noted, *stand_ins])
+    if stand_ins or ending:
+        _note_workers(draft, draining=[*noted, *stand_ins, *ending])
     if replicas == _get_replicas(draft):
         _forget(draft, victims.gone)
     if (replicas, names) != (_get_replicas(draft), list(_listed(draft))):
@@ -178,6 +184,17 @@ def _find_stand_ins(draft: Draft, victims: _Victims) -> list[Document]:
     extra = max(0, len(pods) - count_wanted(draft))
     room = MAX_DRAINING - len(_victims(draft)) + len(victims.gone)
     return [_note(draft, pod) for pod in choose_victims(younger, min(extra, room))]
+
+
+def _find_ending(draft: Draft, number: int) -> list[Document]:
+    """Pods that end by themselves, which KubeRay would count in place of some that are to stay.
+
+    Whether their node is lost nobody knows yet, so they are made up for as if it was.
+    """
+    known = {victim["name"] for victim in _victims(draft)} | set(_listed(draft))
+    pods = [pod for pod in _pods(draft) if pod.ends is not None and pod.name not in known]
+    room = MAX_DRAINING - len(known)
+    return [{**_note(draft, pod), "lost": True} for pod in pods[: max(0, min(number, room))]]
 
 
 def _forget(draft: Draft, gone: Sequence[Document]) -> None:

@@ -123,7 +123,8 @@ def keep_below_most(draft: Draft) -> bool:
 
 def _tell_change(draft: Draft, answer: Answer, before: int) -> None:
     draft.status["lastScaleTime"] = draft.stamp()
-    note_decision(draft, answer, before)
+    if "since" in (draft.status.get("scaling") or {}):  # else there is no law, and no log of it
+        note_decision(draft, answer, before)
     why = answer.recommended.message
     if answer.limited is not None:
         why = f"{why}; {answer.limited.message}"

@@ -5,8 +5,8 @@ import shlex
 from itertools import pairwise
 from typing import Any
 
-from test_scaling import Trained, trained
 from test_status_size import check_is_stored
+from trained import Trained, trained
 
 from dataset_operator.autoscaling.decision import PERIOD_SECONDS
 from dataset_operator.plan.decision import KeepLog

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from test_scaling import Trained, trained
+from trained import Trained, trained
 from world import SETTINGS, running
 
 from dataset_operator import api
@@ -209,7 +209,7 @@ def test_a_knee_says_when_more_are_tried_again() -> None:
 def test_a_worker_on_a_lost_node_is_told() -> None:
     victims = [{"name": "clicks-3", "time": "2026-01-01T00:00:00Z", "lost": True}]
     words = told(experiment(limited(law.SCALE_DOWN_LIMIT), draining=victims, drainingTo=4))
-    assert words["lost"] == "clicks-3: replaced, as their nodes do not answer"
+    assert words["lost"] == "clicks-3: replaced, though not gone yet"
     assert "leaving" not in words
 
 

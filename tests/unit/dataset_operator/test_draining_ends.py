@@ -1,0 +1,105 @@
+"""Whatever befalls pods, nodes, the operator and the number, a drain comes to its end."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trained import BY_HAND, Trained, bounds_of, draining, finish_draining, group_of, scale_by_hand
+from world import World
+
+from dataset_operator.autoscaling.decision import PERIOD_SECONDS
+from dataset_operator.plan.draining import DRAIN_SECONDS
+
+
+def _lose_a_node(run: Trained) -> None:
+    """Its pods are told to end, and nobody there hears of it."""
+    world = run.world
+    name = next((name for name in world.workers if name not in world.dead), None)
+    if name is not None and len(world.dead) < 4:
+        world.dead.add(name)
+        world.end_worker(name)
+
+
+def _scale_up_by_hand(run: Trained) -> None:
+    most = bounds_of(run.world)[1]
+    if run.world.ray_cluster is not None and most >= len(run.world.workers):
+        scale_by_hand(run.world, most)
+
+
+def _unready_one(run: Trained) -> None:
+    run.world.unwell |= set(list(run.world.workers)[:1])
+
+
+def _crash(run: Trained, *, after_drain: bool) -> None:
+    run.world.now += timedelta(seconds=PERIOD_SECONDS)
+    run.world.crash(after_drain=after_drain)
+
+
+def _go(run: Trained) -> None:
+    noted = run.world.status.get("dataWorkers", {}).get("draining", ())
+    run.world.workers.pop(next((victim["name"] for victim in noted), ""), None)
+
+
+EVENTS: dict[str, Callable[[Trained], Any]] = {
+    "step": lambda run: None,
+    "drained": finish_draining,
+    "gone": _go,
+    "more": lambda run: setattr(run, "demand", 1500.0),
+    "less": lambda run: setattr(run, "demand", 100.0),
+    "new operator": lambda run: setattr(run.world, "memory", None),
+    "killed before it drains": lambda run: _crash(run, after_drain=False),
+    "killed before it patches": lambda run: _crash(run, after_drain=True),
+    "node lost": _lose_a_node,
+    "nodes back": lambda run: run.world.dead.clear(),
+    "unready": _unready_one,
+    "ready": lambda run: run.world.unwell.clear(),
+    "hand scale, all": _scale_up_by_hand,
+    "hand scale, a few": lambda run: scale_by_hand(run.world, bounds_of(run.world)[0]),
+    "bounds lowered": lambda run: run.world.edit(dataWorkers={"minReplicas": 2, "maxReplicas": 3}),
+    "bounds raised": lambda run: run.world.edit(dataWorkers={"minReplicas": 9, "maxReplicas": 40}),
+    "409": lambda run: setattr(run.world, "num_conflicts", run.world.num_conflicts + 1),
+    "head lost": lambda run: run.world.lose_head(),
+    "cluster lost": lambda run: run.world.lose_cluster(),
+    "two minutes": lambda run: run.run(120),
+}
+
+
+def count_wanted(world: World) -> int:
+    workers = world.status["dataWorkers"]
+    staying: int = workers.get("drainingTo", group_of(world)["replicas"])
+    return staying
+
+
+TAKES = "hand scale, a few"  # whom KubeRay likes
+
+
+@given(
+    events=st.lists(st.sampled_from(sorted(EVENTS.keys() - {TAKES})), max_size=20)
+    | st.lists(st.sampled_from(sorted(EVENTS)), max_size=20)
+)
+@settings(max_examples=40, deadline=None)
+def test_whatever_happens_a_drain_comes_to_its_end(events: list[str]) -> None:
+    run = draining()
+    world = run.world
+    for event in events:
+        EVENTS[event](run)
+        run.step()
+        if TAKES not in events:
+            assert world.taken == []
+        assert len(set(world.workers) - set(world.ending)) <= 40
+    world.settings = BY_HAND
+    run.run(3 * DRAIN_SECONDS)
+    lowest, highest = bounds_of(world)
+    assert lowest <= count_wanted(world) <= highest
+    if not world.awaited:  # else KubeRay waits for one that it deleted, which went with its node
+        assert len(set(world.workers) - world.dead) == count_wanted(world)
+    world.dead.clear()
+    run.run(2 * DRAIN_SECONDS)
+    assert "draining" not in world.status["dataWorkers"]
+    assert not (group_of(world).get("scaleStrategy") or {}).get("workersToDelete")
+    assert len(world.workers) == group_of(world)["replicas"]
+    assert lowest <= len(world.workers) <= highest == group_of(world)["maxReplicas"]
+    if TAKES not in events:
+        assert world.taken == []
