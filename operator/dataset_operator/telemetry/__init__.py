@@ -1,5 +1,6 @@
 """What the operator tells of itself: logs, metrics, and whether it is alive.
 
 `watched` remembers what came through the watch; `freshness` holds it against what the API server
-lists; `metrics` and `probes` show both to Prometheus and the kubelet; `logs` is for people.
+lists; `standing` says whether it acts at all; `metrics` and `probes` show them to Prometheus and
+the kubelet; `logs` is for people.
 """

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dataset_operator.telemetry.standing import Alone, Standing
 from dataset_operator.telemetry.watched import Watched
 
 # A pass is a handful of requests, each a few ms on an idle API server and at most 30 s.
@@ -37,11 +38,13 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 class OperatorMetrics:
     """Counts passes and requests; what was watched is read when Prometheus asks."""
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, watched: Watched, standing: Standing | None = None) -> None:
         self.watched = watched
+        self.standing = standing or Alone()
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(_WatchedCollector(watched))
+        self.registry.register(_StandingCollector(self.standing))
         self._passes = Counter(
             "lastmile_operator_reconcile",
             "Passes over an experiment: done, conflict (looked again), failed, defect, cancelled.",
@@ -92,6 +95,21 @@ def parse_request(method: str, path: str) -> tuple[str, str]:
     resource, name, subresource = found.groups()
     verb = _VERBS.get(method) or ("get" if name else "list")
     return verb, resource + (subresource or "")
+
+
+@dataclass(frozen=True, eq=False)
+class _StandingCollector(Collector):
+    """A gauge of whether this operator acts."""
+
+    standing: Standing
+
+    def collect(self) -> Iterator[Metric]:
+        """See prometheus_client."""
+        yield GaugeMetricFamily(
+            "lastmile_operator_leader",
+            "1 on the operator that acts, 0 on those that stand by.",
+            value=float(self.standing.is_leading),
+        )
 
 
 @dataclass(frozen=True, eq=False)
