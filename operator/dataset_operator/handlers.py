@@ -25,7 +25,7 @@ _CHILDREN = (
     (RAY_API_VERSION, "rayclusters"),
 )
 # How Kopf's own requests log in; asked again when the API server no longer takes the answer.
-LogIn = Callable[[], Awaitable[kopf.ConnectionInfo]]
+LogIn = Callable[[], Awaitable[kopf.ConnectionInfo | kopf.AiohttpSession]]
 _OURS: dict[str, Any] = {EXPERIMENT_LABEL: kopf.PRESENT}
 
 
@@ -42,7 +42,7 @@ def build_registry(passes: Passes, watched: Watched, log_in: LogIn) -> kopf.Oper
         if namespace:
             passes.wake(namespace, labels[EXPERIMENT_LABEL])
 
-    async def log_in_again(**_: object) -> kopf.ConnectionInfo:
+    async def log_in_again(**_: object) -> kopf.ConnectionInfo | kopf.AiohttpSession:
         return await log_in()
 
     kopf.on.login(registry=registry)(log_in_again)

@@ -1,6 +1,6 @@
 """The operator as a process: log in, check, serve until it is told to stop, end in order.
 
-One replica is active; a lease that others stand by for belongs around `serving`.
+One replica acts, which holds a lease; the others stand by and answer probes (`election`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ import aiohttp
 from kubernetes.aio.client import ApiClient
 from prometheus_client import disable_created_metrics
 
+from dataset_operator.election.candidate import Candidate, build_identity
+from dataset_operator.election.elector import Elector, Terms
+from dataset_operator.election.guard import build_trace, guard_kopf
 from dataset_operator.errors import UserError
+from dataset_operator.handlers import LogIn
 from dataset_operator.kube.client import KubeClient
 from dataset_operator.kube.login import Login
 from dataset_operator.ray.endpoints import build_connect, build_reach_pod
@@ -55,50 +59,107 @@ class ProcessOptions:
     namespaces: tuple[str, ...] = ()
     port: int
 
+    @property
+    def elects(self) -> bool:
+        """Whether several such processes agree on who acts."""
+        wanted = self.settings.leader_election
+        return self.login.in_cluster if wanted is None else wanted
+
 
 async def run_operator(options: ProcessOptions) -> None:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT; where operators stand for a lease, when it is this one's turn.
 
     Raises:
         UserError: what it needs is not there.
         KubeUnavailable: the API server does not answer at the start.
+        KubeRefused: it has no right to the lease.
     """
     # A second series for each, which nobody reads.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     stop = asyncio.Event()
     _stop_by_signal(stop)
-    metrics = OperatorMetrics(Watched(), options.settings.prices)
-    configuration = await options.login.configuration()
-    async with ApiClient(configuration) as client, aiohttp.ClientSession() as session:
+    async with _standing(options, stop) as candidate:
+        await _run(options, candidate, stop)
+    _LOG.info("stopped")
+
+
+async def _run(options: ProcessOptions, candidate: Candidate | None, stop: asyncio.Event) -> None:
+    """Connect, wait for its turn, work."""
+    login, settings, in_cluster = options.login, options.settings, options.login.in_cluster
+    configuration = await login.configuration()
+    traces = [build_trace(candidate.check)] if candidate else []
+    configuration.trace_configs = traces
+    metrics = OperatorMetrics(Watched(), settings.prices, candidate)
+    async with (
+        ApiClient(configuration) as client,
+        aiohttp.ClientSession(trace_configs=traces) as session,
+    ):
         kube = KubeClient(client, observe=metrics.count_request)
         await check_installed(kube)
-        in_cluster = options.login.in_cluster
-        connect = build_connect(client, session, options.settings, in_cluster=in_cluster)
         reach_pod = build_reach_pod(client, session, in_cluster=in_cluster)
         reconciler = Reconciler(
             kube=kube,
-            connect=connect,
-            source=build_source(options.settings.metrics, session, reach_pod),
-            settings=options.settings,
+            connect=build_connect(client, session, settings, in_cluster=in_cluster),
+            source=build_source(settings.metrics, session, reach_pod),
+            settings=settings,
         )
+        log_in = guard_kopf(login.connection, traces) if candidate else login.connection
+        work = _Work(options=options, kube=kube, metrics=metrics, log_in=log_in)
         async with (
             _answering(options, metrics),
-            serving(
-                reconciler,
-                options.namespaces,
-                log_in=options.login.connection,
-                metrics=metrics,
-                stop=stop,
-            ),
-            _beside(stop, compare_forever(kube, options.namespaces, metrics.watched, LIST_SECONDS)),
-            _beside(stop, options.login.refresh_forever(configuration)),
+            _beside(stop, login.refresh_forever(configuration)),
+            candidate.leading(stop) if candidate else contextlib.nullcontext(True) as leads,
+        ):
+            if leads:
+                await work.until(stop, reconciler, configuration.host)
+
+
+@contextlib.asynccontextmanager
+async def _standing(
+    options: ProcessOptions, stop: asyncio.Event
+) -> AsyncIterator[Candidate | None]:
+    """One that stands for the lease, with a client of its own; None if nobody does."""
+    if not options.elects:
+        yield None
+        return
+    login, lease = options.login, options.settings.lease
+    terms = Terms(
+        name=lease.name,
+        namespace=lease.namespace or await login.namespace(),
+        duration_seconds=lease.lease_duration_seconds,
+        deadline_seconds=lease.renew_deadline_seconds,
+        retry_seconds=lease.retry_period_seconds,
+    )
+    configuration = await login.configuration()
+    async with ApiClient(configuration) as client:
+        # So that a request without an answer leaves time for another (controller-runtime).
+        kube = KubeClient(client, request_seconds=terms.deadline_seconds / 2)
+        elector = Elector(identity=build_identity(), terms=terms)
+        async with _beside(stop, login.refresh_forever(configuration)):
+            yield Candidate(kube=kube, elector=elector)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What only the operator does that acts."""
+
+    options: ProcessOptions
+    kube: KubeClient
+    metrics: OperatorMetrics
+    log_in: LogIn
+
+    async def until(self, stop: asyncio.Event, reconciler: Reconciler, host: str) -> None:
+        """Reconcile, and hold what is watched against what is listed."""
+        namespaces, watched = self.options.namespaces, self.metrics.watched
+        async with (
+            serving(reconciler, namespaces, log_in=self.log_in, metrics=self.metrics, stop=stop),
+            _beside(stop, compare_forever(self.kube, namespaces, watched, LIST_SECONDS)),
         ):
             _stop_by_signal(stop)  # again, since Kopf has set handlers of its own
-            where = ", ".join(options.namespaces) or "all namespaces"
-            _LOG.info("reconciling the experiments of %s at %s", where, configuration.host)
+            where = ", ".join(namespaces) or "all namespaces"
+            _LOG.info("reconciling the experiments of %s at %s", where, host)
             await stop.wait()
             _LOG.info("stopping")
-    _LOG.info("stopped")
 
 
 async def check_installed(kube: KubeClient) -> None:

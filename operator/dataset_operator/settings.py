@@ -120,6 +120,29 @@ class Prices(SpecModel):
     currency: Annotated[str, Field(min_length=1, max_length=_MAX_CURRENCY_CHARS)] = "USD"
 
 
+_LEASE_NAME = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"  # a label's, which namespaces need too
+
+
+class LeaseSettings(SpecModel):
+    """The Lease by which several operators agree on who acts; defaults and names as client-go's."""
+
+    name: Annotated[str, Field(pattern=_LEASE_NAME)] = "lastmile-operator"
+    namespace: Annotated[str, Field(pattern=_LEASE_NAME)] | None = None  # None: the operator's own
+    lease_duration_seconds: Annotated[int, Field(ge=1, le=3600)] = 15
+    renew_deadline_seconds: Annotated[int, Field(ge=1, le=3600)] = 10
+    retry_period_seconds: Annotated[int, Field(ge=1, le=3600)] = 2
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        duration, deadline = self.lease_duration_seconds, self.renew_deadline_seconds
+        if duration <= deadline:
+            rule = f"must be > renewDeadlineSeconds ({deadline}), got {duration}"
+            yield "lease_duration_seconds", rule
+        # Who stands by tries up to 1.2 periods later than each period (client-go, JitterFactor).
+        if deadline <= 1.2 * self.retry_period_seconds:
+            rule = f"must be > 1.2 × retryPeriodSeconds ({self.retry_period_seconds})"
+            yield "renew_deadline_seconds", f"{rule}, got {deadline}"
+
+
 class OperatorSettings(SpecModel):
     """The operator's configuration."""
 
@@ -140,6 +163,9 @@ class OperatorSettings(SpecModel):
     prices: Prices | None = None  # None: no cost is told
     resources: RoleResources = Field(default_factory=RoleResources)
     network: NetworkSettings = Field(default_factory=NetworkSettings)
+    # Whether operators stand for a lease, of whom one acts; None: in a pod, not on a laptop.
+    leader_election: bool | None = None
+    lease: LeaseSettings = Field(default_factory=LeaseSettings)
     run_as_user: Annotated[int, Field(ge=1)] = 1000  # of the runtime image
     termination_grace_seconds: Annotated[int, Field(ge=0)] = DEFAULT_GRACE_SECONDS
     shared_memory_percent: Annotated[int, Field(ge=1, le=95)] = 40  # of a pod's memory limit

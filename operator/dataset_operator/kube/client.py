@@ -37,12 +37,14 @@ _KINDS: dict[str, tuple[str, str]] = {
     "Event": ("v1", "events"),
     "Pod": ("v1", "pods"),
     "Secret": ("v1", "secrets"),
+    "Lease": ("coordination.k8s.io/v1", "leases"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "RayCluster": (RAY_API_VERSION, "rayclusters"),
     KIND: (API_VERSION, "datasetexperiments"),
 }
 Query = Iterable[tuple[str, str]]
+_MANAGED: Query = (("fieldManager", FIELD_MANAGER),)
 # Told of every request: method, path, HTTP status (0: no answer), seconds.
 Observe = Callable[[str, str, int, float], None]
 
@@ -72,8 +74,8 @@ class Kube(Protocol):
     async def patch(self, kind: str, namespace: str, name: str, patch: Document) -> None:
         """Merge a patch into an object; with metadata.resourceVersion, only if it is still so."""
 
-    async def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Delete an object and, in the background, what it owns."""
+    async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
+        """Delete an object and, in the background, what it owns; not another of its name."""
 
     async def delete_observed(self, document: Mapping[str, Any]) -> None:
         """Delete an object, if it is still as observed. Raises KubeConflict if it changed."""
@@ -89,11 +91,17 @@ class KubeClient:
     """`Kube` over HTTP, and what people's commands ask beside it."""
 
     def __init__(
-        self, client: ApiClient, *, manager: str = FIELD_MANAGER, observe: Observe = _ignore
+        self,
+        client: ApiClient,
+        *,
+        manager: str = FIELD_MANAGER,
+        observe: Observe = _ignore,
+        request_seconds: float = REQUEST_SECONDS,
     ) -> None:
         self._client = client
         self._manager = manager
         self._observe = observe
+        self._request_seconds = request_seconds
 
     async def get(self, kind: str, namespace: str, name: str) -> Document | None:
         """See Kube."""
@@ -151,6 +159,17 @@ class KubeClient:
         query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")]
         await self._request("POST", path, document, query=query, done=(409,))
 
+    async def create_new(self, document: Document) -> Document:
+        """Make an object; as it is stored. Raises KubeConflict if it is there."""
+        path = _path(document["kind"], document["metadata"]["namespace"])
+        _, stored = await self._request("POST", path, document, query=_MANAGED)
+        return stored
+
+    async def replace(self, document: Document) -> Document:
+        """Write the whole object, as it is stored then. Raises KubeConflict if it was changed."""
+        _, stored = await self._request("PUT", _path_of(document), document, query=_MANAGED)
+        return stored
+
     async def apply(self, document: Document, *, force: bool = True) -> None:
         """See Kube; without `force`, KubeConflict if another manager owns a field of it."""
         query = [
@@ -172,9 +191,9 @@ class KubeClient:
         path = _path(kind, namespace, name)
         await self._request("PATCH", path, patch, query=query, content=_MERGE)
 
-    async def delete(self, kind: str, namespace: str, name: str) -> None:
+    async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
         """See Kube."""
-        body = {"propagationPolicy": "Background"}
+        body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         await self._request("DELETE", _path(kind, namespace, name), body, done=(404, 409))
 
     async def delete_observed(self, document: Mapping[str, Any]) -> None:
@@ -188,7 +207,7 @@ class KubeClient:
         """See Kube."""
         path = f"{_path_of(document)}/status"
         whole = {**document, "status": status}
-        await self._request("PUT", path, whole, query=[("fieldManager", FIELD_MANAGER)])
+        await self._request("PUT", path, whole, query=_MANAGED)
 
     async def write_finalizers(self, document: Mapping[str, Any], names: list[str]) -> None:
         """See Kube."""
@@ -217,7 +236,9 @@ class KubeClient:
                 body=dict(body) if body is not None else None,
                 auth_settings=["BearerToken"],
             )
-            response = await self._client.call_api(*serialized, _request_timeout=REQUEST_SECONDS)
+            response = await self._client.call_api(
+                *serialized, _request_timeout=self._request_seconds
+            )
             status = response.status
             text: bytes = await response.read()  # type: ignore[no-untyped-call]
         except ApiException as error:

@@ -48,7 +48,9 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
     await _keep_log(jobs, decision.log)
     await _tell(kube, observed, [event for event in decision.events if event.is_outcome])
     for kind, name in decision.delete:
-        await kube.delete(kind, observed.owner.namespace, name)
+        assert observed.ray_cluster is not None  # the only child that is ever deleted
+        uid = observed.ray_cluster["metadata"]["uid"]
+        await kube.delete(kind, observed.owner.namespace, name, uid)
     if not decision.has_finalizer:
         await _release(kube, observed)
     if decision.delete_self:

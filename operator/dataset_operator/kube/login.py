@@ -66,12 +66,14 @@ class Login:
             default_namespace=namespace,
         )
 
-    async def refresh_forever(self, configuration: Configuration) -> NoReturn:
-        """Keep the token of a client fresh; a pod's is, by the client itself."""
+    async def refresh_forever(self, *configurations: Configuration) -> NoReturn:
+        """Keep the token of clients fresh; a pod's is, by the client itself."""
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
             try:
-                configuration.api_key = (await self.configuration()).api_key
+                fresh = (await self.configuration()).api_key
+                for configuration in configurations:
+                    configuration.api_key = fresh
             except UserError as error:  # the API server will say if the old one no longer does
                 _LOG.warning("no fresh credentials: %s", error)
 

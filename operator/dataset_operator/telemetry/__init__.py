@@ -1,6 +1,6 @@
 """What the operator tells of itself: logs, metrics, and whether it is alive.
 
 `watched` remembers what came through the watch; `freshness` holds it against what the API server
-lists; `metrics` and `probes` show both to Prometheus and the kubelet, `experiment_metrics` how each
-experiment stands; `logs` is for people.
+lists; `leadership` says whether it acts at all; `metrics` and `probes` show them to Prometheus and
+the kubelet, `experiment_metrics` how each experiment stands; `logs` is for people.
 """

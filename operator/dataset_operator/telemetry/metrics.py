@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from dataset_operator.settings import Prices
 from dataset_operator.telemetry.experiment_metrics import collect_experiments
+from dataset_operator.telemetry.leadership import Alone, Leadership
 from dataset_operator.telemetry.watched import Watched
 
 # A pass is a handful of requests, each a few ms on an idle API server and at most 30 s.
@@ -33,13 +34,21 @@ class OperatorMetrics:
 
     Args:
         prices: of the settings, told so that what was idle can be priced.
+        leadership: None: the operator asks nobody.
     """
 
-    def __init__(self, watched: Watched, prices: Prices | None = None) -> None:
+    def __init__(
+        self,
+        watched: Watched,
+        prices: Prices | None = None,
+        leadership: Leadership | None = None,
+    ) -> None:
         self.watched = watched
+        self.leadership = leadership or Alone()
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(_WatchedCollector(watched))
+        self.registry.register(_LeadershipCollector(self.leadership))
         build = Gauge(
             "lastmile_operator_build_info",
             "1, of the version that runs.",
@@ -112,6 +121,21 @@ def parse_request(method: str, path: str) -> tuple[str, str]:
     resource, name, subresource = found.groups()
     verb = _VERBS.get(method) or ("get" if name else "list")
     return verb, resource + (subresource or "")
+
+
+@dataclass(frozen=True, eq=False)
+class _LeadershipCollector(Collector):
+    """A gauge of whether this operator acts."""
+
+    leadership: Leadership
+
+    def collect(self) -> Iterator[Metric]:
+        """See prometheus_client."""
+        yield GaugeMetricFamily(
+            "lastmile_operator_leader",
+            "1 on the operator that acts, 0 on those that stand by.",
+            value=float(self.leadership.is_leading),
+        )
 
 
 @dataclass(frozen=True, eq=False)

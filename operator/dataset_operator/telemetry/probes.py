@@ -14,7 +14,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from dataset_operator.errors import UserError
 from dataset_operator.telemetry.freshness import find_staleness
 from dataset_operator.telemetry.metrics import OperatorMetrics
-from dataset_operator.telemetry.watched import Watched
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -31,8 +30,8 @@ async def answering(metrics: OperatorMetrics, *, host: str | None, port: int) ->
         UserError: the port is taken.
     """
     app = web.Application()
-    app.router.add_get("/healthz", _answer(lambda: find_staleness(metrics.watched)))
-    app.router.add_get("/readyz", _answer(lambda: _find_unreadiness(metrics.watched)))
+    app.router.add_get("/healthz", _answer(lambda: _find_death(metrics)))
+    app.router.add_get("/readyz", _answer(lambda: _find_unreadiness(metrics)))
     app.router.add_get("/metrics", _show(metrics))
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
@@ -53,8 +52,18 @@ async def _listen(runner: web.AppRunner, host: str | None, port: int) -> None:
         ) from error
 
 
-def _find_unreadiness(watched: Watched) -> str | None:
-    return None if watched.is_synced else "the experiments have not all come through the watch yet"
+def _find_death(metrics: OperatorMetrics) -> str | None:
+    """Who acts must see what happens, who stands by must go on trying to take its place."""
+    if metrics.leadership.is_leading:
+        return find_staleness(metrics.watched)
+    return metrics.leadership.find_staleness()
+
+
+def _find_unreadiness(metrics: OperatorMetrics) -> str | None:
+    """Who stands by is ready to take over; a rollout waits for no more."""
+    if not metrics.leadership.is_leading or metrics.watched.is_synced:
+        return None
+    return "the experiments have not all come through the watch yet"
 
 
 def _answer(find_trouble: Callable[[], str | None]) -> Handler:

@@ -1,0 +1,5 @@
+"""Which of several operators acts: the one that holds a Kubernetes Lease.
+
+`lease` is the object; `elector` decides, purely, by what it saw of it and the time; `candidate`
+asks the API server and follows the elector; `guard` stands before every write.
+"""

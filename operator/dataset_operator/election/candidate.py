@@ -1,0 +1,181 @@
+"""One that stands for the lease: asks the API server what the elector wants to know, again and
+again.
+
+`process` works inside of `leading`. What ends unexpectedly is a defect of the election and ends the
+process, as losing the lease does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import socket
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import NoReturn
+
+from dataset_operator.election.elector import Elector, Proposal
+from dataset_operator.election.guard import leave, now
+from dataset_operator.election.lease import LEASE, build_document, parse_lease
+from dataset_operator.errors import KubeConflict, KubeRefused, OperatorError
+from dataset_operator.kube.client import KubeClient
+
+# Those who stand by try up to so much later, so that not all try at once (client-go, JitterFactor).
+_JITTER = 1.2
+# An election that has tried nothing for so many durations of its lease is stuck.
+_STUCK_DURATIONS = 4
+_LOG = logging.getLogger(__name__)
+
+
+def build_identity() -> str:
+    """This process's, as client-go's are: the pod's name, and what no other process has."""
+    return f"{socket.gethostname()}_{uuid.uuid4()}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Candidate:
+    """Stands for a lease.
+
+    Attributes:
+        kube: a client of its own, which no guard holds and no other request delays.
+        clock: seconds; goes on while the machine is suspended.
+        leave: ends the process, for this reason.
+    """
+
+    kube: KubeClient
+    elector: Elector
+    clock: Callable[[], float] = now
+    leave: Callable[[str], NoReturn] = leave
+    _tried_at: float = field(init=False)
+    _holder: str = field(default="", init=False)  # as last told
+    _is_failing: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._tried_at = self.clock()
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether it acts; see `telemetry.leadership`."""
+        return self.elector.may_act(self.clock())
+
+    def check(self) -> None:
+        """End the process unless it leads for certain."""
+        if not self.elector.may_act(self.clock()):
+            self.leave(f"the lease {self.elector.terms}: {self.elector.lost or 'it was not taken'}")
+
+    def find_staleness(self) -> str | None:
+        """Why the election counts as stuck; None while it tries."""
+        limit = _STUCK_DURATIONS * self.elector.terms.duration_seconds
+        seconds = self.clock() - self._tried_at
+        if seconds <= limit:
+            return None
+        return f"the election has tried nothing for {seconds:.0f} s (limit {limit} s)"
+
+    @contextlib.asynccontextmanager
+    async def leading(self, stop: asyncio.Event) -> AsyncIterator[bool]:
+        """Wait for the lease and keep it; false if the process is to stop before it has led.
+
+        At the end it is released, so that another takes it at once: by then all work must be done.
+
+        Args:
+            stop: is set when the election ended by a defect.
+
+        Raises:
+            KubeRefused: it has no right to the lease.
+        """
+        if not await self._acquire(stop):
+            yield False
+            return
+        keeping = asyncio.create_task(self._keep())
+        keeping.add_done_callback(lambda _: stop.set())
+        try:
+            yield True
+        finally:
+            keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeping
+            await self._release()
+
+    async def _acquire(self, stop: asyncio.Event) -> bool:
+        terms = self.elector.terms
+        _LOG.info("standing for the lease %s as %s", terms, self.elector.identity)
+        while not stop.is_set():
+            await self._try()
+            if self.elector.is_leading:
+                _LOG.info("leading by the lease %s", terms)
+                return True
+            seconds = terms.retry_seconds * (1 + _JITTER * random.random())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await stop.wait()
+        return False
+
+    async def _keep(self) -> NoReturn:
+        """Renew it until that does not succeed in time."""
+        while True:
+            await asyncio.sleep(self.elector.terms.retry_seconds)
+            self.check()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.elector.remaining_seconds(self.clock())):
+                    await self._try()
+            self.check()
+
+    async def _try(self) -> None:
+        """Take or renew it, if that is so far; what fails is tried again."""
+        try:
+            if not self.elector.is_leading:
+                await self._look()
+            proposal = self.elector.propose(self.clock(), datetime.now(UTC))
+            if proposal is not None:
+                await self._write(proposal)
+            self._is_failing = False
+        except KubeConflict:  # another was faster, edited it, or an answer was lost
+            await self._look_again()
+        except OperatorError as error:
+            if isinstance(error, KubeRefused) and not self.elector.is_leading:
+                raise  # without the right to it nobody would ever act
+            level = logging.DEBUG if self._is_failing else logging.WARNING  # once, not every 2 s
+            _LOG.log(level, "cannot ask for the lease %s: %s", self.elector.terms, error)
+            self._is_failing = True
+        self._tried_at = self.clock()
+
+    async def _look(self) -> None:
+        terms = self.elector.terms
+        document = await self.kube.get(LEASE, terms.namespace, terms.name)
+        self.elector.see(parse_lease(document) if document else None, self.clock())
+        holder = document["spec"].get("holderIdentity") or "" if document else ""
+        if holder not in ("", self._holder, self.elector.identity):
+            _LOG.info("standing by: %s holds the lease %s", holder, terms)
+        self._holder = holder
+
+    async def _look_again(self) -> None:
+        try:
+            await self._look()
+        except OperatorError as error:
+            _LOG.warning("cannot read the lease %s: %s", self.elector.terms, error)
+
+    async def _write(self, proposal: Proposal) -> None:
+        document = build_document(proposal.lease)
+        is_new = "resourceVersion" not in proposal.lease.metadata
+        stored = await (self.kube.create_new(document) if is_new else self.kube.replace(document))
+        self.elector.accept(proposal, parse_lease(stored), self.clock())
+
+    async def _release(self) -> None:
+        try:
+            try:
+                await self._let_go()
+            except KubeConflict:  # a renewal was cut off that had been taken
+                await self._look()
+                await self._let_go()
+        except OperatorError as error:
+            _LOG.warning("cannot release the lease %s: %s", self.elector.terms, error)
+
+    async def _let_go(self) -> None:
+        released = self.elector.release(self.clock(), datetime.now(UTC))
+        if released is not None:
+            await self.kube.replace(build_document(released))
+            _LOG.info("released the lease %s", self.elector.terms)

@@ -1,0 +1,339 @@
+"""Two operators and one lease: one acts, the other takes over, and what runs goes on.
+
+The processes are real, each with a proxy of its own before the API server, which counts what it
+writes. Times are those of the lease; a test waits for what is bound to happen.
+"""
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from commands import LASTMILE, User
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
+from operator_stage import comes
+from proxied import own_address, take_heads_place
+from reconcile_stage import (
+    DEADLINE_SECONDS,
+    OPERATOR,
+    OPERATOR_FILE,
+    POLL_SECONDS,
+    SMALL,
+    Stage,
+    stage_of,
+)
+from recorded import Recorder, recording
+
+from dataset_operator.election.candidate import Candidate
+from dataset_operator.election.elector import Elector, Terms
+from dataset_operator.election.guard import EXIT_LEASE_LOST
+from dataset_operator.errors import KubeRefused
+from dataset_operator.kube.client import KubeClient
+from tools.cluster.box import Box
+
+LEASE = "lastmile-operator"
+AS_INSTALLED: dict[str, int] = {}
+# Far beyond any wait of a test: what happens all the same does not happen by the lease's end.
+LONG = {"leaseDurationSeconds": 3600, "renewDeadlineSeconds": 1800, "retryPeriodSeconds": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One of the operators, its log, and what it asked of the API server."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    recorder: Recorder
+
+    def says(self, words: str) -> bool:
+        return words in self.log.read_text()
+
+    def answer(self, path: str) -> str:
+        found = re.search(r"http://127\.0\.0\.1:\d+", self.log.read_text())
+        assert found is not None
+        with urllib.request.urlopen(found.group() + path, timeout=30) as response:
+            text: str = response.read().decode()
+            return text
+
+    @property
+    def is_leader(self) -> bool:
+        """By its metrics."""
+        [line] = re.findall(r"^lastmile_operator_leader (.*)$", self.answer("/metrics"), re.M)
+        return float(line) == 1.0
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for what is bound to happen while it runs."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not await asyncio.to_thread(is_so):
+                assert self.process.poll() is None, self.log.read_text()
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def leads(self) -> None:
+        await self.until(lambda: self.says("reconciling the experiments of"))
+        await self.until(lambda: self.is_leader)
+
+    async def stands_by(self) -> None:
+        await self.until(lambda: self.says("standing by"))
+        assert not await asyncio.to_thread(lambda: self.is_leader)
+
+    async def ended(self) -> int:
+        return await asyncio.to_thread(self.process.wait, DEADLINE_SECONDS)
+
+
+@dataclass(slots=True, kw_only=True)
+class Replicas:
+    """Starts operators that stand for one lease of a namespace; at the end none is left."""
+
+    box: Box
+    namespace: str
+    folder: Path
+    lease: dict[str, Any]
+    stack: ExitStack
+
+    def start(self, name: str) -> Replica:
+        recorder = self.stack.enter_context(recording(self.box))
+        folder = self.folder / name
+        folder.mkdir()
+        settings, log = folder / "settings.yaml", folder / "operator.log"
+        settings.write_text(json.dumps(self._build_settings()))
+        kubeconfig = recorder.kubeconfig(folder / "kubeconfig")
+        user = User(box=self.box, namespace=self.namespace, kubeconfig=kubeconfig)
+        options = ["--dev", "--config", str(settings), "-n", self.namespace, "--port", "0"]
+        stream = self.stack.enter_context(log.open("wb"))
+        process = subprocess.Popen(
+            [LASTMILE, "operator", *options], env=user.environment(), stdout=stream, stderr=stream
+        )
+        self.stack.callback(process.wait)
+        self.stack.callback(process.kill)
+        return Replica(process=process, log=log, recorder=recorder)
+
+    def _build_settings(self) -> dict[str, Any]:
+        return {
+            "runtimeImage": "example.com/lastmile:none",
+            "storageRoot": "s3://bucket/team",
+            "resources": {"head": SMALL, "trainers": SMALL, "dataWorkers": SMALL},
+            "leaderElection": True,
+            "lease": {"namespace": self.namespace, **self.lease},
+        }
+
+    def read_lease(self) -> dict[str, Any]:
+        found = self.box.kubectl("get", "lease", LEASE, "-n", self.namespace, "-o", "json")
+        spec: dict[str, Any] = json.loads(found)["spec"]
+        return spec
+
+
+@contextmanager
+def replicas_of(
+    box: Box, namespace: str, folder: Path, lease: dict[str, Any]
+) -> Iterator[Replicas]:
+    with ExitStack() as stack:
+        yield Replicas(box=box, namespace=namespace, folder=folder, lease=lease, stack=stack)
+
+
+def find_uids(stage: Stage) -> set[str]:
+    """Of the cluster and its pods: others, if anything was started again."""
+    kinds = ("get", "rayclusters,pods", "-n", stage.namespace)
+    return set(stage.box.kubectl(*kinds, "-o", "jsonpath={.items[*].metadata.uid}").split())
+
+
+async def is_untouched(stage: Stage, uids: set[str]) -> None:
+    assert find_uids(stage) == uids
+    assert len(stage.ray.jobs) == 1
+    status = await stage.status()
+    assert (status["run"], status["attempt"], status["failures"]) == (1, 1, 0)
+
+
+@pytest.mark.usefixtures("played")
+def test_a_run_goes_on_while_its_operators_are_stopped_and_killed(
+    box: Box, namespace: str, tmp_path: Path
+) -> None:
+    async def story(replicas: Replicas, stage: Stage) -> None:
+        first = replicas.start("first")
+        await first.leads()
+        second = replicas.start("second")
+        await second.stands_by()
+        for path in ("/healthz", "/readyz"):
+            assert await asyncio.to_thread(second.answer, path) == "ok\n"
+        stage.apply()
+        await comes(stage, "ClusterReady", "True", "PodsReady")
+        await take_heads_place(stage)
+        await comes(stage, "Training", "True", "Running")
+        uids = find_uids(stage)
+        assert not any("/leases" not in path for _, path in second.recorder.writes)
+
+        first.process.send_signal(signal.SIGSTOP)
+        await second.leads()
+        await is_untouched(stage, uids)
+        written = list(first.recorder.writes)
+        assert written
+        first.process.send_signal(signal.SIGCONT)
+        assert await first.ended() == EXIT_LEASE_LOST
+        assert first.recorder.writes == written
+        assert first.says("ending without another write, since this operator leads no more")
+        assert first.says("it was not renewed for 10 s (renewDeadlineSeconds)")
+
+        third = replicas.start("third")
+        await third.stands_by()
+        second.process.kill()
+        await third.leads()
+        await is_untouched(stage, uids)
+        assert replicas.read_lease()["leaseTransitions"] == 2
+
+        stage.ray.end(stage.only_job()["submission_id"], "SUCCEEDED")
+        await comes(stage, "Complete", "True", "Succeeded")
+        events = box.kubectl("get", "events", "-n", namespace, "-o", "jsonpath={.items[*].reason}")
+        assert events.split().count("NewRun") == 1
+
+    async def run() -> None:
+        async with stage_of(box, namespace, address=own_address()) as stage:
+            # Within, since the stage waits until all sockets are closed that came after it.
+            with replicas_of(box, namespace, tmp_path, AS_INSTALLED) as replicas:
+                await story(replicas, stage)
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("kuberay")
+def test_a_lease_that_is_released_is_taken_long_before_its_end(
+    box: Box, namespace: str, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        with replicas_of(box, namespace, tmp_path, LONG) as replicas:
+            first = replicas.start("first")
+            await first.leads()
+            second = replicas.start("second")
+            await second.stands_by()
+            first.process.send_signal(signal.SIGTERM)
+            assert await first.ended() == 0
+            assert first.says("released the lease")
+            await second.leads()
+
+            second.process.send_signal(signal.SIGTERM)
+            assert await second.ended() == 0
+            lease = replicas.read_lease()
+            assert (lease["holderIdentity"], lease["leaseTransitions"]) == ("", 1)
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("kuberay")
+def test_who_stands_by_ends_at_once_and_leaves_the_lease_alone(
+    box: Box, namespace: str, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        with replicas_of(box, namespace, tmp_path, LONG) as replicas:
+            first = replicas.start("first")
+            await first.leads()
+            second = replicas.start("second")
+            await second.stands_by()
+            second.process.send_signal(signal.SIGTERM)
+            assert await second.ended() == 0
+            assert second.recorder.writes == []
+            assert replicas.read_lease()["leaseTransitions"] == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("kuberay")
+def test_who_is_cut_off_from_the_api_server_ends_by_itself(
+    box: Box, namespace: str, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        with replicas_of(box, namespace, tmp_path, AS_INSTALLED) as replicas:
+            first = replicas.start("first")
+            await first.leads()
+            second = replicas.start("second")
+            await second.stands_by()
+            first.recorder.is_cut = True
+            try:
+                assert await first.ended() == EXIT_LEASE_LOST
+            finally:
+                first.recorder.is_cut = False
+            await second.leads()
+
+    asyncio.run(run())
+
+
+# --- rights -------------------------------------------------------------------------------------
+
+
+def grant(box: Box, namespace: str) -> None:
+    """The manifest's Role, for a user who has no other rights."""
+    documents = yaml.safe_load_all(OPERATOR_FILE.read_text())
+    [role] = [document for document in documents if document["kind"] == "Role"]
+    role["metadata"] |= {"namespace": namespace}
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "lease", "namespace": namespace},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "Role",
+            "name": role["metadata"]["name"],
+        },
+        "subjects": [
+            {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "User",
+                "name": f"{OPERATOR}-{namespace}",
+            },
+        ],
+    }
+    both = {"apiVersion": "v1", "kind": "List", "items": [role, binding]}
+    box.kubectl("apply", "-f", "-", stdin=json.dumps(both))
+
+
+def test_the_manifests_role_is_enough_for_its_lease_and_for_no_other(
+    box: Box, namespace: str
+) -> None:
+    grant(box, namespace)
+
+    async def stand(kube: KubeClient, name: str) -> int:
+        terms = Terms(
+            name=name, namespace=namespace, duration_seconds=15, deadline_seconds=10,
+            retry_seconds=1,
+        )  # fmt: skip
+        candidate = Candidate(kube=kube, elector=Elector(identity="one", terms=terms))
+        async with asyncio.timeout(DEADLINE_SECONDS), candidate.leading(asyncio.Event()) as leads:
+            assert leads
+            seen = candidate.elector.seen
+            while candidate.elector.seen == seen:  # until it has renewed it
+                await asyncio.sleep(POLL_SECONDS)
+        document = await kube.get("Lease", namespace, name)
+        assert document is not None
+        return len(document["spec"]["holderIdentity"])
+
+    async def run() -> None:
+        configuration = Configuration()
+        await config.load_kube_config(str(box.kubeconfig), client_configuration=configuration)
+        async with ApiClient(configuration) as client:
+            client.set_default_header("Impersonate-User", f"{OPERATOR}-{namespace}")
+            kube = KubeClient(client)
+            assert await stand(kube, LEASE) == 0  # released
+            with pytest.raises(KubeRefused, match="forbidden"):
+                await stand(kube, "another")
+            with pytest.raises(KubeRefused, match="forbidden"):
+                await kube.list_objects("Lease", namespace, "")
+
+    asyncio.run(run())
+
+
+def test_the_manifest_runs_two_of_whom_one_may_be_taken_away(box: Box, namespace: str) -> None:
+    documents = {d["kind"]: d for d in yaml.safe_load_all(OPERATOR_FILE.read_text())}
+    deployment, budget = documents["Deployment"], documents["PodDisruptionBudget"]
+    assert deployment["spec"]["replicas"] == 2
+    assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+    for document in (deployment, budget):
+        document["metadata"]["namespace"] = namespace
+    how = ("--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
+    box.kubectl("apply", *how, stdin=yaml.safe_dump_all([deployment, budget]))

@@ -1,0 +1,172 @@
+"""The guard before every write, on real sessions; and what settings the election takes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import kopf
+import pytest
+from aiohttp import web
+from kubernetes.aio.client import ApiClient, Configuration
+from pydantic import ValidationError
+
+from dataset_operator.election.guard import build_trace, guard_kopf
+from dataset_operator.kube.client import KubeClient
+from dataset_operator.settings import parse_settings
+
+WRITES = ["POST", "PUT", "PATCH", "DELETE"]
+
+
+class Ended(BaseException):
+    """What stands for the end of the process."""
+
+
+class Lease:
+    """A lease that may be lost."""
+
+    is_lost = False
+
+    def check(self) -> None:
+        if self.is_lost:
+            raise Ended
+
+
+@asynccontextmanager
+async def counting() -> AsyncIterator[tuple[str, list[str]]]:
+    """A server's URL, and the methods of the requests that came."""
+    came: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        came.append(request.method)
+        return web.json_response({})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", came
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("method", WRITES)
+@pytest.mark.parametrize("is_warm", [False, True], ids=["a new connection", "one that is kept"])
+def test_a_write_after_the_loss_never_leaves_the_process(method: str, is_warm: bool) -> None:
+    async def story() -> None:
+        lease = Lease()
+        traces = [build_trace(lease.check)]
+        async with counting() as (url, came), aiohttp.ClientSession(trace_configs=traces) as ours:
+            if is_warm:
+                await ours.request(method, url)
+            came.clear()
+            lease.is_lost = True
+            with pytest.raises(Ended):
+                await ours.request(method, url)
+            await ours.get(url)
+            assert came == ["GET"]
+
+    asyncio.run(story())
+
+
+def test_the_clients_of_the_api_server_pass_it() -> None:
+    async def story() -> None:
+        lease = Lease()
+        trace = build_trace(lease.check)
+        async with counting() as (url, came):
+            configuration = Configuration(host=url)
+            configuration.trace_configs = [trace]
+            async with ApiClient(configuration) as client:
+                kube = KubeClient(client)
+                await kube.delete("RayCluster", "ns", "name", "uid")
+                lease.is_lost = True
+                with pytest.raises(Ended):
+                    await kube.delete("RayCluster", "ns", "name", "uid")
+                with pytest.raises(Ended):
+                    await kube.patch("RayCluster", "ns", "name", {})
+            assert came == ["DELETE"]
+
+    asyncio.run(story())
+
+
+def test_kopfs_session_passes_it_and_equals_another_of_the_same_credentials() -> None:
+    async def story() -> None:
+        lease = Lease()
+        async with counting() as (url, came):
+
+            async def log_in() -> kopf.ConnectionInfo:
+                return kopf.ConnectionInfo(server=url, scheme="Bearer", token="t")
+
+            guarded = guard_kopf(log_in, [build_trace(lease.check)])
+            first, second = await guarded(), await guarded()
+            # Or Kopf would ask for ever with a token that was refused.
+            assert first == second
+            await first.aiohttp_session.patch(url)
+            lease.is_lost = True
+            with pytest.raises(Ended):
+                await first.aiohttp_session.patch(url)
+            assert came == ["PATCH"]
+            for session in (first, second):
+                assert session.aiohttp_session.headers["Authorization"] == "Bearer t"
+                await session.aiohttp_session.close()
+
+    asyncio.run(story())
+
+
+def test_a_cluster_is_deleted_only_if_it_is_the_one_that_was_observed() -> None:
+    bodies: list[Any] = []
+
+    async def story() -> None:
+        async def answer(request: web.Request) -> web.Response:
+            bodies.append(await request.json())
+            return web.json_response({}, status=409)  # it is another
+
+        app = web.Application()
+        app.router.add_delete("/{path:.*}", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        async with ApiClient(Configuration(host=host)) as client:
+            await KubeClient(client).delete("RayCluster", "ns", "name", "uid-1")
+        await runner.cleanup()
+
+    asyncio.run(story())
+    assert [body["preconditions"] for body in bodies] == [{"uid": "uid-1"}]
+
+
+@pytest.mark.parametrize(
+    ("lease", "told"),
+    [
+        pytest.param({}, None, id="client-go's defaults"),
+        pytest.param(
+            {"leaseDurationSeconds": 10},
+            "must be > renewDeadlineSeconds (10), got 10",
+            id="a lease no longer than its deadline",
+        ),
+        pytest.param(
+            {"renewDeadlineSeconds": 12, "retryPeriodSeconds": 10},
+            "must be > 1.2 × retryPeriodSeconds (10), got 12",
+            id="a deadline that a single retry misses",
+        ),
+        pytest.param(
+            {"leaseDurationSeconds": 3, "renewDeadlineSeconds": 2, "retryPeriodSeconds": 1},
+            None,
+            id="the shortest",
+        ),
+        pytest.param({"name": "no/name"}, "should match pattern", id="a name that is none"),
+    ],
+)
+def test_times_that_do_not_fit_each_other_are_refused(
+    lease: dict[str, Any], told: str | None
+) -> None:
+    document = {"runtimeImage": "runtime:1", "lease": lease}
+    if told is None:
+        assert parse_settings(document).leader_election is None
+        return
+    with pytest.raises(ValidationError) as refused:
+        parse_settings(document)
+    assert told in str(refused.value)
