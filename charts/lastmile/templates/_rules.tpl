@@ -94,5 +94,5 @@ annotations:
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [{{ include "lastmile.leaseName" . }}]
-  verbs: [get, update, patch]
+  verbs: [get, update]
 {{- end }}

@@ -39,7 +39,7 @@ def test_monitors_find_the_operator_and_the_experiments_pods(chart: Helm) -> Non
     assert endpoint == {"port": "metrics", "interval": "30s", "honorLabels": True}
     assert of_pods["spec"]["namespaceSelector"] == {"any": True}
     ports = [endpoint["port"] for endpoint in of_pods["spec"]["podMetricsEndpoints"]]
-    assert ports == ["metrics", "lastmile"]
+    assert ports == ["lastmile", "metrics"]
 
     narrow = chart.template(values={**MONITORED, "watchNamespaces": ["a"]})
     [of_pods] = select(narrow, "PodMonitor")
