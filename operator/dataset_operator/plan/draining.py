@@ -162,8 +162,10 @@ def _write(draft: Draft, victims: _Victims, due: Sequence[Document]) -> None:
     ending: Sequence[Document] = ()
     if replicas < _get_replicas(draft):
         stand_ins = _find_stand_ins(draft, victims)
+        noted = [victim for victim in noted if not stand_ins or victim not in victims.gone]
         counted = len(there) - len(kept) - len(due) - len(stand_ins)
-        ending = _find_ending(draft, counted - replicas)
+        room = MAX_DRAINING - len(noted) - len(stand_ins)
+        ending = _find_ending(draft, min(counted - replicas, room))
         replicas += len(ending)
     names = [*kept, *(victim["name"] for victim in (*due, *stand_ins))]
     if stand_ins or ending:
@@ -193,8 +195,7 @@ def _find_ending(draft: Draft, number: int) -> list[Document]:
     """
     known = {victim["name"] for victim in _victims(draft)} | set(_listed(draft))
     pods = [pod for pod in _pods(draft) if pod.ends is not None and pod.name not in known]
-    room = MAX_DRAINING - len(known)
-    return [{**_note(draft, pod), "lost": True} for pod in pods[: max(0, min(number, room))]]
+    return [{**_note(draft, pod), "lost": True} for pod in pods[: max(0, number)]]
 
 
 def _forget(draft: Draft, gone: Sequence[Document]) -> None:

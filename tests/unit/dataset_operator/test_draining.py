@@ -64,6 +64,10 @@ def test_no_more_are_drained_at_a_time_than_a_status_holds() -> None:
     run = trained(100.0, replicas=400, dataWorkers={"minReplicas": 1, "maxReplicas": 500})
     run.run(375)
     assert len(run.world.status["dataWorkers"]["draining"]) == MAX_DRAINING
+    for name in victims_of(run.world):
+        del run.world.workers[name]  # KubeRay makes as many others
+    settle_by_hand(run, 60)
+    assert len(run.world.workers) == group_of(run.world)["replicas"] == 400 - MAX_DRAINING
 
 
 def test_a_drain_that_was_begun_is_ended_whatever_is_wanted_meanwhile() -> None:
