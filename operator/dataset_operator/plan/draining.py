@@ -106,6 +106,7 @@ def ask_for(draft: Draft, wanted: int) -> None:
     """So many that stay, beside those that go."""
     victims = _sort(draft)
     if _victims(draft):
+        wanted = _leave_room(draft, wanted)
         _note_workers(draft, drainingTo=wanted)
     _patch(draft, wanted + len(victims.going) + len(victims.lost), _listed(draft))
 
@@ -269,9 +270,16 @@ def _tell_lost(draft: Draft, name: str, then: str) -> None:
 
 def _keep_above_least(draft: Draft) -> None:
     """What stays, as the spec wants it now; if it is too many, they are drained next."""
-    least = draft.cluster_spec.data_workers.min_replicas
-    if _victims(draft) and count_wanted(draft) < least:
-        _note_workers(draft, drainingTo=least)
+    if _victims(draft):
+        least = _leave_room(draft, draft.cluster_spec.data_workers.min_replicas)
+        if count_wanted(draft) < least:
+            _note_workers(draft, drainingTo=least)
+
+
+def _leave_room(draft: Draft, wanted: int) -> int:
+    """So many, as far as those that still go leave room below the most that there may be."""
+    room = draft.cluster_spec.data_workers.max_replicas - len(_sort(draft).going)
+    return max(min(wanted, room), min(wanted, count_wanted(draft)))
 
 
 # --- Ray and KubeRay ------------------------------------------------------------------------------

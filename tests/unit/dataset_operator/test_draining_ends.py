@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from trained import BY_HAND, Trained, bounds_of, draining, finish_draining, group_of, scale_by_hand
 from world import World
@@ -72,9 +72,16 @@ def count_wanted(world: World) -> int:
     return staying
 
 
+def count_lost(world: World) -> int:
+    noted = world.status.get("dataWorkers", {}).get("draining", ())
+    return sum(bool(victim.get("lost")) for victim in noted)
+
+
 TAKES = "hand scale, a few"  # whom KubeRay likes
 
 
+# So many go that fewer stay than the spec asks for a moment later: more than the most are none.
+@example(events=["hand scale, all", "bounds lowered", "unready", "bounds raised", "step"])
 @given(
     events=st.lists(st.sampled_from(sorted(EVENTS.keys() - {TAKES})), max_size=20)
     | st.lists(st.sampled_from(sorted(EVENTS)), max_size=20)
@@ -84,11 +91,12 @@ def test_whatever_happens_a_drain_comes_to_its_end(events: list[str]) -> None:
     run = draining()
     world = run.world
     for event in events:
+        made_up_for = count_lost(world)  # whose nodes may be back now
         EVENTS[event](run)
         run.step()
         if TAKES not in events:
             assert world.taken == []
-        assert len(set(world.workers) - set(world.ending)) <= 40
+        assert len(set(world.workers) - set(world.ending)) <= 40 + made_up_for
     world.settings = BY_HAND
     run.run(3 * DRAIN_SECONDS)
     lowest, highest = bounds_of(world)
