@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -33,6 +34,14 @@ QUIET_SECONDS = 60.0
 OUTAGE_SECONDS = 120.0
 
 
+@pytest.fixture
+def room(stage: Stage) -> Iterator[None]:
+    """The cluster's one GPU is the next test's, whatever becomes of this one."""
+    yield
+    stage.kubectl("delete", "dsexp", NAME, "--ignore-not-found")
+
+
+@pytest.mark.usefixtures("room")
 def test_workers_follow_the_trainers_need_and_every_row_is_trained(
     stage: Stage, tmp_path: Path
 ) -> None:
@@ -148,17 +157,30 @@ def cut_off(stage: Stage) -> Iterator[None]:
     """Nobody reaches the driver's metrics meanwhile."""
     labels = f"{EXPERIMENT_LABEL}={NAME},{ROLE_LABEL}={HEAD}"
     [pod] = json.loads(stage.kubectl("get", "pods", "-l", labels, "-o", "json"))["items"]
-    inside = ["nsenter", "--net", "--target", str(find_process(pod["metadata"]["uid"]))]
-    rule = ["INPUT", "-p", "tcp", "--dport", str(METRICS_PORT), "-j", "DROP"]
-    subprocess.run([*inside, "iptables", "-I", *rule], check=True)
-    yield
-    subprocess.run([*inside, "iptables", "-D", *rule], check=True)
+    with open_network(pod["metadata"]["uid"]) as network:
+        inside = ["nsenter", f"--net=/proc/self/fd/{network}", "iptables"]
+        rule = ["INPUT", "-p", "tcp", "--dport", str(METRICS_PORT), "-j", "DROP"]
+        subprocess.run([*inside, "-I", *rule], check=True, pass_fds=[network])
+        yield
+        subprocess.run([*inside, "-D", *rule], check=True, pass_fds=[network])
 
 
-def find_process(pod_uid: str) -> int:
-    """Any process of a pod: its control group is named after the pod."""
-    for group in Path("/proc").glob("[0-9]*/cgroup"):
-        with contextlib.suppress(OSError):
-            if pod_uid in group.read_text().replace("_", "-"):
-                return int(group.parent.name)
-    raise AssertionError(f"no process of pod {pod_uid}")
+@contextlib.contextmanager
+def open_network(pod_uid: str) -> Iterator[int]:
+    """A descriptor of a pod's network, which stays though the process that it was found by ends."""
+    processes = sorted(int(path.name) for path in Path("/proc").glob("[0-9]*"))
+    network = next(filter(None, (_find_network(pid, pod_uid) for pid in processes)), None)
+    assert network is not None, f"no process of pod {pod_uid}"
+    try:
+        yield network
+    finally:
+        os.close(network)
+
+
+def _find_network(pid: int, pod_uid: str) -> int | None:
+    """Of a process, if it is the pod's: its control group is named after that."""
+    process = Path("/proc") / str(pid)
+    with contextlib.suppress(OSError):
+        if pod_uid in (process / "cgroup").read_text().replace("_", "-"):
+            return os.open(process / "ns" / "net", os.O_RDONLY)
+    return None
