@@ -47,6 +47,7 @@ def test_nothing_is_lost_or_doubled_however_often_the_operator_is_killed(
     check_nothing_is_left(box, namespace)
 
 
+@pytest.mark.slow
 def test_an_api_server_that_answers_badly_costs_nothing_but_time(
     box: Box, namespace: str, seed: int
 ) -> None:
