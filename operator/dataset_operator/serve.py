@@ -45,17 +45,16 @@ async def serving(
     metrics = metrics or OperatorMetrics(Watched())
     passes = Passes(_bind_passes(reconciler, metrics.watched), report=metrics.count_pass)
     ending, ready = asyncio.Event(), asyncio.Event()
-    watching = asyncio.create_task(
-        kopf.operator(
-            registry=build_registry(passes, metrics.watched, log_in),
-            settings=build_kopf_settings(clusterwide=not namespaces),
-            namespaces=namespaces,
-            clusterwide=not namespaces,
-            standalone=True,  # one active replica is a lease's business, not peering's
-            stop_flag=ending,
-            ready_flag=ready,
-        )
+    watches = await kopf.spawn_tasks(
+        registry=build_registry(passes, metrics.watched, log_in),
+        settings=build_kopf_settings(clusterwide=not namespaces),
+        namespaces=namespaces,
+        clusterwide=not namespaces,
+        standalone=True,  # one active replica is a lease's business, not peering's
+        stop_flag=ending,
+        ready_flag=ready,
     )
+    watching = asyncio.create_task(_run(watches))
     if stop is not None:
         watching.add_done_callback(lambda _: stop.set())
     started = asyncio.create_task(ready.wait())
@@ -70,6 +69,21 @@ async def serving(
         await asyncio.wait({watching})
         await passes.close()
     await watching
+
+
+async def _run(watches: Collection[asyncio.Task[None]]) -> None:
+    """End all as soon as one of Kopf's own tasks ends, and raise what ended it.
+
+    Not `kopf.operator`: at its end it waits for, cancels and raises the errors of every task that
+    was begun since, those of passes and probes too.
+    """
+    await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
+    for task in watches:
+        task.cancel()
+    await asyncio.wait(watches)
+    for task in watches:
+        if not task.cancelled():
+            task.result()
 
 
 def _bind_passes(reconciler: Reconciler, watched: Watched) -> Reconcile:

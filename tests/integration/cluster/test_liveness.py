@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 from reconcile_stage import DEADLINE_SECONDS, NAME, POLL_SECONDS, Stage, stage_of
 
+from dataset_operator.errors import RayUnreachable
 from dataset_operator.serve import serving
 from dataset_operator.telemetry.freshness import DEAD_SECONDS, compare_forever
 from dataset_operator.telemetry.metrics import OperatorMetrics
@@ -79,5 +80,30 @@ def test_a_process_whose_watch_has_ended_is_not_healthy_until_another_watches(
             async with serving(stage.reconciler, [namespace], metrics=metrics):
                 await until(lambda: watched.find_oldest_missed() is None)
                 assert await answer(f"{url}/healthz") == (200, "ok\n")
+
+    asyncio.run(story())
+
+
+def test_watches_that_end_leave_the_other_tasks_of_the_process_alone(
+    box: Box, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a pass asked a cluster may fail, or take its time, while the watches stop."""
+    monkeypatch.setenv("KUBECONFIG", str(box.kubeconfig))
+    ending = asyncio.Event()
+
+    async def fail() -> None:
+        await ending.wait()
+        raise RayUnreachable("GET /metrics: Server disconnected")
+
+    async def story() -> None:
+        async with stage_of(box, namespace) as stage:
+            async with serving(stage.reconciler, [namespace]):
+                failing = asyncio.create_task(fail())
+                lasting = asyncio.create_task(asyncio.Event().wait())
+                ending.set()
+            with pytest.raises(RayUnreachable):
+                await failing
+            assert not lasting.done()
+            lasting.cancel()
 
     asyncio.run(story())
