@@ -8,7 +8,7 @@ ROWS ?= 1000000
 NODE := simulated
 ARGS ?=
 
-.PHONY: bench-autoscaling bench-deduplication bench-overlap bench-plant bench-scaling bench-wire bench-table-size help setup lock test-tools run sample-data bench chart dashboards test test-nightly test-slow test-unit lint lint-types format crd clean
+.PHONY: bench-autoscaling bench-deduplication bench-overlap bench-plant bench-plant-pods bench-scaling bench-wire bench-table-size help setup lock test-tools run sample-data bench chart dashboards test test-nightly test-slow test-unit lint lint-types format crd clean
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -105,6 +105,9 @@ bench-autoscaling: setup ## Simulate every law of scaling over every scenario (A
 
 bench-plant: setup ## Compare the simulated plant with real processes under the same law
 	$(BIN)/python -m benchmarks.plant $(ARGS)
+
+bench-plant-pods: setup test-tools ## The same with real pods under the operator; needs root
+	LASTMILE_RESULTS=benchmarks/results $(BIN)/python -m pytest -m slow -n 0 -s tests/e2e/test_plant.py $(ARGS)
 
 bench-scaling: setup ## Measure what 1 to 8 data-worker nodes bring to a trainer (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.scaling $(ARGS)

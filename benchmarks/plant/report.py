@@ -23,11 +23,12 @@ def _lines(results: Document) -> Iterator[str]:
     machine, costs = results["machine"], results["costs"]
     load = " and ".join(map(str, results["loadAverage"]))
     versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
+    where = " on pods, with the operator" if results["benchmark"] == "plant-pods" else ""
     yield "# The simulated plant beside a real one\n"
     yield f"Made by `{results['command']}` at commit {results['commit']}; do not edit."
     yield "How to read it: [docs/benchmarks.md](../../docs/benchmarks.md).\n"
     yield (
-        f"One real run of each profile, {results['seeds']} seeds simulated. "
+        f"One real run of each profile{where}, {results['seeds']} seeds simulated. "
         f"{machine['processor']}, {machine['cores']} cores, {machine['memoryGiB']} GiB, "
         f"{machine['system']}; load average {load} at the start and the end. {versions}.\n"
     )

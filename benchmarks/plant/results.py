@@ -34,13 +34,20 @@ class Compared:
 
 
 def build_results(
-    compared: Sequence[Compared], costs: Costs, share: float, environment: Mapping[str, Any]
+    compared: Sequence[Compared],
+    costs: Costs,
+    share: float,
+    environment: Mapping[str, Any],
+    *,
+    is_of_pods: bool = False,
 ) -> Document:
     """Everything that was measured; `environment` says on what, the machine among it."""
+    before, after = environment["loadAverage"]
+    load = before if is_of_pods else max(before, after)  # pods are a load themselves
     return {
         "version": RESULTS_VERSION,
-        "benchmark": "plant",
-        "indicative": _explain_indicative(share, max(environment["loadAverage"])),
+        "benchmark": "plant-pods" if is_of_pods else "plant",
+        "indicative": _explain_indicative(share, load),
         **environment,
         "seeds": len(compared[0].simulated),
         "costs": {name: rounded(value) for name, value in asdict(costs).items()},

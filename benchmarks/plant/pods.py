@@ -1,0 +1,163 @@
+"""A profile on real pods: the operator is the law, and the run is looked at from outside.
+
+What is seen is what anyone sees: the experiment's status, and the page of its driver's metrics.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.plant.courses import Course, Point
+from benchmarks.plant.observing import Observed
+from benchmarks.plant.paced import write_pace
+from benchmarks.plant.profiles import BATCH_ROWS, UNIT_ROWS, Profile
+from dataset_operator.autoscaling.decision import PERIOD_SECONDS
+from dataset_operator.autoscaling.signals import Counters, Pods, Sample
+
+_LOOK_SECONDS: Final = 1.5
+_FIRST_PIECE_SECONDS: Final = 600.0  # images, pods, and processes of a run
+_MAX_STRETCH: Final = 5.0  # of the time that it takes with rows always there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A run at one moment.
+
+    Attributes:
+        desired, ready: data workers, by the experiment's status.
+        counters: by the driver's page; None: there is none, or it did not answer.
+    """
+
+    desired: int
+    ready: int
+    counters: Counters | None
+
+
+def watch(profile: Profile, pace: Path, look: Callable[[], Look]) -> Observed:
+    """Watch a run that has been begun to its last row; the pace follows its rows.
+
+    Returns:
+        What was seen; its profile begins with as many workers as the operator did.
+
+    Raises:
+        BenchmarkError: no first piece, or not over in five times the time.
+    """
+    first, began = _wait_for_first_piece(profile, look)
+    assert first.counters is not None
+    assert first.counters.trainer is not None
+    waited = max(
+        0.0, first.counters.trainer.loop_seconds - UNIT_ROWS * profile.phases[0].row_seconds
+    )
+    return _Watch(replace(profile, first_workers=first.desired), pace, look, began, waited).run()
+
+
+def set_pace(profile: Profile, place: int, pace: Path) -> None:
+    """What a phase says holds from now on."""
+    phase = profile.phases[place]
+    write_pace(pace, step_seconds=phase.step_seconds, row_seconds=phase.row_seconds)
+
+
+def _wait_for_first_piece(profile: Profile, look: Callable[[], Look]) -> tuple[Look, float]:
+    """The look that saw it, and when the first worker began: as long before as a piece takes."""
+    deadline = time.monotonic() + _FIRST_PIECE_SECONDS
+    while time.monotonic() < deadline:
+        seen = look()
+        counters = seen.counters
+        if counters is not None and counters.trainer is not None and counters.data_workers:
+            return seen, time.monotonic() - UNIT_ROWS * profile.phases[0].row_seconds
+        time.sleep(_LOOK_SECONDS)
+    raise BenchmarkError(f"{profile.name}: no piece after {_FIRST_PIECE_SECONDS:.0f} s")
+
+
+@dataclass(slots=True)
+class _Watch:
+    """One run; times are seconds since its first worker began.
+
+    Attributes:
+        waited: seconds that the loop had waited by then.
+    """
+
+    profile: Profile
+    pace: Path
+    look: Callable[[], Look]
+    began: float
+    waited: float
+    place: int = 0
+    points: list[Point] = field(default_factory=list)
+    samples: list[tuple[int, Sample]] = field(default_factory=list)
+    starts: list[float] = field(default_factory=list)
+    _awaited: list[float] = field(default_factory=list)
+    _before: Look | None = None
+
+    def run(self) -> Observed:
+        slowest = max(phase.step_seconds for phase in self.profile.phases)
+        deadline = _MAX_STRETCH * self.profile.rows / BATCH_ROWS * slowest
+        due = PERIOD_SECONDS
+        while True:
+            time.sleep(_LOOK_SECONDS)
+            seen, at = self.look(), time.monotonic() - self.began
+            if at > deadline:
+                raise BenchmarkError(f"{self.profile.name}: not over after {at:.0f} s")
+            self._time_starts(seen, at)
+            if seen.counters is None or seen.counters.trainer is None:
+                continue
+            point = self._point(seen, at)
+            self._follow(point.rows)
+            is_over = point.rows >= self.profile.rows
+            if at >= due or is_over:
+                due = at + PERIOD_SECONDS
+                self.points.append(point)
+                self.samples.append((self.place, self._sample(seen, at)))
+            if is_over:
+                break
+        course = Course(points=tuple(self.points))
+        return Observed(
+            profile=self.profile, course=course, samples=self.samples, starts=self.starts
+        )
+
+    def _time_starts(self, seen: Look, at: float) -> None:
+        """Who is asked for is awaited; who is ready, or no longer wanted, is not."""
+        before, self._before = self._before or seen, seen
+        self._awaited += [at] * (seen.desired - before.desired)
+        for _ in range(seen.ready - before.ready):
+            if self._awaited:
+                self.starts.append(at - self._awaited.pop(0))
+        for _ in range(before.desired - seen.desired):
+            if self._awaited:
+                self._awaited.pop()
+
+    def _follow(self, rows: float) -> None:
+        if self.profile.phase_at(rows) > self.place:
+            self.place = self.profile.phase_at(rows)
+            set_pace(self.profile, self.place, self.pace)
+
+    def _point(self, seen: Look, at: float) -> Point:
+        assert seen.counters is not None
+        assert seen.counters.trainer is not None
+        trainer = seen.counters.trainer
+        return Point(
+            at=at,
+            desired=seen.desired,
+            ready=seen.ready,
+            rows=trainer.rows,
+            idle_seconds=max(0.0, trainer.production_seconds - self.waited),
+        )
+
+    def _sample(self, seen: Look, at: float) -> Sample:
+        assert seen.counters is not None
+        start_seconds = statistics.median(self.starts) if self.starts else None
+        return Sample(
+            at=at,
+            attempt=1,
+            desired=seen.desired,
+            pods=Pods(ready=seen.ready, start_seconds=start_seconds),
+            trainer=seen.counters.trainer,
+            workers=seen.counters.workers,
+            has_gpus=False,
+        )

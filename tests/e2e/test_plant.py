@@ -1,0 +1,133 @@
+"""The plant that laws are simulated on is like real pods under the operator.
+
+`make bench-plant-pods` keeps what this measures: twenty minutes, on a machine that has nothing else
+to do.
+"""
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from stage import MOUNT, VOLUME, Stage
+
+from benchmarks import records
+from benchmarks.plant.figure import draw
+from benchmarks.plant.observing import Observed
+from benchmarks.plant.paced import __file__ as paced
+from benchmarks.plant.pods import Look, set_pace, watch
+from benchmarks.plant.profiles import DOWN, PROFILES, Profile
+from benchmarks.plant.report import build_markdown
+from benchmarks.plant.results import Compared, build_results
+from benchmarks.plant.simulating import fit, foretell
+from benchmarks.plant.training import build_manifest, write_table
+from dataset_operator.api import EXPERIMENT_LABEL, HEAD, ROLE_LABEL, RUNTIME_METRICS_PORT
+from dataset_operator.autoscaling.signals import Counters
+from dataset_operator.ray.scaling_signals import parse_scaling
+from tools.cluster.errors import KubectlError
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
+
+NAME = "plant"
+PACE = "plant/pace.json"  # below the volume
+NUM_SEEDS = 20
+# Of a sleeping reader: six are to fit on two cores.
+RESOURCES = {"requests": {"cpu": "150m", "memory": "1Gi"}, "limits": {"memory": "2560Mi"}}
+
+
+def test_the_simulated_plant_is_like_real_pods(stage: Stage, tmp_path: Path) -> None:
+    beginning = records.Beginning()
+    root = write_table(stage.store.volume)
+    folder = stage.store.volume / "plant"
+    folder.mkdir(exist_ok=True)
+    (folder / "paced.py").write_text(Path(paced).read_text())
+    runs = [run(stage, profile, root.name) for profile in PROFILES]
+    costs = fit([run for run in runs if not run.profile.is_foretold])
+    seeds = range(1, NUM_SEEDS + 1)
+    compared = [
+        Compared(observed=run, simulated=[foretell(run.profile, costs, seed) for seed in seeds])
+        for run in runs
+    ]
+    environment = beginning.describe(NAME, []) | {"command": "make bench-plant-pods"}
+    results = build_results(compared, costs, 1.0, environment, is_of_pods=True)
+    output = Path(os.environ.get("LASTMILE_RESULTS", tmp_path))
+    text = records.write_results(
+        "plant-pods", results, output, build_markdown=build_markdown, draw=draw
+    )
+    asked = ("rowsPerSecond", "idleSeconds", "workers")
+    missed = [r["profile"] for r in results["profiles"] if not all(r[a]["met"] for a in asked)]
+    assert not missed, text
+
+
+def run(stage: Stage, profile: Profile, table: str) -> Observed:
+    """A profile from its first row to its last; the experiment is gone then."""
+    pace = stage.store.volume / PACE
+    set_pace(profile, 0, pace)
+    stage.apply(yaml.safe_dump(manifest(table)))
+    try:
+        return watch(profile, pace, lambda: look(stage))
+    finally:
+        stage.kubectl("delete", "dsexp", NAME)
+
+
+def manifest(table: str) -> dict[str, Any]:
+    """The benchmark's, on the cluster: its table, its pace and its code are on the volume."""
+    document = build_manifest(Path(MOUNT) / PACE)
+    spec = document["spec"]
+    spec["storage"] = {"root": f"{MOUNT}/{table}"}
+    spec["artifacts"] = {"uri": f"{MOUNT}/experiments/{NAME}/"}
+    spec["code"] = {"workingDir": f"{MOUNT}/plant"}
+    spec["pipeline"][0]["map"]["function"] = "paced:work"
+    spec["training"]["entrypoint"] = "paced:train"
+    spec["autoscaling"] = {"scaleDown": behavior(asdict(DOWN))}
+    mount = {"name": VOLUME, "mountPath": MOUNT}
+    pod = {
+        "volumes": [{"name": VOLUME, "persistentVolumeClaim": {"claimName": VOLUME}}],
+        "containers": [{"name": "ray", "volumeMounts": [mount]}],
+    }
+    for role in ("head", "trainers", "dataWorkers"):
+        spec[role] = {**spec.get(role, {}), "template": {"spec": pod}}
+    spec["dataWorkers"]["resources"] = RESOURCES
+    return document
+
+
+def behavior(direction: dict[str, Any]) -> dict[str, Any]:
+    """A direction's rules as a manifest says them."""
+    return {
+        "stabilizationWindowSeconds": int(direction["stabilization_seconds"]),
+        "policies": [
+            {
+                "type": limit["type"],
+                "value": limit["value"],
+                "periodSeconds": int(limit["period_seconds"]),
+            }
+            for limit in direction["limits"]
+        ],
+    }
+
+
+def look(stage: Stage) -> Look:
+    workers = stage.get(NAME).get("status", {}).get("dataWorkers", {})
+    return Look(
+        desired=workers.get("desiredReplicas", 0),
+        ready=workers.get("readyReplicas", 0),
+        counters=read_page(stage),
+    )
+
+
+def read_page(stage: Stage) -> Counters | None:
+    """What the driver tells, through the API server; None while there is no driver."""
+    labels = f"{EXPERIMENT_LABEL}={NAME},{ROLE_LABEL}={HEAD}"
+    pods = json.loads(stage.kubectl("get", "pods", "-l", labels, "-o", "json"))["items"]
+    if not pods:
+        return None
+    pod = f"{pods[0]['metadata']['name']}:{RUNTIME_METRICS_PORT}"
+    namespace = pods[0]["metadata"]["namespace"]
+    try:
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/proxy/metrics"
+        return parse_scaling(stage.kubectl("get", "--raw", path))
+    except KubectlError:
+        return None
