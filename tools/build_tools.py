@@ -1,9 +1,9 @@
 """Gets the programs that the integration tests talk to; called by `make test-tools`.
 
-versitygw, an S3 server over a folder, helm and the cluster in a box are compiled from pinned Go
-modules by `go_tools.py`; what runs real pods, and the images in them, only for root, who alone can
-use it. Chromium and Prometheus come from PATH or from Debian: the one is installed, for root alone,
-the other unpacked into the cache. Standard library only.
+versitygw, an S3 server over a folder, helm, Argo CD and the cluster in a box are compiled from
+pinned Go modules by `go_tools.py`; what runs real pods, and the images in them, only for root, who
+alone can use it. Chromium, Prometheus and Redis come from PATH or from Debian: the first is
+installed, for root alone, the others unpacked into the cache. Standard library only.
 
 The tests run `build_tools.py --print-path NAME` to find each.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tools import debian
 from tools.cluster import binaries, node_binaries
-from tools.go_tools import Module, Program, ToolError, build, path_of, say
+from tools.go_tools import Files, Module, Program, ToolError, build, path_of, say
 from tools.images import NAMES, build_image, missing_for_images
 
 VERSITYGW = Program(
@@ -37,6 +37,14 @@ HELM = Program(
     ),
     package="helm.sh/helm/v4/cmd/helm",
 )
+ARGOCD_MODULE = Module(
+    name="argocd",
+    upstream="github.com/argoproj/argo-cd/v3",
+    version_variables=("github.com/argoproj/argo-cd/v3/common.version",),
+)
+# Of upstream's programs only those that the tests run; it is called by the name of the one wanted.
+ARGOCD = Program(name="argocd", module=ARGOCD_MODULE, package=".")
+ARGOCD_CRDS = Files(name="crds", module=ARGOCD_MODULE, source="manifests/crds")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 
 
@@ -60,10 +68,26 @@ def find_helm() -> Path:
     return _find_built(HELM)
 
 
-def _find_built(program: Program) -> Path:
-    path = path_of(program)
+def build_argocd() -> None:
+    """Compile Argo CD unless the cache holds it, and put its CRDs beside it."""
+    build([ARGOCD, ARGOCD_CRDS])
+
+
+def find_argocd() -> Path:
+    """Return the built Argo CD."""
+    return _find_built(ARGOCD)
+
+
+def find_argocd_crds() -> Path:
+    """Return the folder of Argo CD's CRDs."""
+    return _find_built(ARGOCD_CRDS)
+
+
+def _find_built(item: Program | Files) -> Path:
+    path = path_of(item)
     if not path.exists():
-        raise ToolError(f"{program.name}, which tests need, is not built: run `make test-tools`")
+        what = f"{item.module.name}'s {item.name}" if isinstance(item, Files) else item.name
+        raise ToolError(f"{what}, which tests need, is not built: run `make test-tools`")
     return path
 
 
@@ -109,6 +133,30 @@ def find_prometheus() -> Path:
     return path
 
 
+def get_redis() -> None:
+    """See to it that there is a Redis."""
+    if shutil.which("redis-server") is None:
+        debian.unpack("redis-tools", with_missing=True)
+
+
+def find_redis() -> Path:
+    """Return a Redis: of PATH, or of the cache.
+
+    Debian's package of tools has the server under another name, and the program is what its name
+    says: link to it as `redis-server`, and let it find the libraries in `../lib`.
+    """
+    on_path = shutil.which("redis-server")
+    if on_path:
+        return Path(on_path)
+    path = debian.unpacked("redis-tools") / "usr/bin/redis-check-rdb"
+    if not path.exists():
+        raise ToolError(
+            "the tests of Argo CD need a Redis, found none: run `make test-tools`, which fetches "
+            "Debian's, or put redis-server on PATH"
+        )
+    return path
+
+
 def build_cluster() -> None:
     """See to the cluster in a box, with what runs real pods if this is root."""
     if os.geteuid() == 0:
@@ -133,6 +181,8 @@ FINDERS: dict[str, Callable[[], Path]] = {
     "kubectl": binaries.find_kubectl,
     "helm": find_helm,
     "prometheus": find_prometheus,
+    "argocd": find_argocd,
+    "redis": find_redis,
 }
 
 
@@ -143,7 +193,9 @@ def get_tools() -> None:
     """
     with ThreadPoolExecutor() as beside:
         images = beside.submit(_get, build_images)
-        for get in (build_versitygw, build_helm, install_browser, get_prometheus, build_cluster):
+        for get in (build_versitygw, build_helm, install_browser, get_prometheus, get_redis):
+            _get(get)
+        for get in (build_cluster, build_argocd):  # the longest last
             _get(get)
         images.result()
 

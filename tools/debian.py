@@ -15,6 +15,9 @@ from pathlib import Path
 
 from tools.go_tools import ToolError, cache_root, exclusive, say
 
+# A package that is installed already is fetched too.
+FETCH_WITH_MISSING = ("install", "--download-only", "--reinstall", "--no-install-recommends", "-y")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
@@ -67,11 +70,16 @@ def unpacked(package: str) -> Path:
     return cache_root() / f"debian-{package}-{platform.machine()}"
 
 
-def unpack(package: str) -> None:
-    """Fetch one package and unpack it into the cache, unless it is there.
+def unpack(package: str, *, with_missing: bool = False) -> None:
+    """Fetch a package and unpack it into the cache, unless it is there.
 
     Nothing is installed, no service of it started, and no root needed: apt keeps lists of its own
-    for it. What it depends on does not come along, so it is for programs that stand alone.
+    for it.
+
+    Args:
+        package: its name.
+        with_missing: whether what it depends on comes along, as far as this machine lacks it; else
+            it is a program that stands alone.
 
     Raises:
         ToolError: this is not Debian, or apt-get failed.
@@ -93,9 +101,10 @@ def unpack(package: str) -> None:
         apt = ["apt-get", *(word for option in own for word in ("-o", option))]
         apt += ["-o", "APT::Sandbox::User=root", "-qq"]
         _run([*apt, "update"], folder=partial)
-        _run([*apt, "download", package], folder=partial)
-        [archive] = partial.glob("*.deb")
-        _run(["dpkg-deb", "--extract", str(archive), str(partial / "root")], folder=partial)
+        fetch = FETCH_WITH_MISSING if with_missing else ("download",)
+        _run([*apt, *fetch, package], folder=partial)
+        for archive in sorted(partial.rglob("*.deb")):
+            _run(["dpkg-deb", "--extract", str(archive), str(partial / "root")], folder=partial)
         (partial / "root").rename(folder)
 
 
