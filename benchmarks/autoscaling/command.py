@@ -76,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         niceness=options.nice,
         folder=options.data / "autoscaling",
     )
-    results = beginning.describe(NAME, arguments) | summarise(plan, run(plan, runner))
+    found = run(plan, runner)
+    results = beginning.describe(NAME, arguments) | summarise(plan, found)
     print(
         records.write_results(
             NAME, results, options.output, build_markdown=build_markdown, draw=draw
