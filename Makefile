@@ -28,7 +28,7 @@ test-slow: setup test-tools ## Run the tests that make test leaves out: tiny ben
 	$(BIN)/python -m pytest -m slow tests/integration tests/e2e $(ARGS)
 
 test-nightly: setup test-tools ## Kill the operator a thousand times (LASTMILE_KILLS, LASTMILE_SEED): most of an hour
-	LASTMILE_KILLS=$${LASTMILE_KILLS:-1000} $(BIN)/python -m pytest -s tests/integration/cluster/test_kills.py $(ARGS)
+	LASTMILE_KILLS=$${LASTMILE_KILLS:-1000} LASTMILE_RESULTS=$${LASTMILE_RESULTS:-build} $(BIN)/python -m pytest -s tests/integration/cluster/test_kills.py $(ARGS)
 
 ##@ Set-up
 

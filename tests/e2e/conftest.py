@@ -16,15 +16,16 @@ from typing import Any, NoReturn
 
 import pyarrow.fs as pafs
 import pytest
-import yaml
 
 # A package for the sake of its fixtures' scope; its modules import `stage` as others do theirs.
 sys.path.insert(0, str(Path(__file__).parent))
 
+from helm_chart import Helm
 from ordered import run_here
-from stage import BUCKET, LASTMILE, NAMESPACE, ROLES, ROOT, VOLUME, Stage, Store
+from release import IMAGES, OPERATOR_NAMESPACE, Release
+from stage import BUCKET, LASTMILE, NAMESPACE, ROLES, VOLUME, Stage, Store
 
-from tools.build_tools import find_versitygw
+from tools.build_tools import find_helm, find_versitygw
 from tools.cluster.errors import BoxError
 from tools.cluster.full_node import FullNode, require_root
 from tools.cluster.node_binaries import find_full_node
@@ -50,15 +51,13 @@ def runtime_image(skip_unless_ci: Callable[[str], NoReturn]) -> Image:
 
 @pytest.fixture(scope="package")
 def node(runtime_image: Image, skip_unless_ci: Callable[[str], NoReturn]) -> Iterator[FullNode]:
-    """A node that runs real pods, with the CRD and the image on it."""
+    """A node that runs real pods, with the image on it; its CRDs are KubeRay's."""
     try:
         require_root()
         parts = find_full_node()
     except (BoxError, ToolError) as error:
         skip_unless_ci(f"{NO_PODS}: {error}")
-    settings = NodeSettings(
-        crds=tuple(sorted((ROOT / "crds").glob("*.yaml"))), resources={"nvidia.com/gpu": "1"}
-    )
+    settings = NodeSettings(resources={"nvidia.com/gpu": "1"})
     folder = Path(f"/tmp/lastmile-e2e-{secrets.token_hex(4)}")  # sockets need a short path
     started = FullNode.start(folder, parts=parts, settings=settings)
     try:
@@ -127,31 +126,26 @@ def undisturbed(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 @pytest.fixture(scope="package")
-def stage(node: FullNode, store: Store, runtime_image: Image) -> Stage:
-    """A namespace under the `restricted` pod security level, and the operator in a pod."""
+def stage(
+    node: FullNode, store: Store, runtime_image: Image, tmp_path_factory: pytest.TempPathFactory
+) -> Stage:
+    """Namespaces under the `restricted` pod security level, and the operator by its chart."""
     enforced = {"pod-security.kubernetes.io/enforce": "restricted"}
-    _create(node, "Namespace", NAMESPACE, labels=enforced)
+    for namespace in (NAMESPACE, OPERATOR_NAMESPACE):
+        _create(node, "Namespace", namespace, labels=enforced)
     _create(node, "Secret", "storage", stringData=store.environment)
     _create_volume(node, store.volume)
-    operator_image = build_image("operator")
-    node.import_streamed(operator_image)
-    settings = {
-        "runtimeImage": runtime_image.reference,
-        "imagePullPolicy": "Never",
-        "storageRoot": f"s3://{BUCKET}/team/",
-        "storageSecret": "storage",
-        "resources": ROLES,
-        "dataWorkerReplicas": 2,
-    }
-    documents = list(yaml.safe_load_all((ROOT / "deploy/operator/operator.yaml").read_text()))
-    for document in documents:
-        if document["kind"] == "ConfigMap":
-            document["data"]["settings.yaml"] = yaml.safe_dump(settings)
-        if document["kind"] == "Deployment":
-            [container] = document["spec"]["template"]["spec"]["containers"]
-            container |= {"image": operator_image.reference, "imagePullPolicy": "Never"}
-    node.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(documents))
-    return Stage(node=node, store=store)
+    images = {"runtime": runtime_image, "operator": build_image("operator")}
+    for name, image in images.items():
+        node.import_streamed(image)
+        node.name_image(image, IMAGES[name])
+    home = tmp_path_factory.mktemp("helm")
+    release = Release(
+        helm=Helm(program=str(find_helm()), home=home, kubeconfig=node.kubeconfig),
+        settings={"resources": ROLES, "dataWorkerReplicas": 2},
+    )
+    release.install()
+    return Stage(node=node, store=store, release=release)
 
 
 def _create(node: FullNode, kind: str, name: str, *, labels: object = None, **more: object) -> None:

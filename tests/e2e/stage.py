@@ -4,18 +4,19 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow.fs as pafs
 import yaml
+from release import OPERATOR_NAMESPACE, Release
 
 from dataset_operator.api import EXPERIMENT_LABEL, ROLE_LABEL, Role
 from tools.cluster.full_node import FullNode
 
 NAMESPACE = "ranking"
-BUCKET = "lake"
+BUCKET = "bucket"  # the README's
 VOLUME = "team"
 MOUNT = "/mnt/team"  # of the volume, in every pod
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ ROLES = {
         "limits": {"cpu": "1", "memory": "2560Mi"},
     },
 }
-OPERATOR_LOG = ("logs", "-n", "lastmile-system", "deployment/lastmile-operator", "--tail=50")
+OPERATOR_LOG = ("logs", "-n", OPERATOR_NAMESPACE, "deployment/lastmile-operator", "--tail=50")
 POLL_SECONDS = 1.0
 # A run takes two minutes on an idle machine; this one may build something else meanwhile.
 DEADLINE_SECONDS = 900.0
@@ -66,13 +67,19 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What a test acts on: the operator runs in a pod of its own."""
+    """What a test acts on: the operator runs in a pod of its own, where the chart has put it."""
 
     node: FullNode
     store: Store
+    release: Release
+    namespace: str = NAMESPACE
+
+    def within(self, namespace: str) -> Self:
+        """The same in another namespace."""
+        return replace(self, namespace=namespace)
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        return self.node.kubectl("-n", NAMESPACE, *arguments, stdin=stdin)
+        return self.node.kubectl("-n", self.namespace, *arguments, stdin=stdin)
 
     def get(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.kubectl("get", "dsexp", name, "-o", "json"))

@@ -3,20 +3,19 @@
 import json
 import os
 import re
-import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
-from stage import LASTMILE, NAMESPACE, ROOT, Stage, condition
+from release import APPLY, ROOT, commands_after
+from stage import LASTMILE, NAMESPACE, Stage, condition
 
 from tools.cluster.errors import KubectlError
 
 pytestmark = pytest.mark.timeout(1200)  # minutes, of which the pods' start is most
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-[BLOCK] = re.findall(r"^```console\n(\$ kubectl apply \S+ -f deploy.*?)^```", README, re.M | re.S)
-COMMANDS = [shlex.split(line[2:], comments=True) for line in BLOCK.splitlines() if line[:1] == "$"]
+EXPERIMENTS = "team/experiments/quickstart"
+LOOK = commands_after("kubectl get dsexp")
 RAY_JOBS = "/api/v1/namespaces/{0}/services/{1}-head-svc:8265/proxy/api/jobs/"
 
 
@@ -47,15 +46,14 @@ def test_the_readmes_commands_train_in_real_pods_and_fetch_the_report(
     stage: Stage, environment: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
-    apply, *others = COMMANDS
-    run(apply, environment, tmp_path)
+    run(APPLY, environment, tmp_path)
     training = stage.until("quickstart", lambda found: condition(found, "Training"))["status"]
     assert training["dataWorkers"]["desiredReplicas"] == 2
     assert training["gpus"] == 1
     with pytest.raises(KubectlError, match="provide credentials"):  # the proxy passes no token on
         stage.kubectl("get", "--raw", RAY_JOBS.format(NAMESPACE, training["rayClusterName"]))
 
-    said = {" ".join(command): run(command, environment, tmp_path) for command in others}
+    said = {" ".join(command): run(command, environment, tmp_path) for command in LOOK}
     assert re.search(r"^quickstart +Training +1 +2 +2 ", said["kubectl get dsexp"], re.M)
     assert "quickstart" in said["kubectl lastmile describe quickstart"]
     assert training["runHash"] in said["kubectl lastmile logs -f quickstart"]
@@ -70,7 +68,7 @@ def test_the_readmes_commands_train_in_real_pods_and_fetch_the_report(
     assert {"report.html", "summary.json", "metrics.parquet", "plan.json"} < fetched
     summary = json.loads((tmp_path / "build" / "quickstart" / "summary.json").read_text())
     assert summary["run"]["outcome"] == "Complete"
-    [run_folder] = {"/".join(path.split("/")[:4]) for path in stage.store.files("team/experiments")}
+    [run_folder] = {"/".join(path.split("/")[:4]) for path in stage.store.files(EXPERIMENTS)}
     files = [path.removeprefix(f"{run_folder}/") for path in stage.store.files(run_folder)]
     assert any(path.startswith("checkpoints/") for path in files)
     [log] = [path for path in files if path.startswith("logs/")]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from release import OPERATOR_NAMESPACE
 from stage import LASTMILE, MOUNT, VOLUME, Stage, condition
 
 from dataset_operator.api import DATA_WORKERS, EXPERIMENT_LABEL, HEAD, ROLE_LABEL
@@ -149,7 +150,7 @@ def listed(stage: Stage) -> list[str]:
 def kill_operator(stage: Stage) -> None:
     labels = "app.kubernetes.io/name=lastmile-operator"
     away = ("delete", "pod", "-l", labels, "--force", "--grace-period=0")
-    stage.node.kubectl("-n", "lastmile-system", *away)
+    stage.node.kubectl("-n", OPERATOR_NAMESPACE, *away)
 
 
 @contextlib.contextmanager

@@ -93,6 +93,20 @@ class Containerd:
                 raise BoxError(f"containerd does not import {image.reference}: {reason}")
         self._delete_older(image.reference)
 
+    def name_image(self, image: StreamedImage, name: str) -> None:
+        """Give an image one more name; whatever had it loses it.
+
+        Raises:
+            BoxError: the image is not there.
+        """
+        digests = self._images()
+        if digests.get(name) == image.digest:
+            return
+        found = [name for name, digest in digests.items() if digest == image.digest]
+        if not found:
+            raise BoxError(f"{image.reference}: was not imported, so it cannot be named {name}")
+        self.run("images", "tag", "--force", found[0], name)
+
     def run(self, *arguments: str) -> str:
         """Run its client and return what it printed.
 

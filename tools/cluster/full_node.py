@@ -126,6 +126,14 @@ class FullNode(StartedBox):
         """
         Containerd.of(self.layout, find_full_node()).import_streamed(image)
 
+    def name_image(self, image: StreamedImage, name: str) -> None:
+        """Give an image that was imported one more name, as a pod's spec has it, with a tag.
+
+        Raises:
+            BoxError: it was not imported.
+        """
+        Containerd.of(self.layout, find_full_node()).name_image(image, name)
+
     def popen(
         self,
         command: Sequence[str | Path],
