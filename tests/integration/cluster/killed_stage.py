@@ -351,6 +351,16 @@ class Outcome:
     acts: Counter[str]
     doubled: list[str]
 
+    def describe(self) -> dict[str, Any]:
+        """As JSON; `asdict` would count a Counter's items."""
+        return {
+            "kills": self.kills,
+            "faults": dict(self.faults),
+            "lives": self.lives,
+            "acts": dict(sorted(self.acts.items())),
+            "doubled": self.doubled,
+        }
+
 
 @asynccontextmanager
 async def head_and_client(box: Box) -> AsyncIterator[tuple[WatchfulRay, KubeClient]]:

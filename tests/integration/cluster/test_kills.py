@@ -5,7 +5,6 @@ import json
 import os
 import secrets
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -52,7 +51,7 @@ def test_nothing_is_lost_or_doubled_however_often_the_operator_is_killed(
     check_nothing_is_left(box, namespace)
     if folder := os.environ.get("LASTMILE_RESULTS"):
         circumstances = beginning.describe("kills", ()) | {"command": "make test-nightly"}
-        found = {"version": 1, "benchmark": "kills", "seed": seed, **asdict(outcome)}
+        found = {"version": 1, "benchmark": "kills", "seed": seed, **outcome.describe()}
         text = json.dumps(circumstances | found, indent=1)
         Path(folder).mkdir(parents=True, exist_ok=True)
         (Path(folder) / "kills.json").write_text(text + "\n")
