@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from helm_chart import Helm
 from ordered import run_here
 from release import IMAGES, OPERATOR_NAMESPACE, Release
-from stage import BUCKET, LASTMILE, NAMESPACE, ROLES, VOLUME, Stage, Store
+from stage import BUCKET, LASTMILE, NAMESPACE, ROLES, S3_PORT, VOLUME, Stage, Store
 
 from tools.build_tools import find_helm, find_versitygw
 from tools.cluster.errors import BoxError
@@ -35,7 +35,6 @@ from tools.images import Image, build_image, missing_for_images
 
 OF_THE_CLUSTER = ("Namespace", "PersistentVolume")
 NO_PODS = "no end-to-end test in real pods"
-S3_PORT = 7070
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 SAMPLE_ROWS = 60_000
@@ -142,10 +141,28 @@ def stage(
     home = tmp_path_factory.mktemp("helm")
     release = Release(
         helm=Helm(program=str(find_helm()), home=home, kubeconfig=node.kubeconfig),
-        settings={"resources": ROLES, "dataWorkerReplicas": 2},
+        values=narrow(node.network.node_address),
     )
     release.install()
     return Stage(node=node, store=store, release=release)
+
+
+def narrow(address: str) -> dict[str, Any]:
+    """Values for a small node, and no way out but to what is needed.
+
+    Args:
+        address: the node's, on which the API server, the name server and the store listen.
+    """
+    to = [{"ipBlock": {"cidr": f"{address}/32"}}]
+    store = {"to": to, "ports": [{"port": S3_PORT, "protocol": "TCP"}]}
+    return {
+        "settings": {
+            "resources": ROLES,
+            "dataWorkerReplicas": 2,
+            "network": {"egress": [store]},
+        },
+        "networkPolicy": {"egress": {"enabled": True, "apiServerCidrs": [f"{address}/32"]}},
+    }
 
 
 def _create(node: FullNode, kind: str, name: str, *, labels: object = None, **more: object) -> None:

@@ -33,11 +33,11 @@ class Release:
     """The chart on a cluster.
 
     Attributes:
-        settings: of the operator, beside what the README gives: what this small node needs.
+        values: beside what the README gives: what this small node needs.
     """
 
     helm: Helm
-    settings: dict[str, Any]
+    values: dict[str, Any]
 
     def install(self) -> None:
         """What the README says, word for word."""
@@ -55,5 +55,5 @@ class Release:
         self.helm(verb, RELEASE, "--namespace", OPERATOR_NAMESPACE, *options)
 
     def _give(self, verb: str, *arguments: str, **values: Any) -> None:
-        given = json.dumps({"settings": self.settings, **values})
+        given = json.dumps(self.values | values)
         self.helm(verb, RELEASE, *arguments, "--values", "-", stdin=given)

@@ -17,6 +17,7 @@ from tools.cluster.full_node import FullNode
 
 NAMESPACE = "ranking"
 BUCKET = "bucket"  # the README's
+S3_PORT = 7070
 VOLUME = "team"
 MOUNT = "/mnt/team"  # of the volume, in every pod
 ROOT = Path(__file__).parents[2]

@@ -7,15 +7,19 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from release import APPLY, ROOT, commands_after
-from stage import LASTMILE, NAMESPACE, Stage, condition
+from knocking import knock_as_stranger, knock_from
+from release import APPLY, OPERATOR_NAMESPACE, ROOT, commands_after
+from stage import LASTMILE, NAMESPACE, S3_PORT, Stage, condition
 
+from dataset_operator.api import EXPERIMENT_LABEL, HEAD, ROLE_LABEL
+from tools.cluster.components import SERVICE_ADDRESS
 from tools.cluster.errors import KubectlError
 
 pytestmark = pytest.mark.timeout(1200)  # minutes, of which the pods' start is most
 
 EXPERIMENTS = "team/experiments/quickstart"
 LOOK = commands_after("kubectl get dsexp")
+GCS_PORT, DASHBOARD_PORT, METRICS_PORT, KUBELET_PORT = 6379, 8265, 8080, 10250
 RAY_JOBS = "/api/v1/namespaces/{0}/services/{1}-head-svc:8265/proxy/api/jobs/"
 
 
@@ -42,6 +46,21 @@ def run(command: list[str], environment: dict[str, str], folder: Path) -> str:
     return done.stdout
 
 
+def check_doors(stage: Stage) -> None:
+    """Pods of an experiment reach each other and the store, and nobody else reaches them."""
+    labels = ("-l", f"{EXPERIMENT_LABEL}=quickstart", "-o", "json")
+    pods = json.loads(stage.kubectl("get", "pods", *labels))["items"]
+    heads = [pod for pod in pods if pod["metadata"]["labels"][ROLE_LABEL] == HEAD]
+    [(name, head)] = [(pod["metadata"]["name"], pod["status"]["podIP"]) for pod in heads]
+    own = {(head, port) for port in (GCS_PORT, DASHBOARD_PORT)}
+    own |= {(pod["status"]["podIP"], METRICS_PORT) for pod in pods}
+    node = stage.node.network.node_address
+    store, kubelet, api = (node, S3_PORT), (node, KUBELET_PORT), (SERVICE_ADDRESS, 443)
+    assert knock_from(stage, name, {*own, store, kubelet, api}) == {*own, store}
+    for elsewhere in (stage, stage.within(OPERATOR_NAMESPACE)):
+        assert knock_as_stranger(elsewhere, {*own, store}) == {store}
+
+
 def test_the_readmes_commands_train_in_real_pods_and_fetch_the_report(
     stage: Stage, environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -52,6 +71,7 @@ def test_the_readmes_commands_train_in_real_pods_and_fetch_the_report(
     assert training["gpus"] == 1
     with pytest.raises(KubectlError, match="provide credentials"):  # the proxy passes no token on
         stage.kubectl("get", "--raw", RAY_JOBS.format(NAMESPACE, training["rayClusterName"]))
+    check_doors(stage)
 
     said = {" ".join(command): run(command, environment, tmp_path) for command in LOOK}
     assert re.search(r"^quickstart +Training +1 +2 +2 ", said["kubectl get dsexp"], re.M)

@@ -1,7 +1,7 @@
 """A node that runs real pods, with a control plane, in a network namespace of its own; needs root.
 
 etcd, kube-apiserver, kube-controller-manager, kube-scheduler and KubeRay as in a control plane, and
-containerd, runc, kubelet, kube-proxy and CoreDNS.
+containerd, runc, kubelet, kube-proxy, CoreDNS, and kube-router, which enforces NetworkPolicies.
 
     with FullNode.start(folder, images=[archive]) as node:
         node.kubectl("run", "web", "--image=…", "--image-pull-policy=Never")
@@ -28,6 +28,7 @@ from tools.cluster.node_binaries import (
     COREDNS,
     KUBE_PROXY,
     KUBELET,
+    POLICIES,
     find_full_node,
 )
 from tools.cluster.node_files import NodeLayout
@@ -49,7 +50,7 @@ class FullNode(StartedBox):
 
     COMPONENTS: ClassVar = (
         *(p.name for p in CONTROL_PLANE_PROGRAMS if p not in {KWOK, KUBECTL}),
-        *(p.name for p in (CONTAINERD, KUBELET, KUBE_PROXY, COREDNS)),
+        *(p.name for p in (CONTAINERD, KUBELET, KUBE_PROXY, COREDNS, POLICIES)),
     )
 
     @classmethod

@@ -1,8 +1,8 @@
 """What the full node is made of beyond a control plane, and where each part is found.
 
-The container runtime, the network plugins, the cluster's DNS, and the programs of upstream that run
-on nodes, built like those of `binaries.py`; and the Debian packages that they call or are linked
-to, which apt brings.
+The container runtime, the network plugins, the cluster's DNS, what enforces NetworkPolicies, and
+the programs of upstream that run on nodes, built like those of `binaries.py`; and the Debian
+packages that they call or are linked to, which apt brings.
 """
 
 import shutil
@@ -25,6 +25,9 @@ RUNC_MODULE = Module(
 )
 CNI_MODULE = Module(name="cni", upstream="github.com/containernetworking/plugins")
 COREDNS_MODULE = Module(name="coredns", upstream="github.com/coredns/coredns")
+KUBE_ROUTER_MODULE = Module(
+    name="kube-router", upstream="github.com/cloudnativelabs/kube-router/v2"
+)
 CONTAINERS_MODULE = Module(name="containers", upstream="")
 
 
@@ -56,6 +59,9 @@ CNI_PLUGINS = (
     _cni("meta", "portmap"),
 )
 COREDNS = Program(name="coredns", module=COREDNS_MODULE, package="github.com/coredns/coredns")
+POLICIES = Program(
+    name="kube-router", module=KUBE_ROUTER_MODULE, package="lastmile/tools/kube-router"
+)
 KUBELET = _node("kubelet")
 KUBE_PROXY = _node("kube-proxy")
 PAUSE = _container("pause")
@@ -71,6 +77,7 @@ PROGRAMS = (
     SHIM,
     CTR,
     COREDNS,
+    POLICIES,
     KUBE_PROXY,
     KUBELET,
 )
@@ -87,6 +94,7 @@ def _has_seccomp() -> bool:
 
 PACKAGES = (
     debian.program("iptables", "iptables"),  # kube-proxy, kubelet and the bridge call it
+    debian.program("ipset", "ipset"),  # kube-router calls it
     debian.program("ip", "iproute2"),
     debian.program("nsenter", "util-linux"),
 )

@@ -6,13 +6,14 @@
 from dataclasses import dataclass, replace
 
 from tools.cluster import node_binaries
-from tools.cluster.components import Builder, Component, Probe
+from tools.cluster.components import SERVICE_ADDRESSES, Builder, Component, Probe
 from tools.cluster.node_files import DNS_READY_PORT, KUBELET_HEALTH_PORT, POD_ADDRESSES, NodeLayout
 from tools.go_tools import Program
 
 NODE_NAME = "box-node-0"
 PROXY_HEALTH_PORT = 10_256  # upstream's defaults, free in a network of its own
 PROXY_METRICS_PORT = 10_249
+POLICIES_HEALTH_PORT = 20_244
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,20 @@ class NodeBuilder(Builder):
         """The cluster's DNS, as a process."""
         return self._build_node(
             node_binaries.COREDNS, DNS_READY_PORT, "/ready", f"-conf={self.layout.corefile}"
+        )
+
+    def policies(self) -> Component:
+        """Enforces NetworkPolicies, by iptables and sets of addresses."""
+        name = node_binaries.POLICIES.name
+        return self._build_node(
+            node_binaries.POLICIES,
+            POLICIES_HEALTH_PORT,
+            "/healthz",
+            f"--kubeconfig={self.layout.kubeconfig_of(name)}",
+            f"--hostname-override={NODE_NAME}",
+            f"--service-cluster-ip-range={SERVICE_ADDRESSES}",
+            f"--health-addr={self.place.address}",
+            f"--health-port={POLICIES_HEALTH_PORT}",
         )
 
     def _nodes(self) -> tuple[str, ...]:

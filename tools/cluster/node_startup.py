@@ -36,6 +36,7 @@ IDENTITIES = {
     node_binaries.KUBELET.name: Identity(user=f"system:node:{NODE_NAME}", groups=("system:nodes",)),
     node_binaries.KUBE_PROXY.name: Identity(user="system:kube-proxy"),
     node_binaries.COREDNS.name: Identity(user="coredns", groups=("system:masters",)),
+    node_binaries.POLICIES.name: Identity(user="kube-router", groups=("system:masters",)),
 }
 
 
@@ -122,6 +123,8 @@ class NodeStartup:
         running.start(builder.kubelet(), builder.kube_proxy(), builder.coredns())
         running.wait()
         running.wait_for("the node to be Ready", lambda: contents.count_ready_nodes() == 1)
+        running.start(builder.policies())  # it asks for the node
+        running.wait()
         remains.restore_kernel_settings(self.layout.folder)
         resources = dict(self.settings.resources)
         status = {"status": {"capacity": resources, "allocatable": resources}}

@@ -121,6 +121,26 @@ def test_nothing_outside_is_reached_and_that_is_known_at_once(
         get(node, namespace, "caller", "http://8.8.8.8/")
 
 
+def test_network_policies_are_enforced(node: FullNode, namespace: str) -> None:
+    for name in ("web", "friend", "stranger"):
+        run_server(node, namespace, name, "hello")
+    address = ("-o", "jsonpath={.status.podIP}")
+    url = f"http://{node.kubectl('get', 'pod', 'web', '-n', namespace, *address)}:{PORT}/"
+    assert get(node, namespace, "stranger", url) == "hello"
+
+    friends = {"from": [{"podSelector": {"matchLabels": {"app": "friend"}}}]}
+    spec = {"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [friends]}
+    about = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy"}
+    create(node, namespace, {**about, "metadata": {"name": "friends"}, "spec": spec})
+
+    def check_refused() -> None:
+        with pytest.raises(KubectlError, match="refused"):
+            get(node, namespace, "stranger", url)
+
+    wait_for(check_refused, pytest.fail.Exception)  # it is enforced a moment later
+    assert get(node, namespace, "friend", url) == "hello"
+
+
 def test_pods_get_gpus_that_the_node_says_it_has_until_there_are_no_more(
     node: FullNode, namespace: str
 ) -> None:

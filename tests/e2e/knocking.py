@@ -1,0 +1,59 @@
+"""Which doors are open to whom, found out by knocking: the node enforces NetworkPolicies."""
+
+import json
+from collections.abc import Iterable
+
+from release import IMAGES
+from stage import Stage
+
+SECONDS = 5.0  # a refusal is told at once; what is dropped is not
+KNOCK = """\
+import json, socket, sys
+open_doors = []
+for door in json.loads(sys.argv[1]):
+    try:
+        socket.create_connection(tuple(door), timeout=float(sys.argv[2])).close()
+        open_doors.append(door)
+    except OSError:
+        pass
+print(json.dumps(open_doors))
+"""
+Door = tuple[str, int]
+
+
+def knock_from(stage: Stage, pod: str, doors: Iterable[Door]) -> set[Door]:
+    """Doors that are open to a pod of an experiment."""
+    command = ("exec", pod, "-c", "ray", "--", "python", "-c", KNOCK)
+    return _read(stage.kubectl(*command, json.dumps([*doors]), str(SECONDS)))
+
+
+def knock_as_stranger(stage: Stage, doors: Iterable[Door]) -> set[Door]:
+    """Doors that are open to a pod of somebody else in the stage's namespace."""
+    container = {
+        "name": "stranger",
+        "image": IMAGES["operator"],
+        "command": ["python", "-c", KNOCK, json.dumps([*doors]), str(SECONDS)],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "stranger"},
+        "spec": {"restartPolicy": "Never", "containers": [container]},
+    }
+    stage.kubectl("create", "-f", "-", stdin=json.dumps(pod))
+    try:
+        ended = "--for=jsonpath={.status.phase}=Succeeded"
+        stage.kubectl("wait", ended, "pod/stranger", "--timeout=120s")
+        return _read(stage.kubectl("logs", "stranger"))
+    finally:
+        stage.kubectl("delete", "pod", "stranger", "--wait=false")
+
+
+def _read(said: str) -> set[Door]:
+    return {(host, port) for host, port in json.loads(said)}
