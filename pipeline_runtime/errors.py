@@ -19,6 +19,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# Of the text beside the place that an error marks.
+_MAX_SHOWN_CHARS = 60
+
 
 class LastmileError(Exception):
     """Base of everything that Lastmile raises on purpose."""
@@ -71,8 +74,22 @@ class ExpressionError(LastmileError):
         end = self.text.find("\n", self.offset)
         line = self.text[start : end if end >= 0 else len(self.text)]
         column = self.offset - start
-        caret = "^" * max(1, min(self.length, len(line) - column))
-        return f"{self.message}\n    {line}\n    {' ' * column}{caret}"
+        before = _cut(line[:column], keeps_end=True)
+        marked = _cut(line[column : column + self.length], keeps_end=False)
+        after = _cut(line[column + self.length :], keeps_end=False)
+        caret = "^" * max(1, len(marked))
+        return f"{self.message}\n    {before}{marked}{after}\n    {' ' * len(before)}{caret}"
+
+
+def _cut(text: str, *, keeps_end: bool) -> str:
+    """A part of a line, no longer than a terminal is wide, and with nothing that moves its cursor.
+
+    Args:
+        keeps_end: whether its end is kept; else its beginning.
+    """
+    if len(text) > _MAX_SHOWN_CHARS:
+        text = f"…{text[-_MAX_SHOWN_CHARS:]}" if keeps_end else f"{text[:_MAX_SHOWN_CHARS]}…"
+    return "".join(char if char.isprintable() else "�" for char in text)
 
 
 def _rebuild_expression_error(message: str, text: str, offset: int, length: int) -> ExpressionError:

@@ -24,6 +24,10 @@ MAX_MANIFEST_BYTES = 1 << 20
 # A spec with every list full has about 20,000 values; anchors may not unfold to more than this.
 MAX_VALUES = 100_000
 MAX_DEPTH = 64
+TOO_DEEP = f"must not be nested deeper than {MAX_DEPTH} levels; flatten it"
+SHOWN_DEPTH = 3  # so many parts of the path to what is nested too deep are told
+# Of a part of a path: a column's name has as many at most.
+_MAX_PART_CHARS = 256
 
 PathPart = str | int
 Path = tuple[PathPart, ...]
@@ -88,8 +92,16 @@ def format_path(path: Path) -> str:
     """The path as messages write it: `spec.pipeline[2].filter`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+        words = f"[{part}]" if isinstance(part, int) else show_key(part)
+        text += f".{words}" if text and isinstance(part, str) else words
     return text
+
+
+def show_key(key: str) -> str:
+    """A key in one line of a terminal: without control characters, and not without end."""
+    if len(key) > _MAX_PART_CHARS:
+        key = key[: _MAX_PART_CHARS - 1] + "…"
+    return key if key.isprintable() else key.encode("unicode_escape").decode()
 
 
 def read_documents(text: str, file: str = "") -> Iterator[Document]:
@@ -218,7 +230,7 @@ class _Converter:
         if isinstance(node, ScalarNode):
             return self._scalar(node, path)
         if len(path) > MAX_DEPTH:  # aliases nest what the composer saw flat
-            self._refuse(node, path[:3], _YAML_WORDS["too deep"])
+            self._refuse(node, path[:SHOWN_DEPTH], TOO_DEEP)
             return None
         self.open_nodes.add(id(node))
         try:
@@ -359,7 +371,7 @@ def _code(error: yaml.reader.ReaderError) -> str:
 
 
 _YAML_WORDS = {
-    "too deep": f"must not be nested deeper than {MAX_DEPTH} levels; flatten it",
+    "too deep": TOO_DEEP,
     r"cannot start any token": "must be indented with spaces, got a tab; replace it by spaces",
     "mapping values are not allowed here": "must be YAML, got ':' where no key can stand; check "
     "the indentation, or quote the text that holds it",

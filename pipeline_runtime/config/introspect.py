@@ -7,7 +7,8 @@ reference in docs/ is written from it.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pipeline_runtime.config.base import SpecModel
@@ -23,7 +24,8 @@ def find_model(annotation: Any) -> type[SpecModel] | None:
     return None
 
 
-def field_names(model: type[SpecModel]) -> dict[str, str]:
+@cache
+def field_names(model: type[SpecModel]) -> Mapping[str, str]:
     """Field names as a manifest writes them, to Python's."""
     return {field.alias or name: name for name, field in model.model_fields.items()}
 

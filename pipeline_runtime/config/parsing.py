@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
-from pipeline_runtime.config.base import SpecModel
-from pipeline_runtime.config.documents import Path, format_path
-from pipeline_runtime.config.experiment import DatasetExperiment
+from pipeline_runtime.config.base import MAX_LIST_ITEMS, SpecModel
+from pipeline_runtime.config.documents import MAX_DEPTH, SHOWN_DEPTH, TOO_DEEP, Path, format_path
+from pipeline_runtime.config.experiment import DatasetExperiment, ExperimentSpec
 from pipeline_runtime.config.introspect import field_names, find_model
 from pipeline_runtime.config.problems import (
-    UNKNOWN,
+    MAX_PROBLEMS,
+    UNKNOWN_TYPE,
     Found,
     explain_errors,
+    locate,
     resolve_path,
     show,
     value_at,
@@ -42,7 +45,10 @@ def parse_experiment(document: JsonValue) -> DatasetExperiment:
     Raises:
         ManifestError: with every broken rule, under its field's path.
     """
-    verdict = judge(document)
+    return _accept(judge(document))
+
+
+def _accept(verdict: Verdict) -> DatasetExperiment:
     if verdict.experiment is None:
         raise ManifestError([Problem(path=format_path(p), message=m) for p, m in verdict.found])
     return verdict.experiment
@@ -57,15 +63,27 @@ def parse_stored(document: JsonValue) -> tuple[DatasetExperiment, list[str]]:
     Raises:
         ManifestError: with every other broken rule.
     """
-    unknown = [path for path, message in judge(document).found if message.startswith(UNKNOWN)]
+    verdict = judge(document)
+    unknown = [] if verdict.experiment else _find_unknown(document)
     if not unknown:
-        return parse_experiment(document), []
+        return _accept(verdict), []
     known = copy.deepcopy(document)
     for path in unknown:
         above = value_at(known, path[:-1])
         if isinstance(above, dict):
             above.pop(str(path[-1]), None)
     return parse_experiment(known), [format_path(path) for path in unknown]
+
+
+def _find_unknown(document: JsonValue) -> list[Path]:
+    try:
+        _validate(document)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_context=False)
+        return [locate(found, document)[0] for found in errors if found["type"] == UNKNOWN_TYPE]
+    except RecursionError:  # said by `judge`
+        return []
+    return []
 
 
 def judge(document: JsonValue) -> Verdict:
@@ -76,15 +94,76 @@ def judge(document: JsonValue) -> Verdict:
         )
         return Verdict(experiment=None, found=[((), message)])
     try:
-        # JSON mode, since strict models take a list for a tuple only there; by_name=False, since
-        # the API server would not know snake_case either.
-        text = json.dumps(document)
-        experiment = DatasetExperiment.model_validate_json(text, by_alias=True, by_name=False)
-        return Verdict(experiment=experiment)
+        experiment = _validate(document)
+    except RecursionError:
+        return Verdict(experiment=None, found=[(_find_too_deep(document), TOO_DEEP)])
     except ValidationError as error:
-        found = explain_errors(error.errors(include_url=False), document)
-    found += _find_hidden_rules(document, frozenset(path for path, _ in found))
-    return Verdict(experiment=None, found=list(dict.fromkeys(found)))
+        errors = error.errors(include_url=False)
+    else:
+        # Only what has no schema can be deep and right.
+        deep = [
+            (path, TOO_DEEP) for path in _walk_free(experiment.spec) if _is_deep(document, path)
+        ]
+        return Verdict(experiment=None if deep else experiment, found=deep)
+    if any(error["type"] == "json_invalid" for error in errors):  # pydantic's own bound
+        return Verdict(experiment=None, found=[(_find_too_deep(document), TOO_DEEP)])
+    found = explain_errors(errors[:MAX_PROBLEMS], document)
+    if len(errors) <= MAX_PROBLEMS:
+        found += _find_hidden_rules(document, frozenset(path for path, _ in found))
+    return Verdict(experiment=None, found=_bound(list(dict.fromkeys(found)), len(errors)))
+
+
+def _validate(document: JsonValue) -> DatasetExperiment:
+    # JSON mode, since strict models take a list for a tuple only there; by_name=False, since the
+    # API server would not know snake_case either.
+    text = json.dumps(document)
+    return DatasetExperiment.model_validate_json(text, by_alias=True, by_name=False)
+
+
+def _bound(found: list[Found], num_errors: int) -> list[Found]:
+    """The first of what was found, and how much more there is."""
+    if (more := max(len(found), num_errors) - MAX_PROBLEMS) <= 0:
+        return found
+    return [*found[:MAX_PROBLEMS], ((), f"breaks {more:,} more rules or so; correct these first")]
+
+
+def _walk_free(spec: ExperimentSpec) -> Iterator[Path]:
+    """The fields that hold whatever one likes."""
+    if spec.training.config:
+        yield ("spec", "training", "config")
+    for index, step in enumerate(spec.pipeline):
+        if step.map is not None and step.map.options:
+            yield ("spec", "pipeline", index, "map", "options")
+    for name, group in (("head", spec.head), ("trainers", spec.trainers)):
+        if group.template:
+            yield ("spec", name, "template")
+    if spec.data_workers.template:
+        yield ("spec", "dataWorkers", "template")
+
+
+def _is_deep(document: JsonValue, path: Path) -> bool:
+    return bool(_find_too_deep(value_at(document, path), MAX_DEPTH - len(path)))
+
+
+def _find_too_deep(value: JsonValue, most: int = MAX_DEPTH) -> Path:
+    """What is nested too deep, by the first parts of its path, if something is.
+
+    Level by level, since Python's calls have an end.
+    """
+    level: list[tuple[Path, JsonValue]] = [((), value)]
+    for _ in range(most):
+        level = [
+            ((*path, part) if len(path) < SHOWN_DEPTH else path, below)
+            for path, value in level
+            for part, below in _items(value)
+        ]
+    return level[0][0] if level else ()
+
+
+def _items(value: JsonValue) -> Iterable[tuple[str | int, JsonValue]]:
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()
 
 
 def _find_hidden_rules(document: dict[str, JsonValue], wrong: frozenset[Path]) -> list[Found]:
@@ -118,13 +197,14 @@ class _RuleSearch:
         if below is None:
             return _freeze(value)
         if isinstance(value, list):
-            return tuple(self.build(below, item, (*path, i)) for i, item in enumerate(value))
+            few = value[:MAX_LIST_ITEMS]  # more there may not be, which is said
+            return tuple(self.build(below, item, (*path, i)) for i, item in enumerate(few))
         return self.build(below, value, path)
 
     def _ask(self, instance: SpecModel, value: dict[str, JsonValue], path: Path) -> None:
         sound = not any(wrong[:-1] == path for wrong in self.wrong)
         try:
-            for name, message in instance.rules():
+            for name, message in islice(instance.rules(), MAX_PROBLEMS + 1):
                 broken = resolve_path(self.document, path, name)
                 # A field that is misspelt or wrong is as good as absent to a rule. So beside one,
                 # only what is said of fields that are there and right is worth saying.

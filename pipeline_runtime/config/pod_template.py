@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pydantic import JsonValue
 
 from pipeline_runtime.config.credentials import find_uri_credential, is_secret_env
+from pipeline_runtime.config.documents import show_key
 
 # The container that runs Ray in every pod: container 0, which templates address by this name.
 RAY_CONTAINER = "ray"
@@ -57,7 +58,8 @@ def check_template(path: str, template: dict[str, JsonValue]) -> Broken:
     for key in sorted(template.keys() - {"metadata", "spec"}):
         yield (
             f"{path}.{key}",
-            f"must stand below metadata or spec of the template; did you mean spec.{key}?",
+            f"must stand below metadata or spec of the template; did you mean "
+            f"spec.{show_key(key)}?",
         )
     yield from _check_metadata(f"{path}.metadata", _mapping(template.get("metadata")))
     yield from _check_pod(f"{path}.spec", _mapping(template.get("spec")))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import Any
 
 from pydantic import JsonValue
@@ -20,7 +21,10 @@ from pipeline_runtime.config.experiment import DatasetExperiment
 from pipeline_runtime.config.introspect import field_names, model_at, walk_fields
 
 MAX_GOT_CHARS = 60
+# Nobody reads more at once; a document of 1 MiB can break a hundred thousand rules.
+MAX_PROBLEMS = 50
 UNKNOWN = "unknown field"
+UNKNOWN_TYPE = "extra_forbidden"  # pydantic's word
 
 Found = tuple[Path, str]
 
@@ -63,7 +67,7 @@ def explain_errors(errors: Iterable[ErrorDetails], document: JsonValue) -> list[
     found: list[Found] = []
     expected: dict[Path, list[str]] = {}
     for error in errors:
-        path, is_key = _locate(error, document)
+        path, is_key = locate(error, document)
         kind = error["type"]
         if kind == "rules":
             found += _flatten_rules(error, path, document)
@@ -79,11 +83,11 @@ def explain_errors(errors: Iterable[ErrorDetails], document: JsonValue) -> list[
 def _explain_one(error: ErrorDetails, path: Path, is_key: bool) -> Found:
     explain = _EXPLAIN.get(error["type"], _explain_unforeseen)
     message = explain(error, path)
-    return (path[:-1], f"key {error['input']!r} {message}") if is_key else (path, message)
+    return (path[:-1], f"key {show(error['input'])} {message}") if is_key else (path, message)
 
 
 def _flatten_rules(error: ErrorDetails, path: Path, document: JsonValue) -> Iterator[Found]:
-    for field, message in error["ctx"]["broken"]:
+    for field, message in error["ctx"]["broken"][: MAX_PROBLEMS + 1]:
         yield resolve_path(document, path, field), message
 
 
@@ -124,7 +128,7 @@ def _child(value: JsonValue, part: str | int) -> JsonValue:
     return None
 
 
-def _locate(error: ErrorDetails, document: JsonValue) -> tuple[Path, bool]:
+def locate(error: ErrorDetails, document: JsonValue) -> tuple[Path, bool]:
     """Where an error stands in the document, and whether it is about a key.
 
     Pydantic's location also names the members of unions, which are no part of the document.
@@ -244,12 +248,15 @@ def find_similar(wrong: str, known: Iterable[str]) -> str | None:
 
 def _find_elsewhere(wrong: str, above: Path) -> str | None:
     """Where else in the spec the field exists, if in one place only."""
-    places = [
-        path
-        for path, _ in walk_fields(DatasetExperiment)
-        if path[0] == "spec" and path[-1] == wrong and path[:-1] != above and 0 not in path
-    ]
+    places = [path for path in _find_places() if path[-1] == wrong and path[:-1] != above]
     return format_path(places[0]) if len(places) == 1 else None
+
+
+@cache
+def _find_places() -> tuple[Path, ...]:
+    """Of every field of the spec that is in no list."""
+    paths = (path for path, _ in walk_fields(DatasetExperiment))
+    return tuple(path for path in paths if path[0] == "spec" and 0 not in path)
 
 
 def _explain_choice(error: ErrorDetails, path: Path) -> str:
@@ -301,7 +308,7 @@ def _explain_unforeseen(error: ErrorDetails, path: Path) -> str:
 
 _EXPLAIN: dict[str, Callable[[ErrorDetails, Path], str]] = {
     "missing": _explain_missing,
-    "extra_forbidden": _explain_unknown,
+    UNKNOWN_TYPE: _explain_unknown,
     "literal_error": _explain_choice,
     "greater_than_equal": _explain_bound("≥", "ge", "raise it"),
     "less_than_equal": _explain_bound("≤", "le", "lower it"),

@@ -52,6 +52,7 @@ class Draft:
     memory: Memory | None = None
     events: list[Event] = field(default_factory=list)
     again: list[float] = field(default_factory=list)
+    _parsed: dict[int, DatasetExperiment] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.status = dict(self.observed.status)
@@ -84,11 +85,11 @@ class Draft:
         """
         if self.spec is None:
             return False
-        wanted = parse(self.observed.document)
+        wanted = self.parse(self.observed.document)
         if self.observed.accepted is None:
             return run_hash(wanted) != self.status.get("runHash")
         # Hashed anew: another version of the operator may hash the same run otherwise.
-        accepted = parse(self.observed.accepted)
+        accepted = self.parse(self.observed.accepted)
         if run_hash(wanted) != run_hash(accepted):
             return True
         in_order = self.spec.pipeline_options.preserve_order
@@ -159,6 +160,15 @@ class Draft:
         """The reason of a condition."""
         condition = find_condition(self.status, kind)
         return condition["reason"] if condition else None
+
+    def parse(self, document: Any) -> DatasetExperiment:
+        """What was observed as an experiment, parsed once a pass: rules ask many times.
+
+        Raises ManifestError.
+        """
+        if id(document) not in self._parsed:  # it lives as long as the draft
+            self._parsed[id(document)], _ = parse_stored(document)  # `parse_wanted` tells the rest
+        return self._parsed[id(document)]
 
     # --- what is wanted -------------------------------------------------------------------------
 
@@ -285,9 +295,3 @@ class Draft:
             events=tuple(self.events),
             again_seconds=min(self.again, default=None),
         )
-
-
-def parse(document: Any) -> DatasetExperiment:
-    """An experiment as the API server stores it, or as a run took it. Raises ManifestError."""
-    experiment, _ = parse_stored(document)  # `parse_wanted` tells of fields that are not known
-    return experiment

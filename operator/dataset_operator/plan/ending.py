@@ -26,7 +26,7 @@ from dataset_operator.builders.frozen import hash_cluster_side, is_as_built
 from dataset_operator.observed import parse_time
 from dataset_operator.plan.accepted import say_accepted
 from dataset_operator.plan.decision import Event, Stop
-from dataset_operator.plan.draft import Draft, parse
+from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.validity import parse_wanted
 from pipeline_runtime.config import (
     DatasetExperiment,
@@ -70,12 +70,12 @@ def refuse_invalid(draft: Draft) -> bool:
         current = parse_wanted(draft)
     except ManifestError as error:
         _refuse(draft, str(error))
-        draft.experiment = parse(accepted) if accepted else None
+        draft.experiment = draft.parse(accepted) if accepted else None
         if draft.submission is not None:
             draft.look_again(POLL_SECONDS)
         return draft.experiment is None
     draft.spec = current.spec
-    draft.experiment = parse(accepted) if accepted and draft.is_run_changed else current
+    draft.experiment = draft.parse(accepted) if accepted and draft.is_run_changed else current
     if refusal is not None and refusal.is_invalid:
         _refuse(draft, refusal.message)
     elif waits_for := _waits_for(draft):
@@ -130,7 +130,7 @@ def _is_given_another_chance(draft: Draft) -> bool:
     accepted = draft.observed.accepted
     if draft.spec is None or accepted is None or not draft.is_true(FAILED):
         return False
-    return _chances(draft.spec) != _chances(parse(accepted).spec)
+    return _chances(draft.spec) != _chances(draft.parse(accepted).spec)
 
 
 def _chances(spec: ExperimentSpec) -> tuple[object, ...]:
@@ -176,7 +176,7 @@ def start_changed_run(draft: Draft) -> bool:
         if may_run and draft.observed.ray_cluster is not None:
             draft.release_cluster()  # nobody could be told to stop
             draft.look_again(STOP_POLL_SECONDS)
-    _begin_run(draft, parse(draft.observed.document))
+    _begin_run(draft, draft.parse(draft.observed.document))
     return bool(draft.delete)
 
 
