@@ -157,7 +157,8 @@ def _find_too_deep(value: JsonValue, most: int = MAX_DEPTH) -> Path:
             for path, value in level
             for part, below in _items(value)
         ]
-    return level[0][0] if level else ()
+    # What the API server keeps of it in metadata.managedFields is as deep.
+    return min((path for path, _ in level), key=lambda path: path[0] != "spec", default=())
 
 
 def _items(value: JsonValue) -> Iterable[tuple[str | int, JsonValue]]:

@@ -7,6 +7,7 @@ there, deleting what is gone. Other failures become the exceptions of `errors`.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -24,6 +25,9 @@ from pipeline_runtime.config import API_VERSION, KIND
 REQUEST_SECONDS = 30.0
 # So many objects a page keep an answer small, as Kubernetes' own clients do.
 PAGE_SIZE = 500
+# The API server stores what is nested 10,000 deep (Go's encoding/json) in fields without a schema;
+# who walks it in Python makes a few calls a level.
+_MAX_CALLS = 50_000
 _JSON = "application/json"
 _METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -98,6 +102,8 @@ class KubeClient:
         observe: Observe = _ignore,
         request_seconds: float = REQUEST_SECONDS,
     ) -> None:
+        # One object nested deeper than Python goes by default would end every watch and every list.
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), _MAX_CALLS))
         self._client = client
         self._manager = manager
         self._observe = observe

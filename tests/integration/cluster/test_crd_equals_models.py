@@ -71,6 +71,13 @@ class Difference:
     example: Document
 
 
+def nested(depth: int) -> Document:
+    value: Document = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
 DATASET = {"dataset": {"parquet": {"uri": "x/"}}}
 
 ONLY_MODELS_SEE = {
@@ -78,6 +85,11 @@ ONLY_MODELS_SEE = {
         reason="`options` and `config` have no schema, and CEL sees nothing that has none",
         problem=r"^spec\.(pipeline\[\d+\]\.map\.options|training\.config)\b.* must not carry",
         example=DATASET | {"training": {"config": {"apiKey": "x"}}},
+    ),
+    "how deep something is nested": Difference(
+        reason="a schema cannot say it of what has none",
+        problem=r"must not be nested deeper than",
+        example=DATASET | {"training": {"config": nested(70)}},
     ),
     "most of a pod template": Difference(
         reason="a template is Kubernetes' own, of any version: the operator judges it by a dry run",
