@@ -30,7 +30,7 @@ NUMBER = int(os.environ.get("LASTMILE_BAD_SPECS", "10000"))
 SEED = int(os.environ.get("LASTMILE_SEED", "7"))
 PARTS = 20  # so that two processes share them
 # Of one experiment's; others wait meanwhile. Most take a hundredth of it.
-MOST_CPU_SECONDS = 1.0
+MOST_CPU_SECONDS = 10.0  # a pass that hangs, on however slow a machine; all of them take far less
 MOST_CHARS_OF_A_PROBLEM = 2_048
 MOST_CHARS_OF_ALL = 16_384
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\u202a-\u202e\ud800-\udfff]")
