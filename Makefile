@@ -27,7 +27,8 @@ test: setup test-tools ## Run the tests, two at a time; without a GPU those that
 test-slow: setup test-tools ## Run the tests that make test leaves out: tiny benchmarks, kill -9 everywhere, a lost head
 	$(BIN)/python -m pytest -m slow tests/integration tests/e2e $(ARGS)
 
-test-nightly: setup test-tools ## Kill the operator a thousand times (LASTMILE_KILLS, LASTMILE_SEED): most of an hour
+test-nightly: setup test-tools ## Ten thousand bad specs, and the operator killed a thousand times (LASTMILE_KILLS, LASTMILE_SEED)
+	LASTMILE_BAD_SPECS=$${LASTMILE_BAD_SPECS:-10000} $(BIN)/python -m pytest tests/unit/dataset_operator/test_ten_thousand_bad_specs.py
 	LASTMILE_KILLS=$${LASTMILE_KILLS:-1000} LASTMILE_RESULTS=$${LASTMILE_RESULTS:-build} $(BIN)/python -m pytest -s tests/integration/cluster/test_kills.py $(ARGS)
 
 ##@ Set-up
