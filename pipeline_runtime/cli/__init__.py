@@ -22,6 +22,8 @@ from pipeline_runtime.cli import (
     convert,
     explain,
     keep_decisions,
+    keep_history,
+    keep_logs,
     profile,
     report,
     run,
@@ -81,6 +83,8 @@ app.command("sample-data")(sample_data.sample_data)
 app.command("convert")(convert.convert)
 app.command("report")(report.report)
 app.command("keep-decisions", hidden=True)(keep_decisions.keep_decisions)
+app.command("keep-history", hidden=True)(keep_history.keep_history)
+app.command("keep-logs", hidden=True)(keep_logs.keep_logs)
 for _point in importlib.metadata.entry_points(group="lastmile.commands"):
     _point.load()(app)
 
