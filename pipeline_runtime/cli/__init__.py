@@ -32,6 +32,7 @@ from pipeline_runtime.cli import (
 )
 from pipeline_runtime.cli.failures import EXIT_CODES_HELP, EXIT_INTERRUPTED, exiting
 from pipeline_runtime.cli.fetch import fetch_run
+from pipeline_runtime.cli.history import look_back, open_history
 from pipeline_runtime.cli.sheet import write_sheet
 from pipeline_runtime.cli.upload import upload_code
 
@@ -46,9 +47,11 @@ class Lent:
     fetch_run: Callable[[str, str, Path], Sequence[Path]]
     upload_code: Callable[[Path, str], str]
     write_sheet: Callable[[Path, Mapping[str, Any], Mapping[str, str]], Path]
+    open_history: Callable[[str, str | None], Any]
+    look_back: Callable[[str, str], tuple[list[Any], list[Any], str | None]]
 
 
-LENT = Lent(fetch_run, upload_code, write_sheet)
+LENT = Lent(fetch_run, upload_code, write_sheet, open_history, look_back)
 app = typer.Typer(
     name="lastmile",
     help="One manifest, from raw table to trained model.\n\n" + EXIT_CODES_HELP,

@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+# The network lets a new pod out once its policies are in force, seconds after it began.
+_TRIES = 4
+_PAUSE_SECONDS = 5.0
+
 
 def keep_history(
     payload: Annotated[Path, typer.Option(help="What the operator saw, as JSON.")],
@@ -16,14 +20,24 @@ def keep_history(
 ) -> None:
     """Write events, decisions and the status of a run into the store."""
     import sys
+    import time
     from datetime import UTC, datetime
 
     from pipeline_runtime.errors import SourceError
     from pipeline_runtime.history.closing import keep_history as keep
     from pipeline_runtime.history.closing import parse_payload, prune_history
 
-    for uri in keep(artifacts, run_id, parse_payload(payload.read_text())):
-        print(uri)
+    found, tries = parse_payload(payload.read_text()), _TRIES
+    while True:
+        try:
+            written = keep(artifacts, run_id, found)
+            break
+        except SourceError:
+            tries -= 1
+            if tries == 0:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+    print(*written, sep="\n")
     try:
         for uri in prune_history(artifacts, run_id, keep_days, datetime.now(UTC)):
             print(f"{uri} was taken away, since it is older than {keep_days} days")

@@ -188,6 +188,8 @@ def fit_payload(payload: Mapping[str, Any]) -> str:
 
 
 def _cut_experiment(payload: Mapping[str, Any], cut: int) -> str:
-    """Without the manifest, which the driver has left in the run's folder; a status is small."""
-    kept = {**payload, "events": [], "eventsCut": cut, "experiment": None}
+    """Without the spec, which the driver has left in the run's folder; a status is small."""
+    metadata = (payload.get("experiment") or {}).get("metadata", {})
+    experiment = {"metadata": metadata, "spec": {}}
+    kept = {**payload, "events": [], "pods": [], "eventsCut": cut, "experiment": experiment}
     return json.dumps(kept, separators=(",", ":"))

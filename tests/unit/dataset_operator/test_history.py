@@ -275,8 +275,9 @@ def test_of_many_events_the_newest_fit_into_an_annotation() -> None:
 
 
 def test_a_manifest_that_is_too_large_is_left_out() -> None:
-    text = fit_payload({"version": 1, "experiment": {"spec": "x" * 200_000}, "events": [{}]})
-    assert json.loads(text)["experiment"] is None
+    experiment = {"metadata": {"name": "clicks"}, "spec": "x" * 200_000}
+    text = fit_payload({"version": 1, "experiment": experiment, "events": [{}]})
+    assert json.loads(text)["experiment"] == {"metadata": {"name": "clicks"}, "spec": {}}
 
 
 def test_a_world_without_a_cluster_has_no_history() -> None:
