@@ -24,7 +24,7 @@ _BLOCKED_STAGES = ("production", "transfer", "batching", "collate")
 MAX_TRAINING_METRICS = 16
 MAX_METRIC_NAME_CHARS = 64
 # Set in every pod of an experiment's cluster.
-_ROLE_VARIABLE = "LASTMILE_ROLE"
+ROLE_VARIABLE = "LASTMILE_ROLE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +317,7 @@ class MetricsServer:
     def __init__(self, collector: RunCollector, port: int) -> None:
         registry = CollectorRegistry()
         registry.register(collector)
-        is_pod = _ROLE_VARIABLE in os.environ
+        is_pod = ROLE_VARIABLE in os.environ
         host = "0.0.0.0" if is_pod else "127.0.0.1"
         try:
             self._server, self._thread = start_http_server(port, host, registry=registry)

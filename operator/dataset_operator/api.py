@@ -19,6 +19,9 @@ DATA_WORKERS: Role = "data-workers"
 
 EXPERIMENT_LABEL = f"{GROUP}/experiment"
 ROLE_LABEL = f"{GROUP}/role"
+# On the short pod that keeps the history of the cluster that is named.
+HISTORY_LABEL = f"{GROUP}/history"
+HISTORY_ANNOTATION = f"{GROUP}/history"
 RENDERER_ANNOTATION = f"{GROUP}/renderer-version"
 # On a RayCluster: what it was rendered from, and as what, so that edits of either are seen.
 CLUSTER_HASH_ANNOTATION = f"{GROUP}/cluster-hash"
@@ -94,3 +97,4 @@ PRE_RUNNING_DEADLINE_EXCEEDED = "PreRunningDeadlineExceeded"
 CHECKPOINT_REFUSED = "CheckpointRefused"
 NEW_RUN = "NewRun"
 REOPENED = "Reopened"
+HISTORY_FAILED = "HistoryFailed"

@@ -61,6 +61,15 @@ class Owner:
         """The NetworkPolicy of the cluster's pods."""
         return self.ray_cluster
 
+    @property
+    def history_policy(self) -> str:
+        """The NetworkPolicy of the pods that keep the history."""
+        return f"{self.ray_cluster}-history"
+
+    def history_pod(self, run: int, attempt: int) -> str:
+        """The pod that keeps the history of a cluster, by when in the experiment's life it ends."""
+        return f"{self.ray_cluster}-history-{run}-{attempt}"
+
     def disruption_budget(self, role: Role) -> str:
         """The PodDisruptionBudget of one role's pods."""
         return f"{self.ray_cluster}-{role}"

@@ -122,6 +122,35 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPod:
+    """The pod that writes the history of a cluster.
+
+    Attributes:
+        message: why it failed or waits, in words; "" if nobody says.
+        is_going: whether it was deleted.
+    """
+
+    name: str
+    uid: str
+    phase: str
+    message: str = ""
+    is_going: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happened:
+    """What is to be kept of a cluster: looked up when it is to go.
+
+    Attributes:
+        events: of the experiment, its cluster and its pods, the oldest first.
+        pods: of the cluster, as the API server has them, without what nobody reads.
+    """
+
+    events: tuple[Document, ...] = ()
+    pods: tuple[Document, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """That the API server refuses what is to be made; `is_invalid` if for what it says."""
 
@@ -145,6 +174,8 @@ class Observed:
         foreign: what bears the name of a child and is not ours, as «Kind name».
         refusal: what the API server said of what this pass wanted to make.
         scaling: what is known for scaling.
+        history_pod: the one that the status names, if it is there.
+        happened: what such a pod is to write, if it is to be made.
     """
 
     document: Mapping[str, Any]
@@ -160,6 +191,8 @@ class Observed:
     foreign: tuple[str, ...] = ()
     refusal: Refusal | None = None
     scaling: Scaling = Scaling()
+    history_pod: HistoryPod | None = None
+    happened: Happened = Happened()
 
     @property
     def owner(self) -> Owner:

@@ -143,6 +143,15 @@ class LeaseSettings(SpecModel):
             yield "renew_deadline_seconds", f"{rule}, got {deadline}"
 
 
+class HistorySettings(SpecModel):
+    """What outlives a cluster in the artifacts store, beside checkpoints and reports."""
+
+    enabled: bool = True
+    copy_seconds: Annotated[int, Field(ge=1, le=300)] = 10  # between copies of pods' logs
+    timeout_seconds: Annotated[int, Field(ge=10, le=600)] = 120  # that a cluster waits to be kept
+    keep_days: Annotated[int, Field(ge=0, le=3650)] = 0  # of older runs; 0: for ever
+
+
 class OperatorSettings(SpecModel):
     """The operator's configuration."""
 
@@ -163,6 +172,7 @@ class OperatorSettings(SpecModel):
     prices: Prices | None = None  # None: no cost is told
     resources: RoleResources = Field(default_factory=RoleResources)
     network: NetworkSettings = Field(default_factory=NetworkSettings)
+    history: HistorySettings = Field(default_factory=HistorySettings)
     # Whether operators stand for a lease, of whom one acts; None: in a pod, not on a laptop.
     leader_election: bool | None = None
     lease: LeaseSettings = Field(default_factory=LeaseSettings)

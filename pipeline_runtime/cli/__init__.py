@@ -22,6 +22,8 @@ from pipeline_runtime.cli import (
     convert,
     explain,
     keep_decisions,
+    keep_history,
+    keep_logs,
     profile,
     report,
     run,
@@ -30,6 +32,7 @@ from pipeline_runtime.cli import (
 )
 from pipeline_runtime.cli.failures import EXIT_CODES_HELP, EXIT_INTERRUPTED, exiting
 from pipeline_runtime.cli.fetch import fetch_run
+from pipeline_runtime.cli.history import look_back, open_history
 from pipeline_runtime.cli.sheet import write_sheet
 from pipeline_runtime.cli.upload import upload_code
 
@@ -44,9 +47,11 @@ class Lent:
     fetch_run: Callable[[str, str, Path], Sequence[Path]]
     upload_code: Callable[[Path, str], str]
     write_sheet: Callable[[Path, Mapping[str, Any], Mapping[str, str]], Path]
+    open_history: Callable[[str, str | None], Any]
+    look_back: Callable[[str, str], tuple[list[Any], list[Any], str | None]]
 
 
-LENT = Lent(fetch_run, upload_code, write_sheet)
+LENT = Lent(fetch_run, upload_code, write_sheet, open_history, look_back)
 app = typer.Typer(
     name="lastmile",
     help="One manifest, from raw table to trained model.\n\n" + EXIT_CODES_HELP,
@@ -81,6 +86,8 @@ app.command("sample-data")(sample_data.sample_data)
 app.command("convert")(convert.convert)
 app.command("report")(report.report)
 app.command("keep-decisions", hidden=True)(keep_decisions.keep_decisions)
+app.command("keep-history", hidden=True)(keep_history.keep_history)
+app.command("keep-logs", hidden=True)(keep_logs.keep_logs)
 for _point in importlib.metadata.entry_points(group="lastmile.commands"):
     _point.load()(app)
 

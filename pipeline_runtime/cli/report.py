@@ -1,7 +1,10 @@
-"""`lastmile report`: the report of a finished run, made again from its folder."""
+"""`lastmile report`: the report of a finished run, made again from its folder or from the store."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +14,44 @@ from pipeline_runtime.cli.options import JsonOption, make_console
 
 
 def report(
-    directory: Annotated[
-        Path, typer.Argument(help="The run's output folder.", exists=True, file_okay=False)
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIRECTORY|URI",
+            help="The run's output folder, or the experiment's folder in the store.",
+        ),
     ],
+    run: Annotated[
+        str | None, typer.Option(metavar="N", help="Which run of the store; the last if absent.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Where the store's files go; if absent, no page is kept.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print a run's summary and write its report.html again."""
+    if "://" in place:
+        with _fetched(place, run, output) as directory:
+            _report(directory, as_json=as_json, is_kept=output is not None)
+    elif Path(place).is_dir():
+        _report(Path(place), as_json=as_json, is_kept=True)
+    else:
+        rule = "must be a run's output folder, or the URI of an experiment's folder in the store"
+        raise typer.BadParameter(f"{rule}, got {place!r}", param_hint="DIRECTORY|URI")
+
+
+@contextmanager
+def _fetched(uri: str, run: str | None, output: Path | None) -> Iterator[Path]:
+    from pipeline_runtime.cli.fetch import fetch_run
+    from pipeline_runtime.history.reading import find_last_report
+
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = output or Path(temporary)
+        fetch_run(uri, find_last_report(uri, run), directory)
+        yield directory
+
+
+def _report(directory: Path, *, as_json: bool, is_kept: bool) -> None:
     from pipeline_runtime import report as reports
     from pipeline_runtime.report.html import build_report
     from pipeline_runtime.report.terminal import print_summary
@@ -27,4 +62,5 @@ def report(
         print(summary.model_dump_json(by_alias=True, indent=2))
         return
     print_summary(make_console(), summary)
-    print(f"report: {page}")
+    if is_kept:
+        print(f"report: {page}")

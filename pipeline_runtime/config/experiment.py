@@ -412,6 +412,23 @@ class SubmissionStatus(StatusModel):
     """When it was asked to stop; that it then ends is no failure."""
 
 
+class HistoryStatus(StatusModel):
+    """Whether events, decisions and the last status are in the store, of the last cluster."""
+
+    state: StatusText | None = None
+    """`Pending`, `Kept`, `Failed` or `Skipped`."""
+    message: StatusText | None = None
+    """Why it is not kept."""
+    cluster_uid: StatusText | None = None
+    """Of the RayCluster that it is about."""
+    attempt: Count | None = None
+    """The last attempt that it tells of."""
+    time: TimeText | None = None
+    """When the cluster was to go."""
+    pod: StatusText | None = None
+    """The pod that writes it, until it is gone."""
+
+
 class ExperimentStatus(StatusModel):
     """What the operator saw and did. `phase` is for printing; the conditions are the state."""
 
@@ -457,6 +474,7 @@ class ExperimentStatus(StatusModel):
     scaling: ScalingStatus | None = None
     trainer: TrainerStatus | None = None
     usage: UsageStatus | None = None
+    history: HistoryStatus | None = None
 
 
 def _check_api_version(value: str) -> str:

@@ -29,6 +29,7 @@ from pipeline_runtime.report.html import build_report
 from pipeline_runtime.run.cluster import connected, world_size_of
 from pipeline_runtime.run.decisions import fetch_decisions
 from pipeline_runtime.run.driver import Outcome, StopRequest, execute
+from pipeline_runtime.run.metrics_file import keeping_metrics
 from pipeline_runtime.run.pace import PaceMeter
 from pipeline_runtime.run.prepare import PreparedRun, RunOptions, prepare_run
 from pipeline_runtime.run.summarise import HistoryRates, build_summary
@@ -107,6 +108,7 @@ def _execute(run: PreparedRun, options: RunOptions, watcher: Watcher) -> Outcome
     try:
         with (
             connected(options.address, run.world_size, verbose=options.verbose),
+            keeping_metrics(collector, run.run_location),
             _signals(watcher) as stop,  # after Ray, which takes SIGTERM for itself (ray#17308)
         ):
             recorder = _Recorder(

@@ -26,10 +26,10 @@
   verbs: [get, create]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch]
+  verbs: [list, watch, create, delete] # the short pods that keep a history
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [list, create]
 {{- end }}
 
 {{/* What it asks of the cluster, when it works for all namespaces. */}}

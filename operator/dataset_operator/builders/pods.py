@@ -22,6 +22,7 @@ from dataset_operator.api import (
     Role,
 )
 from dataset_operator.builders.documents import Document
+from dataset_operator.builders.history import add_sidecar
 from dataset_operator.builders.merge import merge
 from dataset_operator.names import Owner
 from dataset_operator.settings import OperatorSettings
@@ -60,13 +61,17 @@ class ClusterInput:
     owner: Owner
     spec: ExperimentSpec
     settings: OperatorSettings
+    history_uri: str | None = None  # where its run's history is kept; None: nowhere
 
 
 def build_pod_template(cluster: ClusterInput, role: Role) -> Document:
     """The template of one role's pods; container 0 runs Ray."""
     group = group_of(cluster.spec, role)
     mine = merge(_build_defaults(cluster, role), group.template)
-    return merge(mine, _build_locked(cluster, role))
+    pod = merge(mine, _build_locked(cluster, role))
+    if cluster.history_uri is None:
+        return pod
+    return add_sidecar(pod, cluster.history_uri, cluster.settings)
 
 
 def group_of(spec: ExperimentSpec, role: Role) -> Head | Trainers | Workers:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import typer
 
 from dataset_operator.advice import advise_on_end
 from dataset_operator.api import EXPERIMENT_LABEL, ROLE_LABEL, SCALING_ACTIVE, SCALING_LIMITED
 from dataset_operator.cli.advice import advise
 from dataset_operator.cli.cluster import Cluster, on_cluster
+from dataset_operator.cli.failures import explaining
 from dataset_operator.cli.options import (
     ContextOption,
     KubeconfigOption,
@@ -19,6 +22,7 @@ from dataset_operator.cli.options import (
     NamespaceOption,
     Target,
 )
+from dataset_operator.cli.stored import FromOption, RunOption, StoredRun, open_stored
 from dataset_operator.cli.text import (
     format_age,
     format_cost,
@@ -28,6 +32,7 @@ from dataset_operator.cli.text import (
 )
 from dataset_operator.cli.workers import explain_workers
 from dataset_operator.headline import find_headline
+from dataset_operator.names import Owner
 from dataset_operator.observed import Document
 
 # One screen: the newest events, and the pods that are not well before those that are.
@@ -44,17 +49,50 @@ class Picture:
     document: Document
     pods: Sequence[Document]
     events: Sequence[Document]
+    note: str = ""
 
 
 def describe(
+    program: typer.Context,
     name: NameArgument,
+    run: RunOption = None,
+    place: FromOption = None,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Show how an experiment stands, what it waits for and why, and what to do next."""
+    if place is not None:
+        _print(_read(program.obj.open_history(place, run)))
+        return
     target = Target(namespace=namespace, context=context, kubeconfig=kubeconfig)
-    _print(on_cluster(target, lambda cluster: _look(cluster, name)))
+    picture = on_cluster(target, lambda cluster: _look(cluster, name))
+    with explaining():
+        if run is not None:
+            _print(_read(open_stored(program, picture.document, run)))
+        else:
+            _print(_look_back(program, picture))
+
+
+def _read(stored: StoredRun) -> Picture:
+    """A run as it was when its cluster went."""
+    return Picture(document=stored.experiment(), pods=stored.pods(), events=stored.events())
+
+
+def _look_back(program: typer.Context, picture: Picture) -> Picture:
+    """With pods and events of a cluster that is gone; the API server keeps events for an hour."""
+    history = (picture.document.get("status") or {}).get("history") or {}
+    if history.get("state") != "Kept" or picture.pods:
+        return picture
+    status, owner = picture.document["status"], Owner.of(picture.document)
+    run_id = owner.run_id(status["run"])
+    pods, events, problem = program.obj.look_back(status["artifactsUri"], run_id)
+    if problem is not None:
+        why = f"pods and events are in the store, which cannot be read from here: {problem}"
+        return replace(picture, note=why)
+    known = {event["metadata"].get("uid") for event in picture.events}
+    older = [event for event in events if event["metadata"].get("uid") not in known]
+    return replace(picture, pods=pods, events=[*older, *picture.events])
 
 
 async def _look(cluster: Cluster, name: str) -> Picture:
@@ -89,6 +127,8 @@ def _print(picture: Picture) -> None:
             for e in sorted(picture.events, key=_place_of)[-_MAX_EVENTS:]
         ],
     )
+    if picture.note:
+        print(f"\n{picture.note}")
 
 
 def wrap_line(label: str, value: str, columns: int) -> str:

@@ -1,7 +1,7 @@
 """`lastmile logs`: the driver's log, asked of Ray through the API server, while the cluster lives.
 
-An attempt's log lies with the head. The driver copies it to the artifacts store while it grows, and
-that is where it is when the cluster was given back.
+An attempt's log lies with the head. It is copied to the artifacts store while it grows, and read
+from there when the cluster was given back; so are the logs of all pods.
 """
 
 from __future__ import annotations
@@ -10,18 +10,29 @@ import asyncio
 import base64
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from dataset_operator.api import DASHBOARD_PORT, TOKEN_KEY
 from dataset_operator.cli.cluster import POLL_SECONDS, Cluster, on_cluster
+from dataset_operator.cli.failures import explaining
 from dataset_operator.cli.options import (
     ContextOption,
     KubeconfigOption,
     NameArgument,
     NamespaceOption,
     Target,
+)
+from dataset_operator.cli.stored import (
+    FromOption,
+    RunOption,
+    StoredRun,
+    open_stored,
+    print_pod,
+    print_pods,
+    write_bytes,
 )
 from dataset_operator.errors import KubeUnavailable, UserError
 from dataset_operator.names import Owner
@@ -31,6 +42,7 @@ _ENDED = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 
 
 def logs(
+    program: typer.Context,
     name: NameArgument,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the attempt ends.")
@@ -38,33 +50,70 @@ def logs(
     attempt: Annotated[
         int | None, typer.Option(min=1, help="Which attempt; the last if absent.")
     ] = None,
+    pods: Annotated[
+        bool, typer.Option("--pods", help="List what pods have left in the store.")
+    ] = False,
+    pod: Annotated[str | None, typer.Option(help="Print what this pod has left there.")] = None,
+    file: Annotated[str | None, typer.Option(help="Of that pod, this file alone.")] = None,
+    run: RunOption = None,
+    place: FromOption = None,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Print the log of an experiment's driver."""
+    """Print the log of an experiment's driver, or of its pods; from the store if they are gone."""
     target = Target(namespace=namespace, context=context, kubeconfig=kubeconfig)
-    on_cluster(target, lambda cluster: _print_log(cluster, name, attempt, follow=follow))
+    with explaining():
+        if place is not None:
+            stored: StoredRun = program.obj.open_history(place, run)
+            document = stored.experiment() if pod is None and not pods else {}
+        elif pods or pod is not None or run is not None:
+            document = on_cluster(target, lambda cluster: cluster.find(name))
+            stored = open_stored(program, document, run)
+        else:
+            work = partial(_print_log, name=name, attempt=attempt, follow=follow)
+            gone = on_cluster(target, work)
+            if gone is None:
+                return
+            print(_describe_loss(gone, choose_attempt(gone, attempt)), file=sys.stderr)
+            document, stored = gone, open_stored(program, gone, None)
+        if pod is not None:
+            print_pod(stored, pod, file)
+        elif pods:
+            print_pods(stored)
+        else:
+            chosen = choose_attempt(stored.experiment() if run is not None else document, attempt)
+            write_bytes(stored.read_driver(Owner.of(document).submission_id(chosen)))
 
 
-async def _print_log(cluster: Cluster, name: str, attempt: int | None, *, follow: bool) -> None:
+async def _print_log(
+    cluster: Cluster, *, name: str, attempt: int | None, follow: bool
+) -> Document | None:
+    """Print it; the experiment, if its cluster is gone and nothing could be printed."""
     document = await cluster.find(name)
     driver = await _find_driver(cluster, document, choose_attempt(document, attempt))
+    if driver is None:
+        return document
     printed = 0
     while True:
         try:
             has_ended = not follow or (await driver.ask(""))["status"] in _ENDED
             log: str = (await driver.ask("/logs")).get("logs") or ""
+        except _HeadGone:
+            if not printed:
+                return document
+            print(_describe_loss(document, driver.attempt), file=sys.stderr)
+            return None
         except UserError:
             if not printed or not await driver.is_over():
                 raise
             # The cluster goes as soon as the operator sees the end, which may be before we do.
             print(_describe_loss(document, driver.attempt), file=sys.stderr)
-            return
+            return None
         print(log[printed:], end="", flush=True)
         printed = len(log)
         if has_ended:
-            return
+            return None
         await asyncio.sleep(POLL_SECONDS)
 
 
@@ -81,12 +130,16 @@ def choose_attempt(document: Document, wanted: int | None) -> int:
     return wanted or last
 
 
-async def _find_driver(cluster: Cluster, document: Document, attempt: int) -> _Driver:
+class _HeadGone(UserError):
+    """The head is another's now, which knows nothing of the attempt."""
+
+
+async def _find_driver(cluster: Cluster, document: Document, attempt: int) -> _Driver | None:
     owner = Owner.of(document)
     ray_cluster = await cluster.kube.get("RayCluster", owner.namespace, owner.ray_cluster)
     secret = await cluster.kube.get("Secret", owner.namespace, owner.token_secret)
     if ray_cluster is None or secret is None:
-        raise UserError(_describe_loss(document, attempt))
+        return None
     head = ray_cluster.get("status", {}).get("head", {})
     return _Driver(
         cluster=cluster,
@@ -101,8 +154,8 @@ async def _find_driver(cluster: Cluster, document: Document, attempt: int) -> _D
 def _describe_loss(document: Document, attempt: int) -> str:
     name, uri = document["metadata"]["name"], document["status"].get("artifactsUri", "")
     return (
-        f"the cluster of attempt {attempt} of {name} was given back; its log is in the store, in "
-        f"logs/ of its run below {uri}: lastmile artifacts {name} --download FOLDER"
+        f"the cluster of attempt {attempt} of {name} was given back; its log is in the store, "
+        f"below {uri}"
     )
 
 
@@ -139,5 +192,5 @@ class _Driver:
                 f"{self.owner.name}` and try again"
             ) from error
         if answer is None:  # its head is another's now
-            raise UserError(_describe_loss(self.document, self.attempt))
+            raise _HeadGone(_describe_loss(self.document, self.attempt))
         return answer

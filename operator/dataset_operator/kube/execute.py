@@ -48,13 +48,21 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
     await _keep_log(jobs, decision.log)
     await _tell(kube, observed, [event for event in decision.events if event.is_outcome])
     for kind, name in decision.delete:
-        assert observed.ray_cluster is not None  # the only child that is ever deleted
-        uid = observed.ray_cluster["metadata"]["uid"]
-        await kube.delete(kind, observed.owner.namespace, name, uid)
+        await kube.delete(kind, observed.owner.namespace, name, _uid_of(observed, kind))
     if not decision.has_finalizer:
         await _release(kube, observed)
     if decision.delete_self:
         await kube.delete_observed(document)
+
+
+def _uid_of(observed: Observed, kind: str) -> str:
+    """Of the children that are ever deleted; not of others that have taken their names since."""
+    if kind == "Pod":
+        assert observed.history_pod is not None
+        return observed.history_pod.uid
+    assert observed.ray_cluster is not None
+    uid: str = observed.ray_cluster["metadata"]["uid"]
+    return uid
 
 
 async def _tell(kube: Kube, observed: Observed, events: Sequence[Event]) -> None:

@@ -12,9 +12,11 @@ from dataset_operator.api import CONFIG_KEY, RAY_CLUSTER_LABEL, ROLE_LABEL, RUN_
 from dataset_operator.builders.frozen import read_trainers
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.kube.client import Kube
+from dataset_operator.kube.past import find_history_pod, look_back
 from dataset_operator.names import Owner
-from dataset_operator.observed import Document, Job, Observed, Pod, Scaling, parse_time
+from dataset_operator.observed import Document, Happened, Job, Observed, Pod, Scaling, parse_time
 from dataset_operator.plan.decisions import find_log_job
+from dataset_operator.plan.history import PENDING
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.sources.base import MetricsSource, Reading, Run
@@ -42,11 +44,14 @@ async def observe(
     is_running = job is not None and job.status == "RUNNING"
     # After Ray was asked, so that a head that is replaced in between is not taken for the other.
     selector = f"{RAY_CLUSTER_LABEL}={owner.ray_cluster}"
-    pods = [
-        parse_pod(pod)
+    found = [
+        pod
         for pod in await kube.list_objects("Pod", owner.namespace, selector)
         if ROLE_LABEL in _labels(pod)
     ]
+    pods = [parse_pod(pod) for pod in found]
+    history_pod = await find_history_pod(kube, owner, status)
+    is_to_be_kept = (status.get("history") or {}).get("state") == PENDING and history_pod is None
     reading = Reading()
     if is_running and jobs is not None and cluster is not None:
         reading = await source.read(_build_run(jobs, owner, cluster, pods, status))
@@ -69,6 +74,8 @@ async def observe(
             log_job=await _ask_log_job(jobs, owner, status) if is_running else None,
             unknown=reading.unknown,
         ),
+        history_pod=history_pod,
+        happened=await look_back(kube, owner, found) if is_to_be_kept else Happened(),
     )
     return observed, jobs
 

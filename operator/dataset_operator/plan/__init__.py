@@ -17,13 +17,23 @@ from __future__ import annotations
 from datetime import datetime
 
 from dataset_operator.observed import Observed
-from dataset_operator.plan import attempt, cluster, decisions, draining, ending, scaling, usage
+from dataset_operator.plan import (
+    attempt,
+    cluster,
+    decisions,
+    draining,
+    ending,
+    history,
+    scaling,
+    usage,
+)
 from dataset_operator.plan.decision import Decision
 from dataset_operator.plan.draft import Draft
 from dataset_operator.settings import OperatorSettings
 
 RULES = (
     ending.release_deleted,
+    history.settle,
     ending.refuse_invalid,
     ending.keep_finished,
     ending.start_changed_run,

@@ -37,6 +37,7 @@ from dataset_operator.observed import Document, parse_time
 from dataset_operator.plan.attempt import blame_memory, fail_attempt
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.ending import POLL_SECONDS, stop_driver
+from dataset_operator.plan.history import find_history_uri
 from dataset_operator.status import find_condition, fit_message
 
 # Pods that wait give no events of their own for minutes at a time.
@@ -127,7 +128,12 @@ def _is_going(draft: Draft) -> bool:
 
 def _render(draft: Draft) -> Document:
     """The cluster as it would be made now, with as many data workers as it last had in this run."""
-    source = ClusterInput(owner=draft.owner, spec=draft.cluster_spec, settings=draft.settings)
+    source = ClusterInput(
+        owner=draft.owner,
+        spec=draft.cluster_spec,
+        settings=draft.settings,
+        history_uri=find_history_uri(draft, draft.cluster_spec),
+    )
     first = draft.settings.data_worker_replicas or draft.cluster_spec.data_workers.min_replicas
     workers = draft.status.get("dataWorkers", {}).get("desiredReplicas", first)
     labels = draft.observed.document["metadata"].get("labels")

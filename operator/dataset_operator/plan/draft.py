@@ -249,9 +249,9 @@ class Draft:
         """Now, as Kubernetes writes it."""
         return format_time(self.now)
 
-    def release_cluster(self) -> None:
-        """Delete the RayCluster, and with it every pod."""
-        if self.observed.ray_cluster is not None:
+    def release_cluster(self, *, deletes: bool = True) -> None:
+        """Delete the RayCluster, and with it every pod; without `deletes` it stays for a while."""
+        if deletes and self.observed.ray_cluster is not None:
             self.delete.append(("RayCluster", self.owner.ray_cluster))
         self.forget("rayClusterName", "gpus", "unreachableTime")
         self.clear(SCALING_ACTIVE, SCALING_LIMITED)

@@ -24,6 +24,7 @@ from dataset_operator.api import (
 from dataset_operator.builders.children import build_accepted
 from dataset_operator.builders.frozen import hash_cluster_side, is_as_built
 from dataset_operator.observed import parse_time
+from dataset_operator.plan import history
 from dataset_operator.plan.accepted import say_accepted
 from dataset_operator.plan.decision import Event, Stop
 from dataset_operator.plan.draft import Draft
@@ -59,6 +60,8 @@ def release_deleted(draft: Draft) -> bool:
     )
     if submission and draft.has_finalizer:
         draft.job = Stop(submission_id=submission["id"])
+        draft.look_again(min(STOP_POLL_SECONDS, left))
+    elif left > 0 and history.has_finalizer(draft) and history.hold(draft):
         draft.look_again(min(STOP_POLL_SECONDS, left))
     return True
 
@@ -115,7 +118,7 @@ def keep_finished(draft: Draft) -> bool:
         return False
     draft.forget("submission")
     draft.has_finalizer = False
-    draft.release_cluster()
+    history.release(draft)
     ttl, ended = draft.wanted.ttl_seconds_after_finished, draft.status.get("completionTime")
     if ttl is not None and ended and draft.spec is not None:
         left = draft.until(parse_time(ended), ttl)
@@ -228,7 +231,7 @@ def suspend(draft: Draft) -> bool:
         return True
     draft.forget("submission")
     draft.has_finalizer = False
-    draft.release_cluster()
+    history.release(draft)
     draft.condition(CLUSTER_READY, False, RELEASED, "the cluster was given back")
     draft.condition(TRAINING, False, SUSPENDED_BY_SPEC, "nothing trains while suspended")
     draft.condition(SUSPENDED, True, SUSPENDED_BY_SPEC, "spec.suspend is true")
@@ -326,6 +329,6 @@ def _end_run(draft: Draft) -> None:
     draft.status["completionTime"] = draft.stamp()
     draft.forget("submission")
     draft.has_finalizer = False
-    draft.release_cluster()
+    history.release(draft)
     draft.condition(CLUSTER_READY, False, RELEASED, "the cluster was given back")
     draft.look_again(0.0)

@@ -12,6 +12,8 @@ from commands import LASTMILE, User, manifest
 
 from tools.cluster.box import Box
 
+NOW = "2026-01-01T00:00:00Z"
+
 
 @pytest.fixture
 def user(box: Box, namespace: str) -> User:
@@ -163,12 +165,50 @@ def test_a_missing_right_is_told_in_the_api_servers_words(user: User, tmp_path: 
     assert "ask for that right" in error
 
 
-def test_a_log_without_a_cluster_is_in_the_store(user: User) -> None:
+def test_what_a_cluster_left_is_read_from_the_store(user: User, tmp_path: Path) -> None:
     user.reads("submit", "-f", "-", stdin=manifest())
-    patch_status(user, {"attempt": 2, "artifactsUri": "s3://bucket/team/"})
-    error = user.fails("logs", "clicks")
-    assert "cluster of attempt 2 of clicks was given back" in error
-    assert "below s3://bucket/team/: lastmile artifacts clicks --download" in error
+    store = tmp_path / "experiments" / "clicks"
+    patch_status(user, {"run": 2, "attempt": 2, "artifactsUri": f"file://{store}/"})
+    error = user.fails("logs", "clicks", code=3)
+    assert "cluster of attempt 2 of clicks was given back; its log is in the store" in error
+    assert f"below file://{store}/" in error
+    assert "found none" in error
+
+    document = user.experiment()
+    uid = document["metadata"]["uid"]
+    folder = store / "history" / f"{uid[:8]}-2"
+    event = {"reason": "Evicted", "type": "Warning", "message": "a node went", "lastTimestamp": NOW}
+    event["metadata"] = {"uid": "e1", "resourceVersion": "7", "creationTimestamp": NOW}
+    pod = {"metadata": {"name": "clicks-head", "uid": "p1", "creationTimestamp": NOW}}
+    left: dict[str, Any] = {"events": [event], "pods": [pod], "experiment": document}
+    folder.mkdir(parents=True)
+    for name, content in left.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    logs = folder / "logs" / "clicks-head" / "session_1"
+    logs.mkdir(parents=True)
+    (logs / "raylet.out").write_text("raylet: out of memory\n")
+    (logs / f"job-driver-clicks-{uid}-2.log").write_text("step 7\n")
+
+    assert user.reads("logs", "clicks") == "step 7\n"
+    assert "session_1/raylet.out" in user.reads("logs", "clicks", "--pods")
+    one = ("logs", "clicks", "--pod", "clicks-head")
+    assert "==> session_1/raylet.out <==\nraylet: out of memory\n" in user.reads(*one)
+    assert user.reads(*one, "--file", "raylet.out") == "raylet: out of memory\n"
+    assert "it has those of: clicks-head" in user.fails("logs", "clicks", "--pod", "other")
+    assert "found none" in user.fails("describe", "clicks", "--from", str(tmp_path), code=3)
+
+    patch_status(user, {"history": {"state": "Kept"}})
+    assert "a node went" in user.reads("describe", "clicks")
+    (folder / "events.json").unlink()
+    (folder / "events.json").mkdir()
+    (folder / "pods.json").write_text("{")
+    assert "which cannot be read from here" in user.reads("describe", "clicks")
+
+    (folder / "pods.json").unlink()
+    user.kubectl("delete", "dsexp", "clicks")
+    assert "no experiment clicks" in user.fails("describe", "clicks")
+    assert f"{user.namespace}/clicks" in user.reads("describe", "clicks", "--from", str(store))
+    assert user.reads("logs", "clicks", "--from", str(store), "--run", "2") == "step 7\n"
 
 
 def patch_status(user: User, status: dict[str, Any]) -> None:

@@ -45,7 +45,7 @@ def test_an_experiment_is_trained_and_its_log_read_through_the_proxy(
 
             logs = ("logs", NAME)
             assert await asyncio.to_thread(user.reads, *logs) == LOG
-            error = await asyncio.to_thread(user.fails, *logs, "--attempt", "1")
+            error = await asyncio.to_thread(user.fails, *logs, "--attempt", "1", code=3)
             assert "cluster of attempt 1 of clicks was given back" in error
             stage.ray.lie = "a bad gateway"
             error = await asyncio.to_thread(user.fails, *logs)

@@ -13,12 +13,22 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from dataset_operator.api import DATA_WORKERS, HEAD
+from dataset_operator.api import DATA_WORKERS, FINALIZER, HEAD
 from dataset_operator.autoscaling.history import Memory
 from dataset_operator.builders.merge import merge
 from dataset_operator.kube.observe import find_accepted
 from dataset_operator.names import Owner
-from dataset_operator.observed import Job, Observed, Pod, Progress, Refusal, Scaling, format_time
+from dataset_operator.observed import (
+    Happened,
+    HistoryPod,
+    Job,
+    Observed,
+    Pod,
+    Progress,
+    Refusal,
+    Scaling,
+    format_time,
+)
 from dataset_operator.plan import plan
 from dataset_operator.plan.decision import Decision, Drain, KeepLog, Stop, Submit
 from dataset_operator.plan.decisions import find_log_job
@@ -81,14 +91,20 @@ class World:
     gone: bool = False
     submitted: list[Submit] = field(default_factory=list)
     stopping: set[str] = field(default_factory=set)
+    history_pods: list[dict[str, Any]] = field(default_factory=list)  # that were made, in order
+    history_ends: str = "Succeeded"  # how such a pod does; "" while it goes on
+    num_clusters: int = 0
     events: list[str] = field(default_factory=list)
 
     def observe(self) -> Observed:
         submission = self.status.get("submission")
         ready = self.is_up
         job = self.jobs.get(submission["id"]) if submission and ready else None
+        document = copy.deepcopy(self.document)
+        if self.finalizer:
+            document["metadata"]["finalizers"] = [FINALIZER]
         return Observed(
-            document=copy.deepcopy(self.document),
+            document=document,
             accepted=find_accepted(self.owner, self.status, self.children),
             children=copy.deepcopy(self.children),
             foreign=self.foreign,
@@ -105,7 +121,17 @@ class World:
                 log_job=self.jobs.get(find_log_job(self.owner, self.status) or ""),
                 unknown=self.unknown,
             ),
+            history_pod=self._history_pod(),
+            happened=Happened(events=({"reason": "Seen"},)),
         )
+
+    def _history_pod(self) -> HistoryPod | None:
+        name = self.status.get("history", {}).get("pod")
+        pod = self.children.get(name)
+        if pod is None:
+            return None
+        phase, why = self.history_ends or "Pending", "no keys" if self.history_ends else "no node"
+        return HistoryPod(name=name, uid=name, phase=phase, message=why)
 
     def _pods(self) -> list[Pod]:
         if self.ray_cluster is None:
@@ -241,12 +267,16 @@ class World:
     def settle(self, passes: int = 12) -> None:
         """Pass after pass until one changes nothing."""
         for _ in range(passes):
-            before = copy.deepcopy((self.document, self.ray_cluster, self.jobs, self.finalizer))
+            before = copy.deepcopy(self._everything)
             self.step()
-            after = (self.document, self.ray_cluster, self.jobs, self.finalizer)
+            after = self._everything
             if before == after and not self.stopping:
                 return
         raise AssertionError(f"it does not settle: {self.status}")
+
+    @property
+    def _everything(self) -> tuple[Any, ...]:
+        return (self.document, self.ray_cluster, self.jobs, self.finalizer, self.children)
 
     def _carry_out(self, decision: Decision) -> None:
         self.document["status"] = decision.status
@@ -278,8 +308,11 @@ class World:
             self.jobs.setdefault(decision.job.submission_id, Job(status="RUNNING"))
         elif isinstance(decision.job, Stop) and self.is_up:
             self.stopping.add(decision.job.submission_id)
-        if decision.delete:
-            self.lose_cluster()
+        for kind, name in decision.delete:
+            if kind == "Pod":
+                del self.children[name]
+            else:
+                self.lose_cluster()
         self.gone = decision.delete_self
         if "deletionTimestamp" in self.document["metadata"]:
             self.gone = not self.finalizer
@@ -290,7 +323,12 @@ class World:
                 self.has_token = True
             case "RayCluster":
                 self.ray_cluster = copy.deepcopy(child)
+                self.num_clusters += 1
                 self.ray_cluster["metadata"]["resourceVersion"] = "1"
+                self.ray_cluster["metadata"]["uid"] = f"cluster-{self.num_clusters}"
+            case "Pod":
+                self.history_pods.append(child)
+                self.children[child["metadata"]["name"]] = child
             case _:
                 self.children[child["metadata"]["name"]] = child
 

@@ -1,0 +1,115 @@
+"""What is looked up when a cluster is to go: its events, its pods, and the pod that keeps them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dataset_operator.api import HISTORY_LABEL, ROLE_LABEL
+from dataset_operator.errors import KubeRefused
+from dataset_operator.kube.client import Kube
+from dataset_operator.names import Owner
+from dataset_operator.observed import Document, Happened, HistoryPod
+
+_LOG = logging.getLogger(__name__)
+_EVENT_FIELDS = ("type", "reason", "message", "count", "firstTimestamp", "lastTimestamp")
+_CONTAINER_FIELDS = ("name", "ready", "restartCount", "state", "lastState")
+
+
+async def find_history_pod(
+    kube: Kube, owner: Owner, status: Mapping[str, Any]
+) -> HistoryPod | None:
+    """The pod that the status names, which is listed, since no pod may be read by its name."""
+    name = (status.get("history") or {}).get("pod")
+    if name is None:
+        return None
+    selector = f"{HISTORY_LABEL}={owner.ray_cluster}"
+    found = await kube.list_objects("Pod", owner.namespace, selector)
+    return next((parse_history_pod(p) for p in found if p["metadata"]["name"] == name), None)
+
+
+def parse_history_pod(pod: Document) -> HistoryPod:
+    """How it stands, as the API server has it."""
+    metadata, status = pod["metadata"], pod.get("status", {})
+    return HistoryPod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        phase=status.get("phase", "Pending"),
+        message=_find_message(status),
+        is_going="deletionTimestamp" in metadata,
+    )
+
+
+def _find_message(status: Mapping[str, Any]) -> str:
+    """Why it ended or waits: its last words, the kubelet's or the scheduler's."""
+    for container in status.get("containerStatuses") or ():
+        for state in (container.get("state") or {}).values():
+            said = (state or {}).get("message") or (state or {}).get("reason")
+            if said and said != "Completed":
+                return str(said).strip()
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return str(condition.get("message", "not scheduled"))
+    return str(status.get("message") or status.get("reason") or "")
+
+
+async def look_back(kube: Kube, owner: Owner, pods: Sequence[Document]) -> Happened:
+    """Events and pods, as they are kept."""
+    try:
+        listed = await kube.list_objects("Event", owner.namespace, "")
+    except KubeRefused as error:  # an older role: what else there is is kept all the same
+        _LOG.warning("events of the history cannot be listed: %s", error)
+        listed = []
+    events = [_trim_event(event) for event in listed if _is_about(event, owner)]
+    events.sort(key=lambda event: str(event.get("lastTimestamp") or ""))
+    return Happened(events=tuple(events), pods=tuple(map(_trim_pod, pods)))
+
+
+def _is_about(event: Mapping[str, Any], owner: Owner) -> bool:
+    about = event.get("involvedObject") or {}
+    name = about.get("name") or ""
+    is_child = name == owner.ray_cluster or name.startswith(f"{owner.ray_cluster}-")
+    return about.get("uid") == owner.uid or is_child
+
+
+def _trim_event(event: Mapping[str, Any]) -> Document:
+    metadata, about = event["metadata"], event.get("involvedObject") or {}
+    # A series' last time is in `eventTime` where a component writes events.k8s.io/v1.
+    when = event.get("lastTimestamp") or event.get("eventTime") or metadata["creationTimestamp"]
+    kept = {name: event[name] for name in _EVENT_FIELDS if event.get(name) is not None}
+    return {
+        **kept,
+        "lastTimestamp": when,
+        "metadata": {
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
+            "creationTimestamp": metadata["creationTimestamp"],
+        },
+        "involvedObject": {name: about.get(name, "") for name in ("kind", "name", "uid")},
+    }
+
+
+def _trim_pod(pod: Mapping[str, Any]) -> Document:
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    role = (metadata.get("labels") or {}).get(ROLE_LABEL, "")
+    containers = ("initContainerStatuses", "containerStatuses")
+    return {
+        "metadata": {
+            **{f: metadata[f] for f in ("name", "uid", "creationTimestamp") if f in metadata},
+            "labels": {ROLE_LABEL: role},
+        },
+        "status": {
+            **{field: status[field] for field in ("phase", "reason", "message") if field in status},
+            "conditions": [
+                {"type": c["type"], "status": c["status"]} for c in status.get("conditions") or ()
+            ],
+            **{
+                field: [
+                    {name: c[name] for name in _CONTAINER_FIELDS if name in c}
+                    for c in status.get(field) or ()
+                ]
+                for field in containers
+            },
+        },
+    }

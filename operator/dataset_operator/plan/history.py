@@ -1,0 +1,192 @@
+"""A cluster stays until its history is in the store: what only the operator sees is written there.
+
+    release   a run has ended or is suspended: the cluster is to go, and its history comes first
+    settle    while that goes on nothing else is decided; then the cluster goes, kept or not
+
+The operator has no credentials of the store, so a short pod writes, with those of the experiment's
+head. `status.history` says which cluster it is about and how it stands. Nothing waits for longer
+than `history.timeoutSeconds`, a deletion no longer than for a driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from dataset_operator.api import FINALIZER, HEAD, HISTORY_FAILED
+from dataset_operator.builders.history import (
+    build_history_pod,
+    build_history_policy,
+    is_store,
+    locate_history,
+)
+from dataset_operator.builders.pods import ClusterInput, build_pod_template
+from dataset_operator.observed import Document, parse_time
+from dataset_operator.plan.decisions import build_entry, list_decisions
+from dataset_operator.plan.draft import Draft, parse
+from dataset_operator.status import fit_message
+from pipeline_runtime.config import ExperimentSpec
+
+POLL_SECONDS = 5.0
+PENDING: Literal["Pending"] = "Pending"
+_State = Literal["Pending", "Kept", "Failed", "Skipped"]
+_MAX_PODS = 64  # of those that are told of; all have their logs
+_NO_STORE = "the artifacts are not in a store that outlives the pods"
+
+
+def find_history_uri(draft: Draft, spec: ExperimentSpec) -> str | None:
+    """Where the present run's history is kept; None if it is not."""
+    uri = draft.status.get("artifactsUri")
+    if not draft.settings.history.enabled or uri is None:
+        return None
+    source = ClusterInput(owner=draft.owner, spec=spec, settings=draft.settings)
+    [ray, *_] = build_pod_template(source, HEAD)["spec"]["containers"]
+    if not is_store(uri, ray.get("volumeMounts") or ()):
+        return None
+    return locate_history(uri, draft.owner.run_id(draft.status["run"]))
+
+
+def release(draft: Draft) -> None:
+    """Give the cluster back, once its history is kept."""
+    draft.release_cluster(deletes=not hold(draft))
+
+
+def settle(draft: Draft) -> bool:
+    """See to the end of what is under way; what is done with is taken away."""
+    history = _get(draft)
+    if history.get("state") != PENDING:
+        _clean(draft, history)
+        return False
+    if hold(draft):
+        return True
+    _clean(draft, _get(draft))
+    draft.release_cluster()
+    draft.has_finalizer = False
+    draft.look_again(0.0)
+    return True
+
+
+def hold(draft: Draft) -> bool:
+    """Whether the cluster is to stay for its history, which is begun if it has not been."""
+    history, cluster = _get(draft), draft.observed.ray_cluster
+    if history.get("state") == PENDING:
+        is_held = _go_on(draft, history)
+    elif cluster is None or "deletionTimestamp" in cluster["metadata"]:
+        is_held = False
+    else:
+        about = {"clusterUid": cluster["metadata"]["uid"], "attempt": draft.attempt}
+        is_done = all(history.get(name) == value for name, value in about.items())
+        is_held = not is_done and _begin(draft, about)
+    if is_held:
+        # Deleted meanwhile, it would be gone before the pod has written.
+        draft.has_finalizer |= has_finalizer(draft)
+    return is_held
+
+
+def has_finalizer(draft: Draft) -> bool:
+    """Whether our finaliser is there; for the history's sake none is added."""
+    return FINALIZER in (draft.observed.document["metadata"].get("finalizers") or ())
+
+
+def _get(draft: Draft) -> Mapping[str, Any]:
+    history: Mapping[str, Any] = draft.status.get("history") or {}
+    return history
+
+
+def _begin(draft: Draft, about: Document) -> bool:
+    draft.status["history"] = {**about, "time": draft.stamp()}
+    accepted = draft.observed.accepted
+    if not draft.settings.history.enabled:
+        _set(draft, "Skipped", "history.enabled is false in the operator's settings")
+    elif accepted is None:
+        _set(draft, "Failed", "the ConfigMap that says what the run was is gone")
+    elif find_history_uri(draft, parse(accepted).spec) is None:
+        _set(draft, "Skipped", _NO_STORE)
+    else:
+        _set(draft, PENDING, "")
+        name = draft.owner.history_pod(draft.status["run"], draft.attempt)
+        draft.status["history"] = {**draft.status["history"], "pod": name}
+        draft.look_again(0.0)  # what the pod is given is looked up once the status says so
+        return True
+    return False
+
+
+def _go_on(draft: Draft, history: Mapping[str, Any]) -> bool:
+    """Make the pod, or see how it stands; whether it is still to be waited for."""
+    pod, refusal = draft.observed.history_pod, draft.observed.refusal
+    left = draft.until(parse_time(history["time"]), draft.settings.history.timeout_seconds)
+    if pod is not None and pod.phase == "Succeeded" and not pod.is_going:
+        _set(draft, "Kept", "")
+        return False
+    if pod is not None and pod.phase == "Failed" and not pod.is_going:
+        return _fail(draft, pod.message or "its pod failed")
+    if refusal is not None:
+        return _fail(draft, f"the API server refuses its pod: {refusal.message}")
+    if left <= 0:
+        waits = f": {pod.message}" if pod is not None and pod.message else ""
+        limit = f"history.timeoutSeconds ({draft.settings.history.timeout_seconds})"
+        return _fail(draft, f"its pod was not done after {limit}{waits}")
+    if draft.observed.accepted is None:
+        return _fail(draft, "the ConfigMap that says what the run was is gone")
+    if pod is None:
+        _make(draft, history["pod"], parse(draft.observed.accepted).spec)
+    draft.look_again(min(POLL_SECONDS, left))
+    return True
+
+
+def _make(draft: Draft, name: str, spec: ExperimentSpec) -> None:
+    owner, status = draft.owner, draft.status
+    source = ClusterInput(owner=owner, spec=spec, settings=draft.settings)
+    task = {
+        "artifacts": status["artifactsUri"],
+        "runId": owner.run_id(status["run"]),
+        "payload": _build_payload(draft),
+    }
+    template = build_pod_template(source, HEAD)
+    draft.apply.append(build_history_policy(owner, draft.settings.network))
+    draft.create.append(build_history_pod(owner, name, template, draft.settings, task))
+
+
+def _build_payload(draft: Draft) -> Document:
+    metadata = draft.observed.document["metadata"]
+    named = ("name", "namespace", "uid", "creationTimestamp", "generation", "labels")
+    return {
+        "version": 1,
+        "experiment": {
+            **draft.observed.accepted,  # type: ignore[dict-item]  # checked by `_go_on`
+            "metadata": {field: metadata[field] for field in named if field in metadata},
+        },
+        "status": {field: value for field, value in draft.status.items() if field != "history"},
+        "events": list(draft.observed.happened.events),
+        "pods": list(draft.observed.happened.pods[:_MAX_PODS]),
+        "decisions": [
+            build_entry(decision)
+            for decision in list_decisions(draft.status)
+            if "inputs" in decision or "log" in decision
+        ],
+    }
+
+
+def _fail(draft: Draft, why: str) -> bool:
+    _set(draft, "Failed", why)
+    draft.tell(HISTORY_FAILED, f"the history of the cluster was not kept: {why}", warns=True)
+    return False
+
+
+def _set(draft: Draft, state: _State, message: str) -> None:
+    kept = {name: value for name, value in _get(draft).items() if name != "message"}
+    said = {"message": fit_message(message)} if message else {}
+    draft.status["history"] = {**kept, "state": state, **said}
+
+
+def _clean(draft: Draft, history: Mapping[str, Any]) -> None:
+    """Take the pod away that is done with; its name is kept until it is gone."""
+    if "pod" not in history or history.get("state") == PENDING:
+        return
+    pod = draft.observed.history_pod
+    if pod is None:
+        draft.status["history"] = {k: value for k, value in history.items() if k != "pod"}
+        return
+    if not pod.is_going:
+        draft.delete.append(("Pod", pod.name))
+    draft.look_again(POLL_SECONDS)

@@ -1,0 +1,24 @@
+"""Reads a run's history from the store, for the cluster's commands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # imported when a command asks: pyarrow takes half a second
+    from pipeline_runtime.history.reading import StoredRun
+
+
+def open_history(uri: str, run: str | None) -> StoredRun:
+    """See `history.reading`."""
+    from pipeline_runtime.history.reading import open_history as open_stored
+
+    return open_stored(uri, run)
+
+
+def look_back(uri: str, run_id: str) -> tuple[list[Any], list[Any], str | None]:
+    """Pods and events of a run, and why they cannot be read, if so."""
+    try:
+        from pipeline_runtime.history.reading import look_back as look
+    except ModuleNotFoundError as error:
+        return [], [], f"{error.name} is missing: pip install 'lastmile[runtime]'"
+    return look(uri, run_id)

@@ -1,0 +1,177 @@
+"""What a short pod writes before a cluster is given back: `lastmile keep-history`.
+
+The operator sees events, decisions and the status, and has no credentials of the store; the pod is
+given them as a file. It also takes away what is too old: the history of other runs of the same
+experiment, and nothing else. Checkpoints and reports lie in other folders, which it never touches.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from pipeline_runtime.errors import LastmileError, SourceError
+from pipeline_runtime.report.decisions import ScalingDecision
+from pipeline_runtime.run.decisions import keep_decisions
+from pipeline_runtime.sources.filesystem import Location, open_location
+
+FOLDER = "history"
+EVENTS_FILE = "events.json"
+EXPERIMENT_FILE = "experiment.json"  # as the operator last saw it: metadata, spec and status
+PODS_FILE = "pods.json"
+DECISIONS_FILE = "decisions.json"
+_RUN_ID = re.compile(r"([0-9a-f]{8})-([0-9]+)")
+
+
+class Payload(BaseModel):
+    """What the operator hands over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel)
+
+    version: Literal[1]
+    experiment: dict[str, Any] | None = None
+    status: dict[str, Any] = Field(default_factory=dict)
+    events: tuple[dict[str, Any], ...] = ()
+    events_cut: int = 0
+    """How many older ones there was no room for."""
+    pods: tuple[dict[str, Any], ...] = ()
+    decisions: Annotated[tuple[ScalingDecision, ...], Field(max_length=100)] = ()
+
+
+def parse_payload(text: str) -> Payload:
+    """Raises LastmileError."""
+    try:
+        return Payload.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise LastmileError(
+            f"--payload: must be the operator's, {place}: {first['msg']}"
+        ) from error
+
+
+def keep_history(uri: str, run_id: str, payload: Payload) -> list[str]:
+    """Write it; what an earlier cluster of the run left is added to. Returns the URIs.
+
+    Args:
+        uri: of the experiment's folder.
+
+    Raises:
+        SourceError: the store refuses.
+    """
+    folder = open_location(uri).join(FOLDER, run_id)
+    try:
+        events = merge_events(_read_list(folder.join(EVENTS_FILE)), payload.events)
+        experiment = {**(payload.experiment or {}), "status": payload.status}
+        documents: dict[str, Any] = {
+            EVENTS_FILE: events,
+            EXPERIMENT_FILE: experiment,
+            PODS_FILE: _merge_pods(_read_list(folder.join(PODS_FILE)), payload.pods),
+            DECISIONS_FILE: [
+                decision.model_dump(mode="json", by_alias=True) for decision in payload.decisions
+            ],
+        }
+        folder.filesystem.create_dir(folder.path, recursive=True)
+        for name, document in documents.items():
+            _write(folder.join(name), document)
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(f"{folder.uri}: the history cannot be kept there: {error}") from error
+    written = [folder.join(name).uri for name in documents]
+    return [*written, *_keep_decisions(uri, run_id, payload.decisions)]
+
+
+def _keep_decisions(uri: str, run_id: str, decisions: Sequence[ScalingDecision]) -> list[str]:
+    """Also beside the report, where jobs on the head have left those before."""
+    if not decisions:
+        return []
+    try:
+        return keep_decisions(uri, run_id, decisions, wait_seconds=0.0)
+    except SourceError:
+        return []  # no driver ever made a folder: they stand in the history alone
+
+
+def merge_events(
+    before: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Events by when they last happened; one that was told again counts as it was told last."""
+    by_key = {_key_of(event): event for event in (*before, *new)}
+    return sorted(by_key.values(), key=lambda event: str(event.get("lastTimestamp") or ""))
+
+
+def _key_of(event: Mapping[str, Any]) -> str:
+    return str((event.get("metadata") or {}).get("uid") or json.dumps(event, sort_keys=True))
+
+
+def _merge_pods(
+    before: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    by_uid = {(pod.get("metadata") or {}).get("uid"): pod for pod in (*before, *new)}
+    return list(by_uid.values())
+
+
+def _read_list(file: Location) -> list[Any]:
+    """What was written before; what cannot be understood counts as nothing."""
+    if file.filesystem.get_file_info(file.path).type != pafs.FileType.File:
+        return []
+    with file.filesystem.open_input_stream(file.path) as stream:
+        content = stream.read()
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return []
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _write(file: Location, document: Any) -> None:
+    with file.filesystem.open_output_stream(file.path) as stream:
+        stream.write((json.dumps(document, indent=1) + "\n").encode())
+
+
+def prune_history(uri: str, run_id: str, keep_days: int, now: datetime) -> list[str]:
+    """Take away the history of older runs of the same experiment, whose newest file is so old.
+
+    Args:
+        uri: of the experiment's folder, in which another experiment of that name may have left its
+            own: its runs' ids begin with another uid.
+        run_id: the present run's, which stays.
+        keep_days: 0: for ever.
+
+    Raises:
+        SourceError: the store refuses.
+    """
+    mine = _RUN_ID.fullmatch(run_id)
+    if keep_days <= 0 or mine is None:
+        return []
+    root = open_location(uri).join(FOLDER)
+    try:
+        return list(_prune(root, mine, now - timedelta(days=keep_days)))
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(f"{root.uri}: old history cannot be taken away: {error}") from error
+
+
+def _prune(root: Location, mine: re.Match[str], oldest: datetime) -> Iterator[str]:
+    store = root.filesystem
+    for info in store.get_file_info(pafs.FileSelector(root.path, allow_not_found=True)):
+        other = _RUN_ID.fullmatch(info.base_name)
+        if info.type != pafs.FileType.Directory or other is None or other[1] != mine[1]:
+            continue
+        if int(other[2]) < int(mine[2]) and _is_older(store, info.path, oldest):
+            store.delete_dir(info.path)
+            yield root.join(info.base_name).uri
+
+
+def _is_older(store: Any, path: str, moment: datetime) -> bool:
+    """Whether every file below is; a store that does not say when keeps all."""
+    infos = store.get_file_info(pafs.FileSelector(path, recursive=True))
+    times = [info.mtime for info in infos if info.type == pafs.FileType.File]
+    return bool(times) and all(
+        time is not None and time.replace(tzinfo=time.tzinfo or UTC) < moment for time in times
+    )

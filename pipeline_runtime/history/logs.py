@@ -1,0 +1,143 @@
+"""Copies the log files of a pod's Ray processes to the store while they grow: `lastmile keep-logs`.
+
+It runs beside Ray, so that a Ray container that is killed leaves its logs. Object stores take no
+appends, so every copy is of the whole file, of a long one of its two ends; the longer a file is the
+more seldom it is copied. A store that refuses costs logs and nothing else.
+"""
+
+from __future__ import annotations
+
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from pipeline_runtime.sources.filesystem import Location
+
+# Of a longer file these ends are kept: how it began, and what happened last.
+HEAD_BYTES = 1 << 20
+TAIL_BYTES = 7 << 20
+MAX_FILES = 1_000  # of a pod; Ray has three for every process
+# A file is copied again once it could have been sent at this pace, so that a pod with many long
+# ones costs the network little: 8 MiB every 80 s.
+_BYTES_PER_SECOND = 100 << 10
+_CHUNK_BYTES = 1 << 20
+_LOGS = "logs"  # of Ray's session_TIME/ folders
+
+
+@dataclass(slots=True)
+class _Copied:
+    size: int
+    modified: int
+    at: float
+
+
+@dataclass(slots=True, kw_only=True)
+class LogCopier:
+    """Copies what changed below a folder of Ray's.
+
+    Attributes:
+        source: Ray's folder, with a folder of each session in it.
+        target: the pod's folder in the store.
+        every: seconds between copies of a short file.
+    """
+
+    source: Path
+    target: Location
+    every: float
+    clock: Callable[[], float] = time.monotonic
+    say: Callable[[str], None] = print
+    problem: str = ""
+    _copied: dict[Path, _Copied] = field(default_factory=dict)
+
+    def run(self, stop: threading.Event) -> None:
+        """Copy until told to stop, and what is left then."""
+        while not stop.wait(self.every):
+            self.copy()
+        self.copy(last=True)
+
+    def copy(self, *, last: bool = False) -> int:
+        """One round; how many files were copied.
+
+        Args:
+            last: whether no other follows, so that nothing is put off.
+        """
+        number, self.problem = 0, ""
+        for path in find_logs(self.source):
+            if len(self._copied) >= MAX_FILES and path not in self._copied:
+                self.problem = f"{self.source}: more than {MAX_FILES} files, the rest is left out"
+                break
+            try:
+                number += self._copy_if_due(path, last=last)
+            except FileNotFoundError:
+                continue  # Ray rotated it away
+            except (OSError, pa.ArrowException) as error:
+                self.problem = f"{self.target.uri}: logs cannot be copied: {error}"
+                break  # the store is away: the rest would fail as slowly
+        if self.problem:
+            self.say(f"warning: {self.problem}")
+        return number
+
+    def _copy_if_due(self, path: Path, *, last: bool) -> bool:
+        state = path.stat()
+        before, now = self._copied.get(path), self.clock()
+        if before is not None:
+            if (before.size, before.modified) == (state.st_size, state.st_mtime_ns):
+                return False
+            pause = min(state.st_size, HEAD_BYTES + TAIL_BYTES) / _BYTES_PER_SECOND
+            if not last and now < before.at + max(self.every, pause):
+                return False
+        self._write(path, state.st_size)
+        self._copied[path] = _Copied(state.st_size, state.st_mtime_ns, now)
+        return True
+
+    def _write(self, path: Path, size: int) -> None:
+        session, _, *rest = path.relative_to(self.source).parts
+        place = self.target.join(session, *rest)
+        place.filesystem.create_dir(place.path.rsplit("/", 1)[0], recursive=True)
+        with path.open("rb") as file, place.filesystem.open_output_stream(place.path) as stream:
+            for chunk in read_ends(file, size):
+                stream.write(chunk)
+
+
+def find_logs(source: Path) -> Iterator[Path]:
+    """Log files that hold something, the driver's first, so that they are the last to be cut."""
+    files = [
+        path
+        for folder in sorted(source.glob(f"session_*/{_LOGS}"))
+        if not folder.parent.is_symlink()  # session_latest
+        for path in folder.rglob("*")
+        if _is_file(path)
+    ]
+    yield from sorted(files, key=lambda path: (not path.name.startswith("job-driver-"), path))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        state = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(state.st_mode) and state.st_size > 0
+
+
+def read_ends(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """A file's first `size` bytes; of a long one both ends, with a line on what was left out."""
+    left_out = size - HEAD_BYTES - TAIL_BYTES
+    if left_out <= 0:
+        yield from _read(file, size)
+        return
+    yield from _read(file, HEAD_BYTES)
+    yield f"\n… {left_out:,} bytes of {size:,} were left out here …\n".encode()
+    file.seek(size - TAIL_BYTES)
+    yield from _read(file, TAIL_BYTES)
+
+
+def _read(file: BinaryIO, num_bytes: int) -> Iterator[bytes]:
+    while num_bytes > 0 and (chunk := file.read(min(_CHUNK_BYTES, num_bytes))):
+        num_bytes -= len(chunk)
+        yield chunk

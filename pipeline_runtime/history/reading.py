@@ -1,0 +1,203 @@
+"""Reads from the store what a run's pods and the operator left there, for people's commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from pipeline_runtime.errors import SourceError
+from pipeline_runtime.history.closing import EVENTS_FILE, EXPERIMENT_FILE, FOLDER, PODS_FILE
+from pipeline_runtime.run.folders import parse_run_id
+from pipeline_runtime.run.logs import FOLDER as DRIVER_LOGS
+from pipeline_runtime.sources.filesystem import Location, open_location
+
+_LOGS = "logs"
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFile:
+    """A log of one of a pod's processes.
+
+    Attributes:
+        name: with Ray's session before it, which is another for each head.
+    """
+
+    pod: str
+    name: str
+    num_bytes: int
+    path: str
+
+
+class StoredRun:
+    """What is stored of one run; whoever asks gets SourceError where the store refuses."""
+
+    def __init__(self, experiment: Location, run_id: str) -> None:
+        self.run_id = run_id
+        self._experiment = experiment
+        self._folder = experiment.join(FOLDER, run_id)
+        self.uri = self._folder.uri
+
+    def experiment(self) -> dict[str, Any]:
+        """Manifest and status as they last were."""
+        found = self._load(EXPERIMENT_FILE)
+        if not isinstance(found, dict):
+            raise SourceError(
+                f"{self.uri}: must hold {EXPERIMENT_FILE}, which is written when the run's cluster "
+                "goes; see `status.history` of the experiment"
+            )
+        return found
+
+    def events(self) -> list[dict[str, Any]]:
+        """Events, the oldest first."""
+        return self._load(EVENTS_FILE) or []
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Pods as they were when their cluster went."""
+        return self._load(PODS_FILE) or []
+
+    @cached_property
+    def files(self) -> list[LogFile]:
+        """Logs of every pod, by pod and name."""
+        root = self._folder.join(_LOGS)
+        with _refusing(root):
+            infos = root.filesystem.get_file_info(
+                pafs.FileSelector(root.path, allow_not_found=True, recursive=True)
+            )
+        files = []
+        for info in infos:
+            pod, _, name = info.path.removeprefix(root.path).lstrip("/").partition("/")
+            if info.type == pafs.FileType.File and name:
+                files.append(LogFile(pod=pod, name=name, num_bytes=info.size, path=info.path))
+        return sorted(files, key=lambda file: (file.pod, file.name))
+
+    def read(self, file: LogFile) -> Iterator[bytes]:
+        """A log's bytes."""
+        yield from self._read(file.path)
+
+    def read_driver(self, submission_id: str) -> Iterator[bytes]:
+        """The log of an attempt's driver: as its pod left it, or as the driver copied it itself."""
+        name = f"job-driver-{submission_id}.log"
+        mine = [file for file in self.files if file.name.rsplit("/", 1)[-1] == name]
+        path = max(mine, key=lambda file: file.num_bytes).path if mine else self._find_copy(name)
+        if path is None:
+            raise SourceError(
+                f"{self._experiment.uri}: must hold {name}, found none: the attempt's pods and its "
+                "driver left no log"
+            )
+        yield from self._read(path)
+
+    def _find_copy(self, name: str) -> str | None:
+        """The newest of those that lie in the run's own folders."""
+        root = self._experiment
+        with _refusing(root):
+            infos = root.filesystem.get_file_info(
+                pafs.FileSelector(root.path.rstrip("/"), allow_not_found=True)
+            )
+            mine = [info.path for info in infos if parse_run_id(info.base_name) == self.run_id]
+            paths = [f"{run}/{DRIVER_LOGS}/{name}" for run in sorted(mine, reverse=True)]
+            found = root.filesystem.get_file_info(paths) if paths else []
+        return next((info.path for info in found if info.type == pafs.FileType.File), None)
+
+    def _load(self, name: str) -> Any:
+        place = self._folder.join(name)
+        with _refusing(place):
+            if place.filesystem.get_file_info(place.path).type != pafs.FileType.File:
+                return None
+            with place.filesystem.open_input_stream(place.path) as stream:
+                content = stream.read()
+        try:
+            return json.loads(content)
+        except ValueError as error:
+            raise SourceError(f"{place.uri}: must be JSON: {error}") from error
+
+    def _read(self, path: str) -> Iterator[bytes]:
+        with (
+            _refusing(self._experiment),
+            self._experiment.filesystem.open_input_stream(path) as stream,
+        ):
+            while chunk := stream.read(_CHUNK_BYTES):
+                yield chunk
+
+
+@contextmanager
+def _refusing(place: Location) -> Iterator[None]:
+    """A store's refusal in one sentence."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(
+            f"{place.uri}: must be a folder that can be read from here, got: {error}; check the "
+            "credentials in the environment, or read it by the store's own tools"
+        ) from error
+
+
+def look_back(
+    uri: str, run_id: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], str | None]:
+    """Pods and events of a run, and why they cannot be read, if so."""
+    try:
+        stored = open_history(uri, run_id)
+        return stored.pods(), stored.events(), None
+    except SourceError as error:
+        return [], [], str(error)
+
+
+def find_last_report(uri: str, run: str | None) -> str:
+    """The id of the run whose folder is the newest; of those of a number, if one is given."""
+    experiment = open_location(uri)
+    with _refusing(experiment):
+        selector = pafs.FileSelector(experiment.path.rstrip("/"), allow_not_found=True)
+        names = [info.base_name for info in experiment.filesystem.get_file_info(selector)]
+    ids = [run_id for name in sorted(names) if (run_id := parse_run_id(name)) is not None]
+    mine = [each for each in ids if run in (None, each, each.rpartition("-")[2])]
+    if not mine:
+        wanted = "a run" if run is None else f"run {run}"
+        have = f"; there is {', '.join(dict.fromkeys(ids))}" if ids else ""
+        raise SourceError(f"{uri}: must have the folder of {wanted}, found none{have}")
+    return mine[-1]
+
+
+def open_history(uri: str, run: str | None) -> StoredRun:
+    """What is stored of a run.
+
+    Args:
+        uri: of the experiment's folder.
+        run: its id; a number alone for that run of whichever experiment of the name came last;
+            None for the last one.
+
+    Raises:
+        SourceError: there is none, or the store refuses.
+    """
+    experiment = open_location(uri)
+    if run is not None and not run.isdigit():
+        return StoredRun(experiment, run)
+    known = _list_runs(experiment)
+    mine = [run_id for run_id in known if run is None or run_id.rpartition("-")[2] == run]
+    if not mine:
+        wanted = "a run" if run is None else f"run {run}"
+        have = f"; there is {', '.join(known)}" if known else ""
+        raise SourceError(f"{uri}: must have the history of {wanted}, found none{have}")
+    return StoredRun(experiment, mine[-1])
+
+
+def _list_runs(experiment: Location) -> list[str]:
+    """Ids of runs with a history, the one that was written to last at the end."""
+    root, store = experiment.join(FOLDER), experiment.filesystem
+    with _refusing(root):
+        infos = store.get_file_info(pafs.FileSelector(root.path, allow_not_found=True))
+        names = [info.base_name for info in infos if info.type == pafs.FileType.Directory]
+        times = {}
+        for name in names:
+            below = pafs.FileSelector(root.join(name).path, recursive=True)
+            times[name] = max(
+                (info.mtime_ns or 0 for info in store.get_file_info(below)), default=0
+            )
+    return sorted(names, key=lambda name: (times[name], name))

@@ -1,0 +1,107 @@
+"""Keeps a run's metrics over time beside its checkpoints, for when no Prometheus scraped it.
+
+In a cluster's pod the driver samples what it serves and writes it as Parquet files named by time,
+so that a head that dies has lost the last minute at most. Together they are one table:
+
+    time     timestamp[ms, UTC]
+    name     as Prometheus has it, such as lastmile_run_rows_total
+    labels   a JSON mapping
+    value    float64
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline_runtime.metrics import ROLE_VARIABLE, RunCollector
+from pipeline_runtime.sources import Location
+
+FOLDER = "metrics"
+SAMPLES_PER_FILE = 6
+FIRST_FILE_SECONDS = 60.0
+# Files grow with the run, so that a week has some 300 of them and not ten thousand.
+FILE_SHARE_OF_RUN = 0.02
+_TIME = pa.timestamp("ms", tz="UTC")
+_WORD = pa.dictionary(pa.int32(), pa.string())
+_COLUMNS = {"time": _TIME, "name": _WORD, "labels": _WORD, "value": pa.float64()}
+
+
+def file_seconds(elapsed_seconds: float) -> float:
+    """How much of a run that has lasted so long goes into the next file."""
+    return max(FIRST_FILE_SECONDS, elapsed_seconds * FILE_SHARE_OF_RUN)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(slots=True, kw_only=True)
+class MetricsKeeper:
+    """Samples a collector and writes what it found; a store that refuses costs these files."""
+
+    collector: RunCollector
+    location: Location
+    now: Callable[[], datetime] = _now
+    _rows: list[tuple[datetime, str, str, float]] = field(default_factory=list)
+    _samples: int = 0
+
+    def run(self, stop: threading.Event) -> None:
+        """Until told to stop; what is left is written then."""
+        started = time.monotonic()
+        while not stop.wait(file_seconds(time.monotonic() - started) / SAMPLES_PER_FILE):
+            self.sample()
+            if self._samples >= SAMPLES_PER_FILE:
+                self.write()
+        self.sample()
+        self.write()
+
+    def sample(self) -> None:
+        """Take what the metrics are now."""
+        now = self.now()
+        self._samples += 1
+        self._rows += [
+            (now, sample.name, json.dumps(sample.labels, sort_keys=True), float(sample.value))
+            for metric in self.collector.collect()
+            for sample in metric.samples
+        ]
+
+    def write(self) -> None:
+        """Write a file of what was sampled since the last."""
+        rows, self._rows, self._samples = self._rows, [], 0
+        if not rows:
+            return
+        columns = zip(_COLUMNS.items(), zip(*rows, strict=True), strict=True)
+        table = pa.table({name: pa.array(values, kind) for (name, kind), values in columns})
+        file = self.location.join(FOLDER, f"{rows[0][0].strftime('%Y%m%dT%H%M%S%fZ')}.parquet")
+        try:
+            file.filesystem.create_dir(file.path.rsplit("/", 1)[0], recursive=True)
+            with file.filesystem.open_output_stream(file.path) as stream:
+                pq.write_table(table, stream, compression="zstd")
+        except (OSError, pa.ArrowException) as error:
+            print(f"warning: {file.uri}: metrics were not kept: {error}", flush=True)
+
+
+@contextmanager
+def keeping_metrics(collector: RunCollector, location: Location) -> Iterator[None]:
+    """A keeper for the time of a run in a cluster's pod; elsewhere nothing is done."""
+    if ROLE_VARIABLE not in os.environ:
+        yield
+        return
+    stop, keeper = threading.Event(), MetricsKeeper(collector=collector, location=location)
+    thread = threading.Thread(target=keeper.run, args=(stop,), name="lastmile-metrics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
