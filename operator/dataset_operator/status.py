@@ -29,6 +29,8 @@ from dataset_operator.observed import format_time
 # Of a message in JSON: eight conditions (`ExperimentStatus.conditions`) of so much leave room for
 # the rest of a status in 16 KiB (architecture, «Status writes»).
 MAX_MESSAGE_BYTES = 1024
+# Of a whole status as JSON (ibid.).
+MAX_STATUS_BYTES = 16 << 10
 # Those of scaling are words of ours, never others': shorter, for what else there is of scaling.
 MAX_SCALING_BYTES = 400
 
@@ -84,15 +86,32 @@ def fit_message(message: str, kind: str = "") -> str:
         kind: type of the condition.
     """
     most = MAX_SCALING_BYTES if kind in (SCALING_ACTIVE, SCALING_LIMITED) else MAX_MESSAGE_BYTES
+    return _cut(message, most)
+
+
+def _cut(message: str, most: int) -> str:
     if _num_bytes(message) <= most:
         return message
     ends = accumulate(map(_num_bytes, message[:most]))
     return message[: sum(end <= most - _num_bytes("…") for end in ends)] + "…"
 
 
-def _num_bytes(text: str) -> int:
-    """What it takes in JSON, without its quotes; Ray's words may hold half a character."""
-    return len(json.dumps(text, ensure_ascii=False).encode(errors="surrogatepass")) - 2
+def fit_status(status: dict[str, Any]) -> dict[str, Any]:
+    """The status, its messages cut once more where all of it together would be too large.
+
+    That takes eight conditions that all have a long story to tell, while many workers drain.
+    """
+    most = MAX_MESSAGE_BYTES
+    while most > 1 and _num_bytes(status) > MAX_STATUS_BYTES - 2:
+        most //= 2
+        conditions = [{**c, "message": _cut(c["message"], most)} for c in status["conditions"]]
+        status = {**status, "conditions": conditions}
+    return status
+
+
+def _num_bytes(value: Any) -> int:
+    """What it takes in JSON, without quotes or braces; Ray's words may hold half a character."""
+    return len(json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass")) - 2
 
 
 def _place(condition: Mapping[str, Any]) -> int:

@@ -21,6 +21,7 @@ from dataset_operator.status import (
     derive_phase,
     find_condition,
     fit_message,
+    fit_status,
     is_true,
     set_condition,
 )
@@ -275,7 +276,7 @@ class Draft:
 
     def _complete_status(self) -> Document:
         about = {"observedGeneration": self.observed.generation}
-        return {**self.status, **about, "phase": derive_phase(self.status)}
+        return fit_status({**self.status, **about, "phase": derive_phase(self.status)})
 
     def decide(self) -> Decision:
         """The decision that the rules came to."""
