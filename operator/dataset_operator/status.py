@@ -7,8 +7,9 @@ same bytes and is not written.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -31,6 +32,11 @@ from dataset_operator.observed import format_time
 MAX_MESSAGE_BYTES = 1024
 # Of a whole status as JSON (ibid.).
 MAX_STATUS_BYTES = 16 << 10
+# Clocks of nodes agree within this, and the times of a status are of whole seconds.
+_SKEW_SECONDS = 5.0
+# Parts of a status that hold times to come, or see themselves to clocks that are ahead.
+_AHEAD = frozenset({"scaling", "usage"})
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 # Those of scaling are words of ours, never others': shorter, for what else there is of scaling.
 MAX_SCALING_BYTES = 400
 
@@ -117,6 +123,29 @@ def _num_bytes(value: Any) -> int:
 def _place(condition: Mapping[str, Any]) -> int:
     kind = condition["type"]
     return _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
+
+
+def forget_future(status: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """The status with every time that lies ahead of `now` as now.
+
+    A clock that was ahead wrote it, here or on another node. What is counted from such a time would
+    not end before the clock has come there: a pause of ten seconds, a drain, a finaliser.
+    """
+    latest = format_time(now + timedelta(seconds=_SKEW_SECONDS))
+    return {
+        name: value if name in _AHEAD else _replace_later(value, latest, format_time(now))
+        for name, value in status.items()
+    }
+
+
+def _replace_later(value: Any, latest: str, now: str) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _replace_later(item, latest, now) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_replace_later(item, latest, now) for item in value]
+    # Times of one form and in UTC are in the order of their letters.
+    is_later = isinstance(value, str) and len(value) == len(now) and value > latest
+    return now if is_later and _TIME.fullmatch(value) else value
 
 
 def derive_phase(status: Mapping[str, Any]) -> str:

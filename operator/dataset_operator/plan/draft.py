@@ -22,6 +22,7 @@ from dataset_operator.status import (
     find_condition,
     fit_message,
     fit_status,
+    forget_future,
     is_true,
     set_condition,
 )
@@ -56,7 +57,7 @@ class Draft:
     _parsed: dict[int, DatasetExperiment] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.status = dict(self.observed.status)
+        self.status = forget_future(self.observed.status, self.now)
         self.has_finalizer = self.submission is not None
 
     # --- what is known --------------------------------------------------------------------------
