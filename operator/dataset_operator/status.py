@@ -7,8 +7,9 @@ same bytes and is not written.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -29,6 +30,13 @@ from dataset_operator.observed import format_time
 # Of a message in JSON: eight conditions (`ExperimentStatus.conditions`) of so much leave room for
 # the rest of a status in 16 KiB (architecture, «Status writes»).
 MAX_MESSAGE_BYTES = 1024
+# Of a whole status as JSON (ibid.).
+MAX_STATUS_BYTES = 16 << 10
+# Clocks of nodes agree within this, and the times of a status are of whole seconds.
+_SKEW_SECONDS = 5.0
+# Parts of a status that hold times to come, or see themselves to clocks that are ahead.
+_AHEAD = frozenset({"scaling", "usage"})
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 # Those of scaling are words of ours, never others': shorter, for what else there is of scaling.
 MAX_SCALING_BYTES = 400
 
@@ -84,20 +92,60 @@ def fit_message(message: str, kind: str = "") -> str:
         kind: type of the condition.
     """
     most = MAX_SCALING_BYTES if kind in (SCALING_ACTIVE, SCALING_LIMITED) else MAX_MESSAGE_BYTES
+    return _cut(message, most)
+
+
+def _cut(message: str, most: int) -> str:
     if _num_bytes(message) <= most:
         return message
     ends = accumulate(map(_num_bytes, message[:most]))
     return message[: sum(end <= most - _num_bytes("…") for end in ends)] + "…"
 
 
-def _num_bytes(text: str) -> int:
-    """What it takes in JSON, without its quotes; Ray's words may hold half a character."""
-    return len(json.dumps(text, ensure_ascii=False).encode(errors="surrogatepass")) - 2
+def fit_status(status: dict[str, Any]) -> dict[str, Any]:
+    """The status, its messages cut once more where all of it together would be too large.
+
+    That takes eight conditions that all have a long story to tell, while many workers drain.
+    """
+    most = MAX_MESSAGE_BYTES
+    while most > 1 and _num_bytes(status) > MAX_STATUS_BYTES - 2:
+        most //= 2
+        conditions = [{**c, "message": _cut(c["message"], most)} for c in status["conditions"]]
+        status = {**status, "conditions": conditions}
+    return status
+
+
+def _num_bytes(value: Any) -> int:
+    """What it takes in JSON, without quotes or braces; Ray's words may hold half a character."""
+    return len(json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass")) - 2
 
 
 def _place(condition: Mapping[str, Any]) -> int:
     kind = condition["type"]
     return _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
+
+
+def forget_future(status: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """The status with every time that lies ahead of `now` as now.
+
+    A clock that was ahead wrote it, here or on another node. What is counted from such a time would
+    not end before the clock has come there: a pause of ten seconds, a drain, a finaliser.
+    """
+    latest = format_time(now + timedelta(seconds=_SKEW_SECONDS))
+    return {
+        name: value if name in _AHEAD else _replace_later(value, latest, format_time(now))
+        for name, value in status.items()
+    }
+
+
+def _replace_later(value: Any, latest: str, now: str) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _replace_later(item, latest, now) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_replace_later(item, latest, now) for item in value]
+    # Times of one form and in UTC are in the order of their letters.
+    is_later = isinstance(value, str) and len(value) == len(now) and value > latest
+    return now if is_later and _TIME.fullmatch(value) else value
 
 
 def derive_phase(status: Mapping[str, Any]) -> str:

@@ -21,6 +21,8 @@ from dataset_operator.status import (
     derive_phase,
     find_condition,
     fit_message,
+    fit_status,
+    forget_future,
     is_true,
     set_condition,
 )
@@ -55,7 +57,7 @@ class Draft:
     _parsed: dict[int, DatasetExperiment] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.status = dict(self.observed.status)
+        self.status = forget_future(self.observed.status, self.now)
         self.has_finalizer = self.submission is not None
 
     # --- what is known --------------------------------------------------------------------------
@@ -275,7 +277,7 @@ class Draft:
 
     def _complete_status(self) -> Document:
         about = {"observedGeneration": self.observed.generation}
-        return {**self.status, **about, "phase": derive_phase(self.status)}
+        return fit_status({**self.status, **about, "phase": derive_phase(self.status)})
 
     def decide(self) -> Decision:
         """The decision that the rules came to."""

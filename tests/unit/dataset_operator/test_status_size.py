@@ -10,6 +10,7 @@ from world import SETTINGS, World, build_document, running
 from dataset_operator.observed import Progress, Refusal
 from dataset_operator.plan.decisions import MAX_DECISIONS, MAX_MESSAGE_CHARS, MAX_MESSAGES
 from dataset_operator.plan.draft import Draft
+from dataset_operator.plan.draining import MAX_DRAINING
 from dataset_operator.ray.runtime_metrics import MAX_METRIC_NAME_CHARS, MAX_METRICS
 from dataset_operator.status import (
     MAX_MESSAGE_BYTES,
@@ -110,6 +111,28 @@ def test_the_largest_status_has_16_kib(letter: str, scaling: dict[str, Any]) -> 
         assert condition["message"].endswith(f"{letter}…")
         most = MAX_SCALING_BYTES if condition["type"] in SCALING_KINDS else MAX_MESSAGE_BYTES
         assert most - 8 <= num_bytes(condition["message"]) - 2 <= most
+
+
+@pytest.mark.parametrize("letter", ["x", "ы", "🐘", "\x1b", '"'])
+def test_the_largest_status_of_many_who_drain_has_16_kib_too(letter: str) -> None:
+    world = running(storage={"root": LONGEST_URI}, artifacts={"uri": "y" * 1024})
+    world.progress = Progress(ratio=0.5, remaining_seconds=1e12, metrics=LONGEST_METRICS)
+    world.step()
+    world.status["scaling"] = {"since": WHEN, "decisions": LONGEST_DECISIONS}
+    world.status["usage"] = LONGEST_USAGE
+    world.status["dataWorkers"]["draining"] = [
+        {"name": f"{index:0>63}", "ip": f"{index:0>39}", "time": WHEN, "lost": True}
+        for index in range(MAX_DRAINING)
+    ]
+    for _ in range(3):
+        draft = Draft(observed=world.observe(), settings=SETTINGS, now=world.now, token="")
+        for kind in KINDS:
+            draft.condition(kind, False, "PreRunningDeadlineExceeded", letter * 100_000)
+        before, world.document["status"] = world.status, draft.decide().status
+        check_is_stored(world.status)
+        for condition in world.status["conditions"]:
+            assert condition["message"].startswith(letter * 16)
+    assert world.status == before  # or every pass would write it again
 
 
 def test_a_message_that_fits_is_whole() -> None:
