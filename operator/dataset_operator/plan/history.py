@@ -23,7 +23,7 @@ from dataset_operator.builders.history import (
 from dataset_operator.builders.pods import ClusterInput, build_pod_template
 from dataset_operator.observed import Document, parse_time
 from dataset_operator.plan.decisions import build_entry, list_decisions
-from dataset_operator.plan.draft import Draft, parse
+from dataset_operator.plan.draft import Draft
 from dataset_operator.status import fit_message
 from pipeline_runtime.config import ExperimentSpec
 
@@ -100,7 +100,7 @@ def _begin(draft: Draft, about: Document) -> bool:
         _set(draft, "Skipped", "history.enabled is false in the operator's settings")
     elif accepted is None:
         _set(draft, "Failed", "the ConfigMap that says what the run was is gone")
-    elif find_history_uri(draft, parse(accepted).spec) is None:
+    elif find_history_uri(draft, draft.parse(accepted).spec) is None:
         _set(draft, "Skipped", _NO_STORE)
     else:
         _set(draft, PENDING, "")
@@ -129,7 +129,7 @@ def _go_on(draft: Draft, history: Mapping[str, Any]) -> bool:
     if draft.observed.accepted is None:
         return _fail(draft, "the ConfigMap that says what the run was is gone")
     if pod is None:
-        _make(draft, history["pod"], parse(draft.observed.accepted).spec)
+        _make(draft, history["pod"], draft.parse(draft.observed.accepted).spec)
     draft.look_again(min(POLL_SECONDS, left))
     return True
 
