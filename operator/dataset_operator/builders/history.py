@@ -36,12 +36,13 @@ def locate_history(artifacts_uri: str, run_id: str) -> str:
     return f"{artifacts_uri.rstrip('/')}/{HISTORY_FOLDER}/{run_id}"
 
 
-def is_store(uri: str, mounts: Sequence[Mapping[str, Any]]) -> bool:
+def is_store(uri: str, ray: Mapping[str, Any]) -> bool:
     """Whether what is written there outlives a pod: another machine's, or a mounted volume's."""
     path = uri.removeprefix("file://")
     if not path.startswith("/"):
         return "://" in uri
-    return any(f"{path}/".startswith(f"{_path_of(mount)}/") for mount in mounts if _path_of(mount))
+    folders = [_path_of(mount) for mount in _mappings(_list(ray, "volumeMounts"))]
+    return any(f"{path}/".startswith(f"{folder}/") for folder in folders if folder)
 
 
 def add_sidecar(pod: Document, uri: str, settings: OperatorSettings) -> Document:
@@ -52,9 +53,10 @@ def add_sidecar(pod: Document, uri: str, settings: OperatorSettings) -> Document
     """
     spec = pod["spec"]
     ray, *others = spec["containers"]
-    mounts = list(ray.get("volumeMounts") or ())
-    volumes = list(spec.get("volumes") or ())
-    logs = next((m for m in mounts if _path_of(m) == RAY_FOLDER), None)
+    mounts, volumes = _list(ray, "volumeMounts"), _list(spec, "volumes")
+    if mounts != (ray.get("volumeMounts") or []) or volumes != (spec.get("volumes") or []):
+        return pod  # not even lists: the API server is to see it, and to refuse it
+    logs = next((m for m in _mappings(mounts) if _path_of(m) == RAY_FOLDER), None)
     if logs is None:
         logs = {"name": _LOGS_VOLUME, "mountPath": RAY_FOLDER}
         mounts.append(logs)
@@ -68,12 +70,12 @@ def add_sidecar(pod: Document, uri: str, settings: OperatorSettings) -> Document
             *("--every", str(settings.history.copy_seconds)),
         ],
         "volumeMounts": [
-            {**m, "readOnly": True} if m == logs else m for m in mounts if _is_shared(m)
+            {**m, "readOnly": True} if m == logs else m for m in _mappings(mounts) if _is_shared(m)
         ],
     }
     name = {"fieldRef": {"fieldPath": "metadata.name"}}
     sidecar["env"] = [*sidecar["env"], {"name": _NAME_VARIABLE, "valueFrom": name}]
-    init = [sidecar, *spec.get("initContainers", ())]
+    init = [sidecar, *_list(spec, "initContainers")]
     containers = [{**ray, "volumeMounts": mounts}, *others]
     return {
         **pod,
@@ -100,7 +102,8 @@ def build_history_pod(
         ],
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    mounts = [m for m in spec["containers"][0].get("volumeMounts") or () if _is_shared(m)]
+    ray = spec["containers"][0]
+    mounts = [m for m in _mappings(_list(ray, "volumeMounts")) if _is_shared(m)]
     used = {mount.get("name") for mount in mounts}
     container["volumeMounts"] = [*mounts, {"name": _POD_VOLUME, "mountPath": _POD_FOLDER}]
     payload = {
@@ -125,7 +128,7 @@ def build_history_pod(
             "securityContext": spec["securityContext"],
             "containers": [container],
             "volumes": [
-                *(volume for volume in spec.get("volumes") or () if volume.get("name") in used),
+                *(v for v in _mappings(_list(spec, "volumes")) if v.get("name") in used),
                 {"name": _POD_VOLUME, "downwardAPI": {"items": [payload]}},
             ],
         },
@@ -140,8 +143,8 @@ def _build_container(ray: Mapping[str, Any], settings: OperatorSettings) -> Docu
     return {
         "image": settings.runtime_image,
         "imagePullPolicy": settings.image_pull_policy,
-        "env": list(ray.get("env") or ()),
-        "envFrom": list(ray.get("envFrom") or ()),
+        "env": _list(ray, "env"),
+        "envFrom": _list(ray, "envFrom"),
         "resources": _RESOURCES,
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -150,12 +153,21 @@ def _build_container(ray: Mapping[str, Any], settings: OperatorSettings) -> Docu
     }
 
 
+def _list(holder: Mapping[str, Any], field: str) -> list[Any]:
+    """Of a user's template, which the API server has not judged yet."""
+    found = holder.get(field)
+    return list(found) if isinstance(found, list) else []
+
+
+def _mappings(items: Sequence[Any]) -> list[Mapping[str, Any]]:
+    return [item for item in items if isinstance(item, Mapping)]
+
+
 def _is_shared(mount: Mapping[str, Any]) -> bool:
     return not _path_of(mount).startswith("/dev/")
 
 
 def _path_of(mount: Mapping[str, Any]) -> str:
-    # Of a user's template, which the API server has not judged yet.
     return str(mount.get("mountPath", "")).rstrip("/")
 
 

@@ -41,7 +41,7 @@ def find_history_uri(draft: Draft, spec: ExperimentSpec) -> str | None:
         return None
     source = ClusterInput(owner=draft.owner, spec=spec, settings=draft.settings)
     [ray, *_] = build_pod_template(source, HEAD)["spec"]["containers"]
-    if not is_store(uri, ray.get("volumeMounts") or ()):
+    if not is_store(uri, ray):
         return None
     return locate_history(uri, draft.owner.run_id(draft.status["run"]))
 

@@ -261,7 +261,8 @@ def test_a_cluster_of_an_older_operator_is_left_as_it_is_and_kept_all_the_same()
     ],
 )
 def test_what_is_written_below_a_volume_outlives_a_pod(uri: str, is_kept: bool) -> None:
-    assert is_store(uri, [{"name": "data", "mountPath": "/data"}]) is is_kept
+    mounts = [{"name": "data", "mountPath": "/data"}]
+    assert is_store(uri, {"volumeMounts": mounts}) is is_kept
 
 
 def test_of_many_events_the_newest_fit_into_an_annotation() -> None:
