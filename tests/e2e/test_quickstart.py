@@ -1,11 +1,14 @@
 """What the README tells a user to do on a cluster, done in its order: real pods, Ray and store."""
 
+import io
 import json
 import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from knocking import knock_as_stranger, knock_from
 from release import APPLY, OPERATOR_NAMESPACE, ROOT, commands_after
@@ -61,6 +64,39 @@ def check_doors(stage: Stage) -> None:
         assert knock_as_stranger(elsewhere, {*own, store}) == {store}
 
 
+def check_history(stage: Stage, environment: dict[str, str], folder: Path) -> None:
+    """When the cluster is gone, what happened on it is read from the store."""
+
+    def is_settled(found: dict[str, Any]) -> bool:
+        state = found["status"].get("history", {}).get("state", "Pending")
+        return state != "Pending" and not found["metadata"].get("finalizers")
+
+    history = stage.until("quickstart", is_settled)["status"]["history"]
+    assert history["state"] == "Kept", history
+    for kind in ("raycluster", "pod"):
+        stage.kubectl("wait", "--for=delete", kind, "--all", "--timeout=180s")
+
+    def lastmile(*command: str) -> str:
+        return run(["kubectl", "lastmile", *command], environment, folder)
+
+    assert "report: " in lastmile("logs", "quickstart")  # printed last
+    pods = {line.split()[0] for line in lastmile("logs", "quickstart", "--pods").splitlines()[1:]}
+    assert len(pods) == 4  # the head, a trainer and two data workers
+    for pod in pods:
+        assert "raylet" in lastmile("logs", "quickstart", "--pod", pod)
+    described = lastmile("describe", "quickstart")
+    assert pods <= set(described.split())
+    assert "Succeeded" in described
+    metrics = [path for path in stage.store.files(EXPERIMENTS) if "/metrics/" in path]
+    names = {row["name"] for row in read_metrics(stage, metrics)}
+    assert "lastmile_run_rows_total" in names
+
+
+def read_metrics(stage: Stage, paths: list[str]) -> list[dict[str, Any]]:
+    tables = [pq.read_table(io.BytesIO(stage.store.read(path))) for path in paths]
+    return [row for table in tables for row in table.to_pylist()]
+
+
 def test_the_readmes_commands_train_in_real_pods_and_fetch_the_report(
     stage: Stage, environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -82,13 +118,14 @@ def test_the_readmes_commands_train_in_real_pods_and_fetch_the_report(
     status = done["status"]
     assert [status[field] for field in ("run", "attempt", "failures")] == [1, 1, 0]
     assert status["trainer"]["progressPercentage"] == 100
-    assert not done["metadata"].get("finalizers")
+    check_history(stage, environment, tmp_path)
 
     fetched = {path.name for path in (tmp_path / "build" / "quickstart").iterdir()}
     assert {"report.html", "summary.json", "metrics.parquet", "plan.json"} < fetched
     summary = json.loads((tmp_path / "build" / "quickstart" / "summary.json").read_text())
     assert summary["run"]["outcome"] == "Complete"
-    [run_folder] = {"/".join(path.split("/")[:4]) for path in stage.store.files(EXPERIMENTS)}
+    folders = {"/".join(path.split("/")[:4]) for path in stage.store.files(EXPERIMENTS)}
+    [run_folder] = folders - {f"{EXPERIMENTS}/history"}
     files = [path.removeprefix(f"{run_folder}/") for path in stage.store.files(run_folder)]
     assert any(path.startswith("checkpoints/") for path in files)
     [log] = [path for path in files if path.startswith("logs/")]

@@ -27,6 +27,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 from reconcile_stage import SETTINGS, log_in
 
+from dataset_operator.api import HISTORY_LABEL
 from dataset_operator.kube.client import KubeClient
 from dataset_operator.kube.login import Login
 from dataset_operator.names import Owner
@@ -38,12 +39,15 @@ from dataset_operator.status import find_condition
 from dataset_operator.testing import PortsOf, StandInRay
 from pipeline_runtime.config import API_VERSION, KIND
 from tools.cluster.box import Box
+from tools.cluster.errors import KubectlError
 
 TOKEN = "shared"
 POLL_SECONDS = 0.1
 LIVES_AT_ONCE = 4
 # Of one act, with operators that die every other second: pauses after failures take 20 s.
 ACT_SECONDS = 180.0
+# Clusters go once their history is kept, by pods that `play_history` plays.
+WITH_HISTORY = SETTINGS.model_copy(update={"storage_root": "s3://bucket/team/"})
 _LIVE = frozenset({"PENDING", "RUNNING"})
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["killed_stage", "kopf", "kubernetes.aio.client"])
@@ -80,7 +84,7 @@ async def _operate(place: Place) -> None:
             kube=KubeClient(client),
             connect=connect,
             source=RuntimeSource(reach_pod=lambda namespace, pod: ports),
-            settings=SETTINGS,
+            settings=WITH_HISTORY,
         )
         stop = asyncio.Event()
         login = Login(kubeconfig=place.kubeconfig).connection
@@ -341,6 +345,20 @@ class Life:
         await self._until("its end", is_gone)
 
 
+async def play_history(box: Box, namespace: str, kube: KubeClient, random: Random) -> None:
+    """Ends the pods that keep a history, now and then badly: kwok lets them run for ever."""
+    while True:
+        for pod in await kube.list_objects("Pod", namespace, HISTORY_LABEL):
+            if pod["status"].get("phase") in ("Succeeded", "Failed"):
+                continue
+            status = {"status": {"phase": random.choice(["Succeeded", "Succeeded", "Failed"])}}
+            how = ("--subresource=status", "--type=merge", "-p", json.dumps(status))
+            name = pod["metadata"]["name"]
+            with contextlib.suppress(KubectlError):  # it has gone meanwhile
+                await asyncio.to_thread(box.kubectl, "patch", "pod", name, "-n", namespace, *how)
+        await asyncio.sleep(POLL_SECONDS)
+
+
 @dataclass(slots=True, kw_only=True)
 class Outcome:
     """What came of it."""
@@ -415,9 +433,14 @@ async def live_through(
 
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(killer.kill_for(kills))
+                player = tasks.create_task(
+                    play_history(box, namespace, kube, Random(f"{seed} history"))
+                )
+                kills_and_lives = [tasks.create_task(killer.kill_for(kills))]
                 for slot in range(LIVES_AT_ONCE):
-                    tasks.create_task(live_on(slot))
+                    kills_and_lives.append(tasks.create_task(live_on(slot)))
+                await asyncio.gather(*kills_and_lives)
+                player.cancel()
         finally:
             killer.stop()
     return Outcome(

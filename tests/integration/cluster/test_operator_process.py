@@ -25,6 +25,7 @@ SETTINGS = {
     "runtimeImage": "example.com/lastmile:none",
     "storageRoot": "s3://bucket/team",
     "resources": {"head": SMALL, "trainers": SMALL, "dataWorkers": SMALL},
+    "history": {"enabled": False},  # its pods, which kwok would let run for ever: test_history.py
 }
 STOP_SECONDS = 60.0
 

@@ -110,6 +110,19 @@ def test_a_pod_that_the_api_server_refuses_is_not_waited_for() -> None:
     assert ("RayCluster", world.owner.ray_cluster) in said.delete
 
 
+def test_an_operator_that_died_between_the_status_and_the_deletion_asks_for_no_second() -> None:
+    world = running(KEPT)
+    world.end_job("SUCCEEDED")
+    for _ in range(2):
+        world.step()
+    world.crash(after_drain=False)  # it has said that the history is kept
+    assert history(world)["state"] == "Kept"
+    assert world.ray_cluster is not None
+    world.settle()
+    assert world.ray_cluster is None
+    assert len(world.history_pods) == 1
+
+
 def test_suspended_and_resumed_each_cluster_is_told_of_once() -> None:
     world = running(KEPT)
     world.edit(suspend=True)
@@ -162,8 +175,9 @@ def test_a_deletion_keeps_the_history_in_the_time_that_a_driver_has() -> None:
     world.history_ends = ""
     world.delete()
     world.step()  # the driver is asked to stop
-    while history(world).get("state") != "Pending" or not world.history_pods:
+    for _ in range(3):
         world.step()
+    assert (history(world)["state"], len(world.history_pods)) == ("Pending", 1)
     assert not world.gone
     world.step(58)
     assert not world.gone
