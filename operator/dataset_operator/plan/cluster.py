@@ -46,7 +46,7 @@ WAIT_SECONDS = 30.0
 LOST_SECONDS = 60.0
 # How often it is looked whether a name is free again: what is not ours wakes nobody.
 COLLISION_SECONDS = 60.0
-# A head that starts, or is busy, is silent for a while; then somebody has to look.
+# A head that starts, or a busy KubeRay, is silent for a while; then somebody has to look.
 SILENCE_SECONDS = 60.0
 
 
@@ -225,7 +225,8 @@ def wait_for_pods(draft: Draft) -> bool:
         f"{draft.observed.ready(role)} of {needed[role]} {role} ready" for role in short
     )
     waits = next((p.waiting for p in draft.observed.pods if p.role in short and p.waiting), "")
-    _say_waiting(draft, message, _find_stuck(draft, short) or waits or _replica_failure(draft))
+    cause = _find_stuck(draft, short) or waits or _replica_failure(draft) or _find_silence(draft)
+    _say_waiting(draft, message, cause)
     draft.look_again(WAIT_SECONDS)
     return True
 
@@ -297,6 +298,17 @@ def _replica_failure(draft: Draft) -> str:
     cluster = draft.observed.ray_cluster
     found = find_condition((cluster or {}).get("status") or {}, REPLICA_FAILURE)
     return found.get("message", "") if found and found["status"] == "True" else ""
+
+
+def _find_silence(draft: Draft) -> str:
+    """That KubeRay has not looked at the cluster, long after it was made."""
+    cluster = draft.observed.ray_cluster or {}
+    created = cluster.get("metadata", {}).get("creationTimestamp")
+    if created is None or cluster.get("status") or draft.observed.pods:
+        return ""
+    if draft.until(parse_time(created), SILENCE_SECONDS) > 0:
+        return ""
+    return "KubeRay does nothing about its RayCluster: ask who runs the cluster whether it is up"
 
 
 def _count_workers(draft: Draft) -> None:

@@ -2,15 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from world import SETTINGS, World, build_document, running
 
-from dataset_operator.api import TRAINERS
+from dataset_operator.api import CLUSTER_READY, TRAINERS
 from dataset_operator.cli.advice import advise
 from dataset_operator.cli.describe import build_summary
-from dataset_operator.observed import Progress, Refusal
+from dataset_operator.observed import Progress, Refusal, format_time
 from dataset_operator.plan import plan
 from dataset_operator.plan.cluster import SILENCE_SECONDS
 
@@ -184,3 +185,24 @@ def test_a_run_that_failed_for_good_says_once_what_to_do(
     summary = dict(build_summary(world.document))
     assert summary["Next"] == advice
     assert summary["Phase"] == f"Failed: {failed['message'].replace(f'; {advice}', '')}"
+
+
+def test_a_kuberay_that_does_nothing_is_named_after_a_minute() -> None:
+    world = World(build_document())
+    world.step()
+    world.unready |= {"head", "trainers", "data-workers"}
+    assert world.ray_cluster is not None
+    world.ray_cluster["metadata"]["creationTimestamp"] = format_time(world.now)
+
+    def without_pods() -> str:
+        seen = replace(world.observe(), pods=())
+        world.document["status"] = plan(seen, world.settings, world.now, "").status
+        return str(
+            next(c["message"] for c in world.status["conditions"] if c["type"] == CLUSTER_READY)
+        )
+
+    assert "KubeRay" not in without_pods()
+    world.now += timedelta(seconds=61)
+    assert "KubeRay does nothing about its RayCluster" in without_pods()
+    world.ray_cluster["status"] = {"state": "suspended"}
+    assert "KubeRay" not in without_pods()

@@ -1,0 +1,140 @@
+"""The store, the API server and KubeRay are killed and come again: what ran goes on, once."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from operator_stage import comes, operated
+from reconcile_stage import DEADLINE_SECONDS, POLL_SECONDS, Stage
+
+from dataset_operator.status import find_condition
+from tools.cluster.binaries import Binaries
+from tools.cluster.components import Component
+from tools.cluster.control_plane import ControlPlane
+from tools.cluster.errors import KubectlError
+from tools.cluster.processes import spawn
+from tools.cluster.startup import Settings
+
+CRDS = Path(__file__).parents[3] / "crds"
+ETCD, API_SERVER, KUBERAY = "etcd", "kube-apiserver", "kuberay"
+
+
+@pytest.fixture
+def own_box(
+    parts: Binaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ControlPlane]:
+    """A control plane that no other test is disturbed by."""
+    settings = Settings(crds=tuple(sorted(CRDS.glob("*.yaml"))))
+    box = ControlPlane.start(tmp_path / "box", settings=settings, parts=parts)
+    monkeypatch.setenv("KUBECONFIG", str(box.kubeconfig))
+    yield box
+    box.stop()
+
+
+def kill(box: ControlPlane, name: str) -> Component:
+    """Kill a component; what `start` takes."""
+    pid = box.processes()[name]
+    assert pid is not None, box.processes()
+    command = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+    os.kill(pid, signal.SIGKILL)
+    return Component(
+        name=name, command=tuple(command), log=box.layout.logs / f"{name}.log", probe=None
+    )
+
+
+def start(box: ControlPlane, component: Component) -> None:
+    spawn(component, box.record.id, box.layout.folder, detached=False)
+
+
+async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not await is_so():
+            await asyncio.sleep(POLL_SECONDS)
+
+
+async def answers(box: ControlPlane) -> bool:
+    """Whether the API server, and the store behind it, are ready."""
+    try:
+        return "ok" in await asyncio.to_thread(box.kubectl, "get", "--raw", "/readyz")
+    except KubectlError:
+        return False
+
+
+async def message_of(stage: Stage, kind: str) -> str:
+    found = find_condition(await stage.status(), kind)
+    return str(found["message"]) if found else ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [(ETCD,), (API_SERVER,), (ETCD, API_SERVER)], ids="+".join)
+def test_what_trains_outlives_the_death_of(own_box: ControlPlane, names: tuple[str, ...]) -> None:
+    async def story() -> None:
+        async with operated(own_box, "default") as (stage, _):
+            stage.apply()
+            await comes(stage, "Training", "True", "Running")
+            before, cluster = await stage.status(), await stage.ray_cluster()
+            dead = [kill(own_box, name) for name in names]
+            # The driver fails while nobody can be told.
+            stage.ray.end(stage.only_job()["submission_id"], "FAILED", driver_exit_code=1)
+            await asyncio.sleep(5.0)
+            for component in dead:
+                start(own_box, component)
+            await until(lambda: answers(own_box))
+
+            await until(lambda: has_attempts(stage, 2))
+            await comes(stage, "Training", "True", "Running")
+            after = await stage.status()
+            assert (after["run"], after["failures"]) == (before["run"], 1)
+            assert (await stage.ray_cluster())["metadata"]["uid"] == cluster["metadata"]["uid"]
+            assert [job["status"] for job in stage.ray.jobs.values()] == ["FAILED", "RUNNING"]
+            stage.ray.end(after["submission"]["id"], "SUCCEEDED")
+            await comes(stage, "Complete", "True", "Succeeded")
+            assert len(stage.ray.jobs) == 2
+
+    async def has_attempts(stage: Stage, number: int) -> bool:
+        return bool((await stage.status()).get("attempt") == number)
+
+    asyncio.run(story())
+
+
+@pytest.mark.slow
+def test_kuberay_away_for_minutes_is_told_and_made_up_for(own_box: ControlPlane) -> None:
+    async def story() -> None:
+        async with operated(own_box, "default") as (stage, _):
+            stage.apply()
+            await comes(stage, "Training", "True", "Running")
+            dead = kill(own_box, KUBERAY)
+
+            # What runs goes on, and can be suspended: the garbage collector takes the pods.
+            stage.apply(suspend=True)
+            await comes(stage, "Suspended", "True", "SuspendedBySpec")
+            await until(lambda: has_pods(0))
+            stage.apply()
+
+            async def is_told() -> bool:
+                return "KubeRay does nothing" in await message_of(stage, "ClusterReady")
+
+            await until(is_told)
+            events = own_box.kubectl("get", "events", "-o", "jsonpath={.items[*].message}")
+            assert "KubeRay does nothing" in events
+            assert (await stage.status())["phase"] == "Pending"
+
+            start(own_box, dead)
+            await comes(stage, "Training", "True", "Running")
+            status = await stage.status()
+            assert (status["run"], status["attempt"], status["failures"]) == (1, 2, 0)
+
+            dead = kill(own_box, KUBERAY)
+            delete = ("delete", "dsexp", "--all", "--timeout=90s")
+            await asyncio.to_thread(own_box.kubectl, *delete)
+            await until(lambda: has_pods(0))
+            start(own_box, dead)
+
+    async def has_pods(number: int) -> bool:
+        found = await asyncio.to_thread(own_box.kubectl, "get", "pods", "-o", "name")
+        return len(found.split()) == number
+
+    asyncio.run(story())
