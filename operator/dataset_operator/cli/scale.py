@@ -48,7 +48,8 @@ async def _scale(cluster: Cluster, name: str, wanted: int) -> None:
     experiment = await cluster.find(name)
     owner = Owner.of(experiment)
     ray_cluster = await cluster.kube.get("RayCluster", cluster.namespace, owner.ray_cluster)
-    if ray_cluster is None:
+    # One that waits for its history alone is no longer in the status.
+    if ray_cluster is None or "rayClusterName" not in (experiment.get("status") or {}):
         raise UserError(
             f"{name} has no cluster now that could be scaled; see `lastmile describe {name}`, or "
             "change dataWorkers.minReplicas in its manifest"
