@@ -12,7 +12,7 @@ import json
 import multiprocessing
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +42,7 @@ from tools.cluster.box import Box
 TOKEN = "shared"
 POLL_SECONDS = 0.1
 LIVES_AT_ONCE = 4
+ACTS = ("fail", "edit_run", "edit_cluster", "suspend", "lose_head", "lose_worker")
 # Of one act, with operators that die every other second: pauses after failures take 20 s.
 ACT_SECONDS = 180.0
 _LIVE = frozenset({"PENDING", "RUNNING"})
@@ -170,7 +171,8 @@ class Life:
     """An experiment that acts befall one after another; each waits until it trains again.
 
     Attributes:
-        wanted: what its status must say in the end, as far as acts determine it.
+        wanted: what its status must say in the end: an attempt that nothing asked for is one too
+            many, though it trains.
         seen: (run, attempt) of its status, which may never go back while it lives.
     """
 
@@ -185,7 +187,7 @@ class Life:
     seen: tuple[str, int, int] = ("", 0, 0)
     log: list[str] = field(default_factory=list)
 
-    async def live(self, number_of_acts: int) -> None:
+    async def live(self, acts: Sequence[str]) -> None:
         """From its creation to its end, and deleted in the end."""
         self.spec = {
             "dataset": {"parquet": {"uri": "t/"}},
@@ -193,14 +195,21 @@ class Life:
             "updatePolicy": "Restart",
             "backoffLimit": 10,
         }
-        self.wanted = {"run": 1, "failures": 0}
+        self.wanted = {"run": 1, "attempt": 1, "failures": 0}
         await self._apply()
         await self._trains()
-        acts = [self._fail, self._edit_run, self._edit_cluster, self._suspend, self._lose_head]
-        for act in self.random.choices([*acts, self._lose_worker], k=number_of_acts):
-            self.log.append(act.__name__)
+        befalls = {
+            "fail": self._fail,
+            "edit_run": self._edit_run,
+            "edit_cluster": self._edit_cluster,
+            "suspend": self._suspend,
+            "lose_head": self._lose_head,
+            "lose_worker": self._lose_worker,
+        }
+        for act in acts:
+            self.log.append(act)
             await asyncio.sleep(self.random.random())
-            await act()
+            await befalls[act]()
             await self._trains()
         await self._finish()
         await self._delete()
@@ -272,19 +281,23 @@ class Life:
     async def _fail(self) -> None:
         self.ray.end(await self._running(), "FAILED", message="a test's", driver_exit_code=1)
         self.wanted["failures"] += 1
+        self.wanted["attempt"] += 1
 
     async def _edit_run(self) -> None:
         self.spec["dataset"] = {"parquet": {"uri": f"t{self.random.randrange(10**9)}/"}}
-        self.wanted = {"run": self.wanted["run"] + 1, "failures": 0}
+        run, attempt = self.wanted["run"] + 1, self.wanted["attempt"] + 1
+        self.wanted = {"run": run, "attempt": attempt, "failures": 0}
         await self._apply()
 
     async def _edit_cluster(self) -> None:
         driver = await self._running()
         self.spec["env"] = [{"name": "TEAM", "value": str(self.random.randrange(10**9))}]
+        self.wanted["attempt"] += 1
         await self._apply()
         await self._until_over(driver)
 
     async def _suspend(self) -> None:
+        self.wanted["attempt"] += 1
         self.spec["suspend"] = True
         await self._apply()
         await self._until_condition("Suspended", "True")
@@ -297,6 +310,7 @@ class Life:
         await self._delete_pod("head")
         self.ray.forget(await self._stem())
         self.wanted["failures"] += 1
+        self.wanted["attempt"] += 1
 
     async def _lose_worker(self) -> None:
         await self._delete_pod("data-workers")
@@ -395,6 +409,7 @@ async def live_through(
         kubeconfig = proxy.write_kubeconfig(folder / "kubeconfig")
         place = Place(kubeconfig=str(kubeconfig), namespace=namespace, ports=ray.urls)
         killer = Killer(place=place, random=Random(f"{seed} kills"))
+        acts = Random(f"{seed} acts").sample(ACTS, len(ACTS))
 
         async def live_on(slot: int) -> None:
             turn = 0
@@ -408,7 +423,9 @@ async def live_through(
                     ray=ray,
                     random=random,
                 )
-                await life.live(random.randint(1, 3))
+                # The first lives have every act between them.
+                deck = [*acts[(2 * slot + turn) % len(acts) :], *acts]
+                await life.live(deck[: random.randint(2, 3)])
                 killer.check_alive()
                 lived.append(life)
                 turn += 1

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from killed_stage import live_through
+from killed_stage import ACTS, live_through
 
 from benchmarks import records
 from dataset_operator.api import EXPERIMENT_LABEL
@@ -48,6 +48,7 @@ def test_nothing_is_lost_or_doubled_however_often_the_operator_is_killed(
     print(outcome)
     assert outcome.kills >= KILLS
     assert outcome.doubled == []
+    assert set(outcome.acts) == set(ACTS)
     check_nothing_is_left(box, namespace)
     if folder := os.environ.get("LASTMILE_RESULTS"):
         circumstances = beginning.describe("kills", ()) | {"command": "make test-nightly"}
