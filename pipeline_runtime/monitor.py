@@ -68,6 +68,8 @@ class RankSnapshot:
     kept_until: float = 0.0  # Unix seconds of the newest checkpoint, before that of the beginning
     resident_bytes: int = 0  # of the trainer's process
     gpu_bytes: int | None = None  # of the GPU's memory, held by torch; None on a CPU
+    resumed_step: int = 0  # `step` when this attempt started
+    resumed_counts: tuple[StepCount, ...] = ()  # `counts` then
     is_finished: bool = False
 
 

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass, field
 
 import kopf
 
@@ -18,6 +21,11 @@ from dataset_operator.reconcile import Reconciler
 from dataset_operator.telemetry.logs import bind
 from dataset_operator.telemetry.metrics import OperatorMetrics
 from dataset_operator.telemetry.watched import Watched
+
+FORBIDDEN = 403  # of Kopf's APIForbiddenError, which is private
+# Between two tries to watch a namespace that refused.
+REFUSED_SECONDS = 60.0
+_LOG = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
@@ -44,20 +52,11 @@ async def serving(
     log_in = log_in or Login(in_cluster=not has_kubeconfig()).connection
     metrics = metrics or OperatorMetrics(Watched())
     passes = Passes(_bind_passes(reconciler, metrics.watched), report=metrics.count_pass)
-    ending, ready = asyncio.Event(), asyncio.Event()
-    watches = await kopf.spawn_tasks(
-        registry=build_registry(passes, metrics.watched, log_in),
-        settings=build_kopf_settings(clusterwide=not namespaces),
-        namespaces=namespaces,
-        clusterwide=not namespaces,
-        standalone=True,  # one active replica is a lease's business, not peering's
-        stop_flag=ending,
-        ready_flag=ready,
-    )
-    watching = asyncio.create_task(_run(watches))
+    watches = _Watches(build_registry(passes, metrics.watched, log_in), metrics.watched)
+    watching = asyncio.create_task(watches.run(namespaces))
     if stop is not None:
         watching.add_done_callback(lambda _: stop.set())
-    started = asyncio.create_task(ready.wait())
+    started = asyncio.create_task(watches.wait_until_started(namespaces))
     try:
         await asyncio.wait({watching, started}, return_when=asyncio.FIRST_COMPLETED)
         if watching.done():
@@ -65,25 +64,84 @@ async def serving(
         yield passes
     finally:
         started.cancel()
-        ending.set()
+        watches.ending.set()
         await asyncio.wait({watching})
         await passes.close()
     await watching
 
 
-async def _run(watches: Collection[asyncio.Task[None]]) -> None:
-    """End all as soon as one of Kopf's own tasks ends, and raise what ended it.
+@dataclass(slots=True)
+class _Watches:
+    """Kopf, once for all namespaces or once for each that is named.
 
-    Not `kopf.operator`: at its end it waits for, cancels and raises the errors of every task that
-    was begun since, those of passes and probes too.
+    So a namespace that refuses to be watched, since its Role or itself is gone, pauses alone.
     """
-    await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
-    for task in watches:
-        task.cancel()
-    await asyncio.wait(watches)
-    for task in watches:
-        if not task.cancelled():
+
+    registry: kopf.OperatorRegistry
+    watched: Watched
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    _started: dict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
+
+    async def wait_until_started(self, namespaces: Collection[str]) -> None:
+        """Return once each namespace is watched, or was found to refuse it."""
+        for namespace in namespaces or ("",):
+            await self._started[namespace].wait()
+
+    async def run(self, namespaces: Collection[str]) -> None:
+        """Watch until `ending`. Raises what ended the watches before."""
+        tasks = [
+            asyncio.create_task(self._watch_again(namespace)) for namespace in namespaces or ("",)
+        ]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        self.ending.set()
+        await asyncio.wait(tasks)
+        for task in tasks:
             task.result()
+
+    async def _watch_again(self, namespace: str) -> None:
+        """Watch a namespace, all if it is empty, as often as it takes."""
+        while not self.ending.is_set():
+            try:
+                await self._watch(namespace)
+                self.ending.set()  # Kopf was told to end, as by a signal that it takes for itself
+            except Exception as error:
+                if not namespace or getattr(error, "status", None) != FORBIDDEN:
+                    raise
+                self.watched.refuse(namespace)
+                self._started[namespace].set()
+                _LOG.error(
+                    "nothing is done for the experiments of the namespace %s until the operator "
+                    "may watch it again, which is tried every %.0f s: %s",
+                    *(namespace, REFUSED_SECONDS, error),
+                )
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.ending.wait(), REFUSED_SECONDS)
+                self.watched.refused.discard(namespace)
+
+    async def _watch(self, namespace: str) -> None:
+        """End all as soon as one of Kopf's own tasks ends, and raise what ended it.
+
+        Not `kopf.operator`: at its end it waits for, cancels and raises the errors of every task
+        that was begun since, those of passes and probes too.
+        """
+        watches = await kopf.spawn_tasks(
+            registry=self.registry,
+            settings=build_kopf_settings(clusterwide=not namespace),
+            namespaces=[namespace] if namespace else [],
+            clusterwide=not namespace,
+            standalone=True,  # one active replica is a lease's business, not peering's
+            stop_flag=self.ending,
+            ready_flag=self._started[namespace],
+        )
+        try:
+            await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in watches:
+                task.cancel()
+            await asyncio.wait(watches)
+        for task in watches:
+            if not task.cancelled():
+                task.result()
 
 
 def _bind_passes(reconciler: Reconciler, watched: Watched) -> Reconcile:

@@ -131,6 +131,7 @@ class TrainContext:
             state = wiring.resume[1]
             self.checkpoint = state["user"]
             torch.set_rng_state(state["rng"][min(self.rank, len(state["rng"]) - 1)])
+        self._resumed_step, self._resumed_counts = self.step, wiring.training.counts
         self._lockstep = Lockstep(wiring.training.waited)
         self._paused_since: float | None = None  # while a pause goes on
         self._told_seconds = 0.0
@@ -464,5 +465,7 @@ class TrainContext:
             gpu_bytes=read_gpu_bytes(self.device),
             device=str(self.device),
             metrics=dict(records.metrics),
+            resumed_step=self._resumed_step,
+            resumed_counts=self._resumed_counts,
             is_finished=records.is_finished,
         )

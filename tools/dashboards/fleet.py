@@ -21,9 +21,12 @@ def _each(name: str, matchers: str = "", *labels: str) -> str:
 
 
 def _each_rate(name: str, window: str, function: str = "rate") -> str:
-    """Of a counter of each experiment, once."""
-    selector = f'lastmile_experiment_{name}{{namespace=~"$namespace"}}'
-    return f"max by (namespace, experiment) ({function}({selector}[{window}]))"
+    """Of a counter of each experiment, once.
+
+    The operators' series are made one before its increase is taken: each of them begins in the
+    midst, and what was counted while another took over would be in none.
+    """
+    return f"{function}({_each(name)}[{window}:])"
 
 
 def _number_in(phases: str) -> str:
@@ -35,7 +38,9 @@ _START = _each("start_timestamp_seconds")
 _WAITED = f"{_each('training_start_timestamp_seconds')} - {_START}"
 _WAITS = _each("phase", 'phase=~"Pending|Starting"')
 _IN_QUEUE = f"time() - ({_START} and on (namespace, experiment) {_WAITS})"
-_SCALES = _each("condition", 'type="ScalingActive"', "reason")
+_UNKNOWN = _each("condition", 'type="ScalingActive", reason="MetricsUnknown"', "reason")
+_TRAINS = _each("phase", 'phase="Training"')
+_BLIND = f"{_UNKNOWN} == 0 and on (namespace, experiment) {_TRAINS} == 1"
 _STARVED = f"{_each('production_wait_ratio')} > {STARVED_RATIO}"
 _UTILIZATION = _each("gpu_utilization_ratio")
 _GPUS = _each("gpus")
@@ -159,11 +164,11 @@ _EXPERIMENTS = Row(
         ),
         Panel(
             title="Autoscaler is blind",
-            description="Experiments of which the autoscaler knows too little to act, by reason; "
-            "none is as it should be. Their number of data workers stays.",
+            description="Experiments that train and of which the autoscaler knows too little to "
+            "act; none is as it should be. Their number of data workers stays.",
             queries=(
                 Query(
-                    expr=f"count by (reason) ({_SCALES} == 0)",
+                    expr=f"count by (reason) ({_BLIND})",
                     legend="{{reason}}",
                 ),
             ),

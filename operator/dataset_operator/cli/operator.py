@@ -11,13 +11,14 @@ from typing import Annotated
 import typer
 
 from dataset_operator.cli.cluster import Cluster, on_cluster
-from dataset_operator.cli.failures import explaining
+from dataset_operator.cli.failures import explain, explaining
 from dataset_operator.cli.options import (
     AllNamespacesOption,
     ContextOption,
     KubeconfigOption,
     Target,
 )
+from dataset_operator.errors import KubeConflict, KubeRefused, UserError
 
 # Where controller-runtime's operators serve their metrics.
 DEFAULT_PORT = 8080
@@ -109,16 +110,35 @@ def release_finalizers(
 
 
 async def _release(cluster: Cluster, namespaces: Sequence[str | None]) -> None:
-    from dataset_operator.api import FINALIZER
     from pipeline_runtime.config import KIND
 
     if not await cluster.kube.is_served(KIND):  # the CRD was removed first, and they with it
         print("this cluster has no experiments")
         return
-    for namespace in namespaces:
-        for document in await cluster.list_experiments(namespace):
-            metadata = document["metadata"]
-            held = metadata.get("finalizers") or []
-            if FINALIZER in held:
-                await cluster.kube.write_finalizers(document, [n for n in held if n != FINALIZER])
-                print(f"{metadata['namespace']}/{metadata['name']}: released")
+    failed = []
+    for namespace in namespaces:  # one that refuses, or is gone, keeps no other one waiting
+        try:
+            failed += await _release_namespace(cluster, namespace)
+        except (KubeRefused, KubeConflict) as error:
+            failed.append(f"{namespace or cluster.namespace}: {explain(error)}")
+    if failed:
+        raise UserError("\n".join((*failed, "run it again for what is left")))
+
+
+async def _release_namespace(cluster: Cluster, namespace: str | None) -> list[str]:
+    """Release all that can be; what could not, and why."""
+    from dataset_operator.api import FINALIZER
+
+    failed = []
+    for document in await cluster.list_experiments(namespace):
+        metadata = document["metadata"]
+        held = metadata.get("finalizers") or []
+        if FINALIZER not in held:
+            continue
+        about = f"{metadata['namespace']}/{metadata['name']}"
+        try:
+            await cluster.kube.write_finalizers(document, [n for n in held if n != FINALIZER])
+            print(f"{about}: released")
+        except (KubeRefused, KubeConflict) as error:
+            failed.append(f"{about}: {explain(error)}")
+    return failed

@@ -28,7 +28,8 @@ async def compare_forever(
     while True:
         asked = watched.clock()
         try:
-            watched.compare(await _list_versions(kube, namespaces), asked)
+            asked_of = [name for name in namespaces or ("",) if name not in watched.refused]
+            watched.compare(await _list_versions(kube, asked_of), asked)
         except OperatorError as error:
             _LOG.warning("cannot list the experiments: %s", error)
         # Soon again until the first time that nothing is missed: readiness waits for it.
@@ -37,7 +38,7 @@ async def compare_forever(
 
 async def _list_versions(kube: KubeClient, namespaces: Collection[str]) -> dict[Key, str]:
     listed = {}
-    for namespace in namespaces or ("",):
+    for namespace in namespaces:
         async for metadata in kube.list_metadata(KIND, namespace):
             key = (metadata["namespace"], metadata["name"])
             listed[key] = metadata["resourceVersion"]

@@ -39,11 +39,13 @@ class Watched:
         clock: seconds, monotonic.
         phases: how many experiments are in each phase; one that was seen before stays, as 0.
         is_synced: whether once everything that was listed had come through the watch.
+        refused: namespaces that the operator may not watch at present.
     """
 
     clock: Callable[[], float] = time.monotonic
     phases: Counter[str] = field(default_factory=Counter)
     is_synced: bool = False
+    refused: set[str] = field(default_factory=set)
     _experiments: dict[Key, _Seen] = field(default_factory=dict)
     _missed: dict[Key, float] = field(default_factory=dict)  # since when it is listed
     _last_event: float | None = None
@@ -64,11 +66,22 @@ class Watched:
         if event is not None and seen.headline and (not before or before.headline != seen.headline):
             _tell(key, seen, document)
 
+    def refuse(self, namespace: str) -> None:
+        """Forget the experiments of a namespace that may not be watched any more."""
+        self.refused.add(namespace)
+        for key in [key for key in self._experiments if key[0] == namespace]:
+            self.phases[self._experiments.pop(key).standing.phase] -= 1
+        self._missed = {key: at for key, at in self._missed.items() if key[0] != namespace}
+
     def compare(self, listed: Mapping[Key, str], asked: float) -> None:
         """Hold what the API server lists (key to resourceVersion), asked for at `asked`, against
         what was seen.
         """
-        missed = [key for key, version in listed.items() if not self._came(key, version, asked)]
+        missed = [
+            key
+            for key, version in listed.items()
+            if key[0] not in self.refused and not self._came(key, version, asked)
+        ]
         self._missed = {key: self._missed.get(key, asked) for key in missed}
         self.is_synced = self.is_synced or not missed
 

@@ -37,6 +37,13 @@ def test_a_release_that_keeps_nothing_leaves_nothing(
     user.kubectl("patch", "dsexp", "clicks", "--type=merge", "-p", patch)
     assert finalizers(bare, "default") == [FINALIZER]
 
+    with pytest.raises(HelmError, match="would delete the CRD, and with it every experiment"):
+        release.run("upgrade", CHART, crds={"install": False})
+    release.run("upgrade", CHART, crds={"keep": True})
+    release.run("upgrade", CHART, crds={"install": False})
+    release.run("upgrade", CHART, crds={"keep": False})
+    assert user.reads("get", "clicks")
+
     with uninstalling(release) as process:
         assert "default/clicks: released" in play_hook(release, process, tmp_path)
         said, _ = process.communicate()

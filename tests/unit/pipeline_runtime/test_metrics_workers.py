@@ -7,6 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pipeline_runtime.feed.base import Waited, WorkerUsage
+from pipeline_runtime.feed.pieces import StepCount
 from pipeline_runtime.metrics import Pace, RunCollector
 from pipeline_runtime.monitor import RankSnapshot
 
@@ -58,8 +59,8 @@ def test_readers_are_told_once_they_are_known(
     assert registry.get_sample_value("lastmile_worker_seconds_total", labels) == read
 
 
-def test_the_ranks_are_told_as_one() -> None:
-    collector, registry = RunCollector([]), CollectorRegistry()
+def test_the_ranks_are_told_as_one_and_counted_since_the_attempt_began() -> None:
+    collector, registry = RunCollector([(0, "read")]), CollectorRegistry()
     usage = WorkerUsage(
         *(9.0, 6.0, 2.0, 1.0), warming_read=3.0, warming_compute=2.0, warming_rows=20, rows=100
     )
@@ -70,7 +71,10 @@ def test_the_ranks_are_told_as_one() -> None:
                 replace(usage, workers=2 + rank, workers_readers=5 + rank),
                 rank,
                 attempt_samples=50,
-                step=7,
+                step=1007,
+                resumed_step=1000,
+                counts=(StepCount(rows=1060, num_bytes=530, seconds=3.5),),
+                resumed_counts=(StepCount(rows=1000, num_bytes=500, seconds=3.0),),
                 loop_seconds=12.5,
                 longest=waits,
             )
@@ -82,6 +86,11 @@ def test_the_ranks_are_told_as_one() -> None:
     found = registry.get_sample_value
     assert found("lastmile_run_rows_total") == 100
     assert found("lastmile_run_steps_total") == 7
+    assert found("lastmile_trainer_steps_total", {"rank": "0"}) == 7
+    read = {"step": "0-read"}
+    assert found("lastmile_step_output_rows_total", read) == 120
+    assert found("lastmile_step_output_bytes_total", read) == 60
+    assert found("lastmile_step_busy_seconds_total", read) == 1.0
     assert found("lastmile_run_loop_seconds_total") == 12.5
     assert found("lastmile_run_wait_seconds_total", {"stage": "production"}) == 4.0
     seconds = {
