@@ -59,6 +59,8 @@ _ORDER = (
     *(ACCEPTED, CLUSTER_READY, TRAINING, SCALING_ACTIVE, SCALING_LIMITED),
     *(SUSPENDED, COMPLETE, FAILED),
 )
+# Control sequences as Ray and others colour their tracebacks with (ECMA-48, 5.4).
+_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 def find_condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
@@ -92,7 +94,15 @@ def fit_message(message: str, kind: str = "") -> str:
         kind: type of the condition.
     """
     most = MAX_SCALING_BYTES if kind in (SCALING_ACTIVE, SCALING_LIMITED) else MAX_MESSAGE_BYTES
-    return _cut(message, most)
+    return _cut(clean(message), most)
+
+
+def clean(text: str) -> str:
+    """Text of a user's code without what would move, colour or rename a reader's terminal."""
+    if text.isprintable():
+        return text
+    plain = _COLOURS.sub("", text)
+    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in plain)
 
 
 def _cut(message: str, most: int) -> str:
