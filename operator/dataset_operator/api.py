@@ -28,6 +28,7 @@ CLUSTER_HASH_ANNOTATION = f"{GROUP}/cluster-hash"
 RENDERED_ANNOTATION = f"{GROUP}/rendered"
 TRAINERS_ANNOTATION = f"{GROUP}/trainers"  # REPLICASxGPUS, such as 2x8
 # Kueue's: an experiment's queue is its cluster's, whose size may change (Kueue docs, elastic jobs).
+KUEUE_LABELS = "kueue.x-k8s.io/"
 KUEUE_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 KUEUE_ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
 # Set by KubeRay on every pod of a cluster.
@@ -73,6 +74,7 @@ CHILD_REFUSED = "ChildRefused"
 CLUSTER_CORRECTED = "ClusterCorrected"
 NAME_COLLISION = "NameCollision"
 WAITING_FOR_PODS = "WaitingForPods"
+WAITING_FOR_QUEUE = "WaitingForQueue"
 PODS_READY = "PodsReady"
 RAY_UNREACHABLE = "RayUnreachable"
 CLUSTER_LOST = "ClusterLost"

@@ -93,17 +93,25 @@ def correct(cluster: Mapping[str, Any], workers: DataWorkers) -> Document | None
     there = cluster["spec"].get("workerGroupSpecs") or []
     spec = _thaw(cluster) or {"workerGroupSpecs": there}
     observed = {group["groupName"]: group for group in there}
-    groups = [
-        _size(group, observed.get(DATA_WORKERS, group), workers)
-        if group["groupName"] == DATA_WORKERS
-        else group
-        for group in spec["workerGroupSpecs"]
-    ]
+    groups = []
+    for rendered in spec["workerGroupSpecs"]:
+        seen = observed.get(rendered["groupName"], rendered)
+        is_sized = rendered["groupName"] == DATA_WORKERS
+        group = _size(rendered, seen, workers) if is_sized else rendered
+        groups.append(_keep_additions(group, seen))
     wanted = {**spec, "workerGroupSpecs": groups}
+    if head := spec.get("headGroupSpec"):
+        wanted["headGroupSpec"] = _keep_additions(head, cluster["spec"].get("headGroupSpec") or {})
     if _holds(cluster["spec"], wanted):
         return None
     version = cluster["metadata"]["resourceVersion"]
     return {"metadata": {"resourceVersion": version}, "spec": wanted}
+
+
+def _keep_additions(group: Document, seen: Mapping[str, Any]) -> Document:
+    """A group with what a queue put into its template beside ours: nodes and tolerations."""
+    template = seen.get("template")
+    return {**group, "template": template} if _holds(template, group.get("template")) else group
 
 
 def _size(group: Document, observed: Mapping[str, Any], workers: DataWorkers) -> Document:
@@ -137,7 +145,10 @@ def _holds(observed: Any, wanted: Any) -> bool:
         return not observed  # the API server leaves empty ones out
     if isinstance(wanted, Mapping):
         return isinstance(observed, Mapping) and all(
-            _holds(observed.get(key), value) for key, value in wanted.items()
+            _holds_each(observed.get(key), value)
+            if key == "tolerations"
+            else _holds(observed.get(key), value)
+            for key, value in wanted.items()
         )
     if isinstance(wanted, list):
         return (
@@ -146,6 +157,13 @@ def _holds(observed: Any, wanted: Any) -> bool:
             and all(_holds(*pair) for pair in zip(observed, wanted, strict=True))
         )
     return bool(observed == wanted)
+
+
+def _holds_each(observed: Any, wanted: Any) -> bool:
+    """Of what a queue may add to: whether each is there, in whatever order."""
+    if not isinstance(wanted, list) or not isinstance(observed, list):
+        return _holds(observed, wanted)
+    return all(any(_holds(there, one) for there in observed) for one in wanted)
 
 
 def is_as_built(observed: Mapping[str, Any] | None, built: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from dataset_operator.api import (
     DATA_WORKERS,
     HEAD,
     KUEUE_ELASTIC_ANNOTATION,
+    KUEUE_LABELS,
     KUEUE_QUEUE_LABEL,
     RAY_API_VERSION,
     RAY_METRICS_PORT,
@@ -44,7 +45,7 @@ def build_ray_cluster(
     metadata = build_metadata(owner, owner.ray_cluster)
     metadata["annotations"] = {RENDERER_ANNOTATION: str(RENDERER_VERSION)}
     if labels and KUEUE_QUEUE_LABEL in labels:
-        metadata["labels"][KUEUE_QUEUE_LABEL] = labels[KUEUE_QUEUE_LABEL]
+        metadata["labels"] |= {k: v for k, v in labels.items() if k.startswith(KUEUE_LABELS)}
         metadata["annotations"][KUEUE_ELASTIC_ANNOTATION] = "true"
     document: Document = {
         "apiVersion": RAY_API_VERSION,

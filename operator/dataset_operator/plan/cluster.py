@@ -15,6 +15,7 @@ from dataset_operator.api import (
     CLUSTER_REFUSED,
     DATA_WORKERS,
     HEAD,
+    KUEUE_QUEUE_LABEL,
     NAME_COLLISION,
     OUT_OF_MEMORY,
     PODS_READY,
@@ -22,6 +23,7 @@ from dataset_operator.api import (
     REPLICA_FAILURE,
     TRAINERS,
     WAITING_FOR_PODS,
+    WAITING_FOR_QUEUE,
     Role,
 )
 from dataset_operator.builders.children import (
@@ -221,12 +223,27 @@ def wait_for_pods(draft: Draft) -> bool:
     if not short:
         _say_up(draft)
         return False
+    if _is_queued(draft):
+        return True
     message = ", ".join(
         f"{draft.observed.ready(role)} of {needed[role]} {role} ready" for role in short
     )
     waits = next((p.waiting for p in draft.observed.pods if p.role in short and p.waiting), "")
     cause = _find_stuck(draft, short) or waits or _replica_failure(draft) or _find_silence(draft)
     _say_waiting(draft, message, cause)
+    draft.look_again(WAIT_SECONDS)
+    return True
+
+
+def _is_queued(draft: Draft) -> bool:
+    """Whether a queue has not admitted the cluster yet: `spec.suspend` is its field, not ours."""
+    cluster = draft.observed.ray_cluster or {}
+    if not cluster.get("spec", {}).get("suspend"):
+        return False
+    queue = (cluster["metadata"].get("labels") or {}).get(KUEUE_QUEUE_LABEL)
+    by = f"the queue {queue} has not admitted it" if queue else "somebody has set spec.suspend"
+    message = f"the RayCluster is suspended: {by}; it starts once that is taken back"
+    draft.condition(CLUSTER_READY, False, WAITING_FOR_QUEUE, message)
     draft.look_again(WAIT_SECONDS)
     return True
 
