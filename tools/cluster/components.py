@@ -219,6 +219,8 @@ class Builder:
         """How the API server and what runs on nodes deal with each other; here nothing does."""
         return (
             "--authorization-mode=RBAC",
+            # As on OpenShift: who names an owner must have a right to it.
+            "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
             "--endpoint-reconciler-type=none",  # refuses loopback addresses; no pod dials it here
         )
 

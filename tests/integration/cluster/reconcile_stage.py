@@ -54,19 +54,20 @@ class Stage:
     namespace: str
     reconciler: Reconciler
     ray: StandInRay
+    name: str = NAME
 
     def apply(self, **spec: Any) -> None:
         document = {
             "apiVersion": API_VERSION,
             "kind": KIND,
-            "metadata": {"name": NAME, "namespace": self.namespace},
+            "metadata": {"name": self.name, "namespace": self.namespace},
             "spec": {"dataset": {"parquet": {"uri": "t/"}}, **spec},
         }
         strict = ("--server-side", "--force-conflicts", "--validate=strict", "-f", "-")
         self.box.kubectl("apply", *strict, stdin=json.dumps(document))
 
     async def experiment(self) -> dict[str, Any] | None:
-        return await self.reconciler.kube.get(KIND, self.namespace, NAME)
+        return await self.reconciler.kube.get(KIND, self.namespace, self.name)
 
     async def child(self, kind: str, name: str) -> dict[str, Any]:
         found = await self.reconciler.kube.get(kind, self.namespace, name)
@@ -85,7 +86,7 @@ class Stage:
         async with asyncio.timeout(DEADLINE_SECONDS):
             while True:
                 with contextlib.suppress(KubeConflict):
-                    return await self.reconciler.reconcile(self.namespace, NAME)
+                    return await self.reconciler.reconcile(self.namespace, self.name)
 
     async def until(self, kind: str, status: str, reason: str) -> dict[str, Any]:
         """Pass after pass, until a condition is so."""
@@ -171,6 +172,7 @@ async def stage_of(
     namespace: str,
     *,
     user: str = "",
+    name: str = NAME,
     address: str = "",
     settings: OperatorSettings = SETTINGS,
     observe: Observe = lambda *_: None,
@@ -179,6 +181,7 @@ async def stage_of(
 
     Args:
         user: whose rights the reconciler has; "": one's with those of the operator's manifest.
+        name: of the experiment.
         settings: the operator's.
         observe: is told of every request to the API server.
         address: of this machine, where the stand-in listens and is reached as a head is from
@@ -198,15 +201,15 @@ async def stage_of(
         else:
             connect, reach_pod = ray.connect(session), ray.reach_pod(session)
             rights = {"Impersonate-User": user} if user else log_in(box.kubectl)
-            for name, value in rights.items():
-                client.set_default_header(name, value)
+            for header, value in rights.items():
+                client.set_default_header(header, value)
         reconciler = Reconciler(
             kube=KubeClient(client, observe=observe),
             connect=connect,
             source=RuntimeSource(reach_pod=reach_pod),
             settings=settings,
         )
-        yield Stage(box=box, namespace=namespace, reconciler=reconciler, ray=ray)
+        yield Stage(box=box, namespace=namespace, reconciler=reconciler, ray=ray, name=name)
 
 
 def play(box: Box, namespace: str, story: Callable[[Stage], Awaitable[None]]) -> None:
