@@ -1,5 +1,6 @@
 """A run's history on a real S3 server: written by the commands of the pods, read by people's."""
 
+import contextlib
 import json
 import os
 import signal
@@ -49,6 +50,12 @@ def s3(s3_server: S3Keys) -> Iterator[pafs.S3FileSystem]:
     )
     found.create_dir("lake")
     yield found
+    for _ in range(5):
+        # A server that keeps objects as files refuses a folder before what lies in it, and one
+        # request names both in whatever order.
+        with contextlib.suppress(OSError):
+            found.delete_dir("lake")
+            return
     found.delete_dir("lake")
 
 
