@@ -2,7 +2,8 @@
 
 `prepare` refuses what can be refused, Ray comes up, `driver` carries it out, and whatever the
 outcome the output folder holds `summary.json`, `report.html`, `metrics.parquet`, `plan.json` and
-`manifest.yaml`; the same files go beside the checkpoints on the artifacts store.
+`manifest.yaml`; the same files go beside the checkpoints on the artifacts store, plan and manifest
+before anything is started, so that they outlive whoever is killed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from pipeline_runtime.metrics import MetricsServer, Pace, RunCollector
 from pipeline_runtime.monitor import MonitorState
 from pipeline_runtime.plan import plan_document
 from pipeline_runtime.report.html import build_report
+from pipeline_runtime.report.plan_file import PLAN_FILE
 from pipeline_runtime.run.cluster import connected, world_size_of
 from pipeline_runtime.run.decisions import fetch_decisions
 from pipeline_runtime.run.driver import Outcome, StopRequest, execute
@@ -37,7 +39,7 @@ from pipeline_runtime.run.supply import SupplyMeter
 from pipeline_runtime.sources import Location
 
 # And decisions/, on a cluster: they are there before the report.
-REPORT_FILES = ("summary.json", "report.html", "metrics.parquet", "plan.json", "manifest.yaml")
+REPORT_FILES = ("summary.json", "report.html", "metrics.parquet", PLAN_FILE, "manifest.yaml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,9 @@ def run_experiment(
     run = prepare_run(experiment, options, started, ranks)
     watcher.on_prepared(run)
     options.output.mkdir(parents=True, exist_ok=True)
+    planned = _build_planned(run, manifest)
+    # What a store refuses now is tried again with the report, which warns.
+    _keep(planned, run.run_location)
     outcome = _execute(run, options, watcher)
     if warning:
         outcome.state.warnings.insert(0, warning)
@@ -83,14 +88,15 @@ def run_experiment(
         outcome.state.warnings.append(problem)
     summary = build_summary(run, options, outcome, started, datetime.now(UTC))
     try:
-        _write_output(run, manifest, options.output, summary)
+        _write_output(planned, options.output, summary)
     except OSError as error:
         raise LastmileError(
             f"{options.output}: the run ended {outcome.kind}, its report cannot be written: "
             f"{error}; make room and run again with --resume, which goes on from "
             f"{summary.checkpoints.last or 'the start'}"
         ) from error
-    problem = _keep_report(options.output, run.run_location)
+    files = {name: (options.output / name).read_bytes() for name in REPORT_FILES}
+    problem = _keep(files, run.run_location)
     if problem:
         summary = summary.model_copy(update={"warnings": (*summary.warnings, problem)})
         report.write_summary(options.output, summary)
@@ -183,21 +189,27 @@ def _signals(watcher: Watcher) -> Iterator[StopRequest]:
             signal.signal(number, handler)
 
 
-def _write_output(run: PreparedRun, manifest: str, output: Path, summary: report.Summary) -> None:
-    (output / "manifest.yaml").write_text(manifest)
-    (output / "plan.json").write_text(json.dumps(plan_document(run.plan), indent=2))
+def _build_planned(run: PreparedRun, manifest: str) -> dict[str, bytes]:
+    """The files that are known before a run begins."""
+    plan = json.dumps(plan_document(run.plan), indent=2)
+    return {PLAN_FILE: plan.encode(), "manifest.yaml": manifest.encode()}
+
+
+def _write_output(planned: Mapping[str, bytes], output: Path, summary: report.Summary) -> None:
+    for name, content in planned.items():
+        (output / name).write_bytes(content)
     report.write_summary(output, summary)
     build_report(output)
 
 
-def _keep_report(output: Path, location: Location) -> str | None:
-    """Copy the report beside the checkpoints; a store that refuses is a warning."""
+def _keep(files: Mapping[str, bytes], location: Location) -> str | None:
+    """Put files beside the checkpoints; a store that refuses is a warning."""
     filesystem = location.filesystem
     try:
         filesystem.create_dir(location.path, recursive=True)
-        for name in REPORT_FILES:
+        for name, content in files.items():
             with filesystem.open_output_stream(location.join(name).path) as stream:
-                stream.write((output / name).read_bytes())
+                stream.write(content)
     except (OSError, pa.ArrowException) as error:
         return f"{location.uri}: the report could not be copied there: {error}"
     return None

@@ -82,6 +82,9 @@ def test_a_killed_run_in_order_repeats_the_batches_that_are_left(
     run = project("killed")
     run.write(clicks_spec(run, options=options, training=EVERY_STEPS, config=SLOW))
     below = kill_after_checkpoints(run, 2)
+    left = {path.name for path in run.checkpoints[0].parents[1].iterdir()}
+    assert {"plan.json", "manifest.yaml"} < left
+    assert "summary.json" not in left
 
     refused = on_cluster.run(*run.args("--resume", "--set", "spec.training.batchSize=50"))
     assert refused.code == 4, refused
