@@ -35,10 +35,12 @@ class Recorder:
     Attributes:
         requests: method and path of each, in their order.
         is_cut: whether requests are taken and never answered, as by a network that is cut.
+        delay_seconds: after which a request goes on, though who asked may wait no longer.
     """
 
     url: str = ""
     is_cut: bool = False
+    delay_seconds: float = 0.0
     requests: list[tuple[str, str]] = field(default_factory=list)
 
     @property
@@ -113,6 +115,7 @@ class _Forwarding:
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         self._recorder.requests.append((request.method, request.path))
+        await asyncio.sleep(self._recorder.delay_seconds)
         while self._recorder.is_cut:
             await asyncio.sleep(0.1)
         headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP_HEADERS}

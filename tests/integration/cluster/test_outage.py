@@ -9,22 +9,18 @@ from pathlib import Path
 
 import pytest
 from operator_stage import comes, operated
+from restarting import running_box
 
 from tools.cluster.binaries import Binaries
 from tools.cluster.control_plane import ControlPlane
-from tools.cluster.startup import Settings
 
 OUTAGE_SECONDS = 60.0
-CRDS = Path(__file__).parents[3] / "crds"
 
 
 @pytest.fixture
 def own_box(parts: Binaries, tmp_path: Path) -> Iterator[ControlPlane]:
-    """A control plane that no other test is disturbed by."""
-    settings = Settings(crds=tuple(sorted(CRDS.glob("*.yaml"))))
-    box = ControlPlane.start(tmp_path / "box", settings=settings, parts=parts)
-    yield box
-    box.stop()
+    with running_box(tmp_path / "box", parts) as box:
+        yield box
 
 
 @contextmanager

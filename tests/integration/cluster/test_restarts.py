@@ -1,66 +1,26 @@
 """The store, the API server and KubeRay are killed and come again: what ran goes on, once."""
 
 import asyncio
-import os
-import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from operator_stage import comes, operated
-from reconcile_stage import DEADLINE_SECONDS, POLL_SECONDS, Stage
+from reconcile_stage import Stage
+from restarting import API_SERVER, ETCD, KUBERAY, answers, kill, running_box, start, until
 
 from dataset_operator.status import find_condition
 from tools.cluster.binaries import Binaries
-from tools.cluster.components import Component
 from tools.cluster.control_plane import ControlPlane
-from tools.cluster.errors import KubectlError
-from tools.cluster.processes import spawn
-from tools.cluster.startup import Settings
-
-CRDS = Path(__file__).parents[3] / "crds"
-ETCD, API_SERVER, KUBERAY = "etcd", "kube-apiserver", "kuberay"
 
 
 @pytest.fixture
 def own_box(
     parts: Binaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ControlPlane]:
-    """A control plane that no other test is disturbed by."""
-    settings = Settings(crds=tuple(sorted(CRDS.glob("*.yaml"))))
-    box = ControlPlane.start(tmp_path / "box", settings=settings, parts=parts)
-    monkeypatch.setenv("KUBECONFIG", str(box.kubeconfig))
-    yield box
-    box.stop()
-
-
-def kill(box: ControlPlane, name: str) -> Component:
-    """Kill a component; what `start` takes."""
-    pid = box.processes()[name]
-    assert pid is not None, box.processes()
-    command = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
-    os.kill(pid, signal.SIGKILL)
-    return Component(
-        name=name, command=tuple(command), log=box.layout.logs / f"{name}.log", probe=None
-    )
-
-
-def start(box: ControlPlane, component: Component) -> None:
-    spawn(component, box.record.id, box.layout.folder, detached=False)
-
-
-async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not await is_so():
-            await asyncio.sleep(POLL_SECONDS)
-
-
-async def answers(box: ControlPlane) -> bool:
-    """Whether the API server, and the store behind it, are ready."""
-    try:
-        return "ok" in await asyncio.to_thread(box.kubectl, "get", "--raw", "/readyz")
-    except KubectlError:
-        return False
+    with running_box(tmp_path / "box", parts) as box:
+        monkeypatch.setenv("KUBECONFIG", str(box.kubeconfig))
+        yield box
 
 
 async def message_of(stage: Stage, kind: str) -> str:

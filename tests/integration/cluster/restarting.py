@@ -1,0 +1,60 @@
+"""A control plane of a test's own, whose store, API server and KubeRay die and come again."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from reconcile_stage import DEADLINE_SECONDS, POLL_SECONDS
+
+from tools.cluster.binaries import Binaries
+from tools.cluster.components import Component
+from tools.cluster.control_plane import ControlPlane
+from tools.cluster.errors import KubectlError
+from tools.cluster.processes import spawn
+from tools.cluster.startup import Settings
+
+CRDS = Path(__file__).parents[3] / "crds"
+ETCD, API_SERVER, KUBERAY = "etcd", "kube-apiserver", "kuberay"
+
+
+@contextmanager
+def running_box(folder: Path, parts: Binaries) -> Iterator[ControlPlane]:
+    """A control plane that no other test is disturbed by."""
+    settings = Settings(crds=tuple(sorted(CRDS.glob("*.yaml"))))
+    box = ControlPlane.start(folder, settings=settings, parts=parts)
+    try:
+        yield box
+    finally:
+        box.stop()
+
+
+def kill(box: ControlPlane, name: str) -> Component:
+    """Kill a component; what `start` takes."""
+    pid = box.processes()[name]
+    assert pid is not None, box.processes()
+    command = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+    os.kill(pid, signal.SIGKILL)
+    return Component(
+        name=name, command=tuple(command), log=box.layout.logs / f"{name}.log", probe=None
+    )
+
+
+def start(box: ControlPlane, component: Component) -> None:
+    spawn(component, box.record.id, box.layout.folder, detached=False)
+
+
+async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not await is_so():
+            await asyncio.sleep(POLL_SECONDS)
+
+
+async def answers(box: ControlPlane) -> bool:
+    """Whether the API server, and the store behind it, are ready."""
+    try:
+        return "ok" in await asyncio.to_thread(box.kubectl, "get", "--raw", "/readyz")
+    except KubectlError:
+        return False

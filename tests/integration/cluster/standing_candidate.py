@@ -1,0 +1,42 @@
+"""A process that stands for a lease, and prints each moment at which it may act.
+
+    python standing_candidate.py KUBECONFIG NAME '{"name": "lease", "namespace": …}'
+
+The moment is taken before the check that it leads, which ends the process if not: by a clock that
+all processes of a machine share. So moments of two that lead one after the other are never mixed.
+"""
+
+import asyncio
+import json
+import logging
+import sys
+
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
+
+from dataset_operator.election.candidate import Candidate
+from dataset_operator.election.elector import Elector, Terms
+from dataset_operator.election.guard import now
+from dataset_operator.kube.client import KubeClient
+
+PAUSE_SECONDS = 0.02
+
+
+async def stand(kubeconfig: str, name: str, terms: Terms) -> None:
+    configuration = Configuration()
+    await config.load_kube_config(kubeconfig, client_configuration=configuration)
+    async with ApiClient(configuration) as client:
+        # As `process` does it.
+        kube = KubeClient(client, request_seconds=terms.deadline_seconds / 2)
+        candidate = Candidate(kube=kube, elector=Elector(identity=name, terms=terms))
+        async with candidate.leading(asyncio.Event()):
+            while True:
+                moment = now()
+                candidate.check()
+                print(moment, flush=True)
+                await asyncio.sleep(PAUSE_SECONDS)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    asyncio.run(stand(sys.argv[1], sys.argv[2], Terms(**json.loads(sys.argv[3]))))

@@ -1,0 +1,262 @@
+"""Candidates for a lease while the API server and its store die, come again or are slow.
+
+Each is a process that prints the moments at which it may act: never two at a time, and one after
+all.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+from recorded import Recorder, recording
+from restarting import API_SERVER, ETCD, answers, kill, running_box, start, until
+
+from dataset_operator.election.elector import Terms
+from dataset_operator.election.guard import EXIT_LEASE_LOST
+from tools.cluster.binaries import Binaries
+from tools.cluster.control_plane import ControlPlane
+
+PROGRAM = Path(__file__).with_name("standing_candidate.py")
+SHORT = Terms(name="", namespace="default", duration_seconds=9, deadline_seconds=6, retry_seconds=1)
+# Far beyond any wait of a test: what happens all the same does not happen by the lease's end.
+LONG = replace(SHORT, duration_seconds=3600, deadline_seconds=1800)
+BOTH = (ETCD, API_SERVER)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def own_box(parts: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with running_box(tmp_path_factory.mktemp("election") / "box", parts) as box:
+        yield box
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One that stands for the lease, what it said and when it acted."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    moments: Path
+    log: Path
+
+    def list_moments(self) -> list[float]:
+        return [float(line) for line in self.moments.read_text().splitlines()]
+
+    async def acts(self) -> None:
+        """Wait until it does, from now on."""
+        before = len(self.list_moments())
+        await until(self._when(lambda: len(self.list_moments()) > before))
+
+    async def stands_by(self, leader: "Standing") -> None:
+        words = f"standing by: {leader.name} holds the lease"
+        await until(self._when(lambda: words in self.log.read_text()))
+
+    async def ends(self) -> int:
+        async with asyncio.timeout(60):
+            while (code := self.process.poll()) is None:
+                await asyncio.sleep(0.1)
+        return code
+
+    def _when(self, is_so: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
+        async def check() -> bool:
+            assert self.process.poll() is None, self.log.read_text()
+            return is_so()
+
+        return check
+
+
+@dataclass(slots=True, kw_only=True)
+class Candidates:
+    """Starts those who stand for one lease."""
+
+    box: ControlPlane
+    folder: Path
+    terms: Terms
+    stack: ExitStack
+    all: list[Standing]
+
+    def start(self, name: str, kubeconfig: Path | None = None) -> Standing:
+        moments, log = self.folder / f"{name}.moments", self.folder / f"{name}.log"
+        command = [sys.executable, PROGRAM, kubeconfig or self.box.kubeconfig, name]
+        with moments.open("wb") as out, log.open("wb") as error:
+            process = subprocess.Popen(
+                [*command, json.dumps(asdict(self.terms))], stdout=out, stderr=error
+            )
+        self.stack.callback(process.wait)
+        self.stack.callback(process.kill)
+        self.all.append(Standing(name=name, process=process, moments=moments, log=log))
+        return self.all[-1]
+
+    @contextmanager
+    def reached_by_proxy(self) -> Iterator[Recorder]:
+        """A proxy that lives as long as all who may be asking it."""
+        with recording(self.box) as way:
+            try:
+                yield way
+            finally:
+                way.is_cut, way.delay_seconds = False, 0.0
+                self.stack.close()
+
+    def list_leaders(self) -> list[str]:
+        """Who acted, one after the other; one who is named twice was not alone."""
+        acts = sorted((at, each.name) for each in self.all for at in each.list_moments())
+        return [name for name, _ in groupby(name for _, name in acts)]
+
+    def read_lease(self) -> dict[str, object]:
+        found = self.box.kubectl("get", "lease", self.terms.name, "-n", "default", "-o", "json")
+        spec: dict[str, object] = json.loads(found)["spec"]
+        return spec
+
+
+@pytest.fixture
+def candidates(own_box: ControlPlane, tmp_path: Path) -> Iterator[Callable[[Terms], Candidates]]:
+    with ExitStack() as stack:
+
+        def make(terms: Terms) -> Candidates:
+            named = replace(terms, name=tmp_path.name.replace("_", "-"))
+            return Candidates(box=own_box, folder=tmp_path, terms=named, stack=stack, all=[])
+
+        yield make
+
+
+async def exactly_one_leads(candidates: Candidates, *those: Standing) -> Standing:
+    """Who of those leads now, whom all others stand by."""
+
+    async def has_acted() -> bool:
+        return any(each.list_moments() for each in those)
+
+    await until(has_acted)
+    [leader] = [each for each in those if each.list_moments()]
+    for each in those:
+        if each is not leader:
+            await each.stands_by(leader)
+    await leader.acts()
+    assert candidates.read_lease()["holderIdentity"] == leader.name
+    return leader
+
+
+@pytest.mark.parametrize("names", [(ETCD,), (API_SERVER,), BOTH], ids="+".join)
+def test_one_leads_at_a_time_while_for_longer_than_the_lease_nobody_answers_of(
+    names: tuple[str, ...], own_box: ControlPlane, candidates: Callable[[Terms], Candidates]
+) -> None:
+    async def story() -> None:
+        those = candidates(SHORT)
+        first = those.start("first")
+        await first.acts()
+        second = those.start("second")
+        await second.stands_by(first)
+        dead = [kill(own_box, name) for name in names]
+        assert await first.ends() == EXIT_LEASE_LOST
+        third = those.start("third")  # as a kubelet would, in its place
+        for component in dead:
+            start(own_box, component)
+        await until(lambda: answers(own_box))
+        leader = await exactly_one_leads(those, second, third)
+        assert those.list_leaders() == ["first", leader.name]
+
+    asyncio.run(story())
+
+
+def test_who_stands_by_takes_over_from_a_leader_that_died_with_the_api_server(
+    own_box: ControlPlane, candidates: Callable[[Terms], Candidates]
+) -> None:
+    async def story() -> None:
+        those = candidates(SHORT)
+        first = those.start("first")
+        await first.acts()
+        second = those.start("second")
+        await second.stands_by(first)
+        dead = [kill(own_box, name) for name in BOTH]
+        first.process.kill()
+        await first.ends()
+        for component in dead:
+            start(own_box, component)
+        await exactly_one_leads(those, second)
+        assert those.list_leaders() == ["first", "second"]
+        assert those.read_lease()["leaseTransitions"] == 1
+
+    asyncio.run(story())
+
+
+def test_who_leads_goes_on_through_a_restart_that_is_shorter_than_its_lease(
+    own_box: ControlPlane, candidates: Callable[[Terms], Candidates]
+) -> None:
+    async def story() -> None:
+        those = candidates(LONG)
+        first = those.start("first")
+        await first.acts()
+        second = those.start("second")
+        await second.stands_by(first)
+        before = those.read_lease()
+        for component in [kill(own_box, name) for name in BOTH]:
+            start(own_box, component)
+        await until(lambda: answers(own_box))
+
+        async def is_renewed() -> bool:
+            return those.read_lease()["renewTime"] != before["renewTime"]
+
+        await until(is_renewed)
+        await first.acts()
+        assert those.list_leaders() == ["first"]
+        same = ("holderIdentity", "acquireTime", "leaseTransitions")
+        after = those.read_lease()
+        assert {name: after[name] for name in same} == {name: before[name] for name in same}
+
+    asyncio.run(story())
+
+
+def test_who_does_not_find_back_after_a_restart_has_ended_before_another_leads(
+    own_box: ControlPlane, candidates: Callable[[Terms], Candidates]
+) -> None:
+    async def story() -> None:
+        those = candidates(SHORT)
+        with those.reached_by_proxy() as way:
+            first = those.start("first", way.kubeconfig(those.folder / "kubeconfig"))
+            await first.acts()
+            second = those.start("second")
+            await second.stands_by(first)
+            way.is_cut = True
+            for component in [kill(own_box, name) for name in BOTH]:
+                start(own_box, component)  # long before the lease is over
+            await exactly_one_leads(those, second)
+            way.is_cut = False
+            assert await first.ends() == EXIT_LEASE_LOST
+            assert those.list_leaders() == ["first", "second"]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("for_all", [True, False], ids=["for all", "for who leads"])
+def test_one_leads_at_a_time_however_slow_the_api_server_is(
+    for_all: bool, candidates: Callable[[Terms], Candidates]
+) -> None:
+    async def story() -> None:
+        those = candidates(SHORT)
+        with those.reached_by_proxy() as way:
+            slow = way.kubeconfig(those.folder / "kubeconfig")
+            first = those.start("first", slow)
+            await first.acts()
+            second = those.start("second", slow if for_all else None)
+            await second.stands_by(first)
+            # Longer than a request may take: renewals are made, and who leads is not told.
+            way.delay_seconds = SHORT.deadline_seconds / 2 + 1
+            assert await first.ends() == EXIT_LEASE_LOST
+            third = those.start("third", slow)
+            if for_all:
+                await asyncio.sleep(SHORT.duration_seconds)
+                assert those.list_leaders() == ["first"]  # nobody is told of a lease
+            else:
+                await second.acts()
+            way.delay_seconds = 1.0  # slow, and fast enough
+            leader = await exactly_one_leads(those, second, third)
+            assert those.list_leaders() == ["first", leader.name]
+
+    asyncio.run(story())
