@@ -136,12 +136,24 @@ class _Watches:
         try:
             await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in watches:
+            left = {*watches, *_find_streams(namespace)}
+            for task in left:
                 task.cancel()
-            await asyncio.wait(watches)
+            await asyncio.wait(left)
         for task in watches:
             if not task.cancelled():
                 task.result()
+
+
+def _find_streams(namespace: str) -> list[asyncio.Task[object]]:
+    """Kopf's tasks that watch one resource each.
+
+    Where one of them fails, its orchestrator ends and leaves the others running (Kopf 1.45); with
+    each try there would be more of them.
+    """
+    of = f"@{namespace or None}"
+    named = [(task, task.get_name()) for task in asyncio.all_tasks()]
+    return [task for task, name in named if name.startswith("watcher for ") and name.endswith(of)]
 
 
 def _bind_passes(reconciler: Reconciler, watched: Watched) -> Reconcile:
