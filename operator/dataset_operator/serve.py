@@ -112,7 +112,7 @@ class _Watches:
                 _LOG.error(
                     "nothing is done for the experiments of the namespace %s until the operator "
                     "may watch it again, which is tried every %.0f s: %s",
-                    *(namespace, REFUSED_SECONDS, error),
+                    *(namespace, REFUSED_SECONDS, error.args[0] if error.args else error),
                 )
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.ending.wait(), REFUSED_SECONDS)

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import MappingProxyType
+from typing import TextIO
 
 FIELDS = ("namespace", "experiment", "attempt", "reason")
 _LOG = logging.getLogger(__name__)
+# The API server's words of a namespace, in Kopf's and asyncio's.
+_REFUSAL = re.compile(r'cannot (list|watch) resource .* in the namespace "')
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _about: ContextVar[Mapping[str, object]] = ContextVar("about", default=_NOTHING)
 
@@ -26,13 +30,31 @@ def set_up_logging(*, as_text: bool, verbose: bool) -> None:
     Args:
         verbose: show Kopf's own and DEBUG too.
     """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
+    handler = build_handler(sys.stderr, as_text=as_text, verbose=verbose)
     logging.basicConfig(handlers=[handler], level=logging.DEBUG if verbose else logging.INFO)
     logging.captureWarnings(True)
     sys.excepthook = lambda *error: _LOG.critical("ended by a defect", exc_info=error)
     if not verbose:  # Kopf tells of every handler
         logging.getLogger("kopf").setLevel(logging.WARNING)
+
+
+def build_handler(stream: TextIO, *, as_text: bool, verbose: bool) -> logging.Handler:
+    """What writes the records."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
+    if not verbose:
+        handler.addFilter(_is_news)
+    return handler
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether it is more than Kopf's words on a namespace that may not be watched.
+
+    `serve` tells of that in one line. Kopf (1.45) asks nine times for each resource with a line
+    for each time, and ends with a traceback from each of its tasks.
+    """
+    is_kopfs = record.name.partition(".")[0] in ("kopf", "asyncio")
+    return not (is_kopfs and _REFUSAL.search(record.getMessage()))
 
 
 def bind(**fields: object) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import logging
 import secrets
 import subprocess
 from collections.abc import Callable, Iterator
@@ -23,6 +25,7 @@ from dataset_operator.handlers import build_kopf_settings
 from dataset_operator.kube.login import Login
 from dataset_operator.serve import serving
 from dataset_operator.telemetry.freshness import compare_forever
+from dataset_operator.telemetry.logs import build_handler
 from dataset_operator.telemetry.metrics import OperatorMetrics
 from dataset_operator.telemetry.watched import Watched
 from pipeline_runtime.config import API_VERSION, KIND
@@ -81,11 +84,16 @@ def test_a_namespace_that_refuses_pauses_alone_and_is_watched_once_it_lets_the_o
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.setattr(dataset_operator.serve, "REFUSED_SECONDS", 1.0)
     monkeypatch.setattr(dataset_operator.serve, "build_kopf_settings", impatient)
     login = Login(kubeconfig=log_in(box, namespace, tmp_path))
     let_in(box, namespace, namespace)
+    log = io.StringIO()
+    handler = build_handler(log, as_text=True, verbose=False)
+    logging.getLogger().addHandler(handler)
+    request.addfinalizer(lambda: logging.getLogger().removeHandler(handler))
     watched = Watched()
     metrics = OperatorMetrics(watched)
 
@@ -113,6 +121,15 @@ def test_a_namespace_that_refuses_pauses_alone_and_is_watched_once_it_lets_the_o
                     f"nothing is done for the experiments of the namespace {other}" in caplog.text
                 )
                 assert await beside.status() == {}
+
+                told = f"the namespace {other} until the operator may watch it again"
+                await until(lambda: log.getvalue().count(told) >= 3)
+                lines = [line for line in log.getvalue().splitlines() if other in line]
+                assert "Request attempt" in caplog.text  # what Kopf says of it
+                assert "Traceback" not in log.getvalue()
+                for line in lines:
+                    assert told in line
+                    assert line.endswith(f'in the namespace "{other}"')
 
                 let_in(box, namespace, other)
                 await comes(beside, "ClusterReady", "True", "PodsReady")
