@@ -52,10 +52,12 @@ def build_registry(passes: Passes, watched: Watched, log_in: LogIn) -> kopf.Oper
     return registry
 
 
-def build_kopf_settings(*, clusterwide: bool = True) -> kopf.OperatorSettings:
-    """Kopf's settings; where namespaces are named, nothing is asked of the cluster as a whole."""
+def build_kopf_settings() -> kopf.OperatorSettings:
+    """Kopf's settings."""
     settings = kopf.OperatorSettings()
-    settings.scanning.disabled = not clusterwide  # of CRDs and namespaces
+    # Of CRDs, which `process` has seen, and namespaces: a right over the whole cluster for nothing.
+    # A CRD that goes away ends the watch, and so the process; another begins once it is back.
+    settings.scanning.disabled = True
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 360
     settings.watching.connect_timeout = 10

@@ -126,7 +126,7 @@ class _Watches:
         """
         watches = await kopf.spawn_tasks(
             registry=self.registry,
-            settings=build_kopf_settings(clusterwide=not namespace),
+            settings=build_kopf_settings(),
             namespaces=[namespace] if namespace else [],
             clusterwide=not namespace,
             standalone=True,  # one active replica is a lease's business, not peering's

@@ -32,13 +32,6 @@
   verbs: [list, create]
 {{- end }}
 
-{{/* What it asks of the cluster, when it works for all namespaces. */}}
-{{- define "lastmile.clusterRules" -}}
-- apiGroups: [apiextensions.k8s.io]
-  resources: [customresourcedefinitions]
-  verbs: [list, watch]
-{{- end }}
-
 {{/* What lets go of finalisers after the operator. */}}
 {{- define "lastmile.releaseRules" -}}
 - apiGroups: [experiments.lastmile.dev]

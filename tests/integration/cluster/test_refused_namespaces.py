@@ -64,9 +64,9 @@ def log_in(box: Box, home: str, folder: Path) -> Path:
     return path
 
 
-def impatient(*, clusterwide: bool) -> kopf.OperatorSettings:
+def impatient() -> kopf.OperatorSettings:
     """The operator's settings; but Kopf asks most of a minute long what is refused."""
-    settings = build_kopf_settings(clusterwide=clusterwide)
+    settings = build_kopf_settings()
     settings.networking.error_backoffs = (0.1,)
     return settings
 

@@ -47,8 +47,6 @@ WATCHES = ("list", "watch")
 OTHER_WORDS = {
     "update datasetexperiments/finalizers": "cannot set blockOwnerDeletion",
 }
-# Kopf works without, and only says so.
-CRDS = "Not enough permissions to watch for resources"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -238,9 +236,9 @@ def test_without_any_one_right_over_it_no_history_is_whole_and_each_cluster_goes
         caplog.clear()
 
 
-def impatient(*, clusterwide: bool) -> kopf.OperatorSettings:
+def impatient() -> kopf.OperatorSettings:
     """The operator's settings; but Kopf asks most of a minute long what is refused."""
-    settings = build_kopf_settings(clusterwide=clusterwide)
+    settings = build_kopf_settings()
     settings.networking.error_backoffs = (0.1,)
     return settings
 
@@ -282,13 +280,10 @@ def test_without_any_one_watch_the_operator_says_that_it_is_blind(
     asyncio.run(watch())
 
 
-def test_for_all_namespaces_it_has_the_same_rights_and_looks_at_the_crds(
-    box: Box, namespace: str, chart: Helm
-) -> None:
+def test_for_all_namespaces_it_has_the_same_rights(namespace: str, chart: Helm) -> None:
     here = select(named(chart, namespace), "Role", OPERATOR)
     everywhere = select(chart.template(), "ClusterRole", OPERATOR)
-    crds = {Right("apiextensions.k8s.io", "customresourcedefinitions", verb) for verb in WATCHES}
-    assert rights_of(everywhere) == rights_of(here) | crds
+    assert rights_of(everywhere) == rights_of(here)
 
 
 def test_without_any_one_right_to_the_lease_nobody_leads(
