@@ -18,28 +18,35 @@ from pipeline_runtime.config import GROUP, VERSION
 
 # Children whose changes matter: what was edited or deleted by hand, pods that come and go.
 _CHILDREN = (
-    ("v1", "pods"),
-    ("v1", "configmaps"),
-    ("networking.k8s.io/v1", "networkpolicies"),
-    ("policy/v1", "poddisruptionbudgets"),
-    (RAY_API_VERSION, "rayclusters"),
+    ("Pod", "v1", "pods"),
+    ("ConfigMap", "v1", "configmaps"),
+    ("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies"),
+    ("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets"),
+    ("RayCluster", RAY_API_VERSION, "rayclusters"),
 )
+# Told of a child that changed: kind, namespace, name.
+Forget = Callable[[str, str, str], None]
 # How Kopf's own requests log in; asked again when the API server no longer takes the answer.
 LogIn = Callable[[], Awaitable[kopf.ConnectionInfo | kopf.AiohttpSession]]
 _OURS: dict[str, Any] = {EXPERIMENT_LABEL: kopf.PRESENT}
 
 
-def build_registry(passes: Passes, watched: Watched, log_in: LogIn) -> kopf.OperatorRegistry:
+def build_registry(
+    passes: Passes, watched: Watched, forget: Forget, log_in: LogIn
+) -> kopf.OperatorRegistry:
     """Handlers that wake an experiment for its own events and its children's."""
     registry = kopf.OperatorRegistry()
 
     async def wake(event: Mapping[str, Any], **_: object) -> None:
-        watched.see(event["type"], event["object"])
-        metadata = event["object"]["metadata"]
-        passes.wake(metadata["namespace"], metadata["name"])
+        if watched.see(event["type"], event["object"]):
+            metadata = event["object"]["metadata"]
+            passes.wake(metadata["namespace"], metadata["name"])
 
-    async def wake_owner(namespace: str | None, labels: Mapping[str, str], **_: object) -> None:
+    async def wake_owner(
+        *, namespace: str | None, name: str, labels: Mapping[str, str], param: Any = "", **_: object
+    ) -> None:
         if namespace:
+            forget(param, namespace, name)
             passes.wake(namespace, labels[EXPERIMENT_LABEL])
 
     async def log_in_again(**_: object) -> kopf.ConnectionInfo | kopf.AiohttpSession:
@@ -47,8 +54,8 @@ def build_registry(passes: Passes, watched: Watched, log_in: LogIn) -> kopf.Oper
 
     kopf.on.login(registry=registry)(log_in_again)
     kopf.on.event(GROUP, VERSION, "datasetexperiments", registry=registry)(wake)
-    for version, plural in _CHILDREN:
-        kopf.on.event(version, plural, labels=_OURS, registry=registry)(wake_owner)
+    for kind, version, plural in _CHILDREN:
+        kopf.on.event(version, plural, labels=_OURS, param=kind, registry=registry)(wake_owner)
     return registry
 
 

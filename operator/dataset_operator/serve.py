@@ -10,12 +10,13 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import kopf
 
 from dataset_operator.handlers import LogIn, build_kopf_settings, build_registry
 from dataset_operator.kube.login import Login, has_kubeconfig
+from dataset_operator.kube.remembering import RememberingKube
 from dataset_operator.passes import Passes, Reconcile
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.telemetry.logs import bind
@@ -36,6 +37,7 @@ async def serving(
     log_in: LogIn | None = None,
     metrics: OperatorMetrics | None = None,
     stop: asyncio.Event | None = None,
+    remembers: bool = True,
 ) -> AsyncIterator[Passes]:
     """Reconcile the experiments of these namespaces, of all if none is named.
 
@@ -45,14 +47,18 @@ async def serving(
         log_in: credentials of the watches; None: KUBECONFIG, else the pod's service account.
         metrics: counts the passes, and what comes through the watch.
         stop: is set when the watches ended by themselves.
+        remembers: see `RememberingKube`; off, to measure what it spares.
 
     Raises:
         Exception: what ended the watches.
     """
     log_in = log_in or Login(in_cluster=not has_kubeconfig()).connection
     metrics = metrics or OperatorMetrics(Watched())
+    kube = RememberingKube(reconciler.kube)
+    reconciler = replace(reconciler, kube=kube) if remembers else reconciler
     passes = Passes(_bind_passes(reconciler, metrics.watched), report=metrics.count_pass)
-    watches = _Watches(build_registry(passes, metrics.watched, log_in), metrics.watched)
+    registry = build_registry(passes, metrics.watched, kube.forget, log_in)
+    watches = _Watches(registry, metrics.watched)
     watching = asyncio.create_task(watches.run(namespaces))
     if stop is not None:
         watching.add_done_callback(lambda _: stop.set())

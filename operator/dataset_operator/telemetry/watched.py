@@ -6,6 +6,7 @@ Here a listed version that never came through the watch is: `freshness` lists, `
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections import Counter
@@ -17,6 +18,10 @@ from dataset_operator.headline import find_headline
 from dataset_operator.telemetry.standing import Standing, read_standing
 
 Key = tuple[str, str]  # namespace, name
+# Of a status: how far a training is and what it has used, which nothing is decided by.
+_TOLD_ONLY = frozenset({"trainer", "usage"})
+# Of metadata: what each write changes.
+_OF_A_WRITE = frozenset({"resourceVersion", "managedFields"})
 _LOG = logging.getLogger(__name__)
 
 
@@ -25,6 +30,7 @@ class _Seen:
     """An experiment as it last came through the watch."""
 
     version: str
+    news: int  # a hash of all that a pass may be needed for
     at: float
     attempt: int | None
     headline: tuple[str, str, str] | None  # type, status, reason
@@ -50,8 +56,12 @@ class Watched:
     _missed: dict[Key, float] = field(default_factory=dict)  # since when it is listed
     _last_event: float | None = None
 
-    def see(self, event: str | None, document: Mapping[str, Any]) -> None:
-        """Take an event in: ADDED, MODIFIED, DELETED, or None for the list at the beginning."""
+    def see(self, event: str | None, document: Mapping[str, Any]) -> bool:
+        """Take an event in: ADDED, MODIFIED, DELETED, or None for the list at the beginning.
+
+        Whether it is a reason to look at the experiment: the operator's own word of how far a
+        training is, every 20 seconds, is none.
+        """
         metadata = document["metadata"]
         key = (metadata["namespace"], metadata["name"])
         self._last_event = self.clock()
@@ -60,11 +70,12 @@ class Watched:
         if before is not None:
             self.phases[before.standing.phase] -= 1
         if event == "DELETED":
-            return
+            return True
         seen = self._experiments[key] = _read(document, self._last_event)
         self.phases[seen.standing.phase] += 1
         if event is not None and seen.headline and (not before or before.headline != seen.headline):
             _tell(key, seen, document)
+        return event != "MODIFIED" or before is None or before.news != seen.news
 
     def refuse(self, namespace: str) -> None:
         """Forget the experiments of a namespace that may not be watched any more."""
@@ -118,11 +129,22 @@ def _read(document: Mapping[str, Any], at: float) -> _Seen:
     headline = find_headline(status)
     return _Seen(
         version=document["metadata"]["resourceVersion"],
+        news=_hash_news(document),
         at=at,
         attempt=status.get("attempt"),
         headline=(headline["type"], headline["status"], headline["reason"]) if headline else None,
         standing=read_standing(document),
     )
+
+
+def _hash_news(document: Mapping[str, Any]) -> int:
+    """Without the spec, whose generation is in the metadata."""
+    metadata, status = document["metadata"], document.get("status") or {}
+    kept = (
+        {name: value for name, value in metadata.items() if name not in _OF_A_WRITE},
+        {name: value for name, value in status.items() if name not in _TOLD_ONLY},
+    )
+    return hash(json.dumps(kept, sort_keys=True))
 
 
 def _tell(key: Key, seen: _Seen, document: Mapping[str, Any]) -> None:

@@ -55,6 +55,17 @@ def test_it_is_told_at_most_every_30_seconds() -> None:
     assert trainer(world)["progressPercentage"] == 90
 
 
+def test_a_training_that_goes_on_costs_one_pass_every_quarter_of_a_minute() -> None:
+    world = running()
+    began, passes, again = world.now, 0, world.step().again_seconds
+    while (world.now - began).total_seconds() < 600:
+        assert again is not None
+        passes += 1
+        world.progress = Progress(ratio=passes / 1000, samples_per_second=float(passes))
+        again = world.step(seconds=again).again_seconds
+    assert passes <= 600 / 15 + 1
+
+
 def test_what_shows_no_change_is_not_written() -> None:
     world = running(SETTINGS.model_copy(update={"autoscale": False}))
     world.progress = GOING

@@ -146,6 +146,38 @@ def test_what_is_gone_is_not_waited_for(gone: str) -> None:
     assert watched.find_oldest_missed() is None
 
 
+GOES_ON: dict[str, Any] = {"trainer": {"progressPercentage": 42}, "usage": {"gpuSeconds": 60}}
+
+
+@pytest.mark.parametrize(
+    ("status", "metadata", "is_news"),
+    [
+        pytest.param(GOES_ON, {}, False, id="how far it is, which the operator wrote"),
+        pytest.param({**GOES_ON, "attempt": 4}, {}, True, id="another attempt"),
+        pytest.param(GOES_ON, {"generation": 2}, True, id="an edit"),
+        pytest.param(GOES_ON, {"deletionTimestamp": "2026-11-21T00:00:00Z"}, True, id="its end"),
+        pytest.param(GOES_ON, {"annotations": {"a": "b"}}, True, id="an annotation"),
+    ],
+)
+def test_how_far_a_training_is_wakes_nobody(
+    status: dict[str, Any], metadata: dict[str, Any], is_news: bool
+) -> None:
+    watched, document = Watched(), experiment(1)
+    assert watched.see("ADDED", document)
+
+    document = experiment(2)
+    document["status"] |= status
+    document["metadata"] |= metadata
+    assert watched.see("MODIFIED", document) is is_news
+
+
+@pytest.mark.parametrize("event", [None, "ADDED", "DELETED"])
+def test_what_is_listed_anew_or_goes_wakes_a_pass_though_nothing_changed(event: str | None) -> None:
+    watched = Watched()
+    watched.see(None, experiment(1))
+    assert watched.see(event, experiment(1))
+
+
 def test_it_is_in_sync_once_everything_listed_has_come() -> None:
     watched = Watched()
     watched.compare({CLICKS: "1"}, asked=watched.clock())

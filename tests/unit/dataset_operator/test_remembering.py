@@ -1,0 +1,152 @@
+"""What of the API server's answers stands for a while, and what ends that."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from dataset_operator.kube.remembering import RememberingKube
+from dataset_operator.observed import Document
+
+POLICY = ("NetworkPolicy", "team", "clicks-1")
+SECRET = ("Secret", "team", "clicks-1-token")
+
+
+class Clock:
+    """A clock that goes when it is told to."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Server:
+    """An API server that counts what it is asked; `changes` happen while it is about to answer."""
+
+    objects: dict[tuple[str, str, str], Document] = field(default_factory=dict)
+    asked: list[tuple[str, str, str]] = field(default_factory=list)
+    before_answer: Any = None
+
+    async def get(self, kind: str, namespace: str, name: str) -> Document | None:
+        self.asked.append((kind, namespace, name))
+        found = self.objects.get((kind, namespace, name))
+        if self.before_answer is not None:
+            self.before_answer()
+        await asyncio.sleep(0)
+        return found
+
+    async def nothing(self, *_: object) -> None:
+        pass
+
+    apply = create = patch = delete = delete_observed = nothing
+
+
+def build(key: tuple[str, str, str], **more: Any) -> Document:
+    kind, namespace, name = key
+    return {"kind": kind, "metadata": {"namespace": namespace, "name": name}, **more}
+
+
+def remembering(*documents: Document) -> tuple[RememberingKube, Server, Clock]:
+    server, clock = Server(), Clock()
+    for document in documents:
+        metadata = document["metadata"]
+        server.objects[document["kind"], metadata["namespace"], metadata["name"]] = document
+    kube: Any = server
+    return RememberingKube(kube, clock), server, clock
+
+
+def look(kube: RememberingKube, *keys: tuple[str, str, str]) -> list[Document | None]:
+    async def get_all() -> list[Document | None]:
+        return [await kube.get(*key) for key in keys]
+
+    return asyncio.run(get_all())
+
+
+@pytest.mark.parametrize(
+    ("document", "seconds"),
+    [
+        pytest.param(build(POLICY, spec={"a": 1}), 300, id="a guard, five minutes"),
+        pytest.param(build(SECRET, immutable=True), 60, id="a Secret, which is not watched, one"),
+    ],
+)
+def test_a_look_stands_for_a_while(document: Document, seconds: float) -> None:
+    kube, server, clock = remembering(document)
+    [key] = server.objects
+
+    assert look(kube, key, key) == [document, document]
+    clock.now += seconds - 1
+    look(kube, key)
+    assert len(server.asked) == 1
+
+    clock.now += 1
+    look(kube, key)
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(build(("RayCluster", "team", "c")), id="a cluster"),
+        pytest.param(build(("DatasetExperiment", "team", "c")), id="an experiment"),
+        pytest.param(build(("ConfigMap", "team", "c")), id="a config that may be edited"),
+        pytest.param(build(("ConfigMap", "team", "c"), immutable=False), id="one that says so"),
+    ],
+)
+def test_what_decisions_rest_on_is_always_asked_for(document: Document) -> None:
+    kube, server, _ = remembering(document)
+    [key] = server.objects
+    look(kube, key, key)
+    assert server.asked == [key, key]
+
+
+def test_what_is_not_there_is_asked_for_again() -> None:
+    kube, server, _ = remembering()
+    assert look(kube, POLICY, POLICY) == [None, None]
+    assert len(server.asked) == 2
+
+
+def test_who_is_given_a_look_cannot_change_it_for_others() -> None:
+    kube, _, _ = remembering(build(POLICY, spec={"a": 1}))
+    first, second = look(kube, POLICY, POLICY)
+    assert first == second
+    assert second is not None
+    second["spec"]["a"] = 2
+    assert look(kube, POLICY) == [build(POLICY, spec={"a": 1})]
+
+
+WRITES: dict[str, Any] = {
+    "an event": lambda kube: kube.forget(*POLICY),
+    "apply": lambda kube: asyncio.run(kube.apply(build(POLICY))),
+    "create": lambda kube: asyncio.run(kube.create(build(POLICY))),
+    "patch": lambda kube: asyncio.run(kube.patch(*POLICY, {})),
+    "delete": lambda kube: asyncio.run(kube.delete(*POLICY, "uid")),
+    "delete as observed": lambda kube: asyncio.run(kube.delete_observed(build(POLICY))),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_change_ends_it(write: str) -> None:
+    kube, server, _ = remembering(build(POLICY))
+    look(kube, POLICY)
+    WRITES[write](kube)
+    look(kube, POLICY)
+    assert len(server.asked) == 2
+
+
+def test_an_answer_that_a_change_overtook_is_not_kept() -> None:
+    kube, server, _ = remembering(build(POLICY))
+    server.before_answer = lambda: kube.forget(*POLICY)
+    look(kube, POLICY, POLICY)
+    assert len(server.asked) == 2
+
+
+def test_what_nobody_asks_for_any_more_is_dropped() -> None:
+    others = [build(("NetworkPolicy", "team", f"gone-{index}")) for index in range(100)]
+    kube, server, clock = remembering(*others, build(POLICY))
+    look(kube, *server.objects)
+    clock.now += 300
+    look(kube, POLICY)
+    assert len(kube._looks) == 1
