@@ -24,15 +24,15 @@ _CHILDREN = (
     ("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets"),
     ("RayCluster", RAY_API_VERSION, "rayclusters"),
 )
-# Told of a child that changed: kind, namespace, name.
-Forget = Callable[[str, str, str], None]
+# Told of an event of a child: its kind, what happened, the child; whether that is news.
+See = Callable[[str, str | None, Mapping[str, Any]], bool]
 # How Kopf's own requests log in; asked again when the API server no longer takes the answer.
 LogIn = Callable[[], Awaitable[kopf.ConnectionInfo | kopf.AiohttpSession]]
 _OURS: dict[str, Any] = {EXPERIMENT_LABEL: kopf.PRESENT}
 
 
 def build_registry(
-    passes: Passes, watched: Watched, forget: Forget, log_in: LogIn
+    passes: Passes, watched: Watched, see: See, log_in: LogIn
 ) -> kopf.OperatorRegistry:
     """Handlers that wake an experiment for its own events and its children's."""
     registry = kopf.OperatorRegistry()
@@ -43,11 +43,11 @@ def build_registry(
             passes.wake(metadata["namespace"], metadata["name"])
 
     async def wake_owner(
-        *, namespace: str | None, name: str, labels: Mapping[str, str], param: Any = "", **_: object
+        *, event: Mapping[str, Any], labels: Mapping[str, str], param: Any = "", **_: object
     ) -> None:
-        if namespace:
-            forget(param, namespace, name)
-            passes.wake(namespace, labels[EXPERIMENT_LABEL])
+        child = event["object"]
+        if child["metadata"].get("namespace") and see(param, event["type"], child):
+            passes.wake(child["metadata"]["namespace"], labels[EXPERIMENT_LABEL])
 
     async def log_in_again(**_: object) -> kopf.ConnectionInfo | kopf.AiohttpSession:
         return await log_in()

@@ -57,7 +57,7 @@ async def serving(
     kube = RememberingKube(reconciler.kube)
     reconciler = replace(reconciler, kube=kube) if remembers else reconciler
     passes = Passes(_bind_passes(reconciler, metrics.watched), report=metrics.count_pass)
-    registry = build_registry(passes, metrics.watched, kube.forget, log_in)
+    registry = build_registry(passes, metrics.watched, kube.see, log_in)
     watches = _Watches(registry, metrics.watched)
     watching = asyncio.create_task(watches.run(namespaces))
     if stop is not None:

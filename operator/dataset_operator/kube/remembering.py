@@ -29,6 +29,8 @@ _KEPT_SECONDS: Final[Mapping[str, float]] = {
 _LONGEST_SECONDS: Final = max(_KEPT_SECONDS.values())
 # Of these only what cannot be edited.
 _IMMUTABLE: Final = frozenset({"ConfigMap", "Secret"})
+# Of metadata: what each write changes, one of the status too.
+_OF_A_WRITE: Final = frozenset({"resourceVersion", "managedFields"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class _Look:
 
 @dataclass(slots=True)
 class RememberingKube:
-    """`Kube` over another, with a memory; `forget` is for who watches.
+    """`Kube` over another, with a memory; `see` is for who watches.
 
     Attributes:
         kube: is asked.
@@ -52,9 +54,19 @@ class RememberingKube:
     clock: Callable[[], float] = time.monotonic
     _looks: dict[Key, _Look] = field(default_factory=dict)  # the oldest first
 
-    def forget(self, kind: str, namespace: str, name: str) -> None:
-        """It changed, or may have: what was asked before now is not kept either."""
-        self._looks.pop((kind, namespace, name), None)
+    def see(self, kind: str, event: str | None, document: Mapping[str, Any]) -> bool:
+        """Take an event in; whether it tells more than the look that is kept.
+
+        What others write into a status, as the number of pods that a budget guards, is not looked
+        at, and comes with every pod.
+        """
+        key = (kind, document["metadata"]["namespace"], document["metadata"]["name"])
+        look = self._looks.get(key)
+        kept = look.text if look is not None and event == "MODIFIED" else None
+        if kept is not None and _strip(json.loads(kept)) == _strip(document):
+            return False
+        self._forget(*key)
+        return True
 
     async def get(self, kind: str, namespace: str, name: str) -> Document | None:
         """See Kube."""
@@ -66,11 +78,11 @@ class RememberingKube:
             kept: Document = json.loads(look.text)  # its own for each who asks
             return kept
         self._drop_oldest()
-        self.forget(*key)
+        self._forget(*key)
         asked = self._looks[key] = _Look(self.clock())
         document = await self.kube.get(kind, namespace, name)
         if self._looks.get(key) is asked:
-            self.forget(*key)
+            self._forget(*key)
             if document is not None and _is_kept(document):
                 self._looks[key] = _Look(asked.at, json.dumps(document).encode())
         return document
@@ -81,12 +93,12 @@ class RememberingKube:
 
     async def create(self, document: Document) -> None:
         """See Kube."""
-        self._forget(document)
+        self._forget_document(document)
         await self.kube.create(document)
 
     async def apply(self, document: Document) -> None:
         """See Kube."""
-        self._forget(document)
+        self._forget_document(document)
         await self.kube.apply(document)
 
     async def try_out(self, document: Document) -> None:
@@ -95,17 +107,17 @@ class RememberingKube:
 
     async def patch(self, kind: str, namespace: str, name: str, patch: Document) -> None:
         """See Kube."""
-        self.forget(kind, namespace, name)
+        self._forget(kind, namespace, name)
         await self.kube.patch(kind, namespace, name, patch)
 
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
         """See Kube."""
-        self.forget(kind, namespace, name)
+        self._forget(kind, namespace, name)
         await self.kube.delete(kind, namespace, name, uid)
 
     async def delete_observed(self, document: Mapping[str, Any]) -> None:
         """See Kube."""
-        self._forget(document)
+        self._forget_document(document)
         await self.kube.delete_observed(document)
 
     async def write_status(self, document: Mapping[str, Any], status: Document) -> None:
@@ -116,15 +128,26 @@ class RememberingKube:
         """See Kube."""
         await self.kube.write_finalizers(document, names)
 
-    def _forget(self, document: Mapping[str, Any]) -> None:
+    def _forget(self, kind: str, namespace: str, name: str) -> None:
+        """It changed, or may have: what was asked before now is not kept either."""
+        self._looks.pop((kind, namespace, name), None)
+
+    def _forget_document(self, document: Mapping[str, Any]) -> None:
         metadata = document["metadata"]
-        self.forget(document["kind"], metadata["namespace"], metadata.get("name", ""))
+        self._forget(document["kind"], metadata["namespace"], metadata.get("name", ""))
 
     def _drop_oldest(self) -> None:
         """What nobody asks for any more, since its experiment is gone."""
         until = self.clock() - _LONGEST_SECONDS
         while self._looks and next(iter(self._looks.values())).at <= until:
             del self._looks[next(iter(self._looks))]
+
+
+def _strip(document: Mapping[str, Any]) -> tuple[Document, Document]:
+    """What a look is for: all but the status and what each write changes; and the metadata."""
+    rest = {name: value for name, value in document.items() if name not in ("status", "metadata")}
+    metadata = document["metadata"].items()
+    return rest, {name: value for name, value in metadata if name not in _OF_A_WRITE}
 
 
 def _is_kept(document: Document) -> bool:

@@ -118,7 +118,9 @@ def test_who_is_given_a_look_cannot_change_it_for_others() -> None:
 
 
 WRITES: dict[str, Any] = {
-    "an event": lambda kube: kube.forget(*POLICY),
+    "an edit": lambda kube: kube.see("NetworkPolicy", "MODIFIED", build(POLICY, spec={"a": 2})),
+    "its end": lambda kube: kube.see("NetworkPolicy", "DELETED", build(POLICY)),
+    "a list": lambda kube: kube.see("NetworkPolicy", None, build(POLICY)),
     "apply": lambda kube: asyncio.run(kube.apply(build(POLICY))),
     "create": lambda kube: asyncio.run(kube.create(build(POLICY))),
     "patch": lambda kube: asyncio.run(kube.patch(*POLICY, {})),
@@ -136,9 +138,24 @@ def test_a_change_ends_it(write: str) -> None:
     assert len(server.asked) == 2
 
 
+def test_what_others_write_into_a_status_ends_nothing_and_is_no_news() -> None:
+    budget = ("PodDisruptionBudget", "team", "clicks-1-head")
+    kube, server, _ = remembering(build(budget, spec={"a": 1}))
+    look(kube, budget)
+
+    document = build(budget, spec={"a": 1}, status={"currentHealthy": 1})
+    document["metadata"] |= {"resourceVersion": "7", "managedFields": [{"manager": "kcm"}]}
+    assert not kube.see("PodDisruptionBudget", "MODIFIED", document)
+    look(kube, budget)
+    assert len(server.asked) == 1
+
+    document["metadata"]["ownerReferences"] = []
+    assert kube.see("PodDisruptionBudget", "MODIFIED", document)
+
+
 def test_an_answer_that_a_change_overtook_is_not_kept() -> None:
     kube, server, _ = remembering(build(POLICY))
-    server.before_answer = lambda: kube.forget(*POLICY)
+    server.before_answer = lambda: kube.see("NetworkPolicy", "MODIFIED", build(POLICY))
     look(kube, POLICY, POLICY)
     assert len(server.asked) == 2
 
