@@ -8,7 +8,7 @@ ROWS ?= 1000000
 NODE := simulated
 ARGS ?=
 
-.PHONY: bench-autoscaling bench-deduplication bench-overlap bench-plant bench-plant-pods bench-scaling bench-wire bench-table-size help setup lock test-tools run sample-data bench chart dashboards test test-nightly test-slow test-unit lint lint-types format crd clean
+.PHONY: bench-autoscaling bench-deduplication bench-operator bench-overlap bench-plant bench-plant-pods bench-scaling bench-wire bench-table-size help setup lock test-tools run sample-data bench chart dashboards test test-nightly test-slow test-unit lint lint-types format crd clean
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -103,6 +103,9 @@ bench-overlap: setup ## Measure whether loading hides behind training, and train
 
 bench-autoscaling: setup ## Simulate every law of scaling over every scenario (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.autoscaling $(ARGS)
+
+bench-operator: setup test-tools ## Measure the operator with 1,000 experiments at once (ARGS: the benchmark's options)
+	$(BIN)/python -m benchmarks.operator $(ARGS)
 
 bench-plant: setup ## Compare the simulated plant with real processes under the same law
 	$(BIN)/python -m benchmarks.plant $(ARGS)

@@ -1,0 +1,314 @@
+"""The arms: what is done on a stage, and what was seen meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import aiohttp
+import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.operator.acting import LOOPBACK, TOKEN, Place
+from benchmarks.operator.stage import (
+    Document,
+    Stage,
+    at_once,
+    build_children,
+    build_experiment,
+    staged,
+)
+from dataset_operator.testing import StandInRay
+from pipeline_runtime.config import KIND
+
+SETTLE_SECONDS: Final = 20.0  # for what the last writes of a rise wake: a period of passes
+_STOP_SECONDS: Final = 60.0
+_PAGE_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 10.0  # of a changing experiment, after the operator has taken a change
+_LOOK_SECONDS: Final = 0.5
+_FAILED_SHARE: Final = 0.2  # of changes that are drivers that fail; the others are edits
+_SEED: Final = 7
+
+
+async def bare(size: int) -> Document:
+    """Create all clusters and what stands beside them, and wait for KubeRay."""
+    async with staged() as stage:
+        families = [build_children(index) for index in range(size)]
+
+        async def create(family: list[tuple[bool, Document]]) -> None:
+            for is_applied, child in family:
+                await (stage.kube.apply if is_applied else stage.kube.create)(child)
+
+        began = time.monotonic()
+        await at_once([lambda family=family: create(family) for family in families])  # type: ignore[misc]
+        created = time.monotonic() - began
+        steady = await stage.clusters_ready(size) - began
+        return {
+            "createdSeconds": round(created, 1),
+            "readySeconds": round(steady, 1),
+            "steadySeconds": round(steady, 1),
+            "digest": await stage.digest(),
+        }
+
+
+async def operator(
+    size: int, *, hold: float, changing: int, minutes: float, remembers: bool = True
+) -> Document:
+    """Experiments from nothing to training, while all train, and while some change."""
+    async with staged() as stage, StandInRay(token=TOKEN) as ray, telling(ray):
+        async with operating(stage, ray, remembers=remembers) as acting:
+            began = time.monotonic()
+            await _create(stage, size)
+            created = time.monotonic() - began
+            ready = await stage.clusters_ready(size) - began
+            steady = await stage.experiments_are("Training", size) - began
+            await acting.end("rise", size)
+            digest = await stage.digest()
+            await asyncio.sleep(SETTLE_SECONDS)
+            await acting.window()
+            await asyncio.sleep(hold)
+            await acting.end("training", size)
+            lags: list[float] = []
+            if changing:
+                await acting.window()
+                lags = await change(stage, ray, min(size, changing), 60.0 * minutes)
+                await acting.end("changing", size)
+        windows = acting.windows
+    found = {
+        "createdSeconds": round(created, 1),
+        "readySeconds": round(ready, 1),
+        "steadySeconds": round(steady, 1),
+        "digest": digest,
+        "windows": windows,
+    }
+    if lags:
+        quantiles = np.quantile(lags, (0.5, 0.99))
+        found |= {"edits": len(lags), "editSeconds": [round(float(q), 2) for q in quantiles]}
+    return found
+
+
+async def asleep(size: int, *, hold: float) -> Document:
+    """Suspended experiments, which have no cluster and do not change."""
+    async with staged() as stage, StandInRay(token=TOKEN) as ray, operating(stage, ray) as acting:
+        await _create(stage, size, suspend=True)
+        await stage.experiments_are("Suspended", size)
+        await asyncio.sleep(SETTLE_SECONDS)
+        await acting.window()
+        await asyncio.sleep(hold)
+        await acting.end("asleep", size)
+        return {"windows": acting.windows}
+
+
+async def _create(stage: Stage, size: int, **spec: Any) -> None:
+    documents = [build_experiment(index, **spec) for index in range(size)]
+    await at_once([lambda document=d: stage.kube.create(document) for d in documents])  # type: ignore[misc]
+
+
+async def change(stage: Stage, ray: StandInRay, number: int, seconds: float) -> list[float]:
+    """Change experiments without pause; how long the operator took for each edit."""
+    deadline, random = time.monotonic() + seconds, Random(_SEED)
+    lags: list[float] = []
+
+    async def live(index: int) -> None:
+        turn = index
+        metadata = build_experiment(index)["metadata"]
+        key = (KIND, metadata["namespace"], metadata["name"])
+        await asyncio.sleep(random.random() * _PAUSE_SECONDS)
+        while time.monotonic() < deadline:
+            if random.random() < _FAILED_SHARE:
+                document = await stage.kube.get(*key)
+                name = ((document or {}).get("status") or {}).get("submission", {}).get("id")
+                if name in ray.jobs:
+                    ray.end(name, "FAILED", message="a benchmark's", driver_exit_code=1)
+            else:
+                turn += 1
+                spec = {"dataWorkers": {"minReplicas": 1 + turn % 3, "maxReplicas": 3}}
+                began = time.monotonic()
+                await stage.kube.patch(*key, {"spec": spec})
+                generation = (await stage.kube.get(*key) or {})["metadata"]["generation"]
+                await taken.wait(key[1:], generation)
+                lags.append(time.monotonic() - began)
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async with stage.following() as taken, asyncio.TaskGroup() as tasks:
+        for index in range(number):
+            tasks.create_task(live(index))
+    return lags
+
+
+@contextlib.asynccontextmanager
+async def telling(ray: StandInRay) -> AsyncIterator[None]:
+    """Drivers that go on: every five seconds their page says something new."""
+
+    async def tell() -> None:
+        step = 0
+        while True:
+            step += 1
+            ray.metrics = (
+                f"lastmile_progress_ratio {min(0.99, step / 1000)}\n"
+                f"lastmile_samples_per_second {100_000 + step}\n"
+                f'lastmile_training_metric{{name="loss"}} {1 / step}\n'
+            )
+            await asyncio.sleep(_PAGE_SECONDS)
+
+    task = asyncio.create_task(tell())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+# --- the operator's process ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mark:
+    """The process at one moment."""
+
+    at: float
+    metrics: dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+    def value(self, name: str) -> float:
+        return self.metrics.get((name, ()), 0.0)
+
+    def requests(self) -> Iterator[tuple[str, float]]:
+        """Of each verb and resource, how many so far."""
+        for (name, labels), value in self.metrics.items():
+            if name == "lastmile_operator_api_request_seconds_count":
+                given = dict(labels)
+                yield f"{given['verb']} {given['resource']} {given['code']}", value
+
+
+@dataclass(slots=True, kw_only=True)
+class Acting:
+    """An operator that runs; `window` begins a time, `end` says what it did in it."""
+
+    url: str
+    notes: Path
+    log: Path
+    process: subprocess.Popen[bytes]
+    windows: Document = field(default_factory=dict)
+    _began: _Mark | None = None
+
+    async def _look(self) -> _Mark:
+        if self.process.poll() is not None:
+            raise BenchmarkError(f"the operator ended: {self.log.read_text()[-2000:]}")
+        async with aiohttp.ClientSession() as session, session.get(self.url) as answer:
+            text = await answer.text()
+        samples = {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+        return _Mark(at=time.time(), metrics=samples)
+
+    async def window(self) -> None:
+        """Begin."""
+        self._began = await self._look()
+
+    async def end(self, name: str, size: int) -> None:
+        """End it, under a name."""
+        before, after = self._began, await self._look()
+        assert before is not None
+        seconds = after.at - before.at
+        known = dict(before.requests())
+        requests = {
+            what: int(number - known.get(what, 0.0))
+            for what, number in after.requests()
+            if number > known.get(what, 0.0)
+        }
+        cpu = after.value("process_cpu_seconds_total") - before.value("process_cpu_seconds_total")
+        self.windows[name] = {
+            "seconds": round(seconds, 1),
+            "rssBytes": int(after.value("process_resident_memory_bytes")),
+            "cpuSeconds": round(cpu, 2),
+            "requests": dict(sorted(requests.items(), key=lambda item: -item[1])),
+            "requestsPerSecond": round(sum(requests.values()) / seconds, 2),
+            "requestsPerExperiment": round(sum(requests.values()) / size, 2),
+            "writes": sum(n for what, n in requests.items() if not what.startswith(_READS)),
+            "passes": self._summarize(before.at, after.at),
+        }
+
+    def _summarize(self, since: float, until: float) -> Document:
+        """Passes that ended meanwhile."""
+        lines = self.notes.read_text().splitlines()
+        # The last line may be half a one: it is written with the next buffer.
+        rows = [row for line in lines if (row := _parse(line)) and since <= row[0] <= until]
+        results: dict[str, int] = {}
+        for row in rows:
+            results[row[1]] = results.get(row[1], 0) + 1
+        if not rows:
+            return {"number": 0, "results": results}
+        total, api, ray = (np.array([row[place] for row in rows]) for place in (2, 3, 4))
+        return {
+            "number": len(rows),
+            "results": results,
+            "milliseconds": _quantiles(total),
+            "withoutApiMilliseconds": _quantiles(total - api),
+            "withoutWaitsMilliseconds": _quantiles(np.maximum(0.0, total - api - ray)),
+            "requests": round(float(np.mean([row[5] for row in rows])), 2),
+        }
+
+
+_READS: Final = ("get ", "list ")
+
+
+def _parse(line: str) -> list[Any] | None:
+    with contextlib.suppress(ValueError):
+        row: list[Any] = json.loads(line)
+        return row
+    return None
+
+
+def _quantiles(seconds: Any) -> list[float]:
+    """p50 and p99, in milliseconds."""
+    return [round(1000 * float(value), 1) for value in np.quantile(seconds, (0.5, 0.99))]
+
+
+@contextlib.asynccontextmanager
+async def operating(
+    stage: Stage, ray: StandInRay, *, remembers: bool = True
+) -> AsyncIterator[Acting]:
+    """An operator, ended in order."""
+    folder = stage.folder
+    port, log = folder / "port", folder / "operator.log"
+    place = Place(
+        kubeconfig=str(stage.box.kubeconfig),
+        ports=ray.urls,
+        notes=str(folder / "passes.jsonl"),
+        port=str(port),
+        remembers=remembers,
+    )
+    with log.open("wb") as stream:
+        process = subprocess.Popen(place.command(), stdout=stream, stderr=stream)
+    try:
+        await _until(lambda: port.exists() and bool(port.read_text()), process, log)
+        acting = Acting(
+            url=f"http://{LOOPBACK}:{port.read_text()}/metrics",
+            notes=Path(place.notes),
+            log=log,
+            process=process,
+        )
+        await acting.window()
+        yield acting
+        process.terminate()
+        await asyncio.to_thread(process.wait, _STOP_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _until(holds: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+    while not holds():
+        if process.poll() is not None:
+            raise BenchmarkError(f"the operator ended: {log.read_text()[-2000:]}")
+        await asyncio.sleep(_LOOK_SECONDS)

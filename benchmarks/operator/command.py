@@ -1,0 +1,146 @@
+"""The benchmark's command line: arms in turn, a journal of what each gave, the files it writes."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import records
+from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.dataloading.machine import describe_commit, load_average
+from benchmarks.operator import arms
+from benchmarks.operator.figure import draw
+from benchmarks.operator.report import build_markdown
+from benchmarks.operator.results import Document, build_results
+
+NAME: Final = "operator"
+_JOURNAL: Final = "operator.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One arm on a control plane of its own.
+
+    Attributes:
+        arm: `bare`, `operator`, `forgetful` (an operator that remembers nothing) or `asleep`.
+        size: experiments.
+        round: arms of one round take turns.
+    """
+
+    arm: str
+    size: int
+    round: int
+
+    @property
+    def key(self) -> Document:
+        """What a journal knows it by."""
+        return {"arm": self.arm, "size": self.size, "round": self.round}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; 1 if a run breaks off: what was measured before is in the journal."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = parse_options(arguments)
+    beginning = records.Beginning()
+    try:
+        runs = asyncio.run(measure(options))
+        results = build_results(runs, beginning.describe(NAME, arguments))
+    except BenchmarkError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(
+        records.write_results(
+            NAME, results, options.output, build_markdown=build_markdown, draw=draw
+        )
+    )
+    return 0
+
+
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line; exits with what is wrong with it."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{NAME}",
+        description="Bring many experiments to train, with the operator and by a bare client.",
+    )
+    add = parser.add_argument
+    add("--size", type=int, default=200, metavar="N", help="experiments of the rounds")
+    add("--rounds", type=int, default=5, metavar="N", help="bare client and operator in turn")
+    add("--sizes", type=int, nargs="*", default=[500, 1000], metavar="N", help="once each, too")
+    add("--changing", type=int, default=200, metavar="N", help="of the largest size, that change")
+    add("--minutes", type=float, default=10.0, metavar="X", help="for how long they change")
+    add("--hold", type=float, default=120.0, metavar="X", help="seconds that training is watched")
+    add("--journal", type=Path, default=Path("build"), metavar="DIR", help="what is there is kept")
+    add("--output", type=Path, default=Path("benchmarks/results"), metavar="DIR")
+    options = parser.parse_args(arguments)
+    for name in ("size", "rounds"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name}: must be 1 or more, got {getattr(options, name)}")
+    if any(size < 1 for size in options.sizes):
+        parser.error(f"--sizes: must be 1 or more, got {options.sizes}")
+    if options.hold < arms.SETTLE_SECONDS:
+        parser.error(f"--hold: must be {arms.SETTLE_SECONDS:g} or more, got {options.hold}")
+    return options
+
+
+def plan_runs(options: argparse.Namespace) -> Iterator[Run]:
+    """In order: so much is known early, and the long ones come last."""
+    largest = max([options.size, *options.sizes])
+    yield Run(arm="forgetful", size=options.size, round=1)
+    for number in range(1, options.rounds + 1):
+        for arm in _turn(number):
+            yield Run(arm=arm, size=options.size, round=number)
+    yield Run(arm="asleep", size=largest, round=1)
+    for number, size in enumerate(sorted(set(options.sizes) - {options.size}), start=1):
+        for arm in _turn(number):
+            yield Run(arm=arm, size=size, round=1)
+
+
+def _turn(number: int) -> tuple[str, str]:
+    """Who goes first changes, so that neither always meets what the other left."""
+    return ("bare", "operator") if number % 2 else ("operator", "bare")
+
+
+async def measure(options: argparse.Namespace) -> list[Document]:
+    """All runs, those of the journal as they were measured."""
+    journal = options.journal / _JOURNAL
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    known = _read(journal)
+    runs = []
+    for run in plan_runs(options):
+        found = next((each for each in known if run.key.items() <= each.items()), None)
+        if found is None:
+            print(f"{run.arm}, {run.size} experiments, round {run.round}", flush=True)
+            about = {"commit": describe_commit(), "loadAverage": load_average()}
+            found = run.key | about | await _perform(run, options)
+            with journal.open("a") as stream:
+                stream.write(json.dumps(found) + "\n")
+        runs.append(found)
+    return runs
+
+
+def _read(journal: Path) -> list[Document]:
+    if not journal.exists():
+        return []
+    return [json.loads(line) for line in journal.read_text().splitlines()]
+
+
+async def _perform(run: Run, options: argparse.Namespace) -> Document:
+    if run.arm == "bare":
+        return await arms.bare(run.size)
+    if run.arm == "asleep":
+        return await arms.asleep(run.size, hold=options.hold)
+    is_largest = run.size == max([options.size, *options.sizes])
+    changes: dict[str, Any] = {"changing": options.changing if is_largest else 0}
+    return await arms.operator(
+        run.size,
+        hold=options.hold,
+        minutes=options.minutes,
+        remembers=run.arm == "operator",
+        **changes,
+    )

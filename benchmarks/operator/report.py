@@ -1,0 +1,162 @@
+"""The results as Markdown: the bars, how all came to train, what it costs that they do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks.operator.results import Document
+
+_TIMES = ("milliseconds", "withoutApiMilliseconds", "withoutWaitsMilliseconds")
+
+
+def build_markdown(results: Document) -> str:
+    """The page."""
+    return "\n".join(_lines(results)) + "\n"
+
+
+def _lines(results: Document) -> Iterator[str]:
+    machine, versions = results["machine"], results["versions"]
+    named = ", ".join(f"{name} {number}" for name, number in versions.items())
+    yield "# The operator under load\n"
+    yield f"Made by `{results['command']}` at commit {results['commit']}; do not edit."
+    yield "How to read it: [docs/operating/scaling.md](../../docs/operating/scaling.md).\n"
+    yield (
+        f"{machine['processor']}, {machine['cores']} cores, {machine['memoryGiB']} GiB, "
+        f"{machine['system']}, which the operator shares with etcd, the API server, KubeRay and "
+        f"kwok. {named}.\n"
+    )
+    if results["indicative"]:
+        yield f"**Indicative: {'; '.join(results['indicative'])}.**\n"
+    yield from _table(
+        ("bar", "at most", "found", "met"),
+        [
+            (bar["bar"], f"{bar['most']:g}", f"{bar['found']:g}", "yes" if bar["met"] else "**no**")
+            for bar in results["bars"]
+        ],
+    )
+    yield from _describe_rises(results["rises"])
+    yield from _describe_windows("While all train", results["training"])
+    yield from _describe_slopes(results["slopes"])
+    yield from _describe_windows("While some change without pause", results["changing"])
+    for row in results["changing"]:
+        half, most = row["editSeconds"]
+        yield (
+            f"Of {row['size']} experiments: {row['edits']} edits, each in the status after "
+            f"{half:g} s (p50) and {most:g} s (p99).\n"
+        )
+    yield from _describe_windows("While all are suspended", results["asleep"])
+    yield from _describe_ablation(results["forgetful"])
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield "|---" * len(head) + "|"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+    yield ""
+
+
+def _describe_rises(rises: Sequence[Document]) -> Iterator[str]:
+    yield "## From nothing until all train\n"
+    yield "Seconds, median [least–largest]; the ratio is of the two of one round.\n"
+    head = ("experiments", "rounds", "bare client", "operator", "ratio", "requests each")
+    yield from _table(
+        head,
+        [
+            (
+                str(rise["size"]),
+                str(rise["rounds"]),
+                _spread(rise["bareSeconds"]),
+                _spread(rise["operatorSeconds"]),
+                _spread(rise["ratio"]),
+                f"{rise['requestsPerExperiment']:g}",
+            )
+            for rise in rises
+        ],
+    )
+    yield from _passes(rises)
+
+
+def _describe_windows(title: str, rows: Sequence[Document]) -> Iterator[str]:
+    if not rows:
+        return
+    yield f"## {title}\n"
+    head = ("experiments", "seconds", "cores", "MiB", "requests a second", "each", "writes")
+    yield from _table(
+        head,
+        [
+            (
+                str(row["size"]),
+                f"{row['seconds']:.0f}",
+                f"{row['cores']:.3g}",
+                f"{row['rssMiB']:.0f}",
+                f"{row['requestsPerSecond']:g}",
+                f"{row['requestsPerExperiment']:g}",
+                str(row["writes"]),
+            )
+            for row in rows
+        ],
+    )
+    yield from _passes(rows)
+
+
+def _passes(rows: Sequence[Document]) -> Iterator[str]:
+    """Passes of a window, whole and without what they waited for."""
+    if not any("milliseconds" in row["passes"] for row in rows):
+        return
+    head = ("experiments", "passes", "ms, p50 and p99", "without the API server", "nor Ray")
+    yield from _table(
+        head,
+        [
+            (
+                str(row["size"]),
+                str(row["passes"]["number"]),
+                *(
+                    " and ".join(f"{value:g}" for value in row["passes"][name])
+                    for name in (
+                        "milliseconds",
+                        "withoutApiMilliseconds",
+                        "withoutWaitsMilliseconds",
+                    )
+                ),
+            )
+            for row in rows
+            if "milliseconds" in row["passes"]
+        ],
+    )
+
+
+def _describe_slopes(slopes: Mapping[str, Any] | None) -> Iterator[str]:
+    if slopes is None:
+        return
+    yield (
+        f"By least squares over all runs: {slopes['fixedMiB']:g} MiB and {slopes['kibEach']:g} KiB "
+        f"an experiment; {slopes['coresPerThousand']:g} cores and "
+        f"{slopes['requestsPerSecondPerThousand']:g} requests a second for each thousand.\n"
+    )
+
+
+def _describe_ablation(rows: Sequence[Document]) -> Iterator[str]:
+    if not rows:
+        return
+    yield "## What it spares to remember\n"
+    head = ("experiments", "memory of looks", "requests an experiment and minute", "cores")
+    yield from _table(
+        head,
+        [
+            (
+                str(row["size"]),
+                name,
+                f"{row[key]['requestsPerExperimentMinute']:g}",
+                f"{row[key]['cores']:.3g}",
+            )
+            for row in rows
+            for name, key in (("off", "without"), ("on", "with"))
+        ],
+    )
+
+
+def _spread(figure: Mapping[str, float]) -> str:
+    median, low, high = (figure[key] for key in ("median", "min", "max"))
+    return f"{median:g} [{low:g}–{high:g}]"

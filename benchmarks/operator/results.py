@@ -1,0 +1,211 @@
+"""From runs to the document of results: ratios, slopes and the bars that they are held to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.dataloading.comparisons import rounded
+from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.dataloading.results import spread
+
+Document = dict[str, Any]
+RESULTS_VERSION: Final = 1
+# What is asked of the operator.
+MAX_RATIO: Final = 3.0
+MAX_KIB_EACH: Final = 100.0
+MIN_ROUNDS: Final = 5
+MIN_SIZE: Final = 1000
+MAX_LOAD: Final = 1.0  # before the first run; they take all cores themselves
+_KIB: Final = 2**10
+_MINUTE: Final = 60.0
+
+
+def build_results(runs: Sequence[Document], environment: Mapping[str, Any]) -> Document:
+    """Everything that was measured; `environment` says on what, the machine among it.
+
+    Raises:
+        BenchmarkError: two arms of one size made different clusters.
+    """
+    _prove_equal(runs)
+    rises = [_compare(size, runs) for size in _sizes(runs)]
+    slopes = _fit(runs)
+    asleep = [run for run in runs if run["arm"] == "asleep"]
+    versions = {name: version(name) for name in ("kopf", "kubernetes", "aiohttp")}
+    return {
+        "version": RESULTS_VERSION,
+        "benchmark": "operator",
+        "indicative": _explain_indicative(runs, environment["loadAverage"][0]),
+        **environment,
+        "versions": environment["versions"] | versions,
+        "bars": _judge(rises, slopes, asleep),
+        "rises": rises,
+        "training": [_training(run) for run in _first(runs, "operator")],
+        "slopes": slopes,
+        "changing": [_changing(run) for run in runs if "changing" in run.get("windows", {})],
+        "asleep": [{"size": run["size"], **_window(run, "asleep")} for run in asleep],
+        "forgetful": [_ablate(run, runs) for run in _first(runs, "forgetful")],
+        "rows": list(runs),
+    }
+
+
+def _sizes(runs: Sequence[Document]) -> list[int]:
+    """Of which both arms ran."""
+    of = {arm: {run["size"] for run in runs if run["arm"] == arm} for arm in ("bare", "operator")}
+    return sorted(of["bare"] & of["operator"])
+
+
+def _first(runs: Sequence[Document], arm: str) -> list[Document]:
+    """One run a size, by size: the one of median seconds."""
+    found = []
+    for size in sorted({run["size"] for run in runs if run["arm"] == arm}):
+        of = [run for run in runs if run["arm"] == arm and run["size"] == size]
+        found.append(sorted(of, key=lambda run: run["steadySeconds"])[(len(of) - 1) // 2])
+    return found
+
+
+def _prove_equal(runs: Sequence[Document]) -> None:
+    for size in _sizes(runs):
+        made = {run["digest"] for run in runs if run["size"] == size and "digest" in run}
+        if len(made) > 1:
+            raise BenchmarkError(f"of {size} experiments the arms made different clusters: {made}")
+
+
+def _compare(size: int, runs: Sequence[Document]) -> Document:
+    """Until all train; `ratio` is of the two of one round."""
+    of: dict[str, dict[int, Document]] = {"bare": {}, "operator": {}}
+    for run in runs:
+        if run["size"] == size and run["arm"] in of:
+            of[run["arm"]][run["round"]] = run
+    rounds = sorted(of["bare"].keys() & of["operator"].keys())
+    bare, operator = ([of[arm][number] for number in rounds] for arm in ("bare", "operator"))
+    ratios = [b["steadySeconds"] / a["steadySeconds"] for a, b in zip(bare, operator, strict=True)]
+    return {
+        "size": size,
+        "rounds": len(rounds),
+        "digest": bare[0]["digest"],
+        "bareSeconds": spread(run["steadySeconds"] for run in bare),
+        "operatorSeconds": spread(run["steadySeconds"] for run in operator),
+        "clustersReadySeconds": spread(run["readySeconds"] for run in operator),
+        "ratio": spread(ratios),
+        **_window(sorted(operator, key=lambda run: run["steadySeconds"])[len(rounds) // 2], "rise"),
+    }
+
+
+def _window(run: Document, name: str) -> Document:
+    """What the operator did in one window of one run."""
+    window = run["windows"][name]
+    passes = window["passes"]
+    kept = ("milliseconds", "withoutApiMilliseconds", "withoutWaitsMilliseconds", "requests")
+    return {
+        "seconds": window["seconds"],
+        "rssMiB": rounded(window["rssBytes"] / _KIB**2),
+        "cores": rounded(window["cpuSeconds"] / window["seconds"]),
+        "requestsPerSecond": window["requestsPerSecond"],
+        "requestsPerExperiment": window["requestsPerExperiment"],
+        "writes": window["writes"],
+        "passes": {"number": passes["number"], "results": passes["results"]}
+        | {name: passes[name] for name in kept if name in passes},
+    }
+
+
+def _training(run: Document) -> Document:
+    found = _window(run, "training")
+    minutes = found["seconds"] / _MINUTE
+    return {
+        "size": run["size"],
+        **found,
+        "requestsPerExperimentMinute": rounded(found["requestsPerExperiment"] / minutes),
+        "writesPerExperimentMinute": rounded(found["writes"] / run["size"] / minutes),
+    }
+
+
+def _changing(run: Document) -> Document:
+    return {
+        "size": run["size"],
+        "edits": run["edits"],
+        "editSeconds": run["editSeconds"],
+        **_window(run, "changing"),
+    }
+
+
+def _ablate(run: Document, runs: Sequence[Document]) -> Document:
+    """An operator that remembers nothing, beside the one that does."""
+    [other] = [each for each in _first(runs, "operator") if each["size"] == run["size"]]
+    return {
+        "size": run["size"],
+        "steadySeconds": run["steadySeconds"],
+        "without": _training(run),
+        "with": _training(other),
+    }
+
+
+def _fit(runs: Sequence[Document]) -> Document | None:
+    """Memory and processor time while all train, by size: least squares; None of one size."""
+    operators = [run for run in runs if run["arm"] == "operator"]
+    if len({run["size"] for run in operators}) < 2:
+        return None
+    sizes = [run["size"] for run in operators]
+    windows = [_window(run, "training") for run in operators]
+    memory = _line(sizes, [window["rssMiB"] * _KIB for window in windows])
+    cores = _line(sizes, [window["cores"] for window in windows])
+    requests = _line(sizes, [window["requestsPerSecond"] for window in windows])
+    return {
+        "fixedMiB": rounded(memory[0] / _KIB),
+        "kibEach": rounded(memory[1]),
+        "fixedCores": rounded(cores[0]),
+        "coresPerThousand": rounded(1000 * cores[1]),
+        "requestsPerSecondPerThousand": rounded(1000 * requests[1]),
+    }
+
+
+def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
+    """Where it begins, and how steep it is."""
+    slope, begin = np.polyfit(x, y, 1)
+    return float(begin), float(slope)
+
+
+def _judge(
+    rises: Sequence[Document], slopes: Document | None, asleep: Sequence[Document]
+) -> list[Document]:
+    found = [
+        _bar(
+            f"time to steady state of {rise['size']} over a bare client's",
+            MAX_RATIO,
+            rise["ratio"]["median"],
+        )
+        for rise in rises
+    ]
+    if slopes is not None:
+        found.append(
+            _bar("KiB of memory an experiment that trains", MAX_KIB_EACH, slopes["kibEach"])
+        )
+    found += [
+        _bar(
+            f"writes for {run['size']} that do not run",
+            0,
+            run["windows"]["asleep"]["writes"],
+        )
+        for run in asleep
+    ]
+    return found
+
+
+def _bar(what: str, most: float, found: float) -> Document:
+    return {"bar": what, "most": most, "found": found, "met": found <= most}
+
+
+def _explain_indicative(runs: Sequence[Document], load: float) -> list[str]:
+    """Why this is no measurement; nothing if it is one."""
+    rounds, largest = max(run["round"] for run in runs), max(run["size"] for run in runs)
+    commits = sorted({run["commit"] for run in runs})
+    reasons = {
+        f"{rounds} rounds, not {MIN_ROUNDS}": rounds < MIN_ROUNDS,
+        f"at most {largest} experiments, not {MIN_SIZE}": largest < MIN_SIZE,
+        f"other work ran before it, load average {load}": load > MAX_LOAD,
+        f"runs of several commits: {', '.join(commits)}": len(commits) > 1,
+    }
+    return [reason for reason, holds in reasons.items() if holds]

@@ -1,0 +1,231 @@
+"""A control plane for one arm, and what is asked of it from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, TypeVar
+
+import aiohttp
+from kubernetes.aio.client import ApiClient
+
+from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.operator.acting import build_settings
+from dataset_operator.api import RAY_API_VERSION
+from dataset_operator.kube.client import KubeClient
+from dataset_operator.kube.login import Login
+from dataset_operator.observed import Observed
+from dataset_operator.passes import MAX_CONCURRENT
+from dataset_operator.plan import plan
+from pipeline_runtime.config import API_VERSION, KIND
+from tools.cluster.control_plane import ControlPlane
+from tools.cluster.running import build_tls
+from tools.cluster.startup import PLENTY, Settings
+
+Document = dict[str, Any]
+T = TypeVar("T")
+_CRDS: Final = Path("crds")
+_TEAMS: Final = 20  # namespaces
+_NODES: Final = 12
+_PODS_PER_NODE: Final = "1000"
+_POLL_SECONDS: Final = 1.0
+# Of an arm: a hundred times as long as one experiment takes on an idle machine.
+_FIRST_SECONDS, _SECONDS_EACH = 300.0, 3.0
+_LINE_BYTES: Final = 1 << 20  # of one event of a watch
+_TABLE: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
+
+
+@dataclass(slots=True)
+class Taken:
+    """Which generation of each experiment its status is of, as the watch tells."""
+
+    _known: dict[tuple[str, str], int] = field(default_factory=dict)
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def follow(self, lines: aiohttp.StreamReader) -> None:
+        """Take events in until the watch ends."""
+        while line := await lines.readline():
+            document = json.loads(line)["object"]
+            metadata, status = document["metadata"], document.get("status") or {}
+            async with self._changed:
+                key = (metadata["namespace"], metadata["name"])
+                self._known[key] = status.get("observedGeneration", 0)
+                self._changed.notify_all()
+
+    async def wait(self, key: tuple[str, str], generation: int) -> None:
+        """Return once the status is of that generation, or of a later one."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._known.get(key, 0) >= generation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A control plane, and a client of it."""
+
+    box: ControlPlane
+    folder: Path
+    kube: KubeClient
+    host: str
+    session: aiohttp.ClientSession
+
+    async def count(self, kind: str, column: str) -> Counter[str]:
+        """How many objects of a kind have which value in a column of `kubectl get`.
+
+        The API server prints the table, so that looking costs little however many there are.
+        """
+        url = f"{self.host}/apis/{kind}?includeObject=None"
+        async with self.session.get(url, headers={"Accept": _TABLE}) as answer:
+            answer.raise_for_status()
+            table = await answer.json(content_type=None)
+        names = [each["name"] for each in table["columnDefinitions"]]
+        place = names.index(column)
+        return Counter(str(row["cells"][place]) for row in table.get("rows") or ())
+
+    async def until(self, kind: str, column: str, value: str, number: int) -> float:
+        """Wait until so many have a value there; the time then. Raises BenchmarkError."""
+        deadline = time.monotonic() + _FIRST_SECONDS + _SECONDS_EACH * number
+        while (found := await self.count(kind, column))[value] < number:
+            if time.monotonic() > deadline:
+                raise BenchmarkError(f"of {number} {kind} not all became {value}: {dict(found)}")
+            self.box.check()
+            await asyncio.sleep(_POLL_SECONDS)
+        return time.monotonic()
+
+    async def clusters_ready(self, number: int) -> float:
+        """When KubeRay says that all clusters are."""
+        return await self.until(f"{RAY_API_VERSION}/rayclusters", "status", "ready", number)
+
+    async def experiments_are(self, phase: str, number: int) -> float:
+        """When all experiments are in a phase."""
+        return await self.until(f"{API_VERSION}/datasetexperiments", "Phase", phase, number)
+
+    @contextlib.asynccontextmanager
+    async def following(self) -> AsyncIterator[Taken]:
+        """What the operator has taken of each experiment, while this is open."""
+        url = f"{self.host}/apis/{API_VERSION}/datasetexperiments?watch=1&timeoutSeconds=7200"
+        timeout, taken = aiohttp.ClientTimeout(total=None), Taken()
+        async with self.session.get(url, timeout=timeout, read_bufsize=_LINE_BYTES) as answer:
+            answer.raise_for_status()
+            task = asyncio.create_task(taken.follow(answer.content))
+            try:
+                yield taken
+            finally:
+                task.cancel()
+
+    async def digest(self) -> str:
+        """Of all clusters' specs, without what names their experiment."""
+        clusters = [
+            cluster
+            for team in range(_TEAMS)
+            for cluster in await self.kube.list_objects("RayCluster", _team(team), "")
+        ]
+        specs = sorted(_strip(cluster) for cluster in clusters)
+        return hashlib.sha256("\n".join(specs).encode()).hexdigest()[:16]
+
+
+@contextlib.asynccontextmanager
+async def staged() -> AsyncIterator[Stage]:
+    """A fresh control plane, gone at the end."""
+    nodes = {**PLENTY, "pods": _PODS_PER_NODE, "nvidia.com/gpu": _PODS_PER_NODE}
+    crds = tuple(sorted(_CRDS.glob("*.yaml")))
+    settings = Settings(num_nodes=_NODES, node_resources=nodes, crds=crds)
+    with (
+        TemporaryDirectory() as folder,
+        ControlPlane.start(Path(folder) / "box", settings=settings) as box,
+    ):
+        configuration = await Login(kubeconfig=str(box.kubeconfig)).configuration()
+        connector = aiohttp.TCPConnector(ssl=build_tls(box.layout))
+        async with (
+            ApiClient(configuration) as client,
+            aiohttp.ClientSession(connector=connector) as session,
+        ):
+            stage = Stage(
+                box=box,
+                folder=Path(folder),
+                kube=KubeClient(client),
+                host=configuration.host,
+                session=session,
+            )
+            _make_teams(box)
+            yield stage
+
+
+def _make_teams(box: ControlPlane) -> None:
+    names = [_team(team) for team in range(_TEAMS)]
+    items = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": n}} for n in names]
+    box.kubectl(
+        "create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    )
+    for name in names:  # pods are refused until it is there
+        box.kubectl(
+            "wait", "--for=create", "--timeout=60s", "serviceaccount/default", f"--namespace={name}"
+        )
+
+
+def _team(index: int) -> str:
+    return f"team-{index % _TEAMS}"
+
+
+def build_experiment(index: int, **spec: Any) -> Document:
+    """The experiment of a number."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": f"e{index}", "namespace": _team(index)},
+        "spec": {
+            "dataset": {"parquet": {"uri": "s3://bucket/table/"}},
+            "dataWorkers": {"minReplicas": 1, "maxReplicas": 3},
+            "backoffLimit": 1000,
+            **spec,
+        },
+    }
+
+
+def build_children(index: int) -> list[tuple[bool, Document]]:
+    """What the operator's own plan makes for that experiment, each with whether it is applied."""
+    document = build_experiment(index)
+    document["metadata"] |= {"uid": str(uuid.uuid4()), "generation": 1, "resourceVersion": "1"}
+    children: list[tuple[bool, Document]] = []
+    while not any(child["kind"] == "RayCluster" for _, child in children):
+        decision = plan(
+            Observed(document=document), build_settings(), datetime.now(UTC), uuid.uuid4().hex
+        )
+        children = [
+            *((True, child) for child in decision.apply),
+            *((False, child) for child in decision.create),
+        ]
+        document = {**document, "status": decision.status}
+    for _, child in children:
+        child["metadata"].pop("ownerReferences")  # nobody owns them
+    return children
+
+
+def _strip(cluster: Document) -> str:
+    """A cluster's spec as text, without names of its own."""
+    owner = cluster["metadata"]
+    experiment = owner["name"].rpartition("-")[0]
+    text = json.dumps(cluster["spec"], sort_keys=True)
+    for name, word in ((owner["name"], "CLUSTER"), (f'"{experiment}"', '"EXPERIMENT"')):
+        text = text.replace(name, word)
+    return text.replace(owner["namespace"], "TEAM")
+
+
+async def at_once(work: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
+    """Do it all, as much at once as the operator has passes."""
+    slots = asyncio.Semaphore(MAX_CONCURRENT)
+
+    async def run(each: Callable[[], Awaitable[T]]) -> T:
+        async with slots:
+            return await each()
+
+    return await asyncio.gather(*(run(each) for each in work))
