@@ -72,6 +72,9 @@ def build_kopf_settings() -> kopf.OperatorSettings:
     settings.watching.chunk_size = 500
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 10
+    # By the API server: other people's pods are neither sent nor read.
+    for _, version, plural in _CHILDREN:
+        settings.watching.label_selectors[version, plural] = EXPERIMENT_LABEL
     settings.posting.enabled = False  # events are the executor's, after the status they tell of
     settings.persistence.finalizer = f"{GROUP}/kopf"  # no handler asks for one
     settings.posting.reporting_component = FIELD_MANAGER
