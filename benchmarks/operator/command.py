@@ -69,12 +69,12 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
         description="Bring many experiments to train, with the operator and by a bare client.",
     )
     add = parser.add_argument
-    add("--size", type=int, default=200, metavar="N", help="experiments of the rounds")
+    add("--size", type=int, default=100, metavar="N", help="experiments of the rounds")
     add("--rounds", type=int, default=5, metavar="N", help="bare client and operator in turn")
     add("--sizes", type=int, nargs="*", default=[500, 1000], metavar="N", help="once each, too")
     add("--changing", type=int, default=200, metavar="N", help="of the largest size, that change")
     add("--minutes", type=float, default=10.0, metavar="X", help="for how long they change")
-    add("--hold", type=float, default=120.0, metavar="X", help="seconds that training is watched")
+    add("--hold", type=float, default=60.0, metavar="X", help="seconds that training is watched")
     add("--journal", type=Path, default=Path("build"), metavar="DIR", help="what is there is kept")
     add("--output", type=Path, default=Path("benchmarks/results"), metavar="DIR")
     options = parser.parse_args(arguments)

@@ -42,6 +42,7 @@ RULES = (
     ending.enforce_deadlines,
     cluster.watch_ray,
     draining.forget_lost_cluster,
+    cluster.yield_to_queue,
     cluster.recover_lost,
     cluster.replace_changed,
     attempt.judge_job,

@@ -22,6 +22,7 @@ from dataset_operator.api import (
     RAY_UNREACHABLE,
     REPLICA_FAILURE,
     TRAINERS,
+    TRAINING,
     WAITING_FOR_PODS,
     WAITING_FOR_QUEUE,
     Role,
@@ -61,6 +62,39 @@ def watch_ray(draft: Draft) -> bool:
         draft.status.setdefault("unreachableTime", draft.stamp())
         draft.look_again(POLL_SECONDS)
     return False
+
+
+def yield_to_queue(draft: Draft) -> bool:
+    """A cluster that a queue takes back while it trains is no failure of the attempt: the next one
+    resumes once the queue admits it again, and not before the driver of this one has ended.
+    """
+    submission, cluster, job = draft.submission, draft.observed.ray_cluster, draft.observed.job
+    if submission is None or cluster is None:
+        return False
+    if not is_suspended(cluster) and draft.reason(TRAINING) != WAITING_FOR_QUEUE:
+        return False
+    if job is not None and job.status == "SUCCEEDED":
+        return False  # it ended before it could be taken back, and is judged
+    heads = {pod.uid: pod for pod in draft.observed.pods if pod.role == HEAD}
+    head = heads.get(submission["headPodUid"])
+    if head is not None and (head.ends is None or draft.until(head.ends, LOST_SECONDS) > 0):
+        if head.ends is None and not is_suspended(cluster):
+            return False  # admitted again before KubeRay heard of it
+        message = "a queue takes the cluster back: the driver writes a checkpoint and ends"
+        draft.condition(TRAINING, False, WAITING_FOR_QUEUE, message)
+        draft.look_again(POLL_SECONDS)
+        _is_queued(draft)
+        return True
+    draft.forget("submission")
+    draft.has_finalizer = False
+    message = f"a queue took the cluster of attempt {draft.attempt} back; the next one resumes"
+    draft.condition(TRAINING, False, WAITING_FOR_QUEUE, message)
+    return False
+
+
+def is_suspended(cluster: Mapping[str, Any]) -> bool:
+    """Whether its pods are not to be: `spec.suspend` is a queue's field, not ours."""
+    return bool(cluster.get("spec", {}).get("suspend"))
 
 
 def recover_lost(draft: Draft) -> bool:
@@ -236,9 +270,9 @@ def wait_for_pods(draft: Draft) -> bool:
 
 
 def _is_queued(draft: Draft) -> bool:
-    """Whether a queue has not admitted the cluster yet: `spec.suspend` is its field, not ours."""
-    cluster = draft.observed.ray_cluster or {}
-    if not cluster.get("spec", {}).get("suspend"):
+    """Whether a queue has not admitted the cluster yet, or not again."""
+    cluster = draft.observed.ray_cluster
+    if cluster is None or not is_suspended(cluster):
         return False
     queue = (cluster["metadata"].get("labels") or {}).get(KUEUE_QUEUE_LABEL)
     by = f"the queue {queue} has not admitted it" if queue else "somebody has set spec.suspend"

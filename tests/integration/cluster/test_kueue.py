@@ -102,6 +102,32 @@ def test_a_queue_has_the_last_word_on_when_and_where_a_cluster_runs(
     play(box, namespace, story)
 
 
+def test_what_a_queue_takes_back_while_it_trains_resumes_and_is_no_failure(
+    box: Box, namespace: str
+) -> None:
+    async def story(stage: Stage) -> None:
+        kueue = Kueue(stage)
+        stage.apply(backoffLimit=0)
+        await stage.until("Training", "True", "Running")
+        first = await stage.status()
+
+        await kueue.write(suspend=True, added={})
+        await stage.until("Training", "False", "WaitingForQueue")
+        labels = f"ray.io/cluster={(await stage.owner()).ray_cluster}"
+        box.kubectl("wait", "--for=delete", "pod", "-n", namespace, "-l", labels, "--timeout=60s")
+        await stage.until("ClusterReady", "False", "WaitingForQueue")
+        assert len(stage.ray.jobs) == 1
+
+        await kueue.write(suspend=False, added=ADMITTED)
+        await stage.until("Training", "True", "Running")
+        status = await stage.status()
+        assert status["attempt"] == first["attempt"] + 1
+        assert status["run"] == first["run"]
+        assert status.get("failures", 0) == 0
+
+    play(box, namespace, story)
+
+
 def test_a_priority_class_is_taken_along_and_one_that_is_not_there_is_told(
     box: Box, namespace: str
 ) -> None:

@@ -66,6 +66,7 @@ class World:
     refused: Refusal | None = None  # what a dry run of any cluster comes to
     foreign: tuple[str, ...] = ()
     lingering: tuple[Pod, ...] = ()  # of a cluster that is gone
+    is_evicted: bool = False  # a queue took the cluster back, and its pods are gone
     head_uid: str = "head-1"
     unready: set[str] = field(default_factory=set)  # roles
     waiting: str = "no GPU is free"
@@ -134,7 +135,7 @@ class World:
         return HistoryPod(name=name, uid=name, phase=phase, message=why)
 
     def _pods(self) -> list[Pod]:
-        if self.ray_cluster is None:
+        if self.ray_cluster is None or self.is_evicted:
             return [*self.lingering]
         self._match_workers()
         groups = self.ray_cluster["spec"].get("workerGroupSpecs", ())
@@ -219,7 +220,8 @@ class World:
     @property
     def is_up(self) -> bool:
         """Whether the head answers."""
-        return self.ray_cluster is not None and HEAD not in self.unready and self.reachable
+        is_there = self.ray_cluster is not None and not self.is_evicted
+        return is_there and HEAD not in self.unready and self.reachable
 
     @property
     def owner(self) -> Owner:
