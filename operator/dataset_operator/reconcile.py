@@ -26,6 +26,7 @@ from dataset_operator.kube.observe import observe
 from dataset_operator.observed import Job, Observed, Refusal
 from dataset_operator.plan import plan
 from dataset_operator.plan.decision import Decision
+from dataset_operator.quota import explain_quota
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.settings import OperatorSettings
 from dataset_operator.sources.base import MetricsSource
@@ -36,7 +37,7 @@ _TOKEN_BYTES = 32
 
 def _build_refusal(refused: KubeRefused) -> Refusal:
     """In the words of the experiment's own fields."""
-    message = str(refused)
+    message = explain_quota(str(refused))
     for theirs, ours in RENDERED_FROM.items():
         message = message.replace(theirs, ours)
     return Refusal(message=message, is_invalid=refused.is_invalid)
@@ -44,7 +45,7 @@ def _build_refusal(refused: KubeRefused) -> Refusal:
 
 def _build_child_refusal(refused: KubeRefused) -> Refusal:
     """Of a child that is not made from the spec alone, which therefore is not to blame."""
-    return Refusal(message=str(refused), is_invalid=False)
+    return Refusal(message=explain_quota(str(refused)), is_invalid=False)
 
 
 def _now() -> datetime:

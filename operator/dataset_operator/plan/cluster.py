@@ -41,6 +41,7 @@ from dataset_operator.plan.attempt import blame_memory, fail_attempt
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.ending import POLL_SECONDS, stop_driver
 from dataset_operator.plan.history import find_history_uri
+from dataset_operator.quota import explain_quota
 from dataset_operator.status import find_condition, fit_message
 
 # Pods that wait give no events of their own for minutes at a time.
@@ -348,7 +349,7 @@ def _replica_failure(draft: Draft) -> str:
     """Why KubeRay cannot make a pod at all: a quota, an admission policy."""
     cluster = draft.observed.ray_cluster
     found = find_condition((cluster or {}).get("status") or {}, REPLICA_FAILURE)
-    return found.get("message", "") if found and found["status"] == "True" else ""
+    return explain_quota(found.get("message", "")) if found and found["status"] == "True" else ""
 
 
 def _find_silence(draft: Draft) -> str:

@@ -146,7 +146,8 @@ def test_a_quota_on_clusters_is_said_and_lifted(box: Box, namespace: str) -> Non
         quota(stage, count__rayclusters_ray_io="0")
         stage.apply()
         said = await stage.until("ClusterReady", "False", "ClusterRefused")
-        assert "exceeded quota" in said["message"]
+        clusters = "count/rayclusters.ray.io: 1 more asked for, 0 of 0 in use"
+        assert f"exceeded quota: team ({clusters}); ask for less" in said["message"]
         box.kubectl("delete", "resourcequota", "team", "-n", namespace)
         await stage.until("Training", "True", "Running")
 
@@ -169,14 +170,14 @@ def test_a_quota_that_no_dry_run_sees_is_said_too(box: Box, namespace: str) -> N
     play(box, namespace, story)
 
 
-def test_a_quota_on_pods_is_told_in_kuberays_words(box: Box, namespace: str) -> None:
+def test_a_quota_on_pods_is_told_with_its_numbers(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
         quota(stage, pods="1")
         stage.apply()
         said = ""
         while "exceeded quota" not in said:
             said = (await stage.until("ClusterReady", "False", "WaitingForPods"))["message"]
-        assert "used: pods=1, limited: pods=1" in said
+        assert "exceeded quota: team (pods: 1 more asked for, 1 of 1 in use); ask for less" in said
 
     play(box, namespace, story)
 
