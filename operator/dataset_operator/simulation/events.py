@@ -120,10 +120,17 @@ def _factor(given: Given, plant: Plant) -> float:
 
 @compiled
 def _lease(plant: Plant) -> int:
-    """The next unit; first one that a lost worker did not finish."""
+    """The next unit; first the earliest that lost workers did not finish, as the feed does.
+
+    With a later one, in order, all could come to wait for the earliest, which nobody makes.
+    """
     if plant.marks[NUM_RETURNED] > 0:
         plant.marks[NUM_RETURNED] -= 1
-        return int(plant.returned[plant.marks[NUM_RETURNED]])
+        last = plant.marks[NUM_RETURNED]
+        place = np.argmin(plant.returned[: last + 1])
+        earliest = int(plant.returned[place])
+        plant.returned[place] = plant.returned[last]
+        return earliest
     plant.marks[NEXT_UNIT] += 1
     return int(plant.marks[NEXT_UNIT] - 1)
 

@@ -331,6 +331,24 @@ def test_rows_that_become_dearer_as_a_few_workers_come_are_no_knee(seed: int) ->
     assert not [s.at for s, decision in log if decision.recommended.reason == "KneeReached"]
 
 
+def test_what_lost_workers_leave_is_made_in_order_or_all_wait_for_it_for_ever() -> None:
+    crashing = Setting(
+        rows=8192.0 * 7200,
+        phases=(Phase(step_seconds=1.903929855484515, row_seconds=0.001645),),
+        noise=0.17718175117121876,
+        start_seconds=300.0,
+        crash_per_minute=0.02,
+        tail=1.6,
+        is_ordered=True,
+        restarts=(1500.0,),
+        min_workers=1,
+        max_workers=8,
+        first_workers=8,
+    )
+    trace, _ = simulate_ours(crashing, seed=256)
+    assert trace.has_ended
+
+
 @given(setting=PLANTS, seed=st.integers(0, 1000))
 @settings(max_examples=25, deadline=None)
 def test_on_any_plant_the_law_keeps_its_promises(setting: Setting, seed: int) -> None:
