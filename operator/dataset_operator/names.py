@@ -57,6 +57,11 @@ class Owner:
         return f"{self.ray_cluster}-token"
 
     @property
+    def service_account(self) -> str:
+        """The service account of the cluster's pods, where the settings name none."""
+        return f"{self.ray_cluster}-pods"
+
+    @property
     def network_policy(self) -> str:
         """The NetworkPolicy of the cluster's pods."""
         return self.ray_cluster
@@ -79,6 +84,7 @@ class Owner:
         """Kind and name of the children that guard the cluster's pods."""
         budgets = (HEAD, TRAINERS, DATA_WORKERS)
         return (
+            ("ServiceAccount", self.service_account),
             ("NetworkPolicy", self.network_policy),
             *(("PodDisruptionBudget", self.disruption_budget(role)) for role in budgets),
         )

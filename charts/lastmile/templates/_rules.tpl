@@ -22,6 +22,9 @@
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
+  resources: [serviceaccounts]  # of experiments' pods, bound to nothing
+  verbs: [get, create]
+- apiGroups: [""]
   resources: [secrets] # no list, no watch: it reads the tokens that it made
   verbs: [get, create]
 - apiGroups: [""]

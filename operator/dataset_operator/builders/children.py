@@ -63,6 +63,16 @@ def build_token_secret(owner: Owner, token: str) -> Document:
     }
 
 
+def build_service_account(owner: Owner) -> Document:
+    """Of the cluster's pods: an identity of their own, bound to no right and without a token."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": build_metadata(owner, owner.service_account),
+        "automountServiceAccountToken": False,
+    }
+
+
 def build_network_policy(owner: Owner, network: NetworkSettings) -> Document:
     """Pods of one cluster reach each other; the operator and Prometheus reach their ports.
 

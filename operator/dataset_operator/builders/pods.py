@@ -103,7 +103,7 @@ def _build_defaults(cluster: ClusterInput, role: Role) -> Document:
         "volumes": [_build_shared_memory(resources, settings.shared_memory_percent)],
     }
     optional: Document = {
-        "serviceAccountName": settings.service_account,
+        "serviceAccountName": settings.service_account or cluster.owner.service_account,
         "imagePullSecrets": [ref.to_document() for ref in spec.image_pull_secrets],
         "tolerations": list(settings.tolerations),
     }

@@ -41,6 +41,7 @@ _KINDS: dict[str, tuple[str, str]] = {
     "Event": ("v1", "events"),
     "Pod": ("v1", "pods"),
     "Secret": ("v1", "secrets"),
+    "ServiceAccount": ("v1", "serviceaccounts"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),

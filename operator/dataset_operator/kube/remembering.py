@@ -18,13 +18,14 @@ from dataset_operator.kube.client import Kube
 from dataset_operator.observed import Document
 
 Key = tuple[str, str, str]  # kind, namespace, name
-# For how long a look may stand though no event came; Secrets are not watched, for want of a right
-# that would show the operator everybody's.
+# For how long a look may stand though no event came; Secrets and accounts are not watched, for want
+# of a right that would show the operator everybody's.
 _KEPT_SECONDS: Final[Mapping[str, float]] = {
     "ConfigMap": 300.0,
     "NetworkPolicy": 300.0,
     "PodDisruptionBudget": 300.0,
     "Secret": 60.0,
+    "ServiceAccount": 60.0,
 }
 _LONGEST_SECONDS: Final = max(_KEPT_SECONDS.values())
 # Of these only what cannot be edited.

@@ -192,6 +192,7 @@ def ensure_children(draft: Draft) -> bool:
         return _make_cluster(draft)
     if not observed.has_token:
         draft.create.append(build_token_secret(owner, draft.token))
+    draft.create += draft.find_missing_account()
     draft.apply += _find_wrong(draft)
     trainers = draft.on_cluster.spec.trainers
     draft.status["gpus"] = trainers.replicas * trainers.gpus_per_replica
@@ -221,6 +222,7 @@ def _make_cluster(draft: Draft) -> bool:
         return True
     if not draft.observed.has_token:
         draft.create.append(build_token_secret(draft.owner, draft.token))
+    draft.create += draft.find_missing_account()
     draft.apply += _find_wrong(draft)
     draft.create.append(cluster)
     draft.status["rayClusterName"] = draft.owner.ray_cluster

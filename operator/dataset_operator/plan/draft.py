@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from dataset_operator.api import CLUSTER_HASH_ANNOTATION, SCALING_ACTIVE, SCALING_LIMITED
 from dataset_operator.autoscaling.history import Memory
+from dataset_operator.builders.children import build_service_account
 from dataset_operator.builders.frozen import hash_cluster_side, thaw_trainers
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Observed, format_time, parse_time
@@ -238,6 +239,13 @@ class Draft:
         """Take fields out of the status."""
         for name in fields:
             self.status.pop(name, None)
+
+    def find_missing_account(self) -> list[Document]:
+        """The service account of the pods, where the settings name none and there is none yet."""
+        is_named = self.settings.service_account is not None
+        if is_named or self.owner.service_account in self.observed.children:
+            return []
+        return [build_service_account(self.owner)]
 
     def look_again(self, seconds: float) -> None:
         """Have another pass after so long, even without an event."""

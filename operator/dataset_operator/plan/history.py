@@ -144,6 +144,7 @@ def _make(draft: Draft, name: str, spec: ExperimentSpec) -> None:
     }
     template = build_pod_template(source, HEAD)
     draft.apply.append(build_history_policy(owner, draft.settings.network))
+    draft.create += draft.find_missing_account()  # of a cluster that an older operator made
     draft.create.append(build_history_pod(owner, name, template, draft.settings, task))
 
 

@@ -17,6 +17,7 @@ from dataset_operator.builders.children import (
     build_config_map,
     build_disruption_budgets,
     build_network_policy,
+    build_service_account,
     build_token_secret,
 )
 from dataset_operator.builders.pods import ClusterInput
@@ -61,6 +62,7 @@ def restricted(played: Box, namespace: str) -> str:
 def build_all(cluster: ClusterInput) -> Iterator[dict[str, Any]]:
     owner, config = cluster.owner, {"spec": cluster.spec.to_document()}
     yield build_token_secret(owner, "not-so-random")
+    yield build_service_account(owner)
     yield build_config_map(owner, 1, "0123456789abcdef", config)
     yield build_accepted(owner, 1, config)
     yield build_network_policy(owner, NetworkSettings(prometheus_namespace="monitoring", egress=()))

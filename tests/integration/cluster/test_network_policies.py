@@ -1,4 +1,4 @@
-"""Who reaches an experiment's pods, by the policies that the API server has of them.
+"""Who reaches an experiment's pods, by the policies that the API server has; what they may do.
 
 The policies are judged, not enforced: the test on the full node knocks at real doors.
 """
@@ -21,6 +21,7 @@ from dataset_operator.api import (
 )
 from dataset_operator.settings import NetworkSettings
 from tools.cluster.box import Box
+from tools.cluster.errors import KubectlError
 
 GCS_PORT, SSH_PORT = 6379, 22  # Ray's own, and one that nobody speaks of
 PORTS = (DASHBOARD_PORT, RUNTIME_METRICS_PORT, RAY_METRICS_PORT, GCS_PORT, SSH_PORT)
@@ -114,6 +115,29 @@ def places(box: Box, namespace: str, cluster: str) -> dict[str, Place]:
         )
         for pod in pods
     }
+
+
+RIGHTS = [
+    (verb, resource)
+    for verb in ("get", "list", "create", "patch", "delete")
+    for resource in ("pods", "secrets", "configmaps", "rayclusters.ray.io")
+] + [("get", "datasetexperiments.experiments.lastmile.dev"), ("create", "pods/exec")]
+
+
+def test_a_pod_of_an_experiment_may_do_nothing(box: Box, namespace: str) -> None:
+    async def story() -> str:
+        async with stage_of(box, namespace) as stage:
+            await stage.train()
+            return (await stage.owner()).ray_cluster
+
+    pods = read(box, "pods", "-n", namespace, "-l", f"{RAY_CLUSTER_LABEL}={asyncio.run(story())}")
+    [account] = {pod["spec"]["serviceAccountName"] for pod in pods}
+    assert account != "default"
+    assert not any(pod["spec"]["automountServiceAccountToken"] for pod in pods)
+    user = f"--as=system:serviceaccount:{namespace}:{account}"
+    for verb, resource in RIGHTS:
+        with pytest.raises(KubectlError):  # it says no by its exit code
+            box.kubectl("auth", "can-i", verb, resource, "-n", namespace, user)
 
 
 async def train(stage: Stage) -> dict[str, Place]:

@@ -13,6 +13,7 @@ from dataset_operator.builders.children import (
     build_config_map,
     build_disruption_budgets,
     build_network_policy,
+    build_service_account,
     build_token_secret,
 )
 from dataset_operator.builders.pods import ClusterInput, build_pod_template
@@ -198,6 +199,16 @@ def test_only_the_number_of_data_workers_changes_a_running_cluster() -> None:
     few, many = (build_ray_cluster(cluster(), number) for number in (1, 9))
     few["spec"]["workerGroupSpecs"][1]["replicas"] = 9
     assert few["spec"] == many["spec"]
+
+
+def test_pods_have_an_account_of_their_own_unless_the_settings_name_one() -> None:
+    account = build_service_account(OWNER)
+    assert account["automountServiceAccountToken"] is False
+    own = build_ray_cluster(cluster(), 1)["spec"]
+    named = build_ray_cluster(cluster({"serviceAccount": "reader"}), 1)["spec"]
+    for spec, name in ((own, account["metadata"]["name"]), (named, "reader")):
+        groups = (spec["headGroupSpec"], *spec["workerGroupSpecs"])
+        assert {group["template"]["spec"]["serviceAccountName"] for group in groups} == {name}
 
 
 def test_a_policy_lets_in_the_cluster_the_operator_and_prometheus() -> None:

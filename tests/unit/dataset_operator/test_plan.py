@@ -24,8 +24,8 @@ def test_from_apply_to_a_driver_that_trains() -> None:
     world = World(build_document())
     first = world.step()
     kinds = [child["kind"] for child in (*first.create, *first.apply)]
-    assert kinds[:2] == ["Secret", "RayCluster"]
-    assert sorted(kinds[2:]) == [
+    assert kinds[:3] == ["Secret", "ServiceAccount", "RayCluster"]
+    assert sorted(kinds[3:]) == [
         *["ConfigMap"] * 2,
         "NetworkPolicy",
         *["PodDisruptionBudget"] * 3,
