@@ -22,6 +22,7 @@ from prometheus_client import disable_created_metrics
 from dataset_operator.kube.client import KubeClient
 from dataset_operator.kube.login import Login
 from dataset_operator.names import Owner
+from dataset_operator.passes import Done
 from dataset_operator.ray.jobs import HttpRayJobs
 from dataset_operator.ray.transport import Answer, Endpoint, Request
 from dataset_operator.reconcile import Reconciler
@@ -103,12 +104,12 @@ class NotingMetrics(OperatorMetrics):
         waits.requests += 1
         waits.api += seconds
 
-    def count_pass(self, result: str, reason: str | None, seconds: float) -> None:
+    def count_pass(self, done: Done) -> None:
         """See OperatorMetrics."""
-        super().count_pass(result, reason, seconds)
+        super().count_pass(done)
         waits = _waiting()
         _waits.set(None)
-        line = [time.time(), result, seconds, waits.api, waits.ray, waits.requests]
+        line = [time.time(), done.result, done.seconds, waits.api, waits.ray, waits.requests]
         self._notes.write(json.dumps(line) + "\n")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import kopf
 
 from dataset_operator.api import EXPERIMENT_LABEL, FIELD_MANAGER, RAY_API_VERSION
-from dataset_operator.passes import Passes
+from dataset_operator.passes import Passes, Waker
 from dataset_operator.telemetry.watched import Watched
 from pipeline_runtime.config import GROUP, VERSION
 
@@ -47,7 +47,8 @@ def build_registry(
     ) -> None:
         child = event["object"]
         if child["metadata"].get("namespace") and see(param, event["type"], child):
-            passes.wake(child["metadata"]["namespace"], labels[EXPERIMENT_LABEL])
+            namespace = child["metadata"]["namespace"]
+            passes.wake(namespace, labels[EXPERIMENT_LABEL], Waker.CHANGE)
 
     async def log_in_again(**_: object) -> kopf.ConnectionInfo | kopf.AiohttpSession:
         return await log_in()

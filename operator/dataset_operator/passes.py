@@ -1,25 +1,30 @@
-"""One pass at a time per experiment, however many events there are.
+"""One pass at a time per experiment, however many events there are, edits before clocks.
 
 An event, a child's event and the clock all only wake an experiment. A wake-up while a pass runs is
 remembered and runs it once more; so a thousand events at once cost two passes at most. A pass that
 fails is tried again with a growing pause; how many run at once is bounded.
+
+Who is woken beyond that bound waits in a queue, the earliest deadline first: the time at which it
+was woken and how long that can wait (`Waker.patience`). So an edit goes ahead of what a clock woke
+in the minute before, and yet nothing waits for ever, however many edits there are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import heapq
 import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
 
 from dataset_operator.errors import KubeConflict, OperatorError
 
 Key = tuple[str, str]  # namespace, name
 Reconcile = Callable[[str, str], Awaitable[float | None]]
-# Told of every pass: done, conflict, failed, defect or cancelled; the error's class if it failed;
-# seconds.
-Report = Callable[[str, str | None, float], None]
 
 # Passes wait for the API server most of their time; more than so many only queue up there.
 MAX_CONCURRENT = 20
@@ -31,8 +36,50 @@ CLOSE_SECONDS = 5.0
 _LOG = logging.getLogger(__name__)
 
 
-def _ignore(result: str, reason: str | None, seconds: float) -> None:
+class Waker(Enum):
+    """What asks for a pass."""
+
+    EDIT = "edit"  # of the experiment itself: somebody waits for what comes of it
+    CHANGE = "change"  # of one of its objects
+    CLOCK = "clock"  # of the law's period, or of a pass that failed
+
+    @property
+    def patience(self) -> float:
+        """By how many seconds edits that come later may go ahead."""
+        return {Waker.EDIT: 0.0, Waker.CHANGE: 30.0, Waker.CLOCK: 60.0}[self]
+
+
+class Done(NamedTuple):
+    """A pass that came to its end.
+
+    Attributes:
+        result: done, conflict, failed, defect or cancelled.
+        reason: the error's class if it failed.
+        seconds: how long it took.
+        waker: what had asked for it.
+        waited: how long that had waited for its turn, seconds.
+    """
+
+    result: str
+    reason: str | None
+    seconds: float
+    waker: Waker
+    waited: float
+
+
+Report = Callable[[Done], None]
+
+
+def _ignore(done: Done) -> None:
     pass
+
+
+class _Turn(NamedTuple):
+    """A place in the queue; the least is next."""
+
+    deadline: float
+    woken: float
+    waker: Waker
 
 
 @dataclass(slots=True)
@@ -41,38 +88,48 @@ class _Entry:
 
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
-    is_dirty: bool = False
+    turn: _Turn | None = None  # asked for and not begun
     failures: int = 0
 
 
 @dataclass(slots=True)
 class Passes:
-    """Runs passes; `wake` may be called from anything on the event loop."""
+    """Runs passes; `wake` may be called from anything on the event loop.
+
+    Attributes:
+        clock: seconds, monotonic.
+        count: passes so far.
+    """
 
     reconcile: Reconcile
     report: Report = _ignore
+    clock: Callable[[], float] = time.monotonic
     max_concurrent: int = MAX_CONCURRENT
     close_seconds: float = CLOSE_SECONDS
-    count: int = 0  # passes so far
+    count: int = 0
     is_closing: bool = False
     _entries: dict[Key, _Entry] = field(default_factory=dict)
-    _slots: asyncio.Semaphore = field(init=False)
+    # Deadlines; one that is no longer its experiment's is passed over.
+    _queue: list[tuple[float, Key]] = field(default_factory=list)
+    _running: int = 0
 
-    def __post_init__(self) -> None:
-        self._slots = asyncio.Semaphore(self.max_concurrent)
-
-    def wake(self, namespace: str, name: str) -> None:
+    def wake(self, namespace: str, name: str, waker: Waker = Waker.EDIT) -> None:
         """See that a pass begins after now."""
         if self.is_closing:
             return
-        entry = self._entries.setdefault((namespace, name), _Entry())
-        entry.is_dirty = True
+        key, now = (namespace, name), self.clock()
+        entry = self._entries.setdefault(key, _Entry())
+        turn = _Turn(now + waker.patience, now, waker)
+        if entry.turn is not None and entry.turn.deadline <= turn.deadline:
+            return
+        entry.turn = turn
         if entry.task is None:
-            entry.task = asyncio.create_task(self._run((namespace, name), entry))
+            self._enqueue(key, turn)
 
     async def close(self) -> None:
         """End every timer; passes come to their end if they do so soon."""
         self.is_closing = True
+        self._queue.clear()
         entries, self._entries = list(self._entries.values()), {}
         for entry in entries:
             if entry.timer is not None:
@@ -84,24 +141,45 @@ class Passes:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, key: Key, entry: _Entry) -> None:
-        """Passes of one experiment until nothing woke it meanwhile; then the timer is set."""
-        again: float | None = None
+    def _enqueue(self, key: Key, turn: _Turn) -> None:
+        heapq.heappush(self._queue, (turn.deadline, key))
+        self._begin_next()
+
+    def _begin_next(self) -> None:
+        """Begin what is due first, as far as the bound allows."""
+        while self._queue and self._running < self.max_concurrent:
+            deadline, key = heapq.heappop(self._queue)
+            entry = self._entries.get(key)
+            turn = entry.turn if entry else None
+            if entry is None or entry.task is not None or turn is None or turn.deadline != deadline:
+                continue  # something that can wait less woke it, and had its pass
+            self._running += 1
+            # A context of its own: whose pass happens to end now is nothing to it.
+            run = self._run(key, entry, turn)
+            entry.task = asyncio.create_task(run, context=contextvars.Context())
+
+    async def _run(self, key: Key, entry: _Entry, turn: _Turn) -> None:
+        """One pass; then the next is asked for."""
+        entry.turn = None  # what comes from here on asks for another pass
+        if entry.timer is not None:
+            entry.timer.cancel()
+            entry.timer = None
         try:
-            while entry.is_dirty and not self.is_closing:
-                async with self._slots:
-                    if entry.timer is not None:
-                        entry.timer.cancel()
-                        entry.timer = None
-                    entry.is_dirty = False  # what comes from here on asks for another pass
-                    again = await self._pass(key, entry)
+            again = await self._pass(key, entry, turn)
         finally:
             entry.task = None
-        self._set_timer(key, entry, again)
+            self._running -= 1
+        if self.is_closing:
+            return
+        if entry.turn is not None:
+            self._enqueue(key, entry.turn)
+        else:
+            self._set_timer(key, entry, again)
+        self._begin_next()
 
-    async def _pass(self, key: Key, entry: _Entry) -> float | None:
+    async def _pass(self, key: Key, entry: _Entry, turn: _Turn) -> float | None:
         self.count += 1
-        result, reason, started = "defect", None, time.monotonic()
+        result, reason, started = "defect", None, self.clock()
         try:
             again = await self.reconcile(*key)
             result, entry.failures = "done", 0
@@ -120,7 +198,8 @@ class Passes:
             _LOG.error("a pass ended by a defect", exc_info=error, extra=_about(key, error))
             return MAX_RETRY_SECONDS
         finally:
-            self.report(result, reason, time.monotonic() - started)
+            seconds = self.clock() - started
+            self.report(Done(result, reason, seconds, turn.waker, started - turn.woken))
 
     def _retry(self, key: Key, entry: _Entry, error: OperatorError, free: int = 0) -> float:
         """Seconds until the next try; the first `free` ones in a row cost no pause."""
@@ -133,12 +212,13 @@ class Passes:
         return pause
 
     def _set_timer(self, key: Key, entry: _Entry, again: float | None) -> None:
-        if self._entries.get(key) is not entry:
-            return  # closed
         if again is None:
             del self._entries[key]
-            return
-        entry.timer = asyncio.get_running_loop().call_later(again, self.wake, *key)
+        elif again <= 0.0:
+            self.wake(*key)
+        else:
+            loop = asyncio.get_running_loop()
+            entry.timer = loop.call_later(again, self.wake, *key, Waker.CLOCK)
 
 
 def _about(key: Key, error: Exception) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """A namespace of real pods, its store, and the operator as a process: what the tests act on."""
 
+import contextlib
 import json
 import sys
 import time
@@ -13,6 +14,7 @@ import yaml
 from release import OPERATOR_NAMESPACE, Release
 
 from dataset_operator.api import EXPERIMENT_LABEL, ROLE_LABEL, Role
+from tools.cluster.errors import KubectlError
 from tools.cluster.full_node import FullNode
 
 NAMESPACE = "ranking"
@@ -39,6 +41,13 @@ ROLES = {
 }
 OPERATOR_LOG = ("logs", "-n", OPERATOR_NAMESPACE, "deployment/lastmile-operator", "--tail=50")
 POLL_SECONDS = 1.0
+# The container's first process goes first, by the kernel's choice, and all others with it.
+_EAT = """
+open("/proc/1/oom_score_adj", "w").write("1000")
+eaten = []
+while True:
+    eaten.append(b"x" * (64 << 20))
+"""
 # A run takes two minutes on an idle machine; this one may build something else meanwhile.
 DEADLINE_SECONDS = 900.0
 
@@ -102,11 +111,20 @@ class Stage:
                 raise AssertionError(self.tell(found))
             time.sleep(POLL_SECONDS)
 
-    def lose(self, name: str, role: Role) -> None:
-        """Take a pod of an experiment away at once, as if its node had gone."""
+    def find_pod(self, name: str, role: Role) -> str:
+        """The name of a pod of an experiment."""
         labels = f"{EXPERIMENT_LABEL}={name},{ROLE_LABEL}={role}"
         pod, *_ = self.kubectl("get", "pods", "-l", labels, "-o", "name").split()
-        self.kubectl("delete", pod, "--force", "--grace-period=0")
+        return pod.removeprefix("pod/")
+
+    def lose(self, name: str, role: Role) -> None:
+        """Take a pod of an experiment away at once, as if its node had gone."""
+        self.kubectl("delete", "pod", self.find_pod(name, role), "--force", "--grace-period=0")
+
+    def starve(self, pod: str) -> None:
+        """Use up the memory that a pod's Ray container may have: the kernel kills its processes."""
+        with contextlib.suppress(KubectlError):  # it is killed with the container
+            self.kubectl("exec", pod, "-c", "ray", "--", "python", "-c", _EAT)
 
     def warnings(self, name: str, reason: str) -> list[str]:
         """What events of an experiment warned of, for that reason."""

@@ -1,5 +1,7 @@
-"""A run that loses its head: the processes of the whole Ray cluster begin again."""
+"""A run that loses its head, with its node or for want of memory: Ray begins again as a whole."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,3 +26,42 @@ def test_a_run_that_loses_its_head_trains_on_what_the_undisturbed_one_does(
     [warning] = stage.warnings("headless", "Retrying")
     assert warning.startswith("attempt 1 failed (ClusterLost)"), warning
     check_same(read_last_summary(folder), undisturbed)
+
+
+def test_a_head_that_is_killed_for_memory_leaves_its_logs_and_the_run_goes_on(
+    stage: Stage, undisturbed: dict[str, Any]
+) -> None:
+    folder = stage.store.volume / "experiments" / "hungry"
+    stage.apply(on_cluster("hungry"))
+    started = stage.until("hungry", lambda found: find_last_step(folder))
+    history = folder / "history" / f"{started['metadata']['uid'][:8]}-1"
+    head = stage.find_pod("hungry", HEAD)
+    stage.starve(head)
+    stage.until("hungry", lambda _: "OOMKilled" in list_ends(stage, head))
+    [killed] = (history / "logs" / head).iterdir()
+    said = read_logs(killed)
+    assert {"gcs_server.out", "raylet.out"} <= said.keys()
+    assert any(name.startswith("job-driver-") and "epoch" in log for name, log in said.items())
+
+    done = stage.until("hungry", lambda found: condition(found, "Complete"))["status"]
+    assert [done[field] for field in ("run", "attempt", "failures")] == [1, 2, 1]
+    check_same(read_last_summary(folder), undisturbed)
+    stage.until("hungry", lambda found: found["status"]["history"]["state"] == "Kept")
+    assert read_logs(killed).keys() >= said.keys()  # the next head's lie beside them
+    assert len(list((history / "logs" / head).iterdir())) == 2
+
+
+def list_ends(stage: Stage, pod: str) -> set[str]:
+    """Why containers of a pod ended, by Kubernetes' word for it."""
+    statuses = json.loads(stage.kubectl("get", "pod", pod, "-o", "json"))["status"]
+    states = [
+        container.get(state, {}).get("terminated", {})
+        for container in statuses["containerStatuses"]
+        for state in ("state", "lastState")
+    ]
+    return {ended["reason"] for ended in states if ended}
+
+
+def read_logs(folder: Path) -> dict[str, str]:
+    """The files of a session of Ray."""
+    return {path.name: path.read_text() for path in folder.iterdir() if path.is_file()}

@@ -278,6 +278,20 @@ _OPERATOR = Row(
             ),
         ),
         Panel(
+            title="Wait for a pass",
+            description="99 of 100 waited no longer for their turn, by what asked for it: an edit "
+            "goes first, the clock can wait. Seconds are a full operator; see "
+            "docs/operating/scaling.md.",
+            unit="s",
+            queries=(
+                Query(
+                    expr="histogram_quantile(0.99, sum by (le, waker) "
+                    "(rate(lastmile_operator_queue_seconds_bucket[$__rate_interval])))",
+                    legend="{{waker}}",
+                ),
+            ),
+        ),
+        Panel(
             title="Passes that failed, by error",
             description="A second: KubeUnavailable is an API server that does not answer, "
             "KubeRefused one that says no, such as for want of rights or quota.",

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dataset_operator.passes import Done, Waker
 from dataset_operator.settings import Prices
 from dataset_operator.telemetry.experiment_metrics import collect_experiments
 from dataset_operator.telemetry.leadership import Alone, Leadership
@@ -71,6 +72,15 @@ class OperatorMetrics:
             buckets=_PASS_BUCKETS,
             registry=self.registry,
         )
+        self._waits = Histogram(
+            "lastmile_operator_queue_seconds",
+            "How long what woke a pass waited for its turn: edit, change (of an object), clock.",
+            ["waker"],
+            buckets=_PASS_BUCKETS,
+            registry=self.registry,
+        )
+        for waker in Waker:
+            self._waits.labels(waker.value)
         self._errors = Counter(
             "lastmile_operator_errors",
             "Passes that failed, by the kind of error.",
@@ -97,12 +107,13 @@ class OperatorMetrics:
         told.labels("gpu", prices.currency).set(prices.gpu_hour)
         told.labels("data_worker", prices.currency).set(prices.data_worker_hour)
 
-    def count_pass(self, result: str, reason: str | None, seconds: float) -> None:
-        """Count a pass; `reason` is the class of the error that it failed with."""
-        self._passes.labels(result).inc()
-        self._pass_seconds.observe(seconds)
-        if reason is not None:
-            self._errors.labels(reason).inc()
+    def count_pass(self, done: Done) -> None:
+        """Count a pass."""
+        self._passes.labels(done.result).inc()
+        self._pass_seconds.observe(done.seconds)
+        self._waits.labels(done.waker.value).observe(done.waited)
+        if done.reason is not None:
+            self._errors.labels(done.reason).inc()
 
     def count_request(self, method: str, path: str, status: int, seconds: float) -> None:
         """Count a request to the API server."""

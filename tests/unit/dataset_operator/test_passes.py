@@ -1,13 +1,16 @@
 """Passes: one at a time per experiment, coalesced, tried again, bounded."""
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dataset_operator.errors import KubeConflict, KubeUnavailable
-from dataset_operator.passes import Passes, retry_seconds
+from dataset_operator.passes import Done, Passes, Waker, retry_seconds
 
 
 class Recorder:
@@ -121,6 +124,87 @@ def test_experiments_do_not_wait_for_each_other_up_to_the_bound() -> None:
         await idle()
         assert sorted(reconcile.names) == sorted(f"e{index}" for index in range(10))
         assert reconcile.most_running == 3
+
+    run(story)
+
+
+def test_an_edit_goes_before_what_a_clock_and_an_object_woke() -> None:
+    async def story() -> None:
+        reconcile, reports = Recorder(), list[Done]()
+        reconcile.gate.clear()
+        passes = Passes(reconcile, report=reports.append, max_concurrent=1)
+        passes.wake("team", "runs")
+        for index in range(3):
+            passes.wake("team", f"clock{index}", Waker.CLOCK)
+        passes.wake("team", "change", Waker.CHANGE)
+        passes.wake("team", "edit", Waker.EDIT)
+        passes.wake("team", "clock1", Waker.EDIT)  # waits already, now for less
+        passes.wake("team", "clock1", Waker.CLOCK)  # ... and stays where it is
+        await idle()
+        reconcile.gate.set()
+        await idle()
+        assert reconcile.names == ["runs", "edit", "clock1", "change", "clock0", "clock2"]
+        by = {done.waker for done in reports[1:3]}
+        assert by == {Waker.EDIT}
+
+    run(story)
+
+
+def test_edits_do_not_keep_a_clock_waiting_for_ever() -> None:
+    async def story() -> None:
+        now = 0.0
+        reconcile = Recorder()
+        passes = Passes(reconcile, clock=lambda: now, max_concurrent=1)
+        reconcile.gate.clear()
+        passes.wake("team", "runs")
+        passes.wake("team", "clock", Waker.CLOCK)
+        for now in (10.0, 59.0, 61.0, 90.0):
+            passes.wake("team", f"edit{now:.0f}")
+        await idle()
+        reconcile.gate.set()
+        await idle()
+        assert reconcile.names == ["runs", "edit10", "edit59", "clock", "edit61", "edit90"]
+
+    run(story)
+
+
+def test_a_pass_knows_nothing_of_the_one_whose_end_began_it() -> None:
+    async def story() -> None:
+        about: contextvars.ContextVar[str] = contextvars.ContextVar("about", default="nobody")
+        heard: list[str] = []
+
+        async def reconcile(namespace: str, name: str) -> None:
+            heard.append(about.get())
+            about.set(name)
+
+        passes = Passes(reconcile, max_concurrent=1)
+        for name in ("first", "second"):
+            passes.wake("team", name)
+        await idle()
+        assert heard == ["nobody", "nobody"]
+
+    run(story)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from(Waker), st.integers(0, 3))))
+def test_whatever_wakes_whom_each_gets_a_pass_after_it(
+    wakes: list[tuple[str, Waker, int]],
+) -> None:
+    async def story() -> None:
+        reconcile = Recorder()
+        passes = Passes(reconcile, max_concurrent=2)
+        begun = {}
+        for name, waker, turns in wakes:
+            begun[name] = reconcile.names.count(name)
+            passes.wake("team", name, waker)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        await idle()
+        assert all(reconcile.names.count(name) > before for name, before in begun.items())
+        assert reconcile.most_running <= 2
+        count = passes.count
+        await idle()
+        assert passes.count == count  # nothing goes round by itself
 
     run(story)
 

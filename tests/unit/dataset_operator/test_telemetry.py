@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
+from dataset_operator.passes import Done, Waker
 from dataset_operator.settings import Prices
 from dataset_operator.telemetry.freshness import DEAD_SECONDS, find_staleness
 from dataset_operator.telemetry.logs import JsonFormatter, TextFormatter, bind
@@ -211,8 +212,8 @@ def test_metrics_count_experiments_passes_and_requests() -> None:
     metrics.watched.see("ADDED", experiment(1))
     metrics.watched.see("MODIFIED", experiment(2, phase="Training"))
     clock.now += 30
-    metrics.count_pass("done", None, 0.2)
-    metrics.count_pass("failed", "KubeUnavailable", 30.0)
+    metrics.count_pass(Done("done", None, 0.2, Waker.CLOCK, 3.0))
+    metrics.count_pass(Done("failed", "KubeUnavailable", 30.0, Waker.EDIT, 0.004))
     metrics.count_request("GET", "/api/v1/namespaces/team/pods", 200, 0.01)
 
     lines = generate_latest(metrics.registry).decode().splitlines()
@@ -223,6 +224,9 @@ def test_metrics_count_experiments_passes_and_requests() -> None:
         "lastmile_operator_last_event_age_seconds 30.0",
         'lastmile_operator_reconcile_total{result="done"} 1.0',
         "lastmile_operator_reconcile_seconds_count 2.0",
+        'lastmile_operator_queue_seconds_sum{waker="clock"} 3.0',
+        'lastmile_operator_queue_seconds_bucket{le="0.01",waker="edit"} 1.0',
+        'lastmile_operator_queue_seconds_count{waker="change"} 0.0',
         'lastmile_operator_errors_total{reason="KubeUnavailable"} 1.0',
         'lastmile_operator_api_request_seconds_count{code="200",resource="pods",verb="list"} 1.0',
     ):
