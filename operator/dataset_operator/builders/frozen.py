@@ -167,7 +167,14 @@ def _holds_each(observed: Any, wanted: Any) -> bool:
 
 
 def is_as_built(observed: Mapping[str, Any] | None, built: Mapping[str, Any]) -> bool:
-    """Whether a child is there and still says what it was built to say."""
-    return observed is not None and _holds(
-        observed, {key: value for key, value in built.items() if key != "metadata"}
+    """Whether a child is there and still says what it was built to say.
+
+    Of its metadata that is the labels, by which it is watched; others may have added some.
+    """
+    rest = {key: value for key, value in built.items() if key != "metadata"}
+    labels = built["metadata"]["labels"]
+    return (
+        observed is not None
+        and _holds(observed, rest)
+        and _holds(observed["metadata"].get("labels", {}), labels)
     )

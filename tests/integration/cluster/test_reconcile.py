@@ -7,6 +7,7 @@ import json
 import pytest
 from reconcile_stage import DEADLINE_SECONDS, NAME, POLL_SECONDS, Stage, play
 
+from dataset_operator.api import EXPERIMENT_LABEL
 from pipeline_runtime.config import KIND
 from tools.cluster.box import Box
 
@@ -144,5 +145,9 @@ def test_a_guard_that_was_deleted_by_hand_comes_back(box: Box, namespace: str) -
         await stage.step()
         for kind, name in owner.guards:
             assert await stage.reconciler.kube.get(kind, namespace, name) is not None
+        box.kubectl("label", "networkpolicy,pdb", "--all", "-n", namespace, f"{EXPERIMENT_LABEL}-")
+        await stage.step()
+        ours = ("-n", namespace, "-l", f"{EXPERIMENT_LABEL}={NAME}", "-o", "name")
+        assert len(box.kubectl("get", "networkpolicy,pdb", *ours).split()) == len(owner.guards)
 
     play(box, namespace, story)
