@@ -22,8 +22,12 @@ def run_here(volume: Path, output: Path) -> dict[str, Any]:
     return _read(output / "summary.json")
 
 
-def on_cluster(name: str, *, suspend: bool = False) -> str:
-    """The manifest with what a cluster needs beside: where the volume is, in every pod."""
+def on_cluster(name: str, *, suspend: bool = False, epochs: int | None = None) -> str:
+    """The manifest with what a cluster needs beside: where the volume is, in every pod.
+
+    Args:
+        epochs: in place of the manifest's.
+    """
     document = yaml.safe_load(MANIFEST.read_text())
     mount = {"name": VOLUME, "mountPath": MOUNT}
     pod = {
@@ -31,6 +35,8 @@ def on_cluster(name: str, *, suspend: bool = False) -> str:
         "containers": [{"name": "ray", "volumeMounts": [mount]}],
     }
     document["metadata"]["name"] = name
+    if epochs is not None:
+        document["spec"]["training"]["epochs"] = epochs
     document["spec"] |= {
         "suspend": suspend,
         "storage": {"root": MOUNT},

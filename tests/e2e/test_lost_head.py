@@ -29,10 +29,10 @@ def test_a_run_that_loses_its_head_trains_on_what_the_undisturbed_one_does(
 
 
 def test_a_head_that_is_killed_for_memory_leaves_its_logs_and_the_run_goes_on(
-    stage: Stage, undisturbed: dict[str, Any]
+    stage: Stage,
 ) -> None:
     folder = stage.store.volume / "experiments" / "hungry"
-    stage.apply(on_cluster("hungry"))
+    stage.apply(on_cluster("hungry", epochs=60))  # it takes a while to eat so much
     started = stage.until("hungry", lambda found: find_last_step(folder))
     history = folder / "history" / f"{started['metadata']['uid'][:8]}-1"
     head = stage.find_pod("hungry", HEAD)
@@ -45,10 +45,11 @@ def test_a_head_that_is_killed_for_memory_leaves_its_logs_and_the_run_goes_on(
 
     done = stage.until("hungry", lambda found: condition(found, "Complete"))["status"]
     assert [done[field] for field in ("run", "attempt", "failures")] == [1, 2, 1]
-    check_same(read_last_summary(folder), undisturbed)
+    assert read_last_summary(folder)["run"]["resumedFrom"] is not None
     stage.until("hungry", lambda found: found["status"]["history"]["state"] == "Kept")
-    assert read_logs(killed).keys() >= said.keys()  # the next head's lie beside them
-    assert len(list((history / "logs" / head).iterdir())) == 2
+    assert read_logs(killed).keys() >= said.keys()  # the next pod's lie beside them
+    heads = [pod.name for pod in (history / "logs").iterdir() if "-head-" in pod.name]
+    assert len(heads) == 2
 
 
 def list_ends(stage: Stage, pod: str) -> set[str]:
