@@ -38,9 +38,9 @@ def build_registry(
     registry = kopf.OperatorRegistry()
 
     async def wake(event: Mapping[str, Any], **_: object) -> None:
-        if watched.see(event["type"], event["object"]):
+        if waker := watched.see(event["type"], event["object"]):
             metadata = event["object"]["metadata"]
-            passes.wake(metadata["namespace"], metadata["name"])
+            passes.wake(metadata["namespace"], metadata["name"], waker)
 
     async def wake_owner(
         *, event: Mapping[str, Any], labels: Mapping[str, str], param: Any = "", **_: object

@@ -2,7 +2,8 @@
 
 An event, a child's event and the clock all only wake an experiment. A wake-up while a pass runs is
 remembered and runs it once more; so a thousand events at once cost two passes at most. A pass that
-fails is tried again with a growing pause; how many run at once is bounded.
+fails is tried again with a growing pause, sooner if an object changes, at once after an edit; how
+many run at once is bounded.
 
 Who is woken beyond that bound waits in a queue, the earliest deadline first: the time at which it
 was woken and how long that can wait (`Waker.patience`). So an edit goes ahead of what a clock woke
@@ -15,6 +16,7 @@ import asyncio
 import contextvars
 import heapq
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -28,7 +30,8 @@ Reconcile = Callable[[str, str], Awaitable[float | None]]
 
 # Passes wait for the API server most of their time; more than so many only queue up there.
 MAX_CONCURRENT = 20
-# Of a failed pass: doubled with every failure in a row, as controller-runtime's queues do.
+# Of a failed pass: doubled with every failure in a row, as controller-runtime's queues do. However
+# much happens to its objects, it is not tried again before the first.
 FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 60.0
 # A pass is a few requests; one that takes longer at the end is cut off, which it can be anywhere.
@@ -39,8 +42,8 @@ _LOG = logging.getLogger(__name__)
 class Waker(Enum):
     """What asks for a pass."""
 
-    EDIT = "edit"  # of the experiment itself: somebody waits for what comes of it
-    CHANGE = "change"  # of one of its objects
+    EDIT = "edit"  # of the experiment by somebody, who waits for what comes of it
+    CHANGE = "change"  # of one of its objects, or of its status
     CLOCK = "clock"  # of the law's period, or of a pass that failed
 
     @property
@@ -90,6 +93,7 @@ class _Entry:
     timer: asyncio.TimerHandle | None = None
     turn: _Turn | None = None  # asked for and not begun
     failures: int = 0
+    rests_until: float = -math.inf  # after a failed pass
 
 
 @dataclass(slots=True)
@@ -123,8 +127,7 @@ class Passes:
         if entry.turn is not None and entry.turn.deadline <= turn.deadline:
             return
         entry.turn = turn
-        if entry.task is None:
-            self._enqueue(key, turn)
+        self._enqueue(key, entry)
 
     async def close(self) -> None:
         """End every timer; passes come to their end if they do so soon."""
@@ -141,8 +144,15 @@ class Passes:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _enqueue(self, key: Key, turn: _Turn) -> None:
-        heapq.heappush(self._queue, (turn.deadline, key))
+    def _enqueue(self, key: Key, entry: _Entry) -> None:
+        """Who was woken gets its place, unless it runs or has to rest."""
+        if entry.task is not None or entry.turn is None or self.is_closing:
+            return
+        rest = entry.rests_until - self.clock()
+        if rest > 0.0 and entry.turn.waker is not Waker.EDIT:
+            self._call_later(entry, rest, self._enqueue, key, entry)
+            return
+        heapq.heappush(self._queue, (entry.turn.deadline, key))
         self._begin_next()
 
     def _begin_next(self) -> None:
@@ -172,9 +182,13 @@ class Passes:
         if self.is_closing:
             return
         if entry.turn is not None:
-            self._enqueue(key, entry.turn)
+            self._enqueue(key, entry)
+        elif again is None:
+            del self._entries[key]
+        elif again <= 0.0:
+            self.wake(*key, turn.waker)
         else:
-            self._set_timer(key, entry, again)
+            self._call_later(entry, again, self.wake, *key, Waker.CLOCK)
         self._begin_next()
 
     async def _pass(self, key: Key, entry: _Entry, turn: _Turn) -> float | None:
@@ -195,6 +209,7 @@ class Passes:
             raise
         except Exception as error:  # noqa: BLE001 - a defect of ours, told in full, ends no passes
             reason = type(error).__name__
+            entry.rests_until = self.clock() + FIRST_RETRY_SECONDS
             _LOG.error("a pass ended by a defect", exc_info=error, extra=_about(key, error))
             return MAX_RETRY_SECONDS
         finally:
@@ -207,18 +222,17 @@ class Passes:
         if entry.failures <= free:
             return 0.0
         pause = retry_seconds(entry.failures - free)
+        entry.rests_until = self.clock() + FIRST_RETRY_SECONDS
         about = _about(key, error)
         _LOG.warning("a pass failed, again in %.0f s: %s", pause, error, extra=about)
         return pause
 
-    def _set_timer(self, key: Key, entry: _Entry, again: float | None) -> None:
-        if again is None:
-            del self._entries[key]
-        elif again <= 0.0:
-            self.wake(*key)
-        else:
-            loop = asyncio.get_running_loop()
-            entry.timer = loop.call_later(again, self.wake, *key, Waker.CLOCK)
+    def _call_later(
+        self, entry: _Entry, seconds: float, call: Callable[..., None], *arguments: object
+    ) -> None:
+        if entry.timer is not None:
+            entry.timer.cancel()
+        entry.timer = asyncio.get_running_loop().call_later(seconds, call, *arguments)
 
 
 def _about(key: Key, error: Exception) -> dict[str, str]:

@@ -24,6 +24,7 @@ from dataset_operator.api import (
     TRAINERS_ANNOTATION,
 )
 from dataset_operator.builders.documents import Document
+from dataset_operator.builders.drift import build_merge_patch, is_same
 from pipeline_runtime.config import DataWorkers, ExperimentSpec, Trainers
 
 _HASH_CHARS = 16
@@ -31,6 +32,13 @@ _HASH_CHARS = 16
 MAX_RENDERED_CHARS = 200_000
 _WHOLE_FIELDS = ("image", "imagePullSecrets", "env", "envFrom", "storage", "head", "trainers")
 _WORKER_FIELDS = ("resources", "template")
+# What a queue writes into a RayCluster (Kueue's integration): whether it may run, and whose it is;
+# and in the templates of its pods.
+_OF_A_QUEUE = ("suspend", "managedBy")
+_QUEUES_PLACES = {
+    "metadata": ("labels", "annotations"),
+    "spec": ("nodeSelector", "tolerations", "schedulingGates"),
+}
 
 
 def hash_cluster_side(spec: ExperimentSpec) -> str:
@@ -102,16 +110,47 @@ def correct(cluster: Mapping[str, Any], workers: DataWorkers) -> Document | None
     wanted = {**spec, "workerGroupSpecs": groups}
     if head := spec.get("headGroupSpec"):
         wanted["headGroupSpec"] = _keep_additions(head, cluster["spec"].get("headGroupSpec") or {})
-    if _holds(cluster["spec"], wanted):
+    wanted |= {name: cluster["spec"][name] for name in _OF_A_QUEUE if name in cluster["spec"]}
+    if is_same(cluster["spec"], wanted):
         return None
     version = cluster["metadata"]["resourceVersion"]
-    return {"metadata": {"resourceVersion": version}, "spec": wanted}
+    return {
+        "metadata": {"resourceVersion": version},
+        "spec": build_merge_patch(cluster["spec"], wanted),
+    }
 
 
 def _keep_additions(group: Document, seen: Mapping[str, Any]) -> Document:
-    """A group with what a queue put into its template beside ours: nodes and tolerations."""
-    template = seen.get("template")
-    return {**group, "template": template} if _holds(template, group.get("template")) else group
+    """A group with what a queue put into its template beside ours, and nothing else of it.
+
+    Those are labels, annotations, nodes and tolerations (Kueue's `podset.Merge`), and the gates of
+    its topologies.
+    """
+    if "template" not in group:
+        return group
+    ours, theirs = group["template"], seen.get("template") or {}
+    kept = dict(ours)
+    for part, fields in _QUEUES_PLACES.items():
+        before, now = ours.get(part) or {}, theirs.get(part) or {}
+        merged = dict(before)
+        for field in fields:
+            if both := _join(before.get(field), now.get(field)):
+                merged[field] = both
+        if merged:
+            kept[part] = merged
+    return {**group, "template": kept}
+
+
+def _join(ours: Any, theirs: Any) -> Any:
+    """Ours and what was added to it, in the order in which it was found if ours is all there."""
+    if isinstance(theirs, Mapping):
+        return {**theirs, **(ours or {})}
+    if not isinstance(theirs, list):
+        return ours
+    ours = ours or []
+    if all(any(_holds(there, one) for there in theirs) for one in ours):
+        return theirs
+    return ours + [there for there in theirs if not any(_holds(there, one) for one in ours)]
 
 
 def _size(group: Document, observed: Mapping[str, Any], workers: DataWorkers) -> Document:
@@ -139,42 +178,21 @@ def _thaw(cluster: Mapping[str, Any]) -> Document | None:
     return spec if isinstance(spec, dict) else None
 
 
-def _holds(observed: Any, wanted: Any) -> bool:
-    """Whether what was wanted is there; the API server's defaults may be there too."""
-    if not wanted and isinstance(wanted, Mapping | list):
-        return not observed  # the API server leaves empty ones out
-    if isinstance(wanted, Mapping):
-        return isinstance(observed, Mapping) and all(
-            _holds_each(observed.get(key), value)
-            if key == "tolerations"
-            else _holds(observed.get(key), value)
-            for key, value in wanted.items()
-        )
-    if isinstance(wanted, list):
-        return (
-            isinstance(observed, list)
-            and len(observed) == len(wanted)
-            and all(_holds(*pair) for pair in zip(observed, wanted, strict=True))
-        )
-    return bool(observed == wanted)
-
-
-def _holds_each(observed: Any, wanted: Any) -> bool:
-    """Of what a queue may add to: whether each is there, in whatever order."""
-    if not isinstance(wanted, list) or not isinstance(observed, list):
-        return _holds(observed, wanted)
-    return all(any(_holds(there, one) for there in observed) for one in wanted)
+def _holds(observed: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether all that was wanted is there."""
+    return all(observed.get(name) == value for name, value in wanted.items())
 
 
 def is_as_built(observed: Mapping[str, Any] | None, built: Mapping[str, Any]) -> bool:
-    """Whether a child is there and still says what it was built to say.
+    """Whether a child is there and says what it was built to say, and no more.
 
     Of its metadata that is the labels, by which it is watched; others may have added some.
     """
-    rest = {key: value for key, value in built.items() if key != "metadata"}
-    labels = built["metadata"]["labels"]
-    return (
-        observed is not None
-        and _holds(observed, rest)
-        and _holds(observed["metadata"].get("labels", {}), labels)
+    if observed is None or not _holds(
+        observed["metadata"].get("labels", {}), built["metadata"]["labels"]
+    ):
+        return False
+    said = {name: value for name, value in built.items() if name != "metadata"}
+    return all(
+        is_same(observed.get(name), value, empty_counts=True) for name, value in said.items()
     )

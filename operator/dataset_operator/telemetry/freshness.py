@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
+from typing import Any, Protocol
 
-from dataset_operator.errors import OperatorError
-from dataset_operator.kube.client import KubeClient
+from dataset_operator.errors import KubeRefused, OperatorError
 from dataset_operator.telemetry.watched import Key, Watched
 from pipeline_runtime.config import KIND
 
@@ -18,8 +18,16 @@ DEAD_SECONDS = 120.0
 _LOG = logging.getLogger(__name__)
 
 
+class Lister(Protocol):
+    """Lists objects by their metadata alone; `KubeClient` does."""
+
+    def list_metadata(self, kind: str, namespace: str) -> AsyncIterator[dict[str, Any]]:
+        """Raises KubeRefused, KubeUnavailable."""
+        ...
+
+
 async def compare_forever(
-    kube: KubeClient, namespaces: Collection[str], watched: Watched, every_seconds: float
+    kube: Lister, namespaces: Collection[str], watched: Watched, every_seconds: float
 ) -> None:
     """Hold what is listed against what was watched, again and again.
 
@@ -36,12 +44,17 @@ async def compare_forever(
         await asyncio.sleep(every_seconds if watched.is_synced else 1.0)
 
 
-async def _list_versions(kube: KubeClient, namespaces: Collection[str]) -> dict[Key, str]:
+async def _list_versions(kube: Lister, namespaces: Collection[str]) -> dict[Key, str]:
+    """Of all namespaces but those that refuse it: their watch is refused too, and says so."""
     listed = {}
     for namespace in namespaces:
-        async for metadata in kube.list_metadata(KIND, namespace):
-            key = (metadata["namespace"], metadata["name"])
-            listed[key] = metadata["resourceVersion"]
+        try:
+            async for metadata in kube.list_metadata(KIND, namespace):
+                key = (metadata["namespace"], metadata["name"])
+                listed[key] = metadata["resourceVersion"]
+        except KubeRefused:
+            if not namespace:
+                raise
     return listed
 
 

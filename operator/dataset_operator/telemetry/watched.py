@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dataset_operator.headline import find_headline
+from dataset_operator.passes import Waker
 from dataset_operator.telemetry.standing import Standing, read_standing
 
 Key = tuple[str, str]  # namespace, name
@@ -22,6 +23,8 @@ Key = tuple[str, str]  # namespace, name
 _TOLD_ONLY = frozenset({"trainer", "usage"})
 # Of metadata: what each write changes.
 _OF_A_WRITE = frozenset({"resourceVersion", "managedFields"})
+# ... and what the operator itself writes there.
+_OURS = frozenset({"finalizers"})
 _LOG = logging.getLogger(__name__)
 
 
@@ -30,7 +33,8 @@ class _Seen:
     """An experiment as it last came through the watch."""
 
     version: str
-    news: int  # a hash of all that a pass may be needed for
+    edited: int  # hashes: of what its users write
+    news: int  # and of the rest that a pass may be needed for
     at: float
     attempt: int | None
     headline: tuple[str, str, str] | None  # type, status, reason
@@ -56,11 +60,11 @@ class Watched:
     _missed: dict[Key, float] = field(default_factory=dict)  # since when it is listed
     _last_event: float | None = None
 
-    def see(self, event: str | None, document: Mapping[str, Any]) -> bool:
+    def see(self, event: str | None, document: Mapping[str, Any]) -> Waker | None:
         """Take an event in: ADDED, MODIFIED, DELETED, or None for the list at the beginning.
 
-        Whether it is a reason to look at the experiment: the operator's own word of how far a
-        training is, every 20 seconds, is none.
+        As what it is a reason to look at the experiment, if it is any: the operator's own word of
+        how far a training is, every 20 seconds, is none.
         """
         metadata = document["metadata"]
         key = (metadata["namespace"], metadata["name"])
@@ -70,12 +74,16 @@ class Watched:
         if before is not None:
             self.phases[before.standing.phase] -= 1
         if event == "DELETED":
-            return True
+            return Waker.CHANGE
         seen = self._experiments[key] = _read(document, self._last_event)
         self.phases[seen.standing.phase] += 1
         if event is not None and seen.headline and (not before or before.headline != seen.headline):
             _tell(key, seen, document)
-        return event != "MODIFIED" or before is None or before.news != seen.news
+        if event is None:
+            return Waker.CHANGE  # of all that there are; one that somebody edits now goes before
+        if before is None or before.edited != seen.edited:
+            return Waker.EDIT
+        return Waker.CHANGE if event != "MODIFIED" or before.news != seen.news else None
 
     def refuse(self, namespace: str) -> None:
         """Forget the experiments of a namespace that may not be watched any more."""
@@ -129,6 +137,7 @@ def _read(document: Mapping[str, Any], at: float) -> _Seen:
     headline = find_headline(status)
     return _Seen(
         version=document["metadata"]["resourceVersion"],
+        edited=_hash_edited(document),
         news=_hash_news(document),
         at=at,
         attempt=status.get("attempt"),
@@ -137,14 +146,21 @@ def _read(document: Mapping[str, Any], at: float) -> _Seen:
     )
 
 
+def _hash_edited(document: Mapping[str, Any]) -> int:
+    """What its users write, of the spec the generation."""
+    metadata = document["metadata"].items()
+    return _hash({name: value for name, value in metadata if name not in _OF_A_WRITE | _OURS})
+
+
 def _hash_news(document: Mapping[str, Any]) -> int:
-    """Without the spec, whose generation is in the metadata."""
+    """What the operator writes and decides by."""
     metadata, status = document["metadata"], document.get("status") or {}
-    kept = (
-        {name: value for name, value in metadata.items() if name not in _OF_A_WRITE},
-        {name: value for name, value in status.items() if name not in _TOLD_ONLY},
-    )
-    return hash(json.dumps(kept, sort_keys=True))
+    ours = {name: metadata.get(name) for name in sorted(_OURS)}
+    return _hash([ours, {name: value for name, value in status.items() if name not in _TOLD_ONLY}])
+
+
+def _hash(content: object) -> int:
+    return hash(json.dumps(content, sort_keys=True))
 
 
 def _tell(key: Key, seen: _Seen, document: Mapping[str, Any]) -> None:

@@ -2,13 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from reconcile_stage import DEADLINE_SECONDS, POLL_SECONDS, Stage, play
 
 from dataset_operator.api import RAY_API_VERSION
+from dataset_operator.builders.drift import DEFAULTS
 from dataset_operator.errors import KubeRefused
 from dataset_operator.status import find_condition
 from tools.cluster.box import Box
@@ -56,6 +57,12 @@ def test_a_cluster_edited_by_hand_is_put_back_and_a_number_is_taken(
                     "path": f"{groups}/0/template/spec/containers/0/image",
                     "value": "other:1",
                 },
+                {
+                    "op": "add",
+                    "path": "/spec/headGroupSpec/template/spec/hostNetwork",
+                    "value": True,
+                },
+                {"op": "add", "path": f"{groups}/1/template/spec/hostPID", "value": True},
             ],
         )
         before["workerGroupSpecs"][1]["replicas"] = 3
@@ -264,3 +271,22 @@ def test_a_clusters_queue_is_its_experiments(box: Box, namespace: str) -> None:
         assert (await stage.ray_cluster())["apiVersion"] == RAY_API_VERSION
 
     play(box, namespace, story)
+
+
+def test_what_kuberays_crd_adds_by_itself_is_known_to_be_no_drift(box: Box) -> None:
+    crd = json.loads(box.kubectl("get", "crd", "rayclusters.ray.io", "-o", "json"))
+    [version] = [version for version in crd["spec"]["versions"] if version["name"] == "v1"]
+    found = set(find_defaults("spec", version["schema"]["openAPIV3Schema"]["properties"]["spec"]))
+    told = {(name, value) for name, value in found if value != ""}
+    assert told == {(name, value) for name, values in DEFAULTS.items() for value in values}
+
+
+def find_defaults(name: str, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Fields that have a default, wherever they are, and which."""
+    if "default" in schema:
+        yield name, schema["default"]
+    for field, below in schema.get("properties", {}).items():
+        yield from find_defaults(field, below)
+    for field in ("items", "additionalProperties"):
+        if isinstance(schema.get(field), dict):
+            yield from find_defaults(name, schema[field])

@@ -222,18 +222,6 @@ def test_guards_that_were_changed_or_deleted_by_hand_are_put_back() -> None:
     assert world.children == good
 
 
-def test_labels_of_guards_that_were_taken_away_are_put_back_and_others_labels_stay() -> None:
-    world = running()
-    good = dict(world.children)
-    policy, budget = world.owner.network_policy, world.owner.disruption_budget(TRAINERS)
-    for name, labels in ((policy, {}), (budget, {**good[budget]["metadata"]["labels"], "a": "b"})):
-        metadata = {**good[name]["metadata"], "labels": labels}
-        world.children[name] = {**good[name], "metadata": metadata}
-    added = world.children[budget]
-    world.settle()
-    assert world.children == {**good, budget: added}
-
-
 def test_a_new_cluster_waits_for_the_pods_of_the_one_before() -> None:
     world = running()
     world.edit(suspend=True)

@@ -97,6 +97,40 @@ def test_a_pass_that_failed_is_tried_again(error: Exception, failures: int) -> N
     run(story)
 
 
+@pytest.mark.parametrize("error", [KubeUnavailable("away"), ValueError("a defect")])
+def test_objects_that_change_without_end_do_not_make_a_failing_pass_a_storm(
+    error: Exception,
+) -> None:
+    async def story() -> None:
+        async def reconcile(namespace: str, name: str) -> None:
+            passes.wake(namespace, name, Waker.CHANGE)
+            raise error
+
+        passes = Passes(reconcile)
+        passes.wake("team", "clicks")
+        await asyncio.sleep(0.2)
+        assert passes.count == 1
+        passes.wake("team", "clicks", Waker.EDIT)  # what failed may be mended by it
+        await idle()
+        assert passes.count == 2
+        await asyncio.sleep(retry_seconds(1) + 0.2)
+        assert passes.count == 3  # sooner than the second pause
+        await passes.close()
+
+    run(story)
+
+
+def test_a_conflict_is_tried_again_as_urgently_as_before() -> None:
+    async def story() -> None:
+        reports = list[Done]()
+        passes = Passes(Recorder(KubeConflict("changed"), None), report=reports.append)
+        passes.wake("team", "clicks", Waker.CHANGE)
+        await idle()
+        assert [done.waker for done in reports] == [Waker.CHANGE, Waker.CHANGE]
+
+    run(story)
+
+
 def test_a_defect_is_told_and_the_next_event_is_taken(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         reconcile = Recorder(ValueError("a defect"))

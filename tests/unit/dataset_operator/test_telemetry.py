@@ -1,17 +1,21 @@
 """What the operator tells of itself: log lines, metrics, whether its watch is alive."""
 
+import asyncio
 import json
 import logging
 import sys
+from collections.abc import AsyncIterator
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
 
+from dataset_operator.errors import KubeRefused
 from dataset_operator.passes import Done, Waker
 from dataset_operator.settings import Prices
-from dataset_operator.telemetry.freshness import DEAD_SECONDS, find_staleness
+from dataset_operator.telemetry.freshness import DEAD_SECONDS, compare_forever, find_staleness
 from dataset_operator.telemetry.logs import JsonFormatter, TextFormatter, bind
 from dataset_operator.telemetry.metrics import OperatorMetrics, parse_request
 from dataset_operator.telemetry.watched import Watched
@@ -133,6 +137,29 @@ def test_what_changes_all_the_time_is_no_sign_of_a_dead_watch() -> None:
     assert watched.find_oldest_missed() is None
 
 
+@dataclass
+class Listed:
+    """An API server that lists one experiment in one namespace and refuses the others."""
+
+    open_to: str
+
+    async def list_metadata(self, kind: str, namespace: str) -> AsyncIterator[dict[str, Any]]:
+        assert kind == "DatasetExperiment"
+        if namespace != self.open_to:
+            raise KubeRefused(f"{namespace} is forbidden")
+        yield {"namespace": namespace, "name": "clicks", "resourceVersion": "1"}
+
+
+def test_a_namespace_that_refuses_to_be_listed_hides_no_dead_watch_of_another() -> None:
+    watched = Watched(clock=Clock())
+    listing = compare_forever(Listed("team"), ["other", "team"], watched, 60.0)
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(listing, 0.05))
+    missed = watched.find_oldest_missed()
+    assert missed is not None
+    assert missed[0] == CLICKS
+
+
 @pytest.mark.parametrize("gone", ["by the watch", "from the list"])
 def test_what_is_gone_is_not_waited_for(gone: str) -> None:
     watched = Watched(clock=Clock())
@@ -151,32 +178,35 @@ GOES_ON: dict[str, Any] = {"trainer": {"progressPercentage": 42}, "usage": {"gpu
 
 
 @pytest.mark.parametrize(
-    ("status", "metadata", "is_news"),
+    ("status", "metadata", "waker"),
     [
-        pytest.param(GOES_ON, {}, False, id="how far it is, which the operator wrote"),
-        pytest.param({**GOES_ON, "attempt": 4}, {}, True, id="another attempt"),
-        pytest.param(GOES_ON, {"generation": 2}, True, id="an edit"),
-        pytest.param(GOES_ON, {"deletionTimestamp": "2026-11-21T00:00:00Z"}, True, id="its end"),
-        pytest.param(GOES_ON, {"annotations": {"a": "b"}}, True, id="an annotation"),
+        pytest.param(GOES_ON, {}, None, id="how far it is, which the operator wrote"),
+        pytest.param({**GOES_ON, "attempt": 4}, {}, Waker.CHANGE, id="another attempt"),
+        pytest.param(GOES_ON, {"finalizers": ["a/b"]}, Waker.CHANGE, id="a finaliser"),
+        pytest.param(GOES_ON, {"generation": 2}, Waker.EDIT, id="an edit"),
+        pytest.param(
+            GOES_ON, {"deletionTimestamp": "2026-11-21T00:00:00Z"}, Waker.EDIT, id="its end"
+        ),
+        pytest.param(GOES_ON, {"annotations": {"a": "b"}}, Waker.EDIT, id="an annotation"),
     ],
 )
-def test_how_far_a_training_is_wakes_nobody(
-    status: dict[str, Any], metadata: dict[str, Any], is_news: bool
+def test_how_far_a_training_is_wakes_nobody_and_who_edits_goes_first(
+    status: dict[str, Any], metadata: dict[str, Any], waker: Waker | None
 ) -> None:
     watched, document = Watched(), experiment(1)
-    assert watched.see("ADDED", document)
+    assert watched.see("ADDED", document) is Waker.EDIT
 
     document = experiment(2)
     document["status"] |= status
     document["metadata"] |= metadata
-    assert watched.see("MODIFIED", document) is is_news
+    assert watched.see("MODIFIED", document) is waker
 
 
 @pytest.mark.parametrize("event", [None, "ADDED", "DELETED"])
 def test_what_is_listed_anew_or_goes_wakes_a_pass_though_nothing_changed(event: str | None) -> None:
     watched = Watched()
-    watched.see(None, experiment(1))
-    assert watched.see(event, experiment(1))
+    assert watched.see(None, experiment(1)) is Waker.CHANGE  # there may be thousands
+    assert watched.see(event, experiment(1)) is Waker.CHANGE
 
 
 def test_it_is_in_sync_once_everything_listed_has_come() -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 from dataset_operator.api import DATA_WORKERS, FINALIZER, HEAD
 from dataset_operator.autoscaling.history import Memory
-from dataset_operator.builders.merge import merge
 from dataset_operator.kube.observe import find_accepted
 from dataset_operator.names import Owner
 from dataset_operator.observed import (
@@ -294,7 +293,7 @@ class World:
             self._make(child)
         for _, _, patch in () if is_refused else decision.patches:
             assert self.ray_cluster is not None
-            self.ray_cluster = merge(self.ray_cluster, patch)
+            self.ray_cluster = merge_json(self.ray_cluster, patch)
         self.memory = decision.memory or self.memory
         if decision.drain is not None:
             self.drains.append(decision.drain)
@@ -365,3 +364,16 @@ def running(settings: OperatorSettings = SETTINGS, **spec: Any) -> World:
     world = World(build_document(**spec), settings=settings)
     world.settle()
     return world
+
+
+def merge_json(document: Any, patch: Any) -> Any:
+    """A JSON merge patch (RFC 7386), as the API server applies it."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(document) if isinstance(document, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge_json(merged.get(name), value)
+    return merged
