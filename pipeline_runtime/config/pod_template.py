@@ -14,6 +14,11 @@ from pydantic import JsonValue
 
 from pipeline_runtime.config.credentials import find_uri_credential, is_secret_env
 from pipeline_runtime.config.documents import show_key
+from pipeline_runtime.config.pod_security import (
+    check_annotations,
+    check_container_security,
+    check_pod_security,
+)
 
 # The container that runs Ray in every pod: container 0, which templates address by this name.
 RAY_CONTAINER = "ray"
@@ -73,6 +78,7 @@ def _check_metadata(path: str, metadata: dict[str, JsonValue]) -> Broken:
                     f"{path}.{field}.{name}",
                     ("must not be set, since it is Ray's or Lastmile's own; remove it"),
                 )
+    yield from check_annotations(f"{path}.annotations", _mapping(metadata.get("annotations")))
 
 
 def _check_pod(path: str, pod: dict[str, JsonValue]) -> Broken:
@@ -84,9 +90,7 @@ def _check_pod(path: str, pod: dict[str, JsonValue]) -> Broken:
             f"{path}.automountServiceAccountToken",
             "must not be true, since pods have no business with the Kubernetes API; remove it",
         )
-    for index, volume in enumerate(_mappings(pod.get("volumes"))):
-        if "hostPath" in volume:
-            yield f"{path}.volumes[{index}].hostPath", "must not be used; use a claim or emptyDir"
+    yield from check_pod_security(path, pod)
     for field in _CONTAINER_LISTS:
         for index, container in enumerate(_mappings(pod.get(field))):
             yield from _check_container(f"{path}.{field}[{index}]", container)
@@ -101,8 +105,7 @@ def _check_container(path: str, container: dict[str, JsonValue]) -> Broken:
         )
     if name == RAY_CONTAINER or not name:
         yield from _check_command(path, container)
-    if _mapping(container.get("securityContext")).get("privileged"):
-        yield f"{path}.securityContext.privileged", "must not be true; remove it"
+    yield from check_container_security(path, container)
     yield from _check_ports(path, container)
     yield from _check_env(path, container)
     yield from _check_gpus(path, container)

@@ -126,12 +126,14 @@ def _keep_additions(group: Document, seen: Mapping[str, Any]) -> Document:
     Those are labels, annotations, nodes and tolerations (Kueue's `podset.Merge`), and the gates of
     its topologies.
     """
-    if "template" not in group:
+    ours, theirs = group.get("template"), seen.get("template")
+    if not isinstance(ours, Mapping) or not isinstance(theirs, Mapping):
         return group
-    ours, theirs = group["template"], seen.get("template") or {}
     kept = dict(ours)
     for part, fields in _QUEUES_PLACES.items():
-        before, now = ours.get(part) or {}, theirs.get(part) or {}
+        before, now = ours.get(part) or {}, theirs.get(part)
+        if not isinstance(before, Mapping) or not isinstance(now, Mapping):
+            continue
         merged = dict(before)
         for field in fields:
             if both := _join(before.get(field), now.get(field)):
@@ -142,10 +144,13 @@ def _keep_additions(group: Document, seen: Mapping[str, Any]) -> Document:
 
 
 def _join(ours: Any, theirs: Any) -> Any:
-    """Ours and what was added to it, in the order in which it was found if ours is all there."""
-    if isinstance(theirs, Mapping):
+    """Ours and what was added to it, in the order in which it was found if ours is all there.
+
+    A user's template may hold anything here: what is of another kind than it should be is ours.
+    """
+    if isinstance(theirs, Mapping) and isinstance(ours or {}, Mapping):
         return {**theirs, **(ours or {})}
-    if not isinstance(theirs, list):
+    if not isinstance(theirs, list) or not isinstance(ours or [], list):
         return ours
     ours = ours or []
     if all(any(_holds(there, one) for there in theirs) for one in ours):
@@ -178,8 +183,10 @@ def _thaw(cluster: Mapping[str, Any]) -> Document | None:
     return spec if isinstance(spec, dict) else None
 
 
-def _holds(observed: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+def _holds(observed: Any, wanted: Any) -> bool:
     """Whether all that was wanted is there."""
+    if not isinstance(observed, Mapping) or not isinstance(wanted, Mapping):
+        return bool(observed == wanted)
     return all(observed.get(name) == value for name, value in wanted.items())
 
 

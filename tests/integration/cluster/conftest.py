@@ -16,12 +16,14 @@ import pytest
 # Tests are no package: this makes `reconcile_stage` importable for the modules beside it.
 sys.path.insert(0, str(Path(__file__).parent))
 
+from pipeline_runtime.config import API_VERSION
 from tools.cluster.binaries import Binaries, find_control_plane
 from tools.cluster.box import Box
 from tools.cluster.control_plane import ControlPlane
 from tools.cluster.errors import KubectlError
 from tools.cluster.existing import find_existing
 from tools.cluster.startup import Settings
+from tools.crd import PLURAL
 from tools.go_tools import ToolError
 
 CRDS = Path(__file__).parents[3] / "crds"  # Lastmile's own
@@ -62,10 +64,13 @@ def _install_crds(existing: Box) -> None:
     while True:
         try:
             existing.kubectl("wait", "--for=condition=Established", "-f", str(CRDS))
+            existing.kubectl("get", "--raw", f"/apis/{API_VERSION}/{PLURAL}?limit=1")
             return
         except KubectlError as error:
-            # kubectl does not wait for an object that has no conditions at all yet: it ends.
-            if "status.conditions accessor error" not in str(error) or time.monotonic() > deadline:
+            # kubectl does not wait for an object that has no conditions at all yet: it ends. And
+            # one that is established is served a moment later.
+            words = ("status.conditions accessor error", "NotFound", "could not find")
+            if not any(word in str(error) for word in words) or time.monotonic() > deadline:
                 raise
         time.sleep(0.2)
 

@@ -155,6 +155,7 @@ ADMITTED = {
     "29-nothing-given": "null",
     "45-credentials-in-options": "credentials in free-form options",
     "53-template-ray-container": "most of a pod template",
+    "70-template-security": "most of a pod template",
     **{
         path.stem: "the columns of a table"
         for path in CORPUS.glob("*-planned.yaml")
