@@ -1,9 +1,10 @@
 """Gets the programs that the integration tests talk to; called by `make test-tools`.
 
 versitygw, an S3 server over a folder, helm, Argo CD and the cluster in a box are compiled from
-pinned Go modules by `go_tools.py`; what runs real pods, and the images in them, only for root, who
-alone can use it. Chromium, Prometheus and Redis come from PATH or from Debian: the first is
-installed, for root alone, the others unpacked into the cache. Standard library only.
+pinned Go modules by `go_tools.py`, which fetches the Prometheus operator's CRDs too; what runs real
+pods, and the images in them, only for root, who alone can use it. Chromium, Prometheus and Redis
+come from PATH or from Debian: the first is installed, for root alone, the others unpacked into the
+cache. Standard library only.
 
 The tests run `build_tools.py --print-path NAME` to find each.
 """
@@ -45,6 +46,15 @@ ARGOCD_MODULE = Module(
 # Of upstream's programs only those that the tests run; it is called by the name of the one wanted.
 ARGOCD = Program(name="argocd", module=ARGOCD_MODULE, package=".")
 ARGOCD_CRDS = Files(name="crds", module=ARGOCD_MODULE, source="manifests/crds")
+# Of these, the kinds that the chart has objects of.
+MONITORING_CRDS = Files(
+    name="crds",
+    module=Module(
+        name="prometheus-operator",
+        upstream="github.com/prometheus-operator/prometheus-operator",
+    ),
+    source="example/prometheus-operator-crd",
+)
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 
 
@@ -81,6 +91,16 @@ def find_argocd() -> Path:
 def find_argocd_crds() -> Path:
     """Return the folder of Argo CD's CRDs."""
     return _find_built(ARGOCD_CRDS)
+
+
+def fetch_monitoring_crds() -> None:
+    """Fetch the CRDs of the Prometheus operator unless the cache holds them."""
+    build([MONITORING_CRDS])
+
+
+def find_monitoring_crds() -> Path:
+    """Return the folder of the Prometheus operator's CRDs."""
+    return _find_built(MONITORING_CRDS)
 
 
 def _find_built(item: Program | Files) -> Path:
@@ -193,7 +213,14 @@ def get_tools() -> None:
     """
     with ThreadPoolExecutor() as beside:
         images = beside.submit(_get, build_images)
-        for get in (build_versitygw, build_helm, install_browser, get_prometheus, get_redis):
+        for get in (
+            build_versitygw,
+            build_helm,
+            fetch_monitoring_crds,
+            install_browser,
+            get_prometheus,
+            get_redis,
+        ):
             _get(get)
         for get in (build_cluster, build_argocd):  # the longest last
             _get(get)

@@ -2,9 +2,11 @@
 
 import contextlib
 import json
+import os
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -125,6 +127,20 @@ class Stage:
         """Use up the memory that a pod's Ray container may have: the kernel kills its processes."""
         with contextlib.suppress(KubectlError):  # it is killed with the container
             self.kubectl("exec", pod, "-c", "ray", "--", "python", "-c", _EAT)
+
+    @contextlib.contextmanager
+    def watched_ends(self, pod: str) -> Iterator[Path]:
+        """A file of why containers of a pod end, by Kubernetes' word for it, as it is told."""
+        kubectl = self.node.kubectl
+        path = kubectl.cache.with_name(f"{pod}.ends")
+        ends = ("-o", r'jsonpath={..terminated.reason}{"\n"}')
+        command = (str(kubectl.program), "-n", self.namespace, "get", "pod", pod, "--watch", *ends)
+        env = {**os.environ, "KUBECONFIG": str(kubectl.kubeconfig)}
+        with path.open("wb") as told, subprocess.Popen(command, stdout=told, env=env) as process:
+            try:
+                yield path
+            finally:
+                process.terminate()
 
     def warnings(self, name: str, reason: str) -> list[str]:
         """What events of an experiment warned of, for that reason."""

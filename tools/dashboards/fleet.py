@@ -252,7 +252,7 @@ _OPERATOR = Row(
         Panel(
             title="Passes",
             description="Looks at an experiment, a second: conflict is looked again at once, "
-            "failed is tried again with a growing pause, defect is a bug.",
+            "failed is tried again within a minute, defect is a bug.",
             unit="ops",
             kind="stack",
             queries=(

@@ -74,6 +74,20 @@ def test_alerts_and_dashboards_are_the_files_of_the_chart(chart: Helm, tmp_path:
     assert dashboard["metadata"]["namespace"] == rule["metadata"]["namespace"] == "monitoring"
 
 
+def test_the_alert_on_a_missing_operator_is_on_that_of_the_release(chart: Helm) -> None:
+    [rule] = select(chart.template(values=MONITORED), "PrometheusRule")
+    written = yaml.safe_load((CHART / "files" / "prometheus" / "rules.yaml").read_text())
+    pairs = zip(written["groups"], rule["spec"]["groups"], strict=True)
+    differ = [
+        (theirs["alert"], theirs["expr"])
+        for before, after in pairs
+        for ours, theirs in zip(before["rules"], after["rules"], strict=True)
+        if ours != theirs
+    ]
+    here = f'absent(lastmile_operator_build_info{{namespace="{NAMESPACE}"}})'
+    assert differ == [("LastmileOperatorDown", here)]
+
+
 def test_nothing_of_prometheus_or_grafana_by_itself(chart: Helm) -> None:
     documents = chart.template()
     kinds = {document["kind"] for document in documents}

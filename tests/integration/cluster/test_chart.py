@@ -69,7 +69,7 @@ def test_the_api_server_takes_everything_that_is_rendered(box: Box, release: Rel
     for example in ("air-gapped", "monitored"):
         values = yaml.safe_load((CHART / "examples" / f"{example}.yaml").read_text())
         documents = release.helm.template(values=values, namespace=release.namespace)
-        # Of the Prometheus operator there is no CRD here.
+        # Those of the Prometheus operator: test_monitors.py.
         known = [d for d in documents if not d["apiVersion"].startswith("monitoring.coreos.com/")]
         listed = {"apiVersion": "v1", "kind": "List", "items": known}
         strict = ("--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict")
@@ -218,6 +218,36 @@ def test_a_second_release_is_refused_the_cluster_wide_objects_of_the_first(
         second.command("uninstall", "--no-hooks")
     crd = release.get("crd", CRD)
     assert crd["metadata"]["annotations"]["meta.helm.sh/release-namespace"] == release.namespace
+
+
+def test_an_uninstall_with_a_namespace_gone_is_ended_as_the_docs_say(
+    box: Box, release: Release, tmp_path: Path
+) -> None:
+    with (
+        other_namespace(box, f"{release.namespace}-team") as namespace,
+        other_namespace(box, f"{release.namespace}-gone") as gone,
+    ):
+        named = NAMESPACED | {"watchNamespaces": [gone, namespace]}
+        release.run("install", CHART, nodeSelector={"no": "node"}, settings=SETTINGS, **named)
+        person = User(box=box, namespace=namespace)
+        person.reads("submit", "-f", "-", stdin=manifest())
+        hold = json.dumps({"metadata": {"finalizers": [FINALIZER]}})
+        person.kubectl("patch", "dsexp", "clicks", "--type=merge", "-p", hold)
+        box.kubectl("delete", "namespace", gone, "--timeout=110s")
+
+        with pytest.raises(AssertionError, match=f'namespaces "{gone}" not found'):
+            release.command("uninstall")
+        assert finalizers(box, namespace) == [FINALIZER]
+
+        person.reads("operator", "release-finalizers", f"--namespace={namespace}")
+        assert finalizers(box, namespace) == []
+        kinds = "serviceaccount,role,rolebinding,deployment,configmap,secret,job"
+        left = [
+            name
+            for place in (namespace, release.namespace)
+            for name in box.kubectl("get", kinds, "-n", place, "-o", "name").split()
+        ]
+        assert [name for name in left if "lastmile" in name] == [f"serviceaccount/{HOOK}"]
 
 
 def test_who_may_edit_a_namespace_may_edit_its_experiments(box: Box, release: Release) -> None:
