@@ -132,9 +132,14 @@ def _describe_slopes(slopes: Mapping[str, Any] | None) -> Iterator[str]:
         return
     yield (
         f"By least squares over all runs: {slopes['fixedMiB']:g} MiB and {slopes['kibEach']:g} KiB "
-        f"an experiment; {slopes['coresPerThousand']:g} cores and "
-        f"{slopes['requestsPerSecondPerThousand']:g} requests a second for each thousand.\n"
+        "an experiment.\n"
     )
+    if "abreastUpTo" in slopes:
+        yield (
+            f"Over those in which it keeps up, so up to {slopes['abreastUpTo']} experiments: "
+            f"{slopes['coresPerThousand']:g} cores and "
+            f"{slopes['requestsPerSecondPerThousand']:g} requests a second for each thousand.\n"
+        )
 
 
 def _describe_ablation(rows: Sequence[Document]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -17,6 +17,8 @@ RESULTS_VERSION: Final = 1
 # What is asked of the operator.
 MAX_RATIO: Final = 3.0
 MAX_KIB_EACH: Final = 100.0
+LOOK_SECONDS: Final = 15.0  # after which an experiment that trains is looked at again
+MIN_LOOKS: Final = 0.9  # of those that are due, or it does not keep up
 MIN_ROUNDS: Final = 5
 MIN_SIZE: Final = 1000
 MAX_LOAD: Final = 1.0  # before the first run; they take all cores themselves
@@ -40,6 +42,7 @@ def build_results(runs: Sequence[Document], environment: Mapping[str, Any]) -> D
         "benchmark": "operator",
         "indicative": _explain_indicative(runs, environment["loadAverage"][0]),
         **environment,
+        "commit": ", ".join(_commits(runs)),
         "versions": environment["versions"] | versions,
         "bars": _judge(rises, slopes, asleep),
         "rises": rises,
@@ -50,6 +53,11 @@ def build_results(runs: Sequence[Document], environment: Mapping[str, Any]) -> D
         "forgetful": [_ablate(run, runs) for run in _first(runs, "forgetful")],
         "rows": list(runs),
     }
+
+
+def _commits(runs: Sequence[Document]) -> list[str]:
+    """Of the runs: the report may be made of them at a later one."""
+    return sorted({run["commit"] for run in runs})
 
 
 def _sizes(runs: Sequence[Document]) -> list[int]:
@@ -144,27 +152,40 @@ def _ablate(run: Document, runs: Sequence[Document]) -> Document:
 
 
 def _fit(runs: Sequence[Document]) -> Document | None:
-    """Memory and processor time while all train, by size: least squares; None of one size."""
+    """Memory and processor time while all train, by size: least squares; None of one size.
+
+    Of processor time and requests only where the operator keeps up: on a full machine it asks and
+    works less than it should, and the line would be too flat.
+    """
     operators = [run for run in runs if run["arm"] == "operator"]
     if len({run["size"] for run in operators}) < 2:
         return None
-    sizes = [run["size"] for run in operators]
-    windows = [_window(run, "training") for run in operators]
-    memory = _line(sizes, [window["rssMiB"] * _KIB for window in windows])
-    cores = _line(sizes, [window["cores"] for window in windows])
-    requests = _line(sizes, [window["requestsPerSecond"] for window in windows])
-    return {
-        "fixedMiB": rounded(memory[0] / _KIB),
-        "kibEach": rounded(memory[1]),
+    memory = _line(operators, lambda window: window["rssMiB"] * _KIB)
+    slopes = {"fixedMiB": rounded(memory[0] / _KIB), "kibEach": rounded(memory[1])}
+    abreast = [run for run in operators if _keeps_up(run)]
+    if len({run["size"] for run in abreast}) < 2:
+        return slopes
+    cores = _line(abreast, lambda window: window["cores"])
+    requests = _line(abreast, lambda window: window["requestsPerSecond"])
+    return slopes | {
+        "abreastUpTo": max(run["size"] for run in abreast),
         "fixedCores": rounded(cores[0]),
         "coresPerThousand": rounded(1000 * cores[1]),
         "requestsPerSecondPerThousand": rounded(1000 * requests[1]),
     }
 
 
-def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
-    """Where it begins, and how steep it is."""
-    slope, begin = np.polyfit(x, y, 1)
+def _keeps_up(run: Document) -> bool:
+    """Whether it looks at each that trains about as often as it should."""
+    window = run["windows"]["training"]
+    due = run["size"] * window["seconds"] / LOOK_SECONDS
+    return bool(window["passes"]["number"] >= MIN_LOOKS * due)
+
+
+def _line(runs: Sequence[Document], read: Callable[[Document], float]) -> tuple[float, float]:
+    """Where it begins with no experiment, and how steep it is."""
+    found = [read(_window(run, "training")) for run in runs]
+    slope, begin = np.polyfit([run["size"] for run in runs], found, 1)
     return float(begin), float(slope)
 
 
@@ -201,7 +222,7 @@ def _bar(what: str, most: float, found: float) -> Document:
 def _explain_indicative(runs: Sequence[Document], load: float) -> list[str]:
     """Why this is no measurement; nothing if it is one."""
     rounds, largest = max(run["round"] for run in runs), max(run["size"] for run in runs)
-    commits = sorted({run["commit"] for run in runs})
+    commits = _commits(runs)
     reasons = {
         f"{rounds} rounds, not {MIN_ROUNDS}": rounds < MIN_ROUNDS,
         f"at most {largest} experiments, not {MIN_SIZE}": largest < MIN_SIZE,

@@ -76,8 +76,12 @@ class Kube(Protocol):
     async def try_out(self, document: Document) -> None:
         """Apply without storing anything: raises KubeRefused as `apply` would."""
 
-    async def patch(self, kind: str, namespace: str, name: str, patch: Document) -> None:
-        """Merge a patch into an object; with metadata.resourceVersion, only if it is still so."""
+    async def patch(self, kind: str, namespace: str, name: str, patch: Document) -> bool:
+        """Merge a patch into an object; with metadata.resourceVersion, only if it is still so.
+
+        False: of that version, it is what it was. A default of the API server, or an admission
+        webhook, has put back what the patch takes away.
+        """
 
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
         """Delete an object and, in the background, what it owns; not another of its name."""
@@ -192,11 +196,13 @@ class KubeClient:
         query += [("force", "true"), ("dryRun", "All")]
         await self._request("PATCH", _path_of(document), document, query=query, content=_APPLY)
 
-    async def patch(self, kind: str, namespace: str, name: str, patch: Document) -> None:
+    async def patch(self, kind: str, namespace: str, name: str, patch: Document) -> bool:
         """See Kube."""
         query = [("fieldManager", self._manager), ("fieldValidation", "Strict")]
         path = _path(kind, namespace, name)
-        await self._request("PATCH", path, patch, query=query, content=_MERGE)
+        _, after = await self._request("PATCH", path, patch, query=query, content=_MERGE)
+        before = patch.get("metadata", {}).get("resourceVersion")
+        return bool(after["metadata"]["resourceVersion"] != before)
 
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
         """See Kube."""

@@ -43,10 +43,11 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
         await kube.apply(child)
     for child in decision.create:
         await kube.create(child)
-    for kind, name, patch in decision.patches:
-        await kube.patch(kind, observed.owner.namespace, name, patch)
+    place = observed.owner.namespace
+    changed = [await kube.patch(kind, place, name, patch) for kind, name, patch in decision.patches]
     await _keep_log(jobs, decision.log)
-    await _tell(kube, observed, [event for event in decision.events if event.is_outcome])
+    if not changed or any(changed):  # or it would be told again with each pass
+        await _tell(kube, observed, [event for event in decision.events if event.is_outcome])
     for kind, name in decision.delete:
         await kube.delete(kind, observed.owner.namespace, name, _uid_of(observed, kind))
     if not decision.has_finalizer:

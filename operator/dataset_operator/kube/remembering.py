@@ -106,10 +106,10 @@ class RememberingKube:
         """See Kube."""
         await self.kube.try_out(document)
 
-    async def patch(self, kind: str, namespace: str, name: str, patch: Document) -> None:
+    async def patch(self, kind: str, namespace: str, name: str, patch: Document) -> bool:
         """See Kube."""
         self._forget(kind, namespace, name)
-        await self.kube.patch(kind, namespace, name, patch)
+        return await self.kube.patch(kind, namespace, name, patch)
 
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
         """See Kube."""

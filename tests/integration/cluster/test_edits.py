@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -279,6 +280,55 @@ def test_what_kuberays_crd_adds_by_itself_is_known_to_be_no_drift(box: Box) -> N
     found = set(find_defaults("spec", version["schema"]["openAPIV3Schema"]["properties"]["spec"]))
     told = {(name, value) for name, value in found if value != ""}
     assert told == {(name, value) for name, values in DEFAULTS.items() for value in values}
+
+
+def test_what_the_api_server_puts_back_each_time_is_not_told_each_time(
+    box: Box, namespace: str
+) -> None:
+    """As a later KubeRay's defaults, or an admission webhook, would."""
+
+    async def story(stage: Stage) -> None:
+        await stage.train()
+        with default_of_head(box, "enableIngress", value=False):
+
+            async def has_default() -> bool:
+                head = (await stage.ray_cluster())["spec"]["headGroupSpec"]
+                return head.get("enableIngress") is False
+
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while not await has_default():
+                    await asyncio.sleep(POLL_SECONDS)
+            await stage.step()  # stores the default, which was only shown until now
+            before = (await stage.ray_cluster())["metadata"]["resourceVersion"]
+            told = times_told(box, stage.namespace)
+            await stage.step()
+            await stage.step()
+            assert (await stage.ray_cluster())["metadata"]["resourceVersion"] == before
+        assert times_told(box, stage.namespace) == told <= 1
+
+    play(box, namespace, story)
+
+
+def times_told(box: Box, namespace: str) -> int:
+    """How often it was said that the RayCluster was made to agree."""
+    events = json.loads(box.kubectl("get", "events", "-n", namespace, "-o", "json"))["items"]
+    agreed = [event for event in events if "made to agree" in event["message"]]
+    return sum(event.get("count", 1) for event in agreed)
+
+
+@contextmanager
+def default_of_head(box: Box, field: str, *, value: bool) -> Iterator[None]:
+    """KubeRay's CRD with one more default."""
+    crd = json.loads(box.kubectl("get", "crd", "rayclusters.ray.io", "-o", "json"))
+    names = [version["name"] for version in crd["spec"]["versions"]]
+    head = "schema/openAPIV3Schema/properties/spec/properties/headGroupSpec/properties"
+    path = f"/spec/versions/{names.index('v1')}/{head}/{field}/default"
+    how = ("patch", "crd", "rayclusters.ray.io", "--type=json", "-p")
+    box.kubectl(*how, json.dumps([{"op": "add", "path": path, "value": value}]))
+    try:
+        yield
+    finally:
+        box.kubectl(*how, json.dumps([{"op": "remove", "path": path}]))
 
 
 def find_defaults(name: str, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -41,7 +41,7 @@ def window(size: int, *, kib_each: float = 60.0, writes: int = 7) -> Document:
         "requestsPerSecond": size * 0.3,
         "requestsPerExperiment": 36.0,
         "writes": writes,
-        "passes": PASSES,
+        "passes": PASSES | {"number": 8 * size},
     }
 
 
@@ -111,6 +111,17 @@ def test_a_bar_that_is_missed_is_said(runs: list[Document], missed: list[str]) -
     assert build_markdown(results).count("**no**") == len(missed)
 
 
+def test_an_operator_that_does_not_keep_up_is_not_in_the_slope_of_its_work() -> None:
+    runs = all_runs()
+    late = run("operator", 2000, 900.0)
+    late["windows"]["training"] |= {"cpuSeconds": 1.0, "passes": PASSES | {"number": 4000}}
+    slopes = build_results([*runs, late], ENVIRONMENT)["slopes"]
+    assert (slopes["coresPerThousand"], slopes["abreastUpTo"]) == (0.5, 1000)
+    assert slopes["kibEach"] == pytest.approx(60.0, rel=0.01)
+    slopes = build_results([*runs[:-1], late], ENVIRONMENT)["slopes"]
+    assert set(slopes) == {"fixedMiB", "kibEach"}
+
+
 def test_arms_that_made_different_clusters_are_no_comparison() -> None:
     runs = [*all_runs(), run("bare", 200, 50.0, number=6, digest="another")]
     with pytest.raises(BenchmarkError, match="different clusters"):
@@ -148,7 +159,8 @@ def test_arms_take_turns_and_the_other_begins_each_time() -> None:
 
 
 def test_the_files_are_written_and_equal_results_give_equal_bytes(tmp_path: Path) -> None:
-    results = build_results(all_runs(), ENVIRONMENT)
+    results = build_results(all_runs(), ENVIRONMENT | {"commit": "of the report"})
+    assert results["commit"] == "abc"  # of the runs
     for name in ("a", "b"):
         records.write_results(
             "operator", results, tmp_path / name, build_markdown=build_markdown, draw=draw

@@ -288,7 +288,7 @@ BEYOND_KEYWORDS = {
     "the API server, which has no such kind or version": [17, 18],
     "the API server, whose own the metadata is": [22],
     "a CEL rule": [13, 20, 21, 30, 31, 32, 36, 37, 47, 49],
-    "a model, as a free-form part of the spec has no schema": [45, 53],
+    "a model, as a free-form part of the spec has no schema": [45, 53, 70],
     "the plan, which knows the table's columns": range(60, 70),
 }
 
