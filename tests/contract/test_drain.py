@@ -118,7 +118,8 @@ def test_a_victim_that_starts_only_later_is_drained_too() -> None:
         async with StandInRay(token="t", nodes=nodes) as ray, aiohttp.ClientSession() as session:
             jobs = Head(session=session, urls=ray.urls, token="t").jobs
             kube: Any = None  # nothing is written
-            observed = Observed(document={"metadata": {}})
+            metadata = {"name": "e", "namespace": "n", "uid": "0" * 32}
+            observed = Observed(document={"metadata": metadata})
             decision = Decision(status={}, has_finalizer=False, drain=drain)
             told = []
             for node in ("0a", "0a", "0b", "0b"):
