@@ -27,6 +27,7 @@ SWITCHES: Final[Mapping[str, tuple[str, bool | str]]] = {
     "late materialisation off": ("lateMaterialisation", False),
     "fusion off": FUSION_OFF,
     "kernels off": ("kernels", False),
+    "page decoding off": ("pageDecoding", False),
     "broadcast off": ("broadcast", False),
     "ready batches off": ("readyBatches", False),
     "readers off": RAY_DATA,

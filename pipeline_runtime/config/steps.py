@@ -304,6 +304,8 @@ class PipelineOptions(SpecModel):
     """Side tables are read once and shared."""
     kernels: bool = True
     """Compiled kernels pad and hash, lists of numbers are copied whole."""
+    page_decoding: bool = True
+    """Lists of numbers are decoded by compiled kernels, page by page, and not by pyarrow."""
     deduplication: bool = True
     """Columns that a request's rows share are read and worked on once a request."""
     prefetch: bool = True

@@ -14,7 +14,8 @@ import numba
 import numpy as np
 from numba import types
 
-from pipeline_runtime.kernels.loading import Kernels, Numbers, UInt64s
+from pipeline_runtime.kernels import parquet
+from pipeline_runtime.kernels.loading import Kernels, Numbers, ParquetKernels, UInt64s
 from pipeline_runtime.kernels.splitmix import GOLDEN, STAFFORD_1, STAFFORD_2
 
 _GOLDEN, _STAFFORD_1, _STAFFORD_2 = np.uint64(GOLDEN), np.uint64(STAFFORD_1), np.uint64(STAFFORD_2)
@@ -26,27 +27,51 @@ _UNSIGNED = (types.uint8, types.uint16, types.uint32, types.uint64)
 _INTEGERS = (*_UNSIGNED, types.int8, types.int16, types.int32, types.int64)
 
 
+# Its name among `Kernels`, the function, and the arguments that it takes.
+_Kernel = tuple[str, Callable[..., Any], list[tuple[Any, ...]]]
+
+
 def compile_kernels(is_wanted: Callable[[], bool]) -> Kernels | None:
     """All kernels, from numba's cache where it has them; None once they are no longer wanted."""
     pads = [(_reads(t), *_ROWS, t, _writes(t)) for t in _UNSIGNED]
     integers = [(_reads(t), types.uint64, _writes(types.uint64)) for t in _INTEGERS]
-    compiled: list[Any] = []
-    for function, signatures in (
-        (_pad, pads),
-        (_hash_integers, integers),
-        (_hash_bytes, [(_reads(types.uint8), _OFFSETS, types.uint64, _writes(types.uint64))]),
-        (_bucket, [(types.uint64, types.uint64, _writes(types.uint64))]),
-    ):
+    ours: list[_Kernel] = [
+        ("pad", _pad, pads),
+        ("hash_integers", _hash_integers, integers),
+        ("hash_bytes", _hash_bytes, [(_BYTES, _OFFSETS, types.uint64, _writes(types.uint64))]),
+        ("bucket", _bucket, [(types.uint64, types.uint64, _writes(types.uint64))]),
+    ]
+    of_parquet = _parquet_kernels()
+    compiled: dict[str, Any] = {}
+    for name, function, signatures in [*ours, *of_parquet]:
         if not is_wanted():
             return None
-        compiled.append(_compile(function, signatures))
-    pad, hash_integers, hash_bytes, bucket = compiled
-    return Kernels(pad=pad, hash_integers=hash_integers, hash_bytes=hash_bytes, bucket=bucket)
+        compiled[name] = _compile(function, signatures)
+    parquet_kernels = ParquetKernels(**{name: compiled.pop(name) for name, _, _ in of_parquet})
+    return Kernels(**compiled, parquet=parquet_kernels)
 
 
-def _compile(function: Callable[..., None], signatures: Sequence[tuple[Any, ...]]) -> Any:
+def _parquet_kernels() -> list[_Kernel]:
+    """Those of `parquet`, with the arguments that they take."""
+    place, marks = types.int64, _writes(types.uint8)
+    hybrid = (_BYTES, place, place, place)
+    starts = _writes(types.int64)
+    assembled = (_BYTES, _BYTES, place, place, place, starts, marks, marks)
+    picks = [(_reads(t), _reads(types.int32), _BYTES, _writes(t)) for t in _UNSIGNED]
+    return [
+        ("unpack_levels", parquet.unpack, [(*hybrid, place, marks)]),
+        ("unpack_indices", parquet.unpack, [(*hybrid, place, _writes(types.int32))]),
+        ("find_starts", parquet.find_starts, [(*hybrid, place, starts)]),
+        ("assemble", parquet.assemble, [assembled]),
+        ("pick", parquet.pick, picks),
+        ("spread", parquet.spread, [(_reads(t), _BYTES, _writes(t)) for t in _UNSIGNED]),
+        ("lowest_bytes", parquet.lowest_bytes, [(_BYTES, place, place, marks)]),
+    ]
+
+
+def _compile(function: Callable[..., Any], signatures: Sequence[tuple[Any, ...]]) -> Any:
     """The function compiled for these arguments and no others."""
-    typed = [types.void(*arguments) for arguments in signatures]
+    typed = [tuple(arguments) for arguments in signatures]
     try:
         return numba.njit(typed, nogil=True, cache=True)(function)
     except RuntimeError:  # "no locator available": no folder that the cache could be written to
@@ -61,6 +86,7 @@ def _writes(item: Any) -> Any:
     return types.Array(item, 1, "C")
 
 
+_BYTES = _reads(types.uint8)
 _OFFSETS = _reads(types.uint64)
 _ROWS = (_OFFSETS, _OFFSETS, types.uint64)  # starts, lengths, and the length that they get
 

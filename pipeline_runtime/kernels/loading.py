@@ -17,10 +17,32 @@ import numpy as np
 import numpy.typing as npt
 
 UInt64s = npt.NDArray[np.uint64]
+Int64s = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[Any]
 
 # Items of one call that make loading worth it: a millisecond of the plain path.
 MIN_ITEMS = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetKernels:
+    """What takes Parquet's pages apart, see `parquet`; the last arguments are written to."""
+
+    # (bytes, start, stop, bits a value, number of values, out): out is uint8, or int32.
+    unpack_levels: Callable[[Bytes, int, int, int, int, Bytes], int]
+    unpack_indices: Callable[[Bytes, int, int, int, int, npt.NDArray[np.int32]], int]
+    # (bytes, start, stop, number of levels, items before, out)
+    find_starts: Callable[[Bytes, int, int, int, int, Int64s], int]
+    # (repetition and definition levels, that of an empty list, that of an item, items before,
+    # starts, valid lists, valid items)
+    assemble: Callable[[Bytes, Bytes, int, int, int, Int64s, Bytes, Bytes], int]
+    # (unsigned integers of one width, places among them, valid places, out)
+    pick: Callable[[Numbers, npt.NDArray[np.int32], Bytes, Numbers], int]
+    # (unsigned integers of one width, valid places, out)
+    spread: Callable[[Numbers, Bytes, Numbers], int]
+    # (bytes, start, step, out)
+    lowest_bytes: Callable[[Bytes, int, int, Bytes], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +58,7 @@ class Kernels:
     hash_bytes: Callable[[npt.NDArray[np.uint8], UInt64s, np.uint64, UInt64s], None]
     # (seed, already mixed, number of buckets, hashes): hashes become buckets, see bucket_of.
     bucket: Callable[[np.uint64, np.uint64, UInt64s], None]
+    parquet: ParquetKernels
 
 
 class _Loader:
@@ -85,10 +108,10 @@ def warm() -> bool:
     return _LOADER.kernels is not None
 
 
-def describe(wanted: bool) -> str:
-    """Which path a step takes here and why, for people."""
+def describe(wanted: bool, plain: str = "numpy") -> str:
+    """Which path is taken here and why, for people; `plain` is what does it without kernels."""
     if not wanted:
-        return "by numpy, since pipelineOptions.kernels is false"
+        return f"by {plain}, since pipelineOptions.kernels is false"
     if importlib.util.find_spec("numba") is None:
-        return "by numpy, since numba is not installed"
+        return f"by {plain}, since numba is not installed"
     return "by compiled kernels, once a process has loaded them"

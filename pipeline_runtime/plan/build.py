@@ -73,7 +73,9 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
     table cannot be read.
     """
     spec = experiment.spec
-    table = open_table(spec.dataset, storage_root)
+    options = spec.pipeline_options
+    decodes_pages = options.kernels and options.page_decoding
+    table = open_table(spec.dataset, storage_root, decodes_pages=decodes_pages)
     schema = _source_schema(spec, table)
     context = BindContext(
         open_side_table=lambda request: open_side_table(request, storage_root),

@@ -92,6 +92,8 @@ def _read_notes(stream: StreamPlan) -> list[str]:
     if stream.first_look is not None:
         names = ", ".join(stream.first_look.columns) or "the row identity"
         notes.append(f"read first, once a fifth of the pieces is left without a row: {names}")
+    if decoding := stream.table.describe_decoding(stream.read_columns):
+        notes.append(decoding)
     if stream.sharing.reason:
         notes.append(stream.sharing.reason)
     if not stream.kernels:

@@ -34,8 +34,8 @@ _LARGE_RATIO = 0.3
 _MAX_NAMES = 5
 # Of pipelineOptions: each only takes work away.
 _SWITCHES = (
-    *("projection", "pushdown", "fusion", "kernels", "deduplication", "prefetch"),
-    *("late_materialisation", "ready_batches", "sparse"),
+    *("projection", "pushdown", "fusion", "kernels", "page_decoding", "deduplication"),
+    *("prefetch", "late_materialisation", "ready_batches", "sparse"),
 )
 
 

@@ -26,13 +26,13 @@ __all__ = [
 ]
 
 
-def open_table(choice: SourceChoice, storage_root: str) -> RawTable:
-    """Open the one source that a manifest gives.
+def open_table(choice: SourceChoice, storage_root: str, *, decodes_pages: bool = False) -> RawTable:
+    """Open the one source that a manifest gives; `decodes_pages` as in `open_parquet`.
 
     Raises SourceError if it cannot be found or read, or its kind has no reader here.
     """
     if choice.parquet is not None:
-        return open_parquet(choice.parquet, storage_root)
+        return open_parquet(choice.parquet, storage_root, decodes_pages=decodes_pages)
     raise SourceError(
         "iceberg: this release reads parquet tables only; give dataset.parquet instead"
     )

@@ -75,6 +75,10 @@ class RawTable(Protocol):
         """Columns that every file holds once a request."""
         ...
 
+    def describe_decoding(self, columns: Collection[str]) -> str:
+        """How the lists of numbers among these columns are decoded, for people; empty if none."""
+        ...
+
     def footer_digests(self, files: Sequence[int]) -> list[str]:
         """What tells the content of these files from any other, without reading their data."""
         ...

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sources.gather import take_rows
+from pipeline_runtime.sources.pages import OpenFile
 
 METADATA_KEY = "lastmile.nested"
 VERSION = 1
@@ -189,7 +190,7 @@ class NestedRows:
 
 
 def read_nested(
-    file: pq.ParquetFile,
+    opened: OpenFile,
     row_group: int,
     layout: NestedLayout,
     columns: Sequence[str],
@@ -201,11 +202,9 @@ def read_nested(
     """
     stored = [COUNT_COLUMN, *columns]
     if max_requests is None:
-        tables: Iterable[pa.Table] = [
-            file.read_row_group(row_group, columns=stored, use_threads=False)
-        ]
+        tables: Iterable[pa.Table] = [opened.read_row_group(row_group, stored)]
     else:
-        batches = file.iter_batches(
+        batches = opened.file.iter_batches(
             batch_size=max_requests, row_groups=[row_group], columns=stored, use_threads=False
         )
         tables = (pa.Table.from_batches([batch]) for batch in batches)

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.errors import SourceError
+from pipeline_runtime.kernels import describe
 from pipeline_runtime.sources.base import Pruning, Scan, Unit
 from pipeline_runtime.sources.filesystem import Location, open_location
 from pipeline_runtime.sources.listing import find_files
@@ -35,9 +36,12 @@ from pipeline_runtime.sources.nested import (
     read_nested,
 )
 from pipeline_runtime.sources.opening import Opener
+from pipeline_runtime.sources.pages import OpenFile, find_leaves
 from pipeline_runtime.sources.schemas import common_schema, discover_partitioning
 from pipeline_runtime.sources.statistics import surviving_row_groups
 
+# Of what may be every column of the table, some are named.
+_MAX_NAMES = 5
 # Footers are small and far away on an object store: latency, not CPU, bounds reading them.
 FOOTER_THREADS = 16
 
@@ -60,7 +64,8 @@ class ParquetTable:
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = (self.description, self.schema, self.files, self.paths, self.filesystem)
-        return _rebuild, (*fields, self.partition_values, self.layouts)
+        decodes_pages = self.opener.decodes_pages
+        return _rebuild, (decodes_pages, *fields, self.partition_values, self.layouts)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -84,6 +89,21 @@ class ParquetTable:
             return frozenset()
         held = [layout.request_columns for layout in self.layouts if layout]
         return frozenset(held[0]).intersection(*held)
+
+    def describe_decoding(self, columns: Collection[str]) -> str:
+        """See RawTable; by the first file's footer, so on the planner's side only."""
+        if not self.fragments:
+            return ""
+        first = self.fragments[0]
+        leaves = find_leaves(first.metadata, first.physical_schema)
+        names = [name for name in self.schema.names if name in columns and name in leaves]
+        if not names:
+            return ""
+        some = ", ".join(names[:_MAX_NAMES])
+        some += f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        if not self.opener.decodes_pages:
+            return f"lists of numbers decoded by pyarrow, as pipelineOptions asks: {some}"
+        return f"lists of numbers decoded page by page, {describe(True, 'pyarrow')}: {some}"
 
     def scan(self, predicates: Sequence[pads.Expression]) -> Scan:
         """See RawTable; a predicate prunes by partition values and row-group statistics."""
@@ -175,15 +195,15 @@ class ParquetTable:
         path, layout = self.paths[unit.file], self.layouts[unit.file]
         stored = [name for name in columns if name not in self.partition_values[unit.file]]
         try:
-            with self.opener.open(self.filesystem, path) as file:
+            with self.opener.open(self.filesystem, path) as opened:
                 if layout is None:
-                    for table in _read_flat(file, unit, stored, max_rows):
+                    for table in _read_flat(opened, unit, stored, max_rows):
                         yield self._complete(table, columns, unit.file, table.num_rows)
                 else:
                     once = [name for name in columns if name not in stored]
                     once += [name for name in stored if layout.is_request_column(name)]
                     each = [name for name in columns if name not in once]
-                    for rows in _read_requests(file, unit, layout, stored, max_rows):
+                    for rows in _read_requests(opened, unit, layout, stored, max_rows):
                         yield NestedRows(
                             requests=self._complete(
                                 rows.requests, once, unit.file, len(rows.counts)
@@ -226,21 +246,22 @@ def _digest_footer(metadata: pq.FileMetaData) -> str:
     return hashlib.sha256(sink.getvalue()).hexdigest()
 
 
-def _rebuild(*fields: Any) -> ParquetTable:
+def _rebuild(decodes_pages: bool, *fields: Any) -> ParquetTable:
     names = (
         *("description", "schema", "files", "paths", "filesystem"),
         *("partition_values", "layouts"),
     )
-    return ParquetTable(**dict(zip(names, fields, strict=True)))
+    opener = Opener(decodes_pages=decodes_pages)
+    return ParquetTable(**dict(zip(names, fields, strict=True)), opener=opener)
 
 
 def _read_flat(
-    file: pq.ParquetFile, unit: Unit, stored: list[str], max_rows: int
+    opened: OpenFile, unit: Unit, stored: list[str], max_rows: int
 ) -> Iterator[pa.Table]:
     if unit.num_rows <= max_rows:
-        yield file.read_row_group(unit.row_group, columns=stored, use_threads=False)
+        yield opened.read_row_group(unit.row_group, stored)
         return
-    batches = file.iter_batches(
+    batches = opened.file.iter_batches(
         batch_size=max_rows, row_groups=[unit.row_group], columns=stored, use_threads=False
     )
     for batch in batches:
@@ -248,14 +269,14 @@ def _read_flat(
 
 
 def _read_requests(
-    file: pq.ParquetFile, unit: Unit, layout: NestedLayout, stored: list[str], max_rows: int
+    opened: OpenFile, unit: Unit, layout: NestedLayout, stored: list[str], max_rows: int
 ) -> Iterator[NestedRows]:
     """A nested unit's rows; cut into parts, about as many are held as a part has."""
     if unit.num_rows <= max_rows:
-        return read_nested(file, unit.row_group, layout, stored, None)
-    requests = file.metadata.row_group(unit.row_group).num_rows
+        return read_nested(opened, unit.row_group, layout, stored, None)
+    requests = opened.file.metadata.row_group(unit.row_group).num_rows
     max_requests = max(1, requests * max_rows // unit.num_rows)
-    return cut_rows(read_nested(file, unit.row_group, layout, stored, max_requests), max_rows)
+    return cut_rows(read_nested(opened, unit.row_group, layout, stored, max_requests), max_rows)
 
 
 def _explain_read_failure(path: str, unit: Unit, error: Exception) -> str:
@@ -267,8 +288,13 @@ def _explain_read_failure(path: str, unit: Unit, error: Exception) -> str:
     )
 
 
-def open_parquet(source: ParquetSource, storage_root: str) -> ParquetTable:
+def open_parquet(
+    source: ParquetSource, storage_root: str, *, decodes_pages: bool = False
+) -> ParquetTable:
     """Discover a table's files, read their footers and check that they share one schema.
+
+    Args:
+        decodes_pages: lists of numbers are decoded by `pages`; the rows are the same.
 
     Raises SourceError: nothing there, a file that is not Parquet, or a schema that differs, each
     naming the file.
@@ -304,6 +330,7 @@ def open_parquet(source: ParquetSource, storage_root: str) -> ParquetTable:
         filesystem=base.filesystem,
         partition_values=partitions,
         layouts=tuple(layout for _, layout, _ in footers),
+        opener=Opener(decodes_pages=decodes_pages),
         fragments=tuple(fragments),
         row_counts=tuple(counts for _, _, counts in footers),
     )

@@ -19,7 +19,7 @@ def put(path: Path, *values: int) -> str:
 
 def read(opener: Opener, path: str, filesystem: pafs.FileSystem | None = None) -> list[int]:
     with opener.open(filesystem or pafs.LocalFileSystem(), path) as file:
-        parts = [file.read_row_group(index) for index in range(file.num_row_groups)]
+        parts = [file.read_row_group(i, ["x"]) for i in range(file.file.num_row_groups)]
     values: list[int] = pa.concat_tables(parts).column("x").to_pylist()
     return values
 

@@ -1,0 +1,150 @@
+"""Lists of numbers decoded from Parquet's pages by compiled kernels, several times as fast.
+
+Where the time of a table with user sequences goes is in its lists: Arrow turns the levels of every
+item into 16-bit numbers and those into offsets, one by one. Here whole bytes of levels are looked
+at (eight items that continue a list are one comparison), a page without nulls is told by the single
+run that its definition levels are, and values are copied as they lie.
+
+    find_leaves     which columns of a file can be decoded so, from its footer; once a file
+    OpenFile        reads a row group: those columns by `list_chunks`, all others by pyarrow
+
+What is decoded is what pyarrow gives, bit for bit. Whatever a page holds that is not known here (an
+encoding, bytes that cannot be) leaves its column to pyarrow, which reads it or says what is wrong
+with it. `pipelineOptions.pageDecoding` switches it off; without numba it never is on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline_runtime.kernels import select
+from pipeline_runtime.sources.list_chunks import CODECS, STORED, Leaf, decode_chunk
+
+# Bytes between two chunks that are read along with them: less than a round trip to a store costs.
+_MAX_HOLE_BYTES = 1 << 20
+_TIME_UNITS = {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+
+Range = tuple[int, int]  # first byte and the one after the last
+
+
+def find_leaves(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Leaf]:
+    """The columns of a file that are decoded here, by name.
+
+    Args:
+        schema: Arrow's, as pyarrow reads the file.
+    """
+    if not metadata.num_row_groups:
+        return {}
+    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    found = {}
+    for column in schema:
+        if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+            continue
+        below = [index for index, path in enumerate(paths) if path.startswith(column.name + ".")]
+        leaf = _find_leaf(metadata, below[0], column) if len(below) == 1 else None
+        if leaf is not None:
+            found[column.name] = leaf
+    return found
+
+
+def _find_leaf(metadata: pq.FileMetaData, index: int, column: pa.Field) -> Leaf | None:
+    described, items = metadata.schema.column(index), column.type.value_field
+    codec = metadata.row_group(0).column(index).compression
+    stored, types = STORED.get(described.physical_type, (None, ()))
+    levels = int(column.nullable) + 1 + int(items.nullable)
+    if stored is None or codec not in CODECS or described.max_repetition_level != 1:
+        return None
+    if described.max_definition_level != levels:
+        return None
+    if items.type not in types and not _is_time(items.type, described):
+        return None
+    return Leaf(index=index, type=column.type, stored=stored, codec=codec, max_level=levels)
+
+
+def _is_time(data_type: pa.DataType, described: Any) -> bool:
+    """Whether its ticks are stored in its own unit."""
+    if not pa.types.is_timestamp(data_type) or described.physical_type != "INT64":
+        return False
+    unit = _TIME_UNITS.get(data_type.unit)
+    return unit is not None and f"timeUnit={unit}" in str(described.logical_type)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenFile:
+    """A file that is open, and the columns of it that are decoded here; perhaps none."""
+
+    file: pq.ParquetFile
+    stream: Any  # pa.NativeFile over the same bytes
+    is_local: bool
+    leaves: Mapping[str, Leaf] = field(default_factory=dict)
+
+    def read_row_group(self, row_group: int, names: Sequence[str]) -> pa.Table:
+        """A row group's columns, in the order asked for. Raises as pyarrow does."""
+        metadata = self.file.metadata.row_group(row_group)
+        leaves = {name: self.leaves[name] for name in names if name in self.leaves}
+        described = {name: metadata.column(leaf.index) for name, leaf in leaves.items()}
+        kernels = select(bool(leaves), sum(chunk.num_values for chunk in described.values()))
+        if kernels is None:
+            return self._by_arrow(row_group, names)
+        columns: dict[str, Any] = {}
+        with self._fetching([_range_of(chunk) for chunk in described.values()]) as fetched:
+            rest = [name for name in names if name not in leaves]
+            if rest:
+                columns |= _columns(self._by_arrow(row_group, rest))
+            for (name, leaf), data in zip(leaves.items(), fetched(), strict=True):
+                num_values = described[name].num_values
+                columns[name] = decode_chunk(leaf, data, metadata.num_rows, num_values, kernels)
+        left = [name for name, column in columns.items() if column is None]
+        if left:
+            columns |= _columns(self._by_arrow(row_group, left))
+        return pa.table({name: columns[name] for name in names})
+
+    def _by_arrow(self, row_group: int, names: Sequence[str]) -> pa.Table:
+        return self.file.read_row_group(row_group, columns=list(names), use_threads=False)
+
+    @contextmanager
+    def _fetching(self, ranges: Sequence[Range]) -> Iterator[Any]:
+        """What gives the chunks' bytes; from a store they come while the body does other things."""
+        if self.is_local:
+            yield lambda: self._fetch(ranges)
+            return
+        with ThreadPoolExecutor(1, thread_name_prefix="lastmile-fetch") as pool:
+            yield pool.submit(self._fetch, ranges).result
+
+    def _fetch(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """The bytes of each range; those that lie close together are read at once."""
+        found: dict[Range, memoryview] = {}
+        for first, last, inside in _merge(ranges):
+            data = memoryview(self.stream.read_at(last - first, first))
+            found |= {(start, stop): data[start - first : stop - first] for start, stop in inside}
+        return [found[span] for span in ranges]
+
+
+def _columns(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    return dict(zip(table.column_names, table.columns, strict=True))
+
+
+def _range_of(chunk: Any) -> Range:
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+        start = min(start, chunk.dictionary_page_offset)
+    return start, start + chunk.total_compressed_size
+
+
+def _merge(ranges: Sequence[Range]) -> list[tuple[int, int, list[Range]]]:
+    """Ranges with what lies between them where that is little: first, last, those inside."""
+    merged: list[tuple[int, int, list[Range]]] = []
+    for start, stop in sorted(ranges):
+        if merged and start - merged[-1][1] <= _MAX_HOLE_BYTES:
+            first, last, inside = merged[-1]
+            merged[-1] = (first, max(last, stop), [*inside, (start, stop)])
+        else:
+            merged.append((start, stop, [(start, stop)]))
+    return merged

@@ -1,0 +1,323 @@
+"""Lists decoded page by page are those that pyarrow gives, however a file was written."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline_runtime import kernels
+from pipeline_runtime.config import ParquetSource
+from pipeline_runtime.sources import list_chunks, open_parquet
+from pipeline_runtime.sources.pages import OpenFile, _range_of, find_leaves
+
+NUMBERS = [
+    *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+    *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+    *(pa.float32(), pa.float64(), pa.bool_(), pa.date32()),
+    pa.timestamp("s"),  # which Parquet keeps as milliseconds
+    *(pa.timestamp("ms"), pa.timestamp("us", tz="UTC"), pa.timestamp("ns")),
+]
+OTHERS = {
+    "strings": pa.list_(pa.string()),
+    "lists of lists": pa.list_(pa.list_(pa.int64())),
+    "structs": pa.list_(pa.struct([("x", pa.int64())])),
+    "a fixed size": pa.list_(pa.int64(), 2),
+    "decimals": pa.list_(pa.decimal128(9, 2)),
+    "half floats": pa.list_(pa.float16()),
+    "a dictionary of strings": pa.list_(pa.dictionary(pa.int32(), pa.string())),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    assert kernels.warm()
+
+
+def items_of(data_type: pa.DataType) -> st.SearchStrategy[Any]:
+    if pa.types.is_boolean(data_type):
+        return st.booleans()
+    if pa.types.is_floating(data_type):
+        return st.floats(width=data_type.bit_width)
+    width = 16 if pa.types.is_temporal(data_type) else data_type.bit_width
+    is_signed = not pa.types.is_unsigned_integer(data_type)
+    low, high = (-(2 ** (width - 1)), 2 ** (width - 1) - 1) if is_signed else (0, 2**width - 1)
+    return st.sampled_from([low, high, 0, 1, 2, 3]) | st.integers(low, high)
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> tuple[pa.Field, pa.Array]:
+    """Lists with long runs and without, with nulls wherever the field allows them."""
+    item_type = draw(st.sampled_from(NUMBERS))
+    items = pa.field("element", item_type, draw(st.booleans()))
+    make = draw(st.sampled_from([pa.list_, pa.large_list]))
+    field = pa.field("x", make(items), draw(st.booleans()))
+    item = items_of(item_type) | (st.none() if items.nullable else st.nothing())
+    size = st.sampled_from([0, 1, 2, 9, 40]) if draw(st.booleans()) else st.just(3)
+    lists = size.flatmap(lambda n: st.lists(item, min_size=n, max_size=n))
+    lists |= st.none() if field.nullable else st.nothing()
+    rows = draw(st.lists(lists, min_size=1, max_size=30)) * draw(st.sampled_from([1, 1, 50]))
+    storage = _cast_from_numbers(rows, item_type, make)
+    return field, storage.cast(field.type)
+
+
+def _cast_from_numbers(rows: list[Any], item_type: pa.DataType, make: Any) -> pa.Array:
+    if not pa.types.is_temporal(item_type):
+        return pa.array(rows, make(item_type))
+    ticks = pa.int32() if pa.types.is_date32(item_type) else pa.int64()
+    return pa.array(rows, make(ticks)).cast(make(item_type))
+
+
+def written(table: pa.Table, **options: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, store_schema=True, **options)
+    return sink.getvalue()
+
+
+def opened(data: bytes) -> OpenFile:
+    file = pq.ParquetFile(pa.BufferReader(data))
+    leaves = find_leaves(file.metadata, file.schema_arrow)
+    return OpenFile(file=file, stream=pa.BufferReader(data), is_local=True, leaves=leaves)
+
+
+def assert_decoded(data: bytes) -> None:
+    """Here, and not by pyarrow after all, which gives the same."""
+    file = opened(data)
+    assert set(file.leaves) == {"x"}
+    for index in range(file.file.num_row_groups):
+        group = file.file.metadata.row_group(index)
+        leaf = file.leaves["x"]
+        [chunk] = file._fetch([_range(group, leaf.index)])
+        compiled = kernels.select(True, 0)
+        assert compiled is not None
+        num_values = group.column(leaf.index).num_values
+        made = list_chunks.decode_chunk(leaf, chunk, group.num_rows, num_values, compiled)
+        assert made is not None
+        made.validate(full=True)
+        expected = file.file.read_row_group(index).column("x").combine_chunks()
+        assert made.type == expected.type
+        assert _same(made, expected)
+        assert _same(file.read_row_group(index, ["x"]).column("x").combine_chunks(), expected)
+
+
+def _range(group: Any, index: int) -> tuple[int, int]:
+    return _range_of(group.column(index))
+
+
+def _same(mine: pa.Array, theirs: pa.Array) -> bool:
+    """Equal, NaN to itself and -0.0 not to 0.0: floats by their bits."""
+    items = theirs.type.value_type
+    if pa.types.is_floating(items):
+        make = pa.large_list if pa.types.is_large_list(theirs.type) else pa.list_
+        bits = make(pa.field("element", pa.uint32() if items.bit_width == 32 else pa.uint64()))
+        mine, theirs = (_as_bits(array, bits) for array in (mine, theirs))
+    return bool(mine.equals(theirs))
+
+
+def _as_bits(array: pa.Array, data_type: pa.DataType) -> pa.Array:
+    values = array.values
+    items = pa.Array.from_buffers(
+        data_type.value_type, len(values), values.buffers(), -1, values.offset
+    )
+    return pa.Array.from_buffers(
+        data_type, len(array), array.buffers()[:2], -1, array.offset, [items]
+    )
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    column=columns(),
+    compression=st.sampled_from(["none", "snappy", "gzip", "brotli", "zstd", "lz4"]),
+    version=st.sampled_from(["1.0", "2.0"]),
+    dictionary=st.booleans(),
+    page_size=st.sampled_from([64, 512, 1 << 20]),  # of 1 byte pyarrow loses an empty list
+    group_rows=st.sampled_from([1, 7, 10_000]),
+)
+def test_lists_are_those_of_pyarrow(
+    column: tuple[pa.Field, pa.Array],
+    compression: str,
+    version: str,
+    dictionary: bool,
+    page_size: int,
+    group_rows: int,
+) -> None:
+    field, array = column
+    is_second = version == "2.0"
+    data = written(
+        pa.table([array], schema=pa.schema([field])),
+        compression=compression,
+        data_page_version=version,
+        # Version 2 writes booleans as runs, which are left to pyarrow.
+        use_dictionary=dictionary,
+        data_page_size=page_size,
+        write_batch_size=8 if page_size < 1 << 20 else 1024,
+        row_group_size=min(group_rows, max(1, len(array))),
+    )
+    if is_second and pa.types.is_boolean(field.type.value_type):
+        file = opened(data)
+        expected = file.file.read_row_group(0).column("x")
+        assert file.read_row_group(0, ["x"]).column("x").equals(expected)
+        return
+    assert_decoded(data)
+
+
+def long_lists(num_rows: int, length: int, **options: Any) -> bytes:
+    """Of more pages than one."""
+    rng = np.random.default_rng(1)
+    lists = [rng.integers(0, 1 << 40, rng.integers(0, length)) for _ in range(num_rows)]
+    return written(pa.table({"x": pa.array(lists, pa.list_(pa.int64()))}), **options)
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_lists_that_run_over_many_pages(version: str, dictionary: bool) -> None:
+    """One in which dictionary pages give way to plain ones, as writers do when it grows."""
+    options = {"data_page_version": version, "use_dictionary": dictionary}
+    data = long_lists(3000, 60, data_page_size=4096, dictionary_pagesize_limit=8192, **options)
+    assert_decoded(data)
+
+
+def test_a_list_longer_than_a_page() -> None:
+    lists = [list(range(5000)), [], None, list(range(70_000)), [1]]
+    for batch in (1, 100, 1 << 20):
+        table = pa.table({"x": pa.array(lists, pa.list_(pa.int32()))})
+        assert_decoded(written(table, data_page_size=512, write_batch_size=batch))
+
+
+@pytest.mark.parametrize("data_type", OTHERS.values(), ids=OTHERS)
+def test_other_lists_are_left_to_pyarrow(data_type: pa.DataType) -> None:
+    empty = pa.table({"x": pa.array([None], data_type)})
+    file = opened(written(empty))
+    assert not file.leaves
+    assert file.read_row_group(0, ["x"]).equals(file.file.read_row_group(0, ["x"]))
+
+
+def test_columns_stand_in_the_order_asked_for() -> None:
+    table = pa.table({"a": [1], "x": [[1.5]], "b": ["t"], "y": [[2]]})
+    file = opened(written(table))
+    assert set(file.leaves) == {"x", "y"}
+    names = ["y", "b", "x", "a"]
+    assert file.read_row_group(0, names).column_names == names
+    assert file.read_row_group(0, names).to_pylist() == table.select(names).to_pylist()
+
+
+def test_a_name_with_a_dot_is_not_taken_for_a_path() -> None:
+    table = pa.table({"x": [[1]], "x.list": [2], "x.list.element": [[3]]})
+    file = opened(written(table))
+    assert "x" not in file.leaves
+    assert file.read_row_group(0, table.column_names).to_pylist() == table.to_pylist()
+
+
+BREAKS: dict[str, Callable[[bytearray, int, int], None]] = {
+    "a byte is another": lambda data, at, value: data.__setitem__(at, value),
+    "bytes are gone": lambda data, at, value: data.__setitem__(
+        slice(at, at + value), bytes(len(data[at : at + value]))
+    ),
+}
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    data=st.data(), kind=st.sampled_from(sorted(BREAKS)), version=st.sampled_from(["1.0", "2.0"])
+)
+def test_a_broken_chunk_harms_nobody(data: st.DataObject, kind: str, version: str) -> None:
+    """It is left to pyarrow, or gives lists that hold together; nothing outside is touched."""
+    lists = [[1, 2, None], [], None, [7] * 30] * 20
+    source = written(
+        pa.table({"x": pa.array(lists, pa.list_(pa.int64()))}),
+        compression="none",
+        data_page_version=version,
+        data_page_size=128,
+        write_batch_size=8,
+        use_dictionary=data.draw(st.booleans()),
+    )
+    file = opened(source)
+    group, leaf = file.file.metadata.row_group(0), file.leaves["x"]
+    first, last = _range(group, leaf.index)
+    chunk = bytearray(source[first:last])
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(chunk) - 1))
+        BREAKS[kind](chunk, at, data.draw(st.integers(0, 255)))
+    compiled = kernels.select(True, 0)
+    assert compiled is not None
+    num_values = group.column(leaf.index).num_values
+    made = list_chunks.decode_chunk(
+        leaf, memoryview(bytes(chunk)), group.num_rows, num_values, compiled
+    )
+    if made is not None:
+        made.validate(full=True)
+        assert len(made) == group.num_rows
+
+
+def test_what_pyarrow_cannot_read_is_its_to_say(tmp_path: Path) -> None:
+    source = bytearray(long_lists(200, 20, compression="zstd"))
+    file = opened(bytes(source))
+    first, last = _range(file.file.metadata.row_group(0), file.leaves["x"].index)
+    source[first + 40 : last] = bytes(last - first - 40)
+    with pytest.raises((OSError, pa.ArrowException)):
+        opened(bytes(source)).read_row_group(0, ["x"])
+
+
+class Counting:
+    """A stream that counts how often it is asked."""
+
+    def __init__(self, data: bytes) -> None:
+        self._stream = pa.BufferReader(data)
+        self.num_reads = 0
+
+    def read_at(self, num_bytes: int, offset: int) -> bytes:
+        self.num_reads += 1
+        read: bytes = self._stream.read_at(num_bytes, offset)
+        return read
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_chunks_that_lie_together_are_read_at_once(is_local: bool) -> None:
+    table = pa.table({name: pa.array([[1, 2], [3]] * 50) for name in "abcdef"})
+    data = written(table)
+    file, stream = opened(data), Counting(data)
+    file = OpenFile(file=file.file, stream=stream, is_local=is_local, leaves=file.leaves)
+    assert file.read_row_group(0, list("fa")).to_pylist() == table.select(list("fa")).to_pylist()
+    assert stream.num_reads == 1
+
+
+def test_tables_give_the_same_rows_with_and_without(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(long_lists(500, 12, row_group_size=200))
+    source = ParquetSource(uri=str(tmp_path))
+    tables = [open_parquet(source, "", decodes_pages=wanted) for wanted in (True, False)]
+    rows = [
+        [
+            part.to_pylist()
+            for unit in table.scan(()).units
+            for part in table.read(unit, ["x"], size)
+        ]
+        for table in tables
+        for size in (1000, 90)
+    ]
+    assert rows[0] == rows[2]
+    assert rows[1] == rows[3]
+
+
+def test_a_table_that_was_sent_decodes_as_before(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(long_lists(5, 3))
+    table = open_parquet(ParquetSource(uri=str(tmp_path)), "", decodes_pages=True)
+    assert pickle.loads(pickle.dumps(table)).opener.decodes_pages
+
+
+def test_explain_says_how_lists_are_decoded(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [[1]], "y": [2], "z": [["t"]]}), tmp_path / "a.parquet")
+    source = ParquetSource(uri=str(tmp_path))
+    fast, plain = (open_parquet(source, "", decodes_pages=on) for on in (True, False))
+    assert "page by page, by compiled kernels" in fast.describe_decoding(["x", "y", "z"])
+    assert fast.describe_decoding(["x", "y", "z"]).endswith(": x")
+    assert "by pyarrow" in plain.describe_decoding(["x"])
+    assert fast.describe_decoding(["y", "z"]) == ""
