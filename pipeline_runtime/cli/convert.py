@@ -56,9 +56,12 @@ def convert(
         int, typer.Option(min=1, max=_MAX_ROWS, help="Impressions a row group, at most.")
     ] = _DEFAULT_ROWS,
     compression: Annotated[
-        str | None,
-        typer.Option(help="none, snappy, gzip, brotli, lz4 or zstd; as the input if absent."),
-    ] = None,
+        str,
+        typer.Option(
+            help="none, snappy, gzip, brotli, lz4, zstd, input (as the input is), or auto: each "
+            "column by what is fast to read."
+        ),
+    ] = "auto",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace what an earlier conversion left there.")
     ] = False,
@@ -128,9 +131,9 @@ def _source(manifest: LoadedManifest | None, uri: str | None) -> ParquetSource:
     return given
 
 
-def _check_codec(codec: str | None) -> None:
-    known = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
-    if codec is not None and codec not in known:
+def _check_codec(codec: str) -> None:
+    known = ("auto", "input", "none", "snappy", "gzip", "brotli", "lz4", "zstd")
+    if codec not in known:
         raise typer.BadParameter(
             f"must be one of {', '.join(known)}, got {codec!r}", param_hint="--compression"
         )

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime import hashing
-from pipeline_runtime.convert.encoding import Encoding, choose_encoding
+from pipeline_runtime.convert.encoding import AUTO, Encoding, choose_codecs, choose_encoding
 from pipeline_runtime.convert.grouping import Grouped, group_rows
 from pipeline_runtime.convert.output import open_output
 from pipeline_runtime.convert.windows import flat_types, read_windows
@@ -40,7 +40,7 @@ class ConversionOptions:
         request_key: column by whose value rows belong together.
         request_columns: further columns that are equal in all rows of a request.
         rows_per_group: flat rows of a row group, at most; 1 to `MAX_ROWS_PER_GROUP`.
-        codec: Parquet compression; None: that of the flat table.
+        codec: Parquet compression; `encoding.AUTO` or `AS_INPUT`, which is that of the flat table.
         has_row_key: whether declared columns identify a row; else the table gets `ROW_ID_COLUMN`.
         overwrite: whether an earlier conversion at the output is replaced.
         key_field: how a person gave `request_key`, for errors; `columns_field` likewise.
@@ -49,7 +49,7 @@ class ConversionOptions:
     request_key: str
     request_columns: Sequence[str] = ()
     rows_per_group: int = DEFAULT_ROWS_PER_GROUP
-    codec: str | None = None
+    codec: str = AUTO
     has_row_key: bool = False
     overwrite: bool = False
     key_field: str = "--request-key"
@@ -108,6 +108,8 @@ def convert_table(
     units = table.scan(()).units
     job = _Job(table, stored, flat, layout, encoding, options, units, on_progress or _ignore)
     with open_output(output, overwrite=options.overwrite) as (folder, finish):
+        if options.codec == AUTO:
+            job.choose_codecs()
         for index in range(len(table.files)):
             job.convert_file(index, folder)
         summary = job.summarise(folder, started)
@@ -192,6 +194,14 @@ class _Job:
     requests: int = 0
     mismatches: int = 0
     null_keys: int = 0
+
+    def choose_codecs(self) -> None:
+        """Look at the first rows for how to compress the columns."""
+        for index in sorted({unit.file for unit in self.units}):
+            for window in self._windows(index):
+                rows = group_rows(window, self.layout).table
+                self.encoding = choose_codecs(self.encoding, self.flat, rows)
+                return
 
     def convert_file(self, index: int, folder: Location) -> None:
         """Write one file where the input has it; one without rows too, for its schema."""

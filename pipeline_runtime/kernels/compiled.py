@@ -54,15 +54,11 @@ def compile_kernels(is_wanted: Callable[[], bool]) -> Kernels | None:
 def _parquet_kernels() -> list[_Kernel]:
     """Those of `parquet`, with the arguments that they take."""
     place, marks = types.int64, _writes(types.uint8)
-    hybrid = (_BYTES, place, place, place)
     starts = _writes(types.int64)
-    assembled = (_BYTES, _BYTES, place, place, place, starts, marks, marks)
-    picks = [(_reads(t), _reads(types.int32), _BYTES, _writes(t)) for t in _UNSIGNED]
+    levels = (_BYTES, *[place] * 7, starts, marks, marks, starts)
+    picks = [(_BYTES, place, place, place, _reads(t), _BYTES, _writes(t)) for t in _UNSIGNED]
     return [
-        ("unpack_levels", parquet.unpack, [(*hybrid, place, marks)]),
-        ("unpack_indices", parquet.unpack, [(*hybrid, place, _writes(types.int32))]),
-        ("find_starts", parquet.find_starts, [(*hybrid, place, starts)]),
-        ("assemble", parquet.assemble, [assembled]),
+        ("read_levels", parquet.read_levels, [levels]),
         ("pick", parquet.pick, picks),
         ("spread", parquet.spread, [(_reads(t), _BYTES, _writes(t)) for t in _UNSIGNED]),
         ("lowest_bytes", parquet.lowest_bytes, [(_BYTES, place, place, marks)]),

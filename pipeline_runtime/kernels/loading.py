@@ -29,16 +29,13 @@ MIN_ITEMS = 65_536
 class ParquetKernels:
     """What takes Parquet's pages apart, see `parquet`; the last arguments are written to."""
 
-    # (bytes, start, stop, bits a value, number of values, out): out is uint8, or int32.
-    unpack_levels: Callable[[Bytes, int, int, int, int, Bytes], int]
-    unpack_indices: Callable[[Bytes, int, int, int, int, npt.NDArray[np.int32]], int]
-    # (bytes, start, stop, number of levels, items before, out)
-    find_starts: Callable[[Bytes, int, int, int, int, Int64s], int]
-    # (repetition and definition levels, that of an empty list, that of an item, items before,
-    # starts, valid lists, valid items)
-    assemble: Callable[[Bytes, Bytes, int, int, int, Int64s, Bytes, Bytes], int]
-    # (unsigned integers of one width, places among them, valid places, out)
-    pick: Callable[[Numbers, npt.NDArray[np.int32], Bytes, Numbers], int]
+    # (bytes, where repetition and definition levels start and these end, number of levels, that of
+    # an empty list, that of an item, items before, starts, valid lists, valid items, found)
+    read_levels: Callable[
+        [Bytes, int, int, int, int, int, int, int, Int64s, Bytes, Bytes, Int64s], int
+    ]
+    # (bytes, start, bits a place, number of places, dictionary, valid items, out)
+    pick: Callable[[Bytes, int, int, int, Numbers, Bytes, Numbers], int]
     # (unsigned integers of one width, valid places, out)
     spread: Callable[[Numbers, Bytes, Numbers], int]
     # (bytes, start, step, out)

@@ -50,6 +50,8 @@ STORED: Mapping[str, tuple[np.dtype[Any], tuple[pa.DataType, ...]]] = {
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _RLE_DICTIONARY = 0, 2, 3, 8
 _MAX_INT32 = 2**31 - 1
 _MAX_INDEX_BITS = 31
+_LENGTH_BYTES = 4
+_NO_ROOM = 2  # says `read_levels`
 _EVERY = np.zeros(0, dtype=np.uint8)  # to the kernels: every place is valid
 
 
@@ -110,6 +112,7 @@ class _Chunk:
         self._valid_items: Bytes | None = None  # of items, a byte each; None: all
         self._valid_lists: Bytes | None = None
         self._num_items = self._num_lists = self._num_levels = 0
+        self._found = np.zeros(2, dtype=np.int64)  # lists and items of the page at hand
 
     def add(self, page: Page, data: memoryview) -> None:
         """Take in the next page. Raises PageError for one that has to be left to pyarrow."""
@@ -120,13 +123,15 @@ class _Chunk:
             self._dictionary = np.empty(page.num_values, dtype=self._values.dtype)
             self._copy_plain(body, 0, self._dictionary)
             return
-        levels, values, at = self._split(page, data)
         self._num_levels += page.num_values
         _check(self._num_levels <= len(self._values), "more values than the footer says")
-        num_items, valid = self._add_levels(page.num_values, levels)
+        levels, places, body, at = self._split(page, data)
+        valid = self._read_levels(levels, places, page.num_values)
+        num_lists, num_items = self._found.tolist()
         out = self._values[self._num_items : self._num_items + num_items]
-        self._add_values(page.encoding, values, at, valid, out)
+        self._add_values(page.encoding, body, at, valid, out)
         self._num_items += num_items
+        self._num_lists += num_lists
 
     def finish(self) -> pa.Array:
         """All lists. Raises PageError if these are not as many as the row group has."""
@@ -154,62 +159,50 @@ class _Chunk:
             return np.frombuffer(data, np.uint8)
         return np.frombuffer(self._codec.decompress(data, num_bytes), np.uint8)
 
-    def _split(self, page: Page, data: memoryview) -> tuple[tuple[Bytes, Bytes], Bytes, int]:
-        """A page's levels (repetition, definition), and where its values begin in which bytes."""
+    def _split(
+        self, page: Page, data: memoryview
+    ) -> tuple[Bytes, tuple[int, int, int], Bytes, int]:
+        """A page's levels, with where each kind starts and they end; its values, with where."""
         if page.kind == DATA_PAGE_V2:
-            repeats, levels = page.level_bytes
-            _check(page.start + repeats + levels <= page.stop, "levels")
-            cuts = np.cumsum([page.start, repeats, levels])
-            parts = [data[cuts[0] : cuts[1]], data[cuts[1] : cuts[2]], data[cuts[2] : page.stop]]
-            first, second, body = (np.frombuffer(part, np.uint8) for part in parts)
+            first, second = page.level_bytes
+            start = page.start + first + second
+            _check(start <= page.stop, "levels")
+            levels = np.frombuffer(data[page.start : start], np.uint8)
+            body = np.frombuffer(data[start : page.stop], np.uint8)
             if page.is_compressed:
-                body = self._decompress(parts[2], page.num_bytes - repeats - levels)
-            return (first, second), body, 0
+                body = self._decompress(data[start : page.stop], page.num_bytes - first - second)
+            return levels, (0, first, first + second), body, 0
         _check(page.level_encodings == (_RLE, _RLE), "the levels' encoding")
         body = self._decompress(data[page.start : page.stop], page.num_bytes)
-        first, at = _with_length(body, 0)
-        second, at = _with_length(body, at)
-        return (first, second), body, at
+        first = _end_of_levels(body, 0)
+        second = _end_of_levels(body, first)
+        # Between them is the number of bytes of the second kind, which nobody comes to.
+        return body, (_LENGTH_BYTES, first + _LENGTH_BYTES, second), body, second
 
-    def _add_levels(self, count: int, parts: tuple[Bytes, Bytes]) -> tuple[int, Bytes]:
-        """Note where the page's lists start; its items, and which of them are valid."""
-        repeats, levels = parts
-        leaf, kernels, base = self._leaf, self._kernels.parquet, self._num_items
-        starts = self._starts[self._num_lists : -1]
-        if _single_run(levels, count) == leaf.max_level:
-            found = kernels.find_starts(repeats, 0, len(repeats), count, base, starts)
-            _check(found >= 0, "repetition levels")
-            self._note(found, count, None, None)
-            return count, _EVERY
-        first = self._unpack_levels(repeats, 1, count)
-        second = self._unpack_levels(levels, leaf.max_level.bit_length(), count)
-        lists = np.empty(min(count, len(starts)), dtype=np.uint8)
-        items = np.empty(count, dtype=np.uint8)
-        empty, present = leaf.empty_level, leaf.max_level
-        found = kernels.assemble(first, second, empty, present, base, starts, lists, items)
-        _check(found >= 0, "levels")
-        num_lists, num_items = found >> 32, found & 0xFFFFFFFF
-        self._note(num_lists, num_items, lists[:num_lists], items[:num_items])
-        return num_items, items[:num_items]
-
-    def _unpack_levels(self, levels: Bytes, width: int, count: int) -> Bytes:
-        out = np.empty(count, dtype=np.uint8)
-        unpack = self._kernels.parquet.unpack_levels
-        _check(unpack(levels, 0, len(levels), width, count, out) == 0, "levels")
-        return out
-
-    def _note(self, num_lists: int, num_items: int, lists: Any, items: Any) -> None:
-        """Count the page's lists, and which of them and of its items are valid; None: all are."""
-        first, total = self._num_items, len(self._values)
-        self._valid_items = _marked(self._valid_items, first, num_items, items, total)
-        first, total = self._num_lists, len(self._starts)
-        self._valid_lists = _marked(self._valid_lists, first, num_lists, lists, total)
-        self._num_lists += num_lists
+    def _read_levels(self, data: Bytes, places: tuple[int, int, int], count: int) -> Bytes:
+        """Note where the page's lists start, and which are valid; which of its items are."""
+        leaf, starts = self._leaf, self._starts[self._num_lists : -1]
+        levels = (count, leaf.empty_level, leaf.max_level, self._num_items)
+        lists = items = _EVERY
+        read = self._kernels.parquet.read_levels
+        told = read(data, *places, *levels, starts, lists, items, self._found)
+        if told == _NO_ROOM:
+            lists, items = np.empty((2, count), dtype=np.uint8)
+            told = read(data, *places, *levels, starts, lists, items, self._found)
+        _check(told >= 0, "levels")
+        if told == 0:
+            return _EVERY
+        num_lists, num_items = self._found.tolist()
+        lists, items = lists[:num_lists], items[:num_items]
+        num_values = len(self._values)
+        self._valid_items = _marked(self._valid_items, self._num_items, items, num_values)
+        self._valid_lists = _marked(self._valid_lists, self._num_lists, lists, len(self._starts))
+        return items
 
     def _add_values(self, encoding: int, body: Bytes, at: int, valid: Bytes, out: Array) -> None:
-        count = len(out) if valid is _EVERY else int(valid.sum())
+        count = len(out) if valid is _EVERY else int(np.count_nonzero(valid))
         if encoding == _PLAIN:
-            if valid is _EVERY:
+            if count == len(out):
                 self._copy_plain(body, at, out)
                 return
             values = np.empty(count, dtype=out.dtype)
@@ -217,24 +210,15 @@ class _Chunk:
             _check(self._kernels.parquet.spread(values, valid, out) == 0, "values")
             return
         _check(encoding in (_RLE_DICTIONARY, _PLAIN_DICTIONARY), "the values' encoding")
-        if self._dictionary is None:
-            raise PageError("the chunk has no dictionary before its data")
-        indices = self._read_indices(body, at, count)
-        picked = self._kernels.parquet.pick(self._dictionary, indices, valid, out)
-        _check(picked == 0, "a place in the dictionary")
-
-    def _read_indices(self, body: Bytes, at: int, count: int) -> npt.NDArray[np.int32]:
         if count == 0:
-            return np.zeros(0, dtype=np.int32)
-        _check(at < len(body), "places in the dictionary")
+            out[:] = 0
+            return
+        _check(self._dictionary is not None and at < len(body), "a dictionary and places in it")
         width = int(body[at])
-        if width == 0:
-            return np.zeros(count, dtype=np.int32)
         _check(width <= _MAX_INDEX_BITS, "the width of places in the dictionary")
-        indices = np.empty(count, dtype=np.int32)
-        unpack = self._kernels.parquet.unpack_indices
-        _check(unpack(body, at + 1, len(body), width, count, indices) == 0, "places")
-        return indices
+        pick = self._kernels.parquet.pick
+        told = pick(body, at + 1, width, count, self._dictionary, valid, out)  # type: ignore[arg-type]
+        _check(told == 0, "places in the dictionary")
 
     def _copy_plain(self, body: Bytes, at: int, out: Array) -> None:
         """Plain values as Arrow has them, as many as `out` takes."""
@@ -259,35 +243,22 @@ def _check(is_so: bool, what: str) -> None:
         raise PageError(f"{what} not known here, or broken")
 
 
-def _with_length(body: Bytes, at: int) -> tuple[Bytes, int]:
-    """Bytes after their number, four bytes, and where they end."""
-    _check(at + 4 <= len(body), "levels")
-    start = at + 4
+def _end_of_levels(body: Bytes, at: int) -> int:
+    """Where levels end that stand after the number of their bytes, which is at `at`."""
+    start = at + _LENGTH_BYTES
+    _check(start <= len(body), "levels")
     stop = start + int.from_bytes(body[at:start].tobytes(), "little")
     _check(stop <= len(body), "levels")
-    return body[start:stop], stop
+    return stop
 
 
-def _single_run(levels: Bytes, count: int) -> int | None:
-    """The value of all `count` levels if they are one run; None if they may differ."""
-    header = shift = 0
-    for at, byte in enumerate(levels[:6].tolist()):
-        header |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            is_run = not header & 1 and header >> 1 >= count and at + 1 < len(levels)
-            return int(levels[at + 1]) if is_run else None
-    return None
-
-
-def _marked(
-    valid: Bytes | None, first: int, count: int, marks: Bytes | None, total: int
-) -> Bytes | None:
-    """A byte a place, written from the first place on that is not valid."""
-    if marks is not None and valid is None and not marks.all():
+def _marked(valid: Bytes | None, first: int, marks: Bytes, total: int) -> Bytes | None:
+    """A byte a place, from the first place on that is not valid."""
+    if valid is None:
+        if marks.all():
+            return None
         valid = np.ones(total, dtype=np.uint8)
-    if valid is not None and marks is not None:
-        valid[first : first + count] = marks
+    valid[first : first + len(marks)] = marks
     return valid
 
 

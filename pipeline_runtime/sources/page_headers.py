@@ -49,9 +49,10 @@ def read_pages(chunk: bytes | memoryview) -> Iterator[Page]:
         try:
             fields, start = _read_struct(chunk, at)
             page = _page(fields, start)
+            is_whole = page.stop <= len(chunk) and min(page.sizes) >= 0
         except (IndexError, KeyError, TypeError) as error:
             raise PageError(f"no page header at byte {at} of the chunk: {error!r}") from error
-        if page.stop > len(chunk) or min(page.sizes) < 0:
+        if not is_whole:
             raise PageError(f"a page of sizes {page.sizes} at byte {start} of {len(chunk)}")
         yield page
         at = page.stop

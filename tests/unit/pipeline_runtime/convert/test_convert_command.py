@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -93,13 +94,33 @@ def test_a_manifest_gives_table_key_and_columns(folder: Path, convert: Command) 
     assert open_("out").schema.names == list(ROWS)  # rowKey is the identity: no other is added
 
 
+def test_columns_are_compressed_by_what_is_fast_to_read(folder: Path, convert: Command) -> None:
+    rng = np.random.default_rng(1)
+    rows = {
+        "request": np.repeat(np.arange(1000), 10),
+        "noise": rng.integers(0, 1 << 62, 10_000),  # nothing is gained
+        "few": rng.integers(0, 1 << 40, 500)[rng.integers(0, 500, 10_000)],  # lz4 gains much
+        "even": np.arange(10_000),  # what zstd leaves is far less
+    }
+    options = {"use_dictionary": False, "compression": "gzip"}
+    pq.write_table(pa.table(rows), folder / "build/t/a.parquet", **options)
+    flags = ("--input", "build/t", "--request-key", "request")
+    assert convert(*flags, "--output", "out") == 0
+    group = pq.read_metadata("out/a.parquet").row_group(0)
+    chunks = [group.column(index) for index in range(group.num_columns)]
+    found = {chunk.path_in_schema.split(".")[0]: chunk.compression for chunk in chunks}
+    assert found["noise"] == "UNCOMPRESSED"
+    assert found["few"] == "LZ4"
+    assert found["even"] == "ZSTD"
+
+
 def test_a_flag_wins_over_the_manifest(folder: Path, convert: Command) -> None:
     assert convert("-f", "nest.yaml", "--request-key", "user", "--output", "out") == 0
     assert "6 rows in 4 requests" in convert.out
 
 
-def test_codec_and_row_groups_are_as_asked_else_the_input_s(folder: Path, convert: Command) -> None:
-    assert convert(*FLAGS, "--output", "out") == 0
+def test_codec_and_row_groups_are_as_asked_or_the_input_s(folder: Path, convert: Command) -> None:
+    assert convert(*FLAGS, "--output", "out", "--compression", "input") == 0
     assert (
         convert(*FLAGS, "--output", "small", "--row-group-rows", "2", "--compression", "snappy")
         == 0
@@ -246,7 +267,7 @@ REFUSED = {
     "an unknown codec": (
         (*FLAGS, "--compression", "zip"),
         2,
-        "must be one of none, snappy, gzip, brotli, lz4, zstd, got 'zip'",
+        "must be one of auto, input, none, snappy, gzip, brotli, lz4, zstd, got 'zip'",
     ),
     "somebody's folder": (
         (*FLAGS, "--output", "build/other", "--overwrite"),
