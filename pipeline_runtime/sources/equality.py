@@ -45,8 +45,11 @@ def equal_to_previous(array: pa.Array) -> BoolArray:
     if binary is not None:
         array = binary
     left, right = array.slice(0, max(0, len(array) - 1)), array.slice(1)
-    if not array.null_count and _is_text(array.type):
-        return np.asarray(pc.equal(left, right).to_numpy(zero_copy_only=False))
+    if _is_text(array.type):
+        equal = pc.equal(left, right)
+        if array.null_count:
+            equal = pc.or_(equal.fill_null(False), pc.and_(left.is_null(), right.is_null()))
+        return np.asarray(equal.to_numpy(zero_copy_only=False))
     places = np.arange(len(left))
     return rows_equal(array, places, places + 1)
 
