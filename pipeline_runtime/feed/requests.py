@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from pipeline_runtime.sources.equality import equal_to_previous
-from pipeline_runtime.sources.gather import take_rows
+from pipeline_runtime.sources.equality import BoolArray, equal_to_previous
+from pipeline_runtime.sources.gather import Int64s, take_rows
 from pipeline_runtime.sources.nested import NestedRows
 
 # With fewer, to compare the rows costs more than it saves: `python -m benchmarks.deduplication`.
@@ -38,19 +38,53 @@ def find_requests(rows: pa.Table, key: str, request_columns: Sequence[str]) -> N
         return None
     for name in request_columns:
         if name != key:
-            same &= equal_to_previous(_array(rows, name))
+            same &= _same_as_previous(_array(rows, name))
     if not _pays(same):
         return None
     starts = np.flatnonzero(np.append(True, ~same))
     each = [name for name in rows.schema.names if name not in request_columns]
-    requests = rows.select(list(request_columns))
+    columns = [take_folded(rows.column(name), starts) for name in request_columns]
     return NestedRows(
-        requests=pa.Table.from_arrays(
-            [take_rows(column, starts) for column in requests.columns], schema=requests.schema
-        ),
+        requests=pa.table(dict(zip(request_columns, columns, strict=True))),
         impressions=rows.select(each),
         counts=np.diff(np.append(starts, rows.num_rows)),
     )
+
+
+def unfold(rows: pa.Table) -> pa.Table:
+    """The rows with each list that was read once (`RawTable.read_nested`) as often as it stands."""
+    every = np.arange(rows.num_rows)
+    columns = [take_folded(c, every) if _is_folded(c.type) else c for c in rows.columns]
+    return pa.table(dict(zip(rows.column_names, columns, strict=True)))
+
+
+def take_folded(column: pa.ChunkedArray, places: Int64s) -> pa.ChunkedArray:
+    """The values at these places, lists themselves where the column has places of lists."""
+    if not _is_folded(column.type):
+        return take_rows(column, places)
+    [chunk] = column.chunks  # of one row group
+    codes = chunk.indices.to_numpy()[places].astype(np.int64)
+    if np.array_equal(codes, np.arange(len(chunk.dictionary))):
+        return pa.chunked_array([chunk.dictionary])
+    return take_rows(pa.chunked_array([chunk.dictionary]), codes)
+
+
+def _is_folded(data_type: pa.DataType) -> bool:
+    if not pa.types.is_dictionary(data_type):
+        return False
+    values = data_type.value_type
+    return bool(pa.types.is_list(values) or pa.types.is_large_list(values))
+
+
+def _same_as_previous(array: pa.Array) -> BoolArray:
+    """`equal_to_previous`, of folded lists by comparing only those that are different places."""
+    if not _is_folded(array.type):
+        return equal_to_previous(array)
+    codes = array.indices.to_numpy()
+    is_next = codes[1:] != codes[:-1]  # places ascend, by one at most
+    same: BoolArray = ~is_next
+    same[is_next] = equal_to_previous(array.dictionary)[codes[:-1][is_next]]
+    return same
 
 
 def _pays(same: np.ndarray) -> bool:

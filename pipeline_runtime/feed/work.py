@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ import pyarrow as pa
 from pipeline_runtime import hashing
 from pipeline_runtime.errors import LastmileError, SourceError, StepError
 from pipeline_runtime.feed.pieces import Header, Piece, StepCount
-from pipeline_runtime.feed.requests import find_requests
+from pipeline_runtime.feed.requests import find_requests, unfold
 from pipeline_runtime.feed.rows import Rows
 from pipeline_runtime.plan.groups import Group, permutation
 from pipeline_runtime.plan.model import FirstLook, PlannedStep, StreamPlan
@@ -174,6 +175,8 @@ def _read_unit(
     key = (sharing.key,) if sharing.key else ()
     columns = list(dict.fromkeys([*wanted, *stream.identity.columns, *key]))
     read = stream.table.read_nested if sharing.is_on else stream.table.read
+    if sharing.key:
+        read = partial(stream.table.read_nested, folded=sharing.columns)
     first_row = 0
     file = stream.table.files[unit.file]
     for rows in read(unit, columns, max_rows):
@@ -209,7 +212,7 @@ def _with_row_hash(
     """Add the identity's hash; columns of identity and key that nothing else uses go."""
     sharing, column = stream.sharing, pa.array(hashes, type=pa.uint64())
     if isinstance(rows, pa.Table) and sharing.key:
-        rows = find_requests(rows, sharing.key, sharing.columns) or rows
+        rows = find_requests(rows, sharing.key, sharing.columns) or unfold(rows)
     if isinstance(rows, pa.Table):
         return _with_column(rows.select(list(wanted)), column)
     once, each = rows.requests.schema.names, rows.impressions.schema.names

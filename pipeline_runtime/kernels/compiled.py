@@ -57,7 +57,10 @@ def _parquet_kernels() -> list[_Kernel]:
     starts = _writes(types.int64)
     levels = (_BYTES, *[place] * 7, starts, marks, marks, starts)
     picks = [(_BYTES, place, place, place, _reads(t), _BYTES, _writes(t)) for t in _UNSIGNED]
+    codes = _writes(types.int32)
+    folds = (_BYTES, place, starts, _BYTES, marks, starts, marks, codes, starts)
     return [
+        ("fold", parquet.fold, [folds]),
         ("read_levels", parquet.read_levels, [levels]),
         ("pick", parquet.pick, picks),
         ("spread", parquet.spread, [(_reads(t), _BYTES, _writes(t)) for t in _UNSIGNED]),

@@ -36,6 +36,11 @@ class ParquetKernels:
     ]
     # (bytes, start, bits a place, number of places, dictionary, valid items, out)
     pick: Callable[[Bytes, int, int, int, Numbers, Bytes, Numbers], int]
+    # (items as bytes, their width, starts, valid lists; written: items, starts, valid lists, codes,
+    # state)
+    fold: Callable[
+        [Bytes, int, Int64s, Bytes, Bytes, Int64s, Bytes, npt.NDArray[np.int32], Int64s], int
+    ]
     # (unsigned integers of one width, valid places, out)
     spread: Callable[[Numbers, Bytes, Numbers], int]
     # (bytes, start, step, out)

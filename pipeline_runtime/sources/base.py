@@ -100,7 +100,16 @@ class RawTable(Protocol):
         ...
 
     def read_nested(
-        self, unit: Unit, columns: Sequence[str], max_rows: int
+        self,
+        unit: Unit,
+        columns: Sequence[str],
+        max_rows: int,
+        folded: Collection[str] = (),
     ) -> Iterator[pa.Table | NestedRows]:
-        """The same, a request's columns once where they are stored so; columns in any order."""
+        """The same, a request's columns once where they are stored so; columns in any order.
+
+        Args:
+            folded: columns of lists that may come as places in a dictionary, whose values are the
+                lists without most of those that are equal to the one before.
+        """
         ...

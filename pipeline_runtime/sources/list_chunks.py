@@ -50,6 +50,8 @@ STORED: Mapping[str, tuple[np.dtype[Any], tuple[pa.DataType, ...]]] = {
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _RLE_DICTIONARY = 0, 2, 3, 8
 _MAX_INT32 = 2**31 - 1
 _MAX_INDEX_BITS = 31
+# Bytes, where repetition and definition levels start in them, and where these end.
+_Levels = tuple[Bytes, int, int, int]
 _LENGTH_BYTES = 4
 _NO_ROOM = 2  # says `read_levels`
 _EVERY = np.zeros(0, dtype=np.uint8)  # to the kernels: every place is valid
@@ -78,7 +80,13 @@ class Leaf:
 
 
 def decode_chunk(
-    leaf: Leaf, data: memoryview, num_rows: int, num_values: int, kernels: Kernels
+    leaf: Leaf,
+    data: memoryview,
+    num_rows: int,
+    num_values: int,
+    kernels: Kernels,
+    *,
+    folds: bool = False,
 ) -> pa.Array | None:
     """The chunk's lists, in fresh memory; None where that is to be left to pyarrow.
 
@@ -86,16 +94,20 @@ def decode_chunk(
         data: the chunk as it lies in the file, page after page.
         num_rows: lists of the row group.
         num_values: levels of the chunk, as the footer says: items, null and empty lists.
+        folds: give a dictionary's places, where most lists that are equal to the one before are
+            that one; where an item is null, the lists themselves.
     """
     if num_values > _MAX_INT32:
         return None
-    chunk = _Chunk(leaf, num_rows, num_values, kernels)
-    try:
-        for page in read_pages(data):
-            chunk.add(page, data)
-        return chunk.finish()
-    except (PageError, pa.ArrowException, OSError):
-        return None
+    for kind in (_FoldedChunk, _Chunk) if folds else (_Chunk,):
+        try:
+            chunk = kind(leaf, num_rows, num_values, kernels)
+            for page in read_pages(data):
+                chunk.add(page, data)
+            return chunk.finish()
+        except (PageError, pa.ArrowException, OSError):
+            continue
+    return None
 
 
 class _Chunk:
@@ -125,22 +137,34 @@ class _Chunk:
             return
         self._num_levels += page.num_values
         _check(self._num_levels <= len(self._values), "more values than the footer says")
-        levels, places, body, at = self._split(page, data)
-        valid = self._read_levels(levels, places, page.num_values)
+        self._place(page, *self._split(page, data))
+
+    def _place(self, page: Page, levels: _Levels, body: Bytes, at: int) -> None:
+        """Write a page's lists behind those before it."""
+        first = self._num_lists
+        starts = self._starts[first:-1]
+        lists, items = self._read_levels(levels, page.num_values, self._num_items, starts)
         num_lists, num_items = self._found.tolist()
+        if items is not _EVERY:
+            num_values = len(self._values)
+            self._valid_items = _marked(self._valid_items, self._num_items, items, num_values)
+            self._valid_lists = _marked(self._valid_lists, first, lists, len(self._starts))
         out = self._values[self._num_items : self._num_items + num_items]
-        self._add_values(page.encoding, body, at, valid, out)
+        self._add_values(page.encoding, body, at, items, out)
         self._num_items += num_items
         self._num_lists += num_lists
 
     def finish(self) -> pa.Array:
         """All lists. Raises PageError if these are not as many as the row group has."""
+        _check(self._num_lists == len(self._starts) - 1, "as many lists as rows")
+        return self._lists(self._valid_lists)
+
+    def _lists(self, valid: Bytes | None) -> pa.Array:
         leaf, num_lists, num_items = self._leaf, self._num_lists, self._num_items
         self._starts[num_lists] = num_items
-        _check(num_lists == len(self._starts) - 1, "as many lists as rows")
         _check(self._starts[0] == 0, "a list for the first item")
-        is_large = pa.types.is_large_list(leaf.type)
-        offsets = self._starts if is_large else self._starts.astype(np.int32)
+        starts = self._starts[: num_lists + 1]
+        offsets = starts if pa.types.is_large_list(leaf.type) else starts.astype(np.int32)
         values: Any = self._values[:num_items]
         if pa.types.is_boolean(leaf.type.value_type):
             values = np.packbits(values, bitorder="little")
@@ -149,8 +173,7 @@ class _Chunk:
             num_items,
             [_bits(self._valid_items, num_items), pa.py_buffer(values)],
         )
-        bits = _bits(self._valid_lists, num_lists)
-        buffers = [bits, pa.py_buffer(offsets)]
+        buffers = [_bits(valid, num_lists), pa.py_buffer(offsets)]
         return pa.Array.from_buffers(leaf.type, num_lists, buffers, children=[items])
 
     def _decompress(self, data: memoryview, num_bytes: int) -> Bytes:
@@ -159,10 +182,8 @@ class _Chunk:
             return np.frombuffer(data, np.uint8)
         return np.frombuffer(self._codec.decompress(data, num_bytes), np.uint8)
 
-    def _split(
-        self, page: Page, data: memoryview
-    ) -> tuple[Bytes, tuple[int, int, int], Bytes, int]:
-        """A page's levels, with where each kind starts and they end; its values, with where."""
+    def _split(self, page: Page, data: memoryview) -> tuple[_Levels, Bytes, int]:
+        """A page's levels; the bytes with its values, and where these begin."""
         if page.kind == DATA_PAGE_V2:
             first, second = page.level_bytes
             start = page.start + first + second
@@ -171,33 +192,31 @@ class _Chunk:
             body = np.frombuffer(data[start : page.stop], np.uint8)
             if page.is_compressed:
                 body = self._decompress(data[start : page.stop], page.num_bytes - first - second)
-            return levels, (0, first, first + second), body, 0
+            return (levels, 0, first, first + second), body, 0
         _check(page.level_encodings == (_RLE, _RLE), "the levels' encoding")
         body = self._decompress(data[page.start : page.stop], page.num_bytes)
         first = _end_of_levels(body, 0)
         second = _end_of_levels(body, first)
         # Between them is the number of bytes of the second kind, which nobody comes to.
-        return body, (_LENGTH_BYTES, first + _LENGTH_BYTES, second), body, second
+        return (body, _LENGTH_BYTES, first + _LENGTH_BYTES, second), body, second
 
-    def _read_levels(self, data: Bytes, places: tuple[int, int, int], count: int) -> Bytes:
-        """Note where the page's lists start, and which are valid; which of its items are."""
-        leaf, starts = self._leaf, self._starts[self._num_lists : -1]
-        levels = (count, leaf.empty_level, leaf.max_level, self._num_items)
-        lists = items = _EVERY
+    def _read_levels(
+        self, levels: _Levels, count: int, base: int, starts: npt.NDArray[np.int64]
+    ) -> tuple[Bytes, Bytes]:
+        """Write where a page's lists start; which of them are valid, and which items are."""
+        leaf = self._leaf
+        arguments = (*levels, count, leaf.empty_level, leaf.max_level, base, starts)
         read = self._kernels.parquet.read_levels
-        told = read(data, *places, *levels, starts, lists, items, self._found)
+        lists = items = _EVERY
+        told = read(*arguments, lists, items, self._found)
         if told == _NO_ROOM:
             lists, items = np.empty((2, count), dtype=np.uint8)
-            told = read(data, *places, *levels, starts, lists, items, self._found)
+            told = read(*arguments, lists, items, self._found)
         _check(told >= 0, "levels")
         if told == 0:
-            return _EVERY
+            return _EVERY, _EVERY
         num_lists, num_items = self._found.tolist()
-        lists, items = lists[:num_lists], items[:num_items]
-        num_values = len(self._values)
-        self._valid_items = _marked(self._valid_items, self._num_items, items, num_values)
-        self._valid_lists = _marked(self._valid_lists, self._num_lists, lists, len(self._starts))
-        return items
+        return lists[:num_lists], items[:num_items]
 
     def _add_values(self, encoding: int, body: Bytes, at: int, valid: Bytes, out: Array) -> None:
         count = len(out) if valid is _EVERY else int(np.count_nonzero(valid))
@@ -236,6 +255,54 @@ class _Chunk:
             self._kernels.parquet.lowest_bytes(body, at, size, out)
         else:
             out[:] = np.frombuffer(body, self._leaf.stored, count, at)
+
+
+class _FoldedChunk(_Chunk):
+    """The same with equal neighbours once: most of what stands in flat rows of a request."""
+
+    def __init__(self, leaf: Leaf, num_rows: int, num_values: int, kernels: Kernels) -> None:
+        super().__init__(leaf, num_rows, num_values, kernels)
+        _check(not pa.types.is_boolean(leaf.type.value_type), "folding of booleans")
+        self._all_lists = np.empty(num_rows, dtype=np.uint8)
+        self._codes = np.empty(num_rows, dtype=np.int32)
+        self._state = np.zeros(3, dtype=np.int64)  # rows, lists and items so far
+
+    def _place(self, page: Page, levels: _Levels, body: Bytes, at: int) -> None:
+        room = len(self._codes) - int(self._state[0])
+        starts = np.empty(min(page.num_values, room) + 1, dtype=np.int64)
+        lists, items = self._read_levels(levels, page.num_values, 0, starts[:-1])
+        num_lists, num_items = self._found.tolist()
+        starts[num_lists] = num_items
+        _check(bool(items.all()), "folding of lists with null items")
+        told = self._kernels.parquet.fold(
+            self._items(page.encoding, body, at, num_items),
+            self._values.dtype.itemsize,
+            starts[: num_lists + 1],
+            lists,
+            self._values.view(np.uint8),
+            self._starts,
+            self._all_lists,
+            self._codes,
+            self._state,
+        )
+        _check(told == 0, "a list for the first item")
+
+    def _items(self, encoding: int, body: Bytes, at: int, count: int) -> Bytes:
+        """The page's items as Arrow has them, where they lie if they lie so."""
+        width = self._values.dtype.itemsize
+        if encoding == _PLAIN and width == self._leaf.stored.itemsize:
+            _check(at + count * width <= len(body), "values")
+            return body[at : at + count * width]
+        values = np.empty(count, dtype=self._values.dtype)
+        self._add_values(encoding, body, at, _EVERY, values)
+        return values.view(np.uint8)
+
+    def finish(self) -> pa.DictionaryArray:
+        num_rows, self._num_lists, self._num_items = self._state.tolist()
+        _check(num_rows == len(self._codes), "as many lists as rows")
+        valid = self._all_lists[: self._num_lists]
+        lists = self._lists(None if valid.all() else valid)
+        return pa.DictionaryArray.from_arrays(pa.array(self._codes), lists)
 
 
 def _check(is_so: bool, what: str) -> None:

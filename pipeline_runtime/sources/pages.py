@@ -15,7 +15,7 @@ with it. `pipelineOptions.pageDecoding` switches it off; without numba it never 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -85,8 +85,14 @@ class OpenFile:
     is_local: bool
     leaves: Mapping[str, Leaf] = field(default_factory=dict)
 
-    def read_row_group(self, row_group: int, names: Sequence[str]) -> pa.Table:
-        """A row group's columns, in the order asked for. Raises as pyarrow does."""
+    def read_row_group(
+        self, row_group: int, names: Sequence[str], folded: Collection[str] = ()
+    ) -> pa.Table:
+        """A row group's columns, in the order asked for. Raises as pyarrow does.
+
+        Args:
+            folded: of lists, of which equal neighbours may stand once, as a dictionary's values.
+        """
         metadata = self.file.metadata.row_group(row_group)
         leaves = {name: self.leaves[name] for name in names if name in self.leaves}
         described = {name: metadata.column(leaf.index) for name, leaf in leaves.items()}
@@ -99,8 +105,9 @@ class OpenFile:
             if rest:
                 columns |= _columns(self._by_arrow(row_group, rest))
             for (name, leaf), data in zip(leaves.items(), fetched(), strict=True):
-                num_values = described[name].num_values
-                columns[name] = decode_chunk(leaf, data, metadata.num_rows, num_values, kernels)
+                sizes = (metadata.num_rows, described[name].num_values)
+                folds = name in folded
+                columns[name] = decode_chunk(leaf, data, *sizes, kernels, folds=folds)
         left = [name for name, column in columns.items() if column is None]
         if left:
             columns |= _columns(self._by_arrow(row_group, left))

@@ -189,7 +189,11 @@ class ParquetTable:
             yield part if isinstance(part, pa.Table) else part.expand(columns)
 
     def read_nested(
-        self, unit: Unit, columns: Sequence[str], max_rows: int
+        self,
+        unit: Unit,
+        columns: Sequence[str],
+        max_rows: int,
+        folded: Collection[str] = (),
     ) -> Iterator[pa.Table | NestedRows]:
         """See RawTable; raises as `read` does."""
         path, layout = self.paths[unit.file], self.layouts[unit.file]
@@ -197,8 +201,8 @@ class ParquetTable:
         try:
             with self.opener.open(self.filesystem, path) as opened:
                 if layout is None:
-                    for table in _read_flat(opened, unit, stored, max_rows):
-                        yield self._complete(table, columns, unit.file, table.num_rows)
+                    for table in _read_flat(opened, unit, stored, max_rows, folded):
+                        yield self._complete(table, columns, unit.file, table.num_rows, folded)
                 else:
                     once = [name for name in columns if name not in stored]
                     once += [name for name in stored if layout.is_request_column(name)]
@@ -217,24 +221,35 @@ class ParquetTable:
             raise SourceError(_explain_read_failure(path, unit, error)) from error
 
     def _complete(
-        self, table: pa.Table, columns: Sequence[str], file: int, num_rows: int
+        self,
+        table: pa.Table,
+        columns: Sequence[str],
+        file: int,
+        num_rows: int,
+        folded: Collection[str] = (),
     ) -> pa.Table:
         """Add a file's partition columns, and give every column the table's type.
 
         Args:
             num_rows: of the table, which does not know them itself once it has no column.
+            folded: columns that may be places in a dictionary of the table's type, and stay so.
         """
         partitions = self.partition_values[file]
-        arrays = []
+        arrays, fields = [], []
         for name in columns:
-            kind = self.schema.field(name).type
+            field = self.schema.field(name)
             if name in partitions:
-                scalar = pa.scalar(partitions[name], type=kind)
-                arrays.append(pa.chunked_array([pa.repeat(scalar, num_rows)], type=kind))
+                scalar = pa.scalar(partitions[name], type=field.type)
+                column = pa.chunked_array([pa.repeat(scalar, num_rows)], type=field.type)
             else:
                 column = table.column(name)
-                arrays.append(column if column.type == kind else column.cast(kind))
-        schema = pa.schema([self.schema.field(name) for name in columns])
+                if name in folded and column.type == pa.dictionary(pa.int32(), field.type):
+                    field = field.with_type(column.type)
+                elif column.type != field.type:
+                    column = column.cast(field.type)
+            arrays.append(column)
+            fields.append(field)
+        schema = pa.schema(fields)
         if not columns:
             return table.select([])
         return pa.Table.from_arrays(arrays, schema=schema)
@@ -256,10 +271,10 @@ def _rebuild(decodes_pages: bool, *fields: Any) -> ParquetTable:
 
 
 def _read_flat(
-    opened: OpenFile, unit: Unit, stored: list[str], max_rows: int
+    opened: OpenFile, unit: Unit, stored: list[str], max_rows: int, folded: Collection[str]
 ) -> Iterator[pa.Table]:
     if unit.num_rows <= max_rows:
-        yield opened.read_row_group(unit.row_group, stored)
+        yield opened.read_row_group(unit.row_group, stored, folded)
         return
     batches = opened.file.iter_batches(
         batch_size=max_rows, row_groups=[unit.row_group], columns=stored, use_threads=False

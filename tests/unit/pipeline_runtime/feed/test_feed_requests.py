@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_runtime import Pipeline
+from pipeline_runtime import Pipeline, kernels
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.config.steps import CastStep, FilterStep
 from pipeline_runtime.convert import ConversionOptions, convert_table
@@ -92,6 +92,11 @@ STORIES: dict[str, Story] = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    assert kernels.warm()
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("requests")
@@ -148,6 +153,7 @@ def test_rows_are_the_same_however_they_are_shared(
     plain = shared.with_options(deduplication=False, fusion=False, kernels=False)
     assert rows.equals(plain.to_table())
     assert rows.equals(shared.with_options(fusion=False).to_table())
+    assert rows.equals(shared.with_options(page_decoding=False).to_table())
     assert rows.num_rows or story is STORIES["no row left"]
 
 
@@ -270,3 +276,24 @@ def test_explain_says_what_stands_once_a_request(folder: str) -> None:
     assert "requests are not looked for: of their columns only numbers are read" in said(
         request_columns=["user"]
     )
+
+
+def test_lists_are_folded_and_unfolded_alike(tmp_path: Path) -> None:
+    """Of a flat table whose requests pay, and of one whose do not; `same` spans requests."""
+    for rows_per_request in (1, 2, 10):
+        requests = [row // rows_per_request for row in range(400)]
+        rows = {
+            "id": range(400),
+            "request": requests,
+            "history": [[request] * (request % 50) or None for request in requests],
+            "same": [[1, 2, 3]] * 400,
+        }
+        path = tmp_path / f"{rows_per_request}.parquet"
+        pq.write_table(pa.table(rows), path, data_page_size=1024, write_batch_size=16)
+        shared = ("history", "same")
+        read = Pipeline.read_parquet(
+            str(path), row_key="id", request_key="request", request_columns=shared
+        )
+        assert read.to_table().equals(pa.table(rows))
+        some = pa.table({name: list(column)[3::7] for name, column in rows.items()})
+        assert read.filter("id % 7 = 3").to_table().equals(some)

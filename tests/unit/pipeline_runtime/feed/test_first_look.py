@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_runtime import Pipeline
+from pipeline_runtime import Pipeline, kernels
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.feed.leases import Task
@@ -24,6 +24,11 @@ from pipeline_runtime.sources import Unit, open_location, open_parquet
 ROWS, UNIT_ROWS = 600, 50
 SHARED = ("user", "age", "history")
 Story = Callable[[Pipeline], Pipeline]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    assert kernels.warm()
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +93,9 @@ def groups_of(plan: StreamPlan, piece_rows: int) -> list[Group]:
     return plan_groups(units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=piece_rows)
 
 
-@pytest.mark.parametrize("off", [(), ("kernels",), ("projection",), ("deduplication",)])
+@pytest.mark.parametrize(
+    "off", [(), ("kernels",), ("projection",), ("deduplication",), ("page_decoding",)]
+)
 @pytest.mark.parametrize("piece_rows", [UNIT_ROWS, 2 * UNIT_ROWS + 20, 30])
 @pytest.mark.parametrize("table", ["flat.parquet", "nested"])
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)

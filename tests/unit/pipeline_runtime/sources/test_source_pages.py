@@ -321,3 +321,56 @@ def test_explain_says_how_lists_are_decoded(tmp_path: Path) -> None:
     assert fast.describe_decoding(["x", "y", "z"]).endswith(": x")
     assert "by pyarrow" in plain.describe_decoding(["x"])
     assert fast.describe_decoding(["y", "z"]) == ""
+
+
+def fold(data: bytes) -> tuple[pa.Array, pa.Array]:
+    """The lists of the first row group as they are, and with equal neighbours once."""
+    file = opened(data)
+    [plain] = file.read_row_group(0, ["x"]).column("x").chunks
+    [folded] = file.read_row_group(0, ["x"], folded=["x"]).column("x").chunks
+    return plain, folded
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    column=columns(),
+    repeats=st.lists(st.integers(1, 9), min_size=1, max_size=9),
+    page_size=st.sampled_from([64, 512, 1 << 20]),
+    version=st.sampled_from(["1.0", "2.0"]),
+    dictionary=st.booleans(),
+)
+def test_folded_lists_are_the_same_lists(
+    column: tuple[pa.Field, pa.Array],
+    repeats: list[int],
+    page_size: int,
+    version: str,
+    dictionary: bool,
+) -> None:
+    field, array = column
+    counts = np.resize(repeats, len(array))
+    table = pa.table([array.take(np.repeat(np.arange(len(array)), counts))], pa.schema([field]))
+    options = {"data_page_version": version, "use_dictionary": dictionary}
+    plain, folded = fold(written(table, data_page_size=page_size, write_batch_size=8, **options))
+    folded.validate(full=True)
+    if pa.types.is_dictionary(folded.type):
+        codes = folded.indices.to_numpy()
+        assert set(np.diff(codes)) <= {0, 1}
+        folded = folded.dictionary.take(folded.indices)
+    assert _same(folded.cast(plain.type), plain)
+
+
+def test_lists_that_repeat_stand_once() -> None:
+    """But for the first and the last of a page, which may be parts of longer ones."""
+    lists = [[request, *range(100)] for request in range(200) for _ in range(20)]
+    table = pa.table({"x": pa.array(lists, pa.list_(pa.int64()))})
+    data = written(table, use_dictionary=False, data_page_size=1 << 16)
+    plain, folded = fold(data)
+    num_pages = plain.values.nbytes / (1 << 16) + 1
+    assert 200 <= len(folded.dictionary) <= 200 + 2 * num_pages
+    assert folded.dictionary.take(folded.indices).equals(plain)
+
+
+@pytest.mark.parametrize("lists", [[[1, None], [1, None], [2, 3]], [[True], [True]]])
+def test_what_cannot_be_folded_comes_as_it_is(lists: list[Any]) -> None:
+    plain, folded = fold(written(pa.table({"x": lists})))
+    assert folded.equals(plain)
