@@ -1,8 +1,10 @@
 """When kernels are compiled or read from numba's cache, and who gets them.
 
-numba takes a second to import and, with an empty cache, ten to compile. Nobody waits for that: the
-first table that is worth it starts a thread that loads them, and until it is done the plain path
-does the work. A process that only sees small tables never imports numba.
+numba takes half a second to import and, with an empty cache, ten or more to compile. Nobody waits
+for that: the first table that is worth it starts a thread that loads them, and until it is done the
+plain path does the work. An import holds Python's lock nearly all the time, so it begins once the
+first pieces are made: the first batch would come after it otherwise. A process that only sees small
+tables never imports numba.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ Int64s = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[Any]
 
+# A first batch of wide rows takes a tenth of a second.
+_PAUSE_SECONDS = 0.3
 # Items of one call that make loading worth it: a millisecond of the plain path.
 MIN_ITEMS = 65_536
 
@@ -68,6 +72,7 @@ class _Loader:
 
     def __init__(self) -> None:
         self.kernels: Kernels | None = None
+        self.is_awaited = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -80,6 +85,7 @@ class _Loader:
             return self._thread
 
     def _load(self) -> None:
+        self.is_awaited.wait(_PAUSE_SECONDS)
         try:
             from pipeline_runtime.kernels.compiled import compile_kernels
         except ImportError:  # not installed, or not for this numpy: the plain path it is
@@ -106,6 +112,7 @@ def select(wanted: bool, num_items: int) -> Kernels | None:
 
 def warm() -> bool:
     """Load the kernels and wait for them. Returns False where numba is not installed."""
+    _LOADER.is_awaited.set()
     _LOADER.start().join()
     return _LOADER.kernels is not None
 
