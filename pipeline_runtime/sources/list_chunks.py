@@ -8,7 +8,7 @@ chunk's pages are written into the same two buffers, of which the footer says ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +110,97 @@ def decode_chunk(
     return None
 
 
+def decode_windows(
+    leaf: Leaf,
+    data: memoryview,
+    num_rows: int,
+    num_values: int,
+    kernels: Kernels,
+    max_rows: int,
+) -> Iterator[pa.Array]:
+    """The chunk's lists, `max_rows` at a time; about as many are held. Others as `decode_chunk`.
+
+    Raises PageError, or ArrowException, where the rest is to be left to pyarrow.
+    """
+    windows = _Windows(max_rows)
+    dictionary, rows_left = None, num_rows
+    for pages in _parts(list(read_pages(data)), num_values * max_rows // max(1, num_rows)):
+        total = sum(page.num_values for page in pages if page.kind != DICTIONARY_PAGE)
+        part = _Chunk(leaf, rows_left, total, kernels)
+        part.dictionary = dictionary
+        for page in pages:
+            part.add(page, data)
+        dictionary = part.dictionary
+        is_going_on, lists = part.finish_part()
+        rows_left -= len(lists) - is_going_on
+        yield from windows.add(lists, is_going_on=is_going_on)
+    _check(rows_left == 0, "as many lists as rows")
+    yield from windows.finish()
+
+
+def _parts(pages: Sequence[Page], num_values: int) -> Iterator[list[Page]]:
+    """Pages one after another that have so many levels together, or one more page's."""
+    part: list[Page] = []
+    total = 0
+    for page in pages:
+        part.append(page)
+        total += page.num_values if page.kind != DICTIONARY_PAGE else 0
+        if total >= max(1, num_values):
+            yield part
+            part, total = [], 0
+    if part:
+        yield part
+
+
+class _Windows:
+    """Lists on their way from parts, whose ends may cut them, to windows of equal length."""
+
+    def __init__(self, max_rows: int) -> None:
+        self._max_rows = max_rows
+        self._held: list[pa.Array] = []
+        self._last: pa.Array | None = None  # one list, which may go on in the next part
+
+    def add(self, lists: pa.Array, *, is_going_on: bool) -> Iterator[pa.Array]:
+        """Take lists, of which the first may be the rest of the last one; windows that are full."""
+        if is_going_on:
+            if self._last is None:
+                raise PageError("the chunk's first items are of no list")
+            self._last = _join_lists(self._last, lists.slice(0, 1))
+            lists = lists.slice(1)
+        if len(lists) == 0:
+            return
+        self._held += [self._last] if self._last is not None else []
+        self._held.append(lists.slice(0, len(lists) - 1))
+        self._last = lists.slice(len(lists) - 1)
+        yield from self._cut(self._max_rows)
+
+    def finish(self) -> Iterator[pa.Array]:
+        """The windows that are left, the last of which may be shorter."""
+        self._held += [self._last] if self._last is not None else []
+        yield from self._cut(1)
+
+    def _cut(self, at_least: int) -> Iterator[pa.Array]:
+        num_held = sum(map(len, self._held))
+        if num_held < at_least:
+            return
+        held = pa.concat_arrays(self._held)
+        for first in range(0, num_held, self._max_rows):
+            window = held.slice(first, self._max_rows)
+            if len(window) < min(at_least, self._max_rows):
+                self._held = [window]
+                return
+            yield window
+        self._held = []
+
+
+def _join_lists(first: pa.Array, second: pa.Array) -> pa.Array:
+    """One list of the items of two."""
+    items = pa.concat_arrays([first.flatten(), second.flatten()])
+    dtype = np.int64 if pa.types.is_large_list(first.type) else np.int32
+    offsets = pa.py_buffer(np.array([0, len(items)], dtype=dtype))
+    return pa.Array.from_buffers(first.type, 1, [None, offsets], children=[items])
+
+
 class _Chunk:
     """What the pages of a chunk have come to so far."""
 
@@ -117,7 +208,7 @@ class _Chunk:
         self._leaf, self._kernels = leaf, kernels
         codec = CODECS[leaf.codec]
         self._codec = None if codec is None else pa.Codec(codec)  # not to be shared by threads
-        self._dictionary: Array | None = None
+        self.dictionary: Array | None = None
         item = np.dtype(f"u{leaf.width}")
         self._values = _empty(num_values, item)
         self._starts = _empty(num_rows + 1, np.dtype(np.int64))
@@ -132,8 +223,8 @@ class _Chunk:
             _check(page.encoding in (_PLAIN, _PLAIN_DICTIONARY), "the dictionary's encoding")
             body = self._decompress(data[page.start : page.stop], page.num_bytes)
             _check(page.num_values <= len(body), "the dictionary's size")
-            self._dictionary = np.empty(page.num_values, dtype=self._values.dtype)
-            self._copy_plain(body, 0, self._dictionary)
+            self.dictionary = np.empty(page.num_values, dtype=self._values.dtype)
+            self._copy_plain(body, 0, self.dictionary)
             return
         self._num_levels += page.num_values
         _check(self._num_levels <= len(self._values), "more values than the footer says")
@@ -157,13 +248,23 @@ class _Chunk:
     def finish(self) -> pa.Array:
         """All lists. Raises PageError if these are not as many as the row group has."""
         _check(self._num_lists == len(self._starts) - 1, "as many lists as rows")
-        return self._lists(self._valid_lists)
+        is_going_on, lists = self.finish_part()
+        _check(not is_going_on, "a list for the first item")
+        return lists
 
-    def _lists(self, valid: Bytes | None) -> pa.Array:
-        leaf, num_lists, num_items = self._leaf, self._num_lists, self._num_items
-        self._starts[num_lists] = num_items
-        _check(self._starts[0] == 0, "a list for the first item")
-        starts = self._starts[: num_lists + 1]
+    def finish_part(self) -> tuple[bool, pa.Array]:
+        """The lists of these pages; whether the first goes on with one of the pages before."""
+        starts = self._starts[: self._num_lists + 1]
+        starts[-1] = self._num_items
+        if starts[0] == 0:
+            return False, self._lists(starts, self._valid_lists)
+        valid = self._valid_lists
+        return True, self._lists(
+            np.append(0, starts), None if valid is None else np.append(1, valid)
+        )
+
+    def _lists(self, starts: npt.NDArray[np.int64], valid: Bytes | None) -> pa.Array:
+        leaf, num_lists, num_items = self._leaf, len(starts) - 1, self._num_items
         offsets = starts if pa.types.is_large_list(leaf.type) else starts.astype(np.int32)
         values: Any = self._values[:num_items]
         if pa.types.is_boolean(leaf.type.value_type):
@@ -232,11 +333,11 @@ class _Chunk:
         if count == 0:
             out[:] = 0
             return
-        _check(self._dictionary is not None and at < len(body), "a dictionary and places in it")
+        _check(self.dictionary is not None and at < len(body), "a dictionary and places in it")
         width = int(body[at])
         _check(width <= _MAX_INDEX_BITS, "the width of places in the dictionary")
         pick = self._kernels.parquet.pick
-        told = pick(body, at + 1, width, count, self._dictionary, valid, out)  # type: ignore[arg-type]
+        told = pick(body, at + 1, width, count, self.dictionary, valid, out)  # type: ignore[arg-type]
         _check(told == 0, "places in the dictionary")
 
     def _copy_plain(self, body: Bytes, at: int, out: Array) -> None:
@@ -298,10 +399,11 @@ class _FoldedChunk(_Chunk):
         return values.view(np.uint8)
 
     def finish(self) -> pa.DictionaryArray:
-        num_rows, self._num_lists, self._num_items = self._state.tolist()
+        num_rows, num_lists, self._num_items = self._state.tolist()
         _check(num_rows == len(self._codes), "as many lists as rows")
-        valid = self._all_lists[: self._num_lists]
-        lists = self._lists(None if valid.all() else valid)
+        starts, valid = self._starts[: num_lists + 1], self._all_lists[:num_lists]
+        starts[-1] = self._num_items
+        lists = self._lists(starts, None if valid.all() else valid)
         return pa.DictionaryArray.from_arrays(pa.array(self._codes), lists)
 
 

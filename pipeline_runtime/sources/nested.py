@@ -204,10 +204,7 @@ def read_nested(
     if max_requests is None:
         tables: Iterable[pa.Table] = [opened.read_row_group(row_group, stored)]
     else:
-        batches = opened.file.iter_batches(
-            batch_size=max_requests, row_groups=[row_group], columns=stored, use_threads=False
-        )
-        tables = (pa.Table.from_batches([batch]) for batch in batches)
+        tables = opened.iter_row_group(row_group, stored, max_requests)
     return (_unnest(table, layout, columns) for table in tables)
 
 

@@ -15,17 +15,26 @@ with it. `pipelineOptions.pageDecoding` switches it off; without numba it never 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice, repeat
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline_runtime.kernels import select
-from pipeline_runtime.sources.list_chunks import CODECS, STORED, Leaf, decode_chunk
+from pipeline_runtime.sources.list_chunks import (
+    CODECS,
+    STORED,
+    Leaf,
+    decode_chunk,
+    decode_windows,
+)
+from pipeline_runtime.sources.page_headers import PageError
 
 # Bytes between two chunks that are read along with them: less than a round trip to a store costs.
 _MAX_HOLE_BYTES = 1 << 20
@@ -113,6 +122,49 @@ class OpenFile:
             columns |= _columns(self._by_arrow(row_group, left))
         return pa.table({name: columns[name] for name in names})
 
+    def iter_row_group(
+        self, row_group: int, names: Sequence[str], max_rows: int
+    ) -> Iterator[pa.Table]:
+        """The same, `max_rows` rows at a time; about as many are held in memory."""
+        metadata = self.file.metadata.row_group(row_group)
+        leaves = {name: self.leaves[name] for name in names if name in self.leaves}
+        described = {name: metadata.column(leaf.index) for name, leaf in leaves.items()}
+        kernels = select(bool(leaves), sum(chunk.num_values for chunk in described.values()))
+        if kernels is None:
+            yield from self._windows_by_arrow(row_group, names, max_rows)
+            return
+        ranges = [_range_of(chunk) for chunk in described.values()]
+        rest = [name for name in names if name not in leaves]
+        columns = [
+            _else_by_arrow(
+                decode_windows(leaf, data, metadata.num_rows, num_values, kernels, max_rows),
+                partial(self._column_by_arrow, row_group, name, max_rows),
+            )
+            for (name, leaf), data, num_values in zip(
+                leaves.items(),
+                self._fetch(ranges),
+                [chunk.num_values for chunk in described.values()],
+                strict=True,
+            )
+        ]
+        others = self._windows_by_arrow(row_group, rest, max_rows) if rest else repeat(None)
+        for *lists, table in zip(*columns, others, strict=False):
+            made = dict(zip(leaves, lists, strict=True))
+            made |= _columns(table) if table is not None else {}
+            yield pa.table({name: made[name] for name in names})
+
+    def _column_by_arrow(self, row_group: int, name: str, max_rows: int) -> Iterator[Any]:
+        windows = self._windows_by_arrow(row_group, [name], max_rows)
+        return (window.column(name) for window in windows)
+
+    def _windows_by_arrow(
+        self, row_group: int, names: Sequence[str], max_rows: int
+    ) -> Iterator[pa.Table]:
+        batches = self.file.iter_batches(
+            batch_size=max_rows, row_groups=[row_group], columns=list(names), use_threads=False
+        )
+        return (pa.Table.from_batches([batch]) for batch in batches)
+
     def _by_arrow(self, row_group: int, names: Sequence[str]) -> pa.Table:
         return self.file.read_row_group(row_group, columns=list(names), use_threads=False)
 
@@ -132,6 +184,17 @@ class OpenFile:
             data = memoryview(self.stream.read_at(last - first, first))
             found |= {(start, stop): data[start - first : stop - first] for start, stop in inside}
         return [found[span] for span in ranges]
+
+
+def _else_by_arrow(windows: Iterator[Any], by_arrow: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """The windows; from one on that cannot be decoded here, those of pyarrow."""
+    num_made = 0
+    try:
+        for window in windows:
+            yield window
+            num_made += 1
+    except (PageError, pa.ArrowException, OSError):
+        yield from islice(by_arrow(), num_made, None)
 
 
 def _columns(table: pa.Table) -> dict[str, pa.ChunkedArray]:

@@ -275,12 +275,8 @@ def _read_flat(
 ) -> Iterator[pa.Table]:
     if unit.num_rows <= max_rows:
         yield opened.read_row_group(unit.row_group, stored, folded)
-        return
-    batches = opened.file.iter_batches(
-        batch_size=max_rows, row_groups=[unit.row_group], columns=stored, use_threads=False
-    )
-    for batch in batches:
-        yield pa.Table.from_batches([batch])
+    else:
+        yield from opened.iter_row_group(unit.row_group, stored, max_rows)
 
 
 def _read_requests(

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pipeline_runtime import kernels
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.sources import list_chunks, open_parquet
+from pipeline_runtime.sources.page_headers import PageError
 from pipeline_runtime.sources.pages import OpenFile, _range_of, find_leaves
 
 NUMBERS = [
@@ -321,6 +322,85 @@ def test_explain_says_how_lists_are_decoded(tmp_path: Path) -> None:
     assert fast.describe_decoding(["x", "y", "z"]).endswith(": x")
     assert "by pyarrow" in plain.describe_decoding(["x"])
     assert fast.describe_decoding(["y", "z"]) == ""
+
+
+def assert_windows(data: bytes, max_rows: int) -> None:
+    """Row group by row group, those of pyarrow, decoded here."""
+    file = opened(data)
+    for index in range(file.file.num_row_groups):
+        group = file.file.metadata.row_group(index)
+        leaf = file.leaves["x"]
+        [chunk] = file._fetch([_range(group, leaf.index)])
+        compiled = kernels.select(True, 0)
+        assert compiled is not None
+        sizes = group.num_rows, group.column(leaf.index).num_values
+        windows = list(list_chunks.decode_windows(leaf, chunk, *sizes, compiled, max_rows))
+        expected = file.file.iter_batches(batch_size=max_rows, row_groups=[index], columns=["x"])
+        for mine, theirs in zip(windows, expected, strict=True):
+            mine.validate(full=True)
+            assert _same(mine, theirs.column(0))
+        read = file.iter_row_group(index, ["x"], max_rows)
+        assert [len(part) for part in read] == [len(window) for window in windows]
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    column=columns(),
+    page_size=st.sampled_from([64, 512, 1 << 20]),
+    version=st.sampled_from(["1.0", "2.0"]),
+    dictionary=st.booleans(),
+    max_rows=st.sampled_from([1, 3, 20, 1000]),
+)
+def test_windows_are_those_of_pyarrow(
+    column: tuple[pa.Field, pa.Array], page_size: int, version: str, dictionary: bool, max_rows: int
+) -> None:
+    field, array = column
+    if version == "2.0" and pa.types.is_boolean(field.type.value_type):
+        return  # runs, which are left to pyarrow
+    table = pa.table([array], schema=pa.schema([field]))
+    options = {"data_page_version": version, "use_dictionary": dictionary}
+    assert_windows(
+        written(table, data_page_size=page_size, write_batch_size=8, **options), max_rows
+    )
+
+
+@pytest.mark.parametrize("max_rows", [1, 2, 5])
+def test_windows_of_lists_longer_than_a_page(max_rows: int) -> None:
+    lists = [list(range(5000)), [], None, list(range(70_000)), [1]]
+    table = pa.table({"x": pa.array(lists, pa.list_(pa.int32()))})
+    for batch in (100, 1 << 20):
+        assert_windows(written(table, data_page_size=512, write_batch_size=batch), max_rows)
+
+
+def test_windows_hold_little_more_than_a_window() -> None:
+    data = long_lists(20_000, 60, data_page_size=4096, use_dictionary=False)
+    file = opened(data)
+    whole = file.file.read_row_group(0).nbytes
+    largest = max(
+        part.column("x").chunk(0).values.nbytes for part in file.iter_row_group(0, ["x"], 500)
+    )
+    assert largest < whole / 10
+
+
+def test_what_is_broken_further_on_is_read_by_pyarrow_from_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = long_lists(2000, 30, data_page_size=2048, use_dictionary=False)
+    plain = opened(data).file.read_row_group(0).column("x")
+    file, seen = opened(data), 0
+    add = list_chunks._Chunk.add
+
+    def breaking(self: Any, page: Any, chunk: memoryview) -> None:
+        nonlocal seen
+        seen += 1
+        if seen > 20:
+            raise PageError("as if")
+        add(self, page, chunk)
+
+    monkeypatch.setattr(list_chunks._Chunk, "add", breaking)
+    parts = [part.column("x") for part in file.iter_row_group(0, ["x"], 70)]
+    assert seen > 20
+    assert pa.chunked_array([c for part in parts for c in part.chunks]).equals(plain)
 
 
 def fold(data: bytes) -> tuple[pa.Array, pa.Array]:
