@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from pipeline_runtime import kernels
 from pipeline_runtime.errors import TrainingError
 from pipeline_runtime.feed.batching import Batching, make_ready
 from pipeline_runtime.feed.pieces import Piece, StepCount, add_counts
@@ -97,6 +98,8 @@ def take_sample(
     side tables read. Raises SourceError or StepError as a run would, TrainingError if no row of
     the sample reaches the model.
     """
+    if stream.kernels:
+        kernels.warm()
     units, shuffle = stream.scan.units, stream.shuffle
     piece_rows = rows_per_piece(units, shuffle, stream.max_rows_per_block)
     deadline = time.perf_counter() + limits.seconds
