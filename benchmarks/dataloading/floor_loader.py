@@ -1,8 +1,8 @@
 """The decode floor: row groups read by pyarrow on so many threads, and nothing done with them.
 
 No reader of these files that leaves all columns in use to pyarrow can be faster. It is the
-calibration before each round too. What it hands on are the rows' identities, views of what was decoded, which say that
-every row was read.
+calibration before each round too. What it hands on are the rows' identities, views of what was
+decoded, which say that every row was read.
 """
 
 from __future__ import annotations

@@ -64,7 +64,6 @@ class Leaf:
     index: int  # of the leaf
     type: pa.DataType  # of the column
     stored: np.dtype[Any]  # unsigned, whatever the bits mean
-    codec: str  # pyarrow's name
     max_level: int  # of definition: an item that is there
 
     @property
@@ -79,31 +78,33 @@ class Leaf:
         return 1 if pa.types.is_boolean(items) else int(items.bit_width // 8)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A leaf's chunk of a row group as it lies in the file, page after page."""
+
+    data: memoryview
+    codec: str  # one of `CODECS`
+    num_rows: int  # of the row group, each a list
+    num_values: int  # levels, as the footer says: items, null and empty lists
+
+
 def decode_chunk(
-    leaf: Leaf,
-    data: memoryview,
-    num_rows: int,
-    num_values: int,
-    kernels: Kernels,
-    *,
-    folds: bool = False,
+    leaf: Leaf, stored: Stored, kernels: Kernels, *, folds: bool = False
 ) -> pa.Array | None:
     """The chunk's lists, in fresh memory; None where that is to be left to pyarrow.
 
     Args:
-        data: the chunk as it lies in the file, page after page.
-        num_rows: lists of the row group.
-        num_values: levels of the chunk, as the footer says: items, null and empty lists.
         folds: give a dictionary's places, where most lists that are equal to the one before are
             that one; where an item is null, the lists themselves.
     """
+    num_rows, num_values = stored.num_rows, stored.num_values
     if num_values > _MAX_INT32:
         return None
     for kind in (_FoldedChunk, _Chunk) if folds else (_Chunk,):
         try:
-            chunk = kind(leaf, num_rows, num_values, kernels)
-            for page in read_pages(data):
-                chunk.add(page, data)
+            chunk = kind(leaf, stored.codec, num_rows, num_values, kernels)
+            for page in read_pages(stored.data):
+                chunk.add(page, stored.data)
             return chunk.finish()
         except (PageError, pa.ArrowException, OSError):
             continue
@@ -111,25 +112,22 @@ def decode_chunk(
 
 
 def decode_windows(
-    leaf: Leaf,
-    data: memoryview,
-    num_rows: int,
-    num_values: int,
-    kernels: Kernels,
-    max_rows: int,
+    leaf: Leaf, stored: Stored, kernels: Kernels, max_rows: int
 ) -> Iterator[pa.Array]:
-    """The chunk's lists, `max_rows` at a time; about as many are held. Others as `decode_chunk`.
+    """The chunk's lists, `max_rows` at a time; about as many are held.
 
     Raises PageError, or ArrowException, where the rest is to be left to pyarrow.
     """
     windows = _Windows(max_rows)
-    dictionary, rows_left = None, num_rows
-    for pages in _parts(list(read_pages(data)), num_values * max_rows // max(1, num_rows)):
+    dictionary, rows_left = None, stored.num_rows
+    levels = stored.num_values * max_rows // max(1, stored.num_rows)
+    for pages in _parts(list(read_pages(stored.data)), levels):
         total = sum(page.num_values for page in pages if page.kind != DICTIONARY_PAGE)
-        part = _Chunk(leaf, rows_left, total, kernels)
+        _check(total <= _MAX_INT32, "fewer items")
+        part = _Chunk(leaf, stored.codec, rows_left, total, kernels)
         part.dictionary = dictionary
         for page in pages:
-            part.add(page, data)
+            part.add(page, stored.data)
         dictionary = part.dictionary
         is_going_on, lists = part.finish_part()
         rows_left -= len(lists) - is_going_on
@@ -204,10 +202,12 @@ def _join_lists(first: pa.Array, second: pa.Array) -> pa.Array:
 class _Chunk:
     """What the pages of a chunk have come to so far."""
 
-    def __init__(self, leaf: Leaf, num_rows: int, num_values: int, kernels: Kernels) -> None:
+    def __init__(
+        self, leaf: Leaf, codec: str, num_rows: int, num_values: int, kernels: Kernels
+    ) -> None:
         self._leaf, self._kernels = leaf, kernels
-        codec = CODECS[leaf.codec]
-        self._codec = None if codec is None else pa.Codec(codec)  # not to be shared by threads
+        name = CODECS[codec]
+        self._codec = None if name is None else pa.Codec(name)  # not to be shared by threads
         self.dictionary: Array | None = None
         item = np.dtype(f"u{leaf.width}")
         self._values = _empty(num_values, item)
@@ -361,8 +361,10 @@ class _Chunk:
 class _FoldedChunk(_Chunk):
     """The same with equal neighbours once: most of what stands in flat rows of a request."""
 
-    def __init__(self, leaf: Leaf, num_rows: int, num_values: int, kernels: Kernels) -> None:
-        super().__init__(leaf, num_rows, num_values, kernels)
+    def __init__(
+        self, leaf: Leaf, codec: str, num_rows: int, num_values: int, kernels: Kernels
+    ) -> None:
+        super().__init__(leaf, codec, num_rows, num_values, kernels)
         _check(not pa.types.is_boolean(leaf.type.value_type), "folding of booleans")
         self._all_lists = np.empty(num_rows, dtype=np.uint8)
         self._codes = np.empty(num_rows, dtype=np.int32)

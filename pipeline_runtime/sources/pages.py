@@ -31,6 +31,7 @@ from pipeline_runtime.sources.list_chunks import (
     CODECS,
     STORED,
     Leaf,
+    Stored,
     decode_chunk,
     decode_windows,
 )
@@ -40,8 +41,6 @@ from pipeline_runtime.sources.page_headers import PageError
 _MAX_HOLE_BYTES = 1 << 20
 _TIME_UNITS = {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
-Range = tuple[int, int]  # first byte and the one after the last
-
 
 def find_leaves(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Leaf]:
     """The columns of a file that are decoded here, by name.
@@ -49,8 +48,6 @@ def find_leaves(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Leaf]
     Args:
         schema: Arrow's, as pyarrow reads the file.
     """
-    if not metadata.num_row_groups:
-        return {}
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     found = {}
     for column in schema:
@@ -65,16 +62,15 @@ def find_leaves(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Leaf]
 
 def _find_leaf(metadata: pq.FileMetaData, index: int, column: pa.Field) -> Leaf | None:
     described, items = metadata.schema.column(index), column.type.value_field
-    codec = metadata.row_group(0).column(index).compression
     stored, types = STORED.get(described.physical_type, (None, ()))
     levels = int(column.nullable) + 1 + int(items.nullable)
-    if stored is None or codec not in CODECS or described.max_repetition_level != 1:
+    if stored is None or described.max_repetition_level != 1:
         return None
     if described.max_definition_level != levels:
         return None
     if items.type not in types and not _is_time(items.type, described):
         return None
-    return Leaf(index=index, type=column.type, stored=stored, codec=codec, max_level=levels)
+    return Leaf(index=index, type=column.type, stored=stored, max_level=levels)
 
 
 def _is_time(data_type: pa.DataType, described: Any) -> bool:
@@ -102,21 +98,18 @@ class OpenFile:
         Args:
             folded: of lists, of which equal neighbours may stand once, as a dictionary's values.
         """
-        metadata = self.file.metadata.row_group(row_group)
-        leaves = {name: self.leaves[name] for name in names if name in self.leaves}
-        described = {name: metadata.column(leaf.index) for name, leaf in leaves.items()}
-        kernels = select(bool(leaves), sum(chunk.num_values for chunk in described.values()))
+        chunks = self._chunks(row_group, names)
+        kernels = select(bool(chunks), sum(chunk.num_values for chunk in chunks.values()))
         if kernels is None:
             return self._by_arrow(row_group, names)
         columns: dict[str, Any] = {}
-        with self._fetching([_range_of(chunk) for chunk in described.values()]) as fetched:
-            rest = [name for name in names if name not in leaves]
+        with self._fetching(chunks) as fetched:
+            rest = [name for name in names if name not in chunks]
             if rest:
                 columns |= _columns(self._by_arrow(row_group, rest))
-            for (name, leaf), data in zip(leaves.items(), fetched(), strict=True):
-                sizes = (metadata.num_rows, described[name].num_values)
+            for name, stored in fetched().items():
                 folds = name in folded
-                columns[name] = decode_chunk(leaf, data, *sizes, kernels, folds=folds)
+                columns[name] = decode_chunk(self.leaves[name], stored, kernels, folds=folds)
         left = [name for name, column in columns.items() if column is None]
         if left:
             columns |= _columns(self._by_arrow(row_group, left))
@@ -126,30 +119,22 @@ class OpenFile:
         self, row_group: int, names: Sequence[str], max_rows: int
     ) -> Iterator[pa.Table]:
         """The same, `max_rows` rows at a time; about as many are held in memory."""
-        metadata = self.file.metadata.row_group(row_group)
-        leaves = {name: self.leaves[name] for name in names if name in self.leaves}
-        described = {name: metadata.column(leaf.index) for name, leaf in leaves.items()}
-        kernels = select(bool(leaves), sum(chunk.num_values for chunk in described.values()))
+        chunks = self._chunks(row_group, names)
+        kernels = select(bool(chunks), sum(chunk.num_values for chunk in chunks.values()))
         if kernels is None:
             yield from self._windows_by_arrow(row_group, names, max_rows)
             return
-        ranges = [_range_of(chunk) for chunk in described.values()]
-        rest = [name for name in names if name not in leaves]
+        rest = [name for name in names if name not in chunks]
         columns = [
             _else_by_arrow(
-                decode_windows(leaf, data, metadata.num_rows, num_values, kernels, max_rows),
+                decode_windows(self.leaves[name], stored, kernels, max_rows),
                 partial(self._column_by_arrow, row_group, name, max_rows),
             )
-            for (name, leaf), data, num_values in zip(
-                leaves.items(),
-                self._fetch(ranges),
-                [chunk.num_values for chunk in described.values()],
-                strict=True,
-            )
+            for name, stored in self._fetch(chunks).items()
         ]
         others = self._windows_by_arrow(row_group, rest, max_rows) if rest else repeat(None)
         for *lists, table in zip(*columns, others, strict=False):
-            made = dict(zip(leaves, lists, strict=True))
+            made = dict(zip(chunks, lists, strict=True))
             made |= _columns(table) if table is not None else {}
             yield pa.table({name: made[name] for name in names})
 
@@ -168,22 +153,64 @@ class OpenFile:
     def _by_arrow(self, row_group: int, names: Sequence[str]) -> pa.Table:
         return self.file.read_row_group(row_group, columns=list(names), use_threads=False)
 
+    def _chunks(self, row_group: int, names: Sequence[str]) -> dict[str, _Chunk]:
+        """What of the columns is decoded here, by name."""
+        metadata = self.file.metadata.row_group(row_group)
+        found = {}
+        for name in names:
+            if name in self.leaves:
+                chunk = metadata.column(self.leaves[name].index)
+                if chunk.compression in CODECS:
+                    found[name] = _Chunk.of(chunk, metadata.num_rows)
+        return found
+
     @contextmanager
-    def _fetching(self, ranges: Sequence[Range]) -> Iterator[Any]:
+    def _fetching(self, chunks: Mapping[str, _Chunk]) -> Iterator[Callable[[], dict[str, Stored]]]:
         """What gives the chunks' bytes; from a store they come while the body does other things."""
         if self.is_local:
-            yield lambda: self._fetch(ranges)
+            yield partial(self._fetch, chunks)
             return
         with ThreadPoolExecutor(1, thread_name_prefix="lastmile-fetch") as pool:
-            yield pool.submit(self._fetch, ranges).result
+            yield pool.submit(self._fetch, chunks).result
 
-    def _fetch(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """The bytes of each range; those that lie close together are read at once."""
-        found: dict[Range, memoryview] = {}
-        for first, last, inside in _merge(ranges):
+    def _fetch(self, chunks: Mapping[str, _Chunk]) -> dict[str, Stored]:
+        """The chunks with their bytes; those that lie close together are read at once."""
+        found: dict[str, Stored] = {}
+        for first, last, names in _merge(chunks):
             data = memoryview(self.stream.read_at(last - first, first))
-            found |= {(start, stop): data[start - first : stop - first] for start, stop in inside}
-        return [found[span] for span in ranges]
+            for name in names:
+                chunk = chunks[name]
+                found[name] = Stored(
+                    data=data[chunk.start - first : chunk.stop - first],
+                    codec=chunk.codec,
+                    num_rows=chunk.num_rows,
+                    num_values=chunk.num_values,
+                )
+        return {name: found[name] for name in chunks}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunk:
+    """Where a leaf's chunk of a row group lies in the file, and what the footer says of it."""
+
+    start: int
+    stop: int
+    codec: str
+    num_rows: int
+    num_values: int
+
+    @classmethod
+    def of(cls, chunk: Any, num_rows: int) -> _Chunk:
+        start = chunk.data_page_offset
+        if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+            start = min(start, chunk.dictionary_page_offset)
+        return cls(
+            start=start,
+            stop=start + chunk.total_compressed_size,
+            codec=chunk.compression,
+            num_rows=num_rows,
+            num_values=chunk.num_values,
+        )
 
 
 def _else_by_arrow(windows: Iterator[Any], by_arrow: Callable[[], Iterator[Any]]) -> Iterator[Any]:
@@ -201,20 +228,15 @@ def _columns(table: pa.Table) -> dict[str, pa.ChunkedArray]:
     return dict(zip(table.column_names, table.columns, strict=True))
 
 
-def _range_of(chunk: Any) -> Range:
-    start = chunk.data_page_offset
-    if chunk.has_dictionary_page and chunk.dictionary_page_offset:
-        start = min(start, chunk.dictionary_page_offset)
-    return start, start + chunk.total_compressed_size
-
-
-def _merge(ranges: Sequence[Range]) -> list[tuple[int, int, list[Range]]]:
-    """Ranges with what lies between them where that is little: first, last, those inside."""
-    merged: list[tuple[int, int, list[Range]]] = []
-    for start, stop in sorted(ranges):
-        if merged and start - merged[-1][1] <= _MAX_HOLE_BYTES:
-            first, last, inside = merged[-1]
-            merged[-1] = (first, max(last, stop), [*inside, (start, stop)])
+def _merge(chunks: Mapping[str, _Chunk]) -> list[tuple[int, int, list[str]]]:
+    """Spans of the file that hold them, with what lies between where that is little: first byte,
+    the one after the last, and whose chunks are inside.
+    """
+    merged: list[tuple[int, int, list[str]]] = []
+    for name, chunk in sorted(chunks.items(), key=lambda item: item[1].start):
+        if merged and chunk.start - merged[-1][1] <= _MAX_HOLE_BYTES:
+            first, last, names = merged[-1]
+            merged[-1] = (first, max(last, chunk.stop), [*names, name])
         else:
-            merged.append((start, stop, [(start, stop)]))
+            merged.append((chunk.start, chunk.stop, [name]))
     return merged

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,9 @@ from hypothesis import strategies as st
 from pipeline_runtime import kernels
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.sources import list_chunks, open_parquet
+from pipeline_runtime.sources.list_chunks import Stored
 from pipeline_runtime.sources.page_headers import PageError
-from pipeline_runtime.sources.pages import OpenFile, _range_of, find_leaves
+from pipeline_runtime.sources.pages import OpenFile, find_leaves
 
 NUMBERS = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
@@ -95,13 +98,9 @@ def assert_decoded(data: bytes) -> None:
     file = opened(data)
     assert set(file.leaves) == {"x"}
     for index in range(file.file.num_row_groups):
-        group = file.file.metadata.row_group(index)
-        leaf = file.leaves["x"]
-        [chunk] = file._fetch([_range(group, leaf.index)])
         compiled = kernels.select(True, 0)
         assert compiled is not None
-        num_values = group.column(leaf.index).num_values
-        made = list_chunks.decode_chunk(leaf, chunk, group.num_rows, num_values, compiled)
+        made = list_chunks.decode_chunk(file.leaves["x"], stored(file, index), compiled)
         assert made is not None
         made.validate(full=True)
         expected = file.file.read_row_group(index).column("x").combine_chunks()
@@ -110,8 +109,9 @@ def assert_decoded(data: bytes) -> None:
         assert _same(file.read_row_group(index, ["x"]).column("x").combine_chunks(), expected)
 
 
-def _range(group: Any, index: int) -> tuple[int, int]:
-    return _range_of(group.column(index))
+def stored(file: OpenFile, row_group: int = 0) -> Stored:
+    [chunk] = file._fetch(file._chunks(row_group, ["x"])).values()
+    return chunk
 
 
 def _same(mine: pa.Array, theirs: pa.Array) -> bool:
@@ -242,28 +242,28 @@ def test_a_broken_chunk_harms_nobody(data: st.DataObject, kind: str, version: st
         use_dictionary=data.draw(st.booleans()),
     )
     file = opened(source)
-    group, leaf = file.file.metadata.row_group(0), file.leaves["x"]
-    first, last = _range(group, leaf.index)
-    chunk = bytearray(source[first:last])
+    whole = stored(file)
+    chunk = bytearray(whole.data)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(chunk) - 1))
         BREAKS[kind](chunk, at, data.draw(st.integers(0, 255)))
     compiled = kernels.select(True, 0)
     assert compiled is not None
-    num_values = group.column(leaf.index).num_values
-    made = list_chunks.decode_chunk(
-        leaf, memoryview(bytes(chunk)), group.num_rows, num_values, compiled
-    )
+    broken = replace(whole, data=memoryview(bytes(chunk)))
+    made = list_chunks.decode_chunk(file.leaves["x"], broken, compiled)
     if made is not None:
         made.validate(full=True)
-        assert len(made) == group.num_rows
+        assert len(made) == whole.num_rows
+    with contextlib.suppress(PageError, pa.ArrowException):
+        for window in list_chunks.decode_windows(file.leaves["x"], broken, compiled, 7):
+            window.validate(full=True)
 
 
 def test_what_pyarrow_cannot_read_is_its_to_say(tmp_path: Path) -> None:
     source = bytearray(long_lists(200, 20, compression="zstd"))
     file = opened(bytes(source))
-    first, last = _range(file.file.metadata.row_group(0), file.leaves["x"].index)
-    source[first + 40 : last] = bytes(last - first - 40)
+    chunk = file._chunks(0, ["x"])["x"]
+    source[chunk.start + 40 : chunk.stop] = bytes(chunk.stop - chunk.start - 40)
     with pytest.raises((OSError, pa.ArrowException)):
         opened(bytes(source)).read_row_group(0, ["x"])
 
@@ -328,13 +328,10 @@ def assert_windows(data: bytes, max_rows: int) -> None:
     """Row group by row group, those of pyarrow, decoded here."""
     file = opened(data)
     for index in range(file.file.num_row_groups):
-        group = file.file.metadata.row_group(index)
-        leaf = file.leaves["x"]
-        [chunk] = file._fetch([_range(group, leaf.index)])
         compiled = kernels.select(True, 0)
         assert compiled is not None
-        sizes = group.num_rows, group.column(leaf.index).num_values
-        windows = list(list_chunks.decode_windows(leaf, chunk, *sizes, compiled, max_rows))
+        chunk = stored(file, index)
+        windows = list(list_chunks.decode_windows(file.leaves["x"], chunk, compiled, max_rows))
         expected = file.file.iter_batches(batch_size=max_rows, row_groups=[index], columns=["x"])
         for mine, theirs in zip(windows, expected, strict=True):
             mine.validate(full=True)
