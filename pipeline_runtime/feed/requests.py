@@ -43,9 +43,8 @@ def find_requests(rows: pa.Table, key: str, request_columns: Sequence[str]) -> N
         return None
     starts = np.flatnonzero(np.append(True, ~same))
     each = [name for name in rows.schema.names if name not in request_columns]
-    columns = [take_folded(rows.column(name), starts) for name in request_columns]
     return NestedRows(
-        requests=pa.table(dict(zip(request_columns, columns, strict=True))),
+        requests=_take(rows.select(list(request_columns)), starts),
         impressions=rows.select(each),
         counts=np.diff(np.append(starts, rows.num_rows)),
     )
@@ -53,12 +52,26 @@ def find_requests(rows: pa.Table, key: str, request_columns: Sequence[str]) -> N
 
 def unfold(rows: pa.Table) -> pa.Table:
     """The rows with each list that was read once (`RawTable.read_nested`) as often as it stands."""
+    if not any(_is_folded(data_type) for data_type in rows.schema.types):
+        return rows
     every = np.arange(rows.num_rows)
-    columns = [take_folded(c, every) if _is_folded(c.type) else c for c in rows.columns]
-    return pa.table(dict(zip(rows.column_names, columns, strict=True)))
+    folded = [name for name in rows.column_names if _is_folded(rows.schema.field(name).type)]
+    plain = _take(rows.select(folded), every)
+    for name in folded:
+        index = rows.schema.get_field_index(name)
+        rows = rows.set_column(index, plain.schema.field(name), plain.column(name))
+    return rows
 
 
-def take_folded(column: pa.ChunkedArray, places: Int64s) -> pa.ChunkedArray:
+def _take(rows: pa.Table, places: Int64s) -> pa.Table:
+    """The rows at these places, of lists as what they are."""
+    columns = [_take_folded(column, places) for column in rows.columns]
+    pairs = zip(rows.schema, columns, strict=True)
+    fields = [field.with_type(column.type) for field, column in pairs]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields, rows.schema.metadata))
+
+
+def _take_folded(column: pa.ChunkedArray, places: Int64s) -> pa.ChunkedArray:
     """The values at these places, lists themselves where the column has places of lists."""
     if not _is_folded(column.type):
         return take_rows(column, places)

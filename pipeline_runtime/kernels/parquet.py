@@ -90,7 +90,10 @@ def _unpack(data: Any, start: int, stop: int, width: int, count: int, out: Any) 
             num = min(header >> 1, count - done)
             if at + num_bytes > stop:
                 return -1
-            out[done : done + num] = _read_value(data, at, num_bytes)
+            value = _read_value(data, at, num_bytes)
+            if value >> width:
+                return -1
+            out[done : done + num] = value
         at += num_bytes
         done += num
     return 0
@@ -134,9 +137,9 @@ def _find_starts(data: Any, start: int, stop: int, count: int, base: int, out: A
             at += header >> 1
         else:
             num = min(header >> 1, count - done)
-            if at >= stop:
+            if at >= stop or data[at] > 1:
                 return -1
-            if not data[at] & np.uint8(1):
+            if not data[at]:
                 if found + num > room:
                     return -1
                 for index in range(num):
@@ -162,6 +165,8 @@ def _assemble(
     num_lists, num_items, room = 0, 0, min(len(starts), len(lists))
     for index in range(len(levels)):
         level = levels[index]
+        if level > present:
+            return -1
         if repeats[index] == 0:
             if num_lists == room:
                 return -1
@@ -235,10 +240,11 @@ def pick(
     indices = np.zeros(count, dtype=np.int32)
     if width and _unpack(data, start, len(data), width, count, indices) < 0:
         return -1
-    highest = np.int32(0)
+    highest = lowest = np.int32(0)
     for index in range(count):
         highest = max(highest, indices[index])
-    if count and highest >= size:  # of 31 bits at most, so none is below zero
+        lowest = min(lowest, indices[index])
+    if lowest < 0 or (count and highest >= size):
         return -1
     if num_items == 0:
         for index in range(count):

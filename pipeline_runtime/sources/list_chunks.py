@@ -28,12 +28,11 @@ from pipeline_runtime.sources.page_headers import (
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
 
-# By pyarrow's name, of which LZ4 is Parquet's LZ4_RAW; None is as it is.
+# By pyarrow's name, of which LZ4 is Parquet's LZ4_RAW; None is as it is. Of gzip and brotli pyarrow
+# does not tell how many bytes came out, and decoding is little of what they cost.
 CODECS: Mapping[str, str | None] = {
     "UNCOMPRESSED": None,
     "SNAPPY": "snappy",
-    "GZIP": "gzip",
-    "BROTLI": "brotli",
     "ZSTD": "zstd",
     "LZ4": "lz4_raw",
 }
@@ -53,6 +52,8 @@ _MAX_INDEX_BITS = 31
 # Bytes, where repetition and definition levels start in them, and where these end.
 _Levels = tuple[Bytes, int, int, int]
 _LENGTH_BYTES = 4
+_MAX_VARINT_BYTES = 5  # of 32 bits
+_LZ4_LITERALS = 5  # "the last 5 bytes are always literals" (LZ4's block format)
 _NO_ROOM = 2  # says `read_levels`
 _EVERY = np.zeros(0, dtype=np.uint8)  # to the kernels: every place is valid
 
@@ -221,6 +222,7 @@ class _Chunk:
         """Take in the next page. Raises PageError for one that has to be left to pyarrow."""
         if page.kind == DICTIONARY_PAGE:
             _check(page.encoding in (_PLAIN, _PLAIN_DICTIONARY), "the dictionary's encoding")
+            _check(self.dictionary is None, "one dictionary")
             body = self._decompress(data[page.start : page.stop], page.num_bytes)
             _check(page.num_values <= len(body), "the dictionary's size")
             self.dictionary = np.empty(page.num_values, dtype=self._values.dtype)
@@ -278,10 +280,16 @@ class _Chunk:
         return pa.Array.from_buffers(leaf.type, num_lists, buffers, children=[items])
 
     def _decompress(self, data: memoryview, num_bytes: int) -> Bytes:
+        stored = np.frombuffer(data, np.uint8)
         _check(num_bytes >= 0, "a page's size")
-        if self._codec is None or num_bytes == 0:
-            return np.frombuffer(data, np.uint8)
-        return np.frombuffer(self._codec.decompress(data, num_bytes), np.uint8)
+        if num_bytes == 0:
+            return stored[:0]
+        if self._codec is None:
+            _check(len(stored) == num_bytes, "a page's size")
+            return stored
+        body = np.frombuffer(self._codec.decompress(data, num_bytes), np.uint8)
+        _check(_is_whole(self._codec.name, stored, body), "a page's size")
+        return body
 
     def _split(self, page: Page, data: memoryview) -> tuple[_Levels, Bytes, int]:
         """A page's levels; the bytes with its values, and where these begin."""
@@ -412,6 +420,28 @@ class _FoldedChunk(_Chunk):
 def _check(is_so: bool, what: str) -> None:
     if not is_so:
         raise PageError(f"{what} not known here, or broken")
+
+
+def _is_whole(codec: str, stored: Bytes, body: Bytes) -> bool:
+    """Whether all of the body was written: pyarrow does not tell how many bytes came out.
+
+    zstd's fail by themselves. snappy's begin with their number. lz4's end with some as they are.
+    """
+    if codec == "snappy":
+        return _first_varint(stored[:_MAX_VARINT_BYTES].tolist()) == len(body)
+    if codec.startswith("lz4"):
+        last = min(_LZ4_LITERALS, len(body), len(stored) - 1)
+        return last > 0 and bool((body[-last:] == stored[-last:]).all())
+    return True
+
+
+def _first_varint(data: Sequence[int]) -> int:
+    value = 0
+    for place, byte in enumerate(data):
+        value |= (byte & 127) << (7 * place)
+        if byte < 128:
+            break
+    return value
 
 
 def _end_of_levels(body: Bytes, at: int) -> int:

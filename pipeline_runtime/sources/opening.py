@@ -57,7 +57,7 @@ class Opener:
             footer = self._footers.get(key)
             metadata = footer.metadata if footer else None
             with pq.ParquetFile(stream, metadata=metadata, pre_buffer=True) as file:
-                leaves = footer.leaves if footer else self._keep(key, file)
+                leaves = footer.leaves if footer else self._keep(key, file, stream)
                 yield OpenFile(file=file, stream=stream, is_local=is_local, leaves=leaves)
 
     @property
@@ -65,10 +65,12 @@ class Opener:
         """Footers that are remembered."""
         return len(self._footers)
 
-    def _keep(self, key: _Key, file: pq.ParquetFile) -> Mapping[str, Leaf]:
+    def _keep(self, key: _Key, file: pq.ParquetFile, stream: Any) -> Mapping[str, Leaf]:
         """Remember a footer, and what it has for `pages`; the oldest go once there are too many."""
         metadata = file.metadata
-        leaves = find_leaves(metadata, file.schema_arrow) if self.decodes_pages else {}
+        leaves: Mapping[str, Leaf] = {}
+        if self.decodes_pages and not _is_signed(metadata, stream):
+            leaves = find_leaves(metadata, file.schema_arrow)
         if metadata.serialized_size > _MAX_FOOTER_BYTES:
             return leaves
         with self._lock:
@@ -80,6 +82,15 @@ class Opener:
                 oldest = self._footers.pop(next(iter(self._footers)))
                 self._num_bytes -= oldest.metadata.serialized_size
         return leaves
+
+
+def _is_signed(metadata: pq.FileMetaData, stream: Any) -> bool:
+    """Whether columns may be encrypted: pyarrow ends the process if it is asked for such a chunk.
+
+    The footer of such a file is followed by its signature, which its length includes.
+    """
+    num_bytes = int.from_bytes(stream.read_at(4, stream.size() - 8), "little")
+    return bool(num_bytes != metadata.serialized_size)
 
 
 def _mtime(path: str) -> int:

@@ -15,6 +15,10 @@ DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3  # PageType of parquet.thrift
 _TRUE, _FALSE, _BYTE, _INTEGERS, _DOUBLE, _BINARY = 1, 2, 3, (4, 5, 6), 7, 8
 _LISTS, _STRUCT = (9, 10), 12
 
+_MAX_VARINT_BYTES = 10  # of 64 bits
+_MAX_DEPTH = 8  # a header's statistics are nested three deep
+_MAX_INT32 = 2**31 - 1
+
 _Fields = dict[int, Any]
 
 
@@ -36,11 +40,6 @@ class Page:
     level_bytes: tuple[int, int]  # repetition, definition; of version 2
     is_compressed: bool
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """All that is counted; none is below zero in a page that is whole."""
-        return self.stop - self.start, self.num_bytes, self.num_values, *self.level_bytes
-
 
 def read_pages(chunk: bytes | memoryview) -> Iterator[Page]:
     """The pages of a column chunk. Raises PageError."""
@@ -49,40 +48,49 @@ def read_pages(chunk: bytes | memoryview) -> Iterator[Page]:
         try:
             fields, start = _read_struct(chunk, at)
             page = _page(fields, start)
-            is_whole = page.stop <= len(chunk) and min(page.sizes) >= 0
-        except (IndexError, KeyError, TypeError) as error:
+        except (IndexError, KeyError, TypeError, AttributeError) as error:
             raise PageError(f"no page header at byte {at} of the chunk: {error!r}") from error
-        if not is_whole:
-            raise PageError(f"a page of sizes {page.sizes} at byte {start} of {len(chunk)}")
+        if page.stop > len(chunk):
+            raise PageError(f"a page up to byte {page.stop} of {len(chunk)}")
         yield page
         at = page.stop
 
 
 def _page(fields: _Fields, start: int) -> Page:
-    kind = fields[1]
+    kind = _number(fields, 1)
     if kind not in _BODIES:
         raise PageError(f"a page of type {kind}")
     of = fields[_BODIES[kind]]
     is_second = kind == DATA_PAGE_V2
+    is_first = kind == DATA_PAGE
     return Page(
         kind=kind,
         start=start,
-        stop=start + fields[3],
-        num_bytes=fields[2],
-        num_values=of[1],
-        encoding=of[4] if is_second else of[2],
-        level_encodings=(of[3], of[4]) if kind == DATA_PAGE else (0, 0),
-        level_bytes=(of[6], of[5]) if is_second else (0, 0),
-        is_compressed=of.get(7, True) if is_second else True,
+        stop=start + _number(fields, 3),
+        num_bytes=_number(fields, 2),
+        num_values=_number(of, 1),
+        encoding=_number(of, 4 if is_second else 2),
+        level_encodings=(_number(of, 3), _number(of, 4)) if is_first else (0, 0),
+        level_bytes=(_number(of, 6), _number(of, 5)) if is_second else (0, 0),
+        is_compressed=of.get(7, True) is True if is_second else True,
     )
+
+
+def _number(fields: _Fields, number: int) -> int:
+    value = fields[number]
+    if type(value) is not int or not 0 <= value <= _MAX_INT32:
+        raise PageError(f"a page header with {value!r} as field {number}")
+    return value
 
 
 # The field of PageHeader that describes a page of this type.
 _BODIES = {DATA_PAGE: 5, DICTIONARY_PAGE: 7, DATA_PAGE_V2: 8}
 
 
-def _read_struct(data: Any, at: int) -> tuple[_Fields, int]:
+def _read_struct(data: Any, at: int, depth: int = 0) -> tuple[_Fields, int]:
     """The fields of a struct by their number, and where it ends; only numbers are kept."""
+    if depth > _MAX_DEPTH:
+        raise PageError(f"a page header nested deeper than {_MAX_DEPTH}")
     fields: _Fields = {}
     number = 0
     while True:
@@ -98,14 +106,14 @@ def _read_struct(data: Any, at: int) -> tuple[_Fields, int]:
         if kind in _INTEGERS:
             fields[number], at = _read_integer(data, at)
         elif kind == _STRUCT:
-            fields[number], at = _read_struct(data, at)
+            fields[number], at = _read_struct(data, at, depth + 1)
         elif kind in (_TRUE, _FALSE):
             fields[number] = kind == _TRUE
         else:
-            at = _skip(data, at, kind)
+            at = _skip(data, at, kind, depth)
 
 
-def _skip(data: Any, at: int, kind: int) -> int:
+def _skip(data: Any, at: int, kind: int, depth: int) -> int:
     """Where a value ends that nobody asks for."""
     if kind == _BYTE:
         return at + 1
@@ -117,32 +125,35 @@ def _skip(data: Any, at: int, kind: int) -> int:
     if kind in _INTEGERS:
         return _read_varint(data, at)[1]
     if kind == _STRUCT:
-        return _read_struct(data, at)[1]
+        return _read_struct(data, at, depth + 1)[1]
     if kind in _LISTS:
-        return _skip_list(data, at)
+        return _skip_list(data, at, depth + 1)
     raise PageError(f"a Thrift value of type {kind}")
 
 
-def _skip_list(data: Any, at: int) -> int:
+def _skip_list(data: Any, at: int, depth: int) -> int:
+    if depth > _MAX_DEPTH:
+        raise PageError(f"a page header nested deeper than {_MAX_DEPTH}")
     head = data[at]
     at += 1
     size, kind = head >> 4, head & 15
     if size == 15:
         size, at = _read_varint(data, at)
+    if size > len(data) - at:  # each item takes a byte at least
+        raise PageError(f"a page header with a list of {size} items")
     for _ in range(size):
-        at = at + 1 if kind in (_TRUE, _FALSE) else _skip(data, at, kind)
+        at = at + 1 if kind in (_TRUE, _FALSE) else _skip(data, at, kind, depth)
     return at
 
 
 def _read_varint(data: Any, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
+    value = 0
+    for place in range(_MAX_VARINT_BYTES):
+        byte = data[at + place]
+        value |= (byte & 127) << (7 * place)
         if byte < 128:
-            return value, at
-        shift += 7
+            return value, at + place + 1
+    raise PageError(f"no number at byte {at} of the chunk")
 
 
 def _read_integer(data: Any, at: int) -> tuple[int, int]:

@@ -39,6 +39,10 @@ from pipeline_runtime.sources.page_headers import PageError
 
 # Bytes between two chunks that are read along with them: less than a round trip to a store costs.
 _MAX_HOLE_BYTES = 1 << 20
+# What a chunk's pages may hold; BIT_PACKED some writers say of levels that there are none of.
+_ENCODINGS = frozenset({"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"})
+# With fewer in a chunk, calls from Python take longer than pyarrow does.
+_MIN_VALUES = 1024
 _TIME_UNITS = {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
 
@@ -48,16 +52,27 @@ def find_leaves(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Leaf]
     Args:
         schema: Arrow's, as pyarrow reads the file.
     """
-    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    leaves = _leaves_below(metadata)
     found = {}
     for column in schema:
         if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
             continue
-        below = [index for index, path in enumerate(paths) if path.startswith(column.name + ".")]
+        below = leaves.get(column.name, ())
         leaf = _find_leaf(metadata, below[0], column) if len(below) == 1 else None
         if leaf is not None:
             found[column.name] = leaf
     return found
+
+
+def _leaves_below(metadata: pq.FileMetaData) -> dict[str, list[int]]:
+    """The leaves whose path begins with a name and a dot; names may hold dots themselves."""
+    below: dict[str, list[int]] = {}
+    for index in range(metadata.num_columns):
+        path = metadata.schema.column(index).path
+        parts = path.split(".")
+        for end in range(1, len(parts)):
+            below.setdefault(".".join(parts[:end]), []).append(index)
+    return below
 
 
 def _find_leaf(metadata: pq.FileMetaData, index: int, column: pa.Field) -> Leaf | None:
@@ -160,7 +175,8 @@ class OpenFile:
         for name in names:
             if name in self.leaves:
                 chunk = metadata.column(self.leaves[name].index)
-                if chunk.compression in CODECS:
+                is_known = chunk.compression in CODECS and _ENCODINGS.issuperset(chunk.encodings)
+                if is_known and chunk.num_values >= _MIN_VALUES:
                     found[name] = _Chunk.of(chunk, metadata.num_rows)
         return found
 

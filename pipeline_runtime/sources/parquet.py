@@ -243,7 +243,8 @@ class ParquetTable:
                 column = pa.chunked_array([pa.repeat(scalar, num_rows)], type=field.type)
             else:
                 column = table.column(name)
-                if name in folded and column.type == pa.dictionary(pa.int32(), field.type):
+                if name in folded and pa.types.is_dictionary(column.type):
+                    column = _cast_dictionary(column, field.type)
                     field = field.with_type(column.type)
                 elif column.type != field.type:
                     column = column.cast(field.type)
@@ -253,6 +254,17 @@ class ParquetTable:
         if not columns:
             return table.select([])
         return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _cast_dictionary(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:
+    """Places in a dictionary whose values get this type; a dictionary's own columns stay."""
+    if pa.types.is_dictionary(data_type) or column.type.value_type == data_type:
+        return column
+    chunks = [
+        pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(data_type))
+        for chunk in column.chunks
+    ]
+    return pa.chunked_array(chunks)
 
 
 def _digest_footer(metadata: pq.FileMetaData) -> str:

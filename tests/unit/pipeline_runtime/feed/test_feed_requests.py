@@ -297,3 +297,42 @@ def test_lists_are_folded_and_unfolded_alike(tmp_path: Path) -> None:
         assert read.to_table().equals(pa.table(rows))
         some = pa.table({name: list(column)[3::7] for name, column in rows.items()})
         assert read.filter("id % 7 = 3").to_table().equals(some)
+
+
+TYPES = {
+    "as in the other file": pa.list_(pa.int64()),
+    "large": pa.large_list(pa.int64()),
+    "items never null": pa.list_(pa.field("element", pa.int64(), False)),
+}
+
+
+@pytest.mark.parametrize("data_type", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize("nullable", [True, False])
+def test_files_and_row_groups_may_differ(
+    tmp_path: Path, data_type: pa.DataType, nullable: bool
+) -> None:
+    """In the type of a list, and in whether requests are worth looking for."""
+    expected = []
+    for index, history in enumerate([pa.list_(pa.int64()), data_type]):
+        schema = pa.schema(
+            [
+                pa.field("id", pa.int64(), nullable),
+                pa.field("request", pa.int64(), nullable),
+                pa.field("history", history, nullable),
+            ]
+        )
+        requests = [row // 10 for row in range(100)] + list(range(100, 200))
+        rows = {
+            "id": range(200 * index, 200 * index + 200),
+            "request": requests,
+            "history": [[request, index, 2] for request in requests],
+        }
+        table = pa.table(rows, schema=schema)
+        pq.write_table(table, tmp_path / f"{index}.parquet", row_group_size=100)
+        expected += table.to_pylist()
+    read = Pipeline.read_parquet(
+        str(tmp_path), row_key="id", request_key="request", request_columns=["history"]
+    )
+    assert read.to_table().to_pylist() == expected
+    assert read.with_options(page_decoding=False).to_table().to_pylist() == expected
+    assert read.to_table().schema == read.with_options(deduplication=False).to_table().schema
