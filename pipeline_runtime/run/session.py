@@ -26,7 +26,6 @@ from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.metrics import MetricsServer, Pace, RunCollector
 from pipeline_runtime.monitor import MonitorState
 from pipeline_runtime.plan import plan_document
-from pipeline_runtime.report.html import build_report
 from pipeline_runtime.report.plan_file import PLAN_FILE
 from pipeline_runtime.run.cluster import connected, world_size_of
 from pipeline_runtime.run.decisions import fetch_decisions
@@ -199,7 +198,7 @@ def _write_output(planned: Mapping[str, bytes], output: Path, summary: report.Su
     for name, content in planned.items():
         (output / name).write_bytes(content)
     report.write_summary(output, summary)
-    build_report(output)
+    report.build_report(output)
 
 
 def _keep(files: Mapping[str, bytes], location: Location) -> str | None:
