@@ -18,6 +18,7 @@ from pipeline_runtime.cli.options import (
     working_dir,
 )
 from pipeline_runtime.config import load_manifests
+from pipeline_runtime.importing import importing
 
 DEFAULT_SECONDS = 12.0
 # As many as fill 64 batches of the default size where every row is kept.
@@ -51,9 +52,10 @@ def profile(
         names = ", ".join(manifest.experiment.metadata.name for manifest in loaded)
         raise typer.BadParameter(f"must hold one experiment, got {len(loaded)}: {names}")
     manifest = loaded[0]
-    from pipeline_runtime.profiling.page import write_profile
-    from pipeline_runtime.profiling.session import ProfileOptions, profile_experiment
-    from pipeline_runtime.profiling.terminal import print_profile
+    with importing():
+        from pipeline_runtime.profiling.page import write_profile
+        from pipeline_runtime.profiling.session import ProfileOptions, profile_experiment
+        from pipeline_runtime.profiling.terminal import print_profile
     from pipeline_runtime.run.prepare import add_code_paths
 
     add_code_paths((*working_dir(manifest), *code_paths(manifest.file)))

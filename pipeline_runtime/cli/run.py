@@ -22,6 +22,7 @@ from pipeline_runtime.cli.options import (
 )
 from pipeline_runtime.config import LoadedManifest, load_manifests
 from pipeline_runtime.errors import AlreadyComplete
+from pipeline_runtime.importing import importing
 from pipeline_runtime.run.folders import MAX_RUN_ID_CHARS, is_run_id
 
 if TYPE_CHECKING:  # these import ray and torch, which --help does without
@@ -87,7 +88,9 @@ def run(
 
         text = _text(manifest, overrides)
         raise typer.Exit(submit(address, text, storage_root, resume=resume, run_id=run_id))
-    from pipeline_runtime.run.prepare import RunOptions
+    with importing():  # all that a run needs, ray and torch among it
+        from pipeline_runtime.run.prepare import RunOptions
+        from pipeline_runtime.run.session import run_experiment  # noqa: F401
 
     options = RunOptions(
         output=output or Path(DEFAULT_STORAGE_ROOT) / manifest.experiment.metadata.name,

@@ -1,0 +1,60 @@
+"""The collector is off while a process imports, and as it was before thereafter."""
+
+import gc
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from pipeline_runtime.importing import importing
+
+_SESSION = """
+import sys
+import pipeline_runtime.run.session
+print(sorted({"matplotlib", "jinja2"} & set(sys.modules)))
+"""
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    """As it was, whatever a test does."""
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+def test_collector_rests_in_the_block_and_skips_what_it_left() -> None:
+    with importing():
+        assert not gc.isenabled()
+        kept = [[] for _ in range(10_000)]
+    assert gc.isenabled()
+    assert gc.get_freeze_count() >= len(kept)
+
+
+def test_inner_block_leaves_the_collector_to_the_outer_one() -> None:
+    with importing():
+        with importing():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_collector_that_was_off_stays_off() -> None:
+    gc.disable()
+    with importing():
+        pass
+    assert not gc.isenabled()
+
+
+def test_collector_is_back_after_an_import_that_fails() -> None:
+    with pytest.raises(ModuleNotFoundError), importing():
+        import a_module_that_nobody_has  # noqa: F401
+    assert gc.isenabled()
+
+
+def test_run_begins_without_what_only_its_report_needs() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", _SESSION], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"
