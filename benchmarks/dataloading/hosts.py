@@ -27,7 +27,9 @@ from benchmarks.dataloading.jobs import Job
 from benchmarks.dataloading.machine import num_cores, tree_pss_bytes
 from benchmarks.dataloading.peers import GIVES_BACK, RAY, ROOFLINE, host_of, opener_of
 from benchmarks.dataloading.ray_up import RayUp, hold_ray, join_ray
+from benchmarks.dataloading.starting import start
 from pipeline_runtime.allocator import keep_freed_memory
+from pipeline_runtime.importing import importing
 
 # Ray needs tens of seconds to stop on a machine that is busy; then it is left to the system.
 _STOP_SECONDS = 60.0
@@ -42,7 +44,8 @@ class Process:
         context = multiprocessing.get_context("spawn")
         self._ours, theirs = context.Pipe()
         self.started_at = time.time()
-        self._process = context.Process(target=target, args=(theirs, *arguments), name=name)
+        begun = (target.__module__, target.__name__, theirs, *arguments)
+        self._process = context.Process(target=start, args=begun, name=name)
         self._process.start()
         theirs.close()
         self.hello = self.receive()
@@ -198,7 +201,9 @@ def _measure(job: Job, helpers: list[int]) -> Epoch:
         from benchmarks.dataloading.frozen import freeze
 
         freeze(job.workload)
-    return run_epoch(job, opener_of(job), *helpers)
+    with importing():
+        opener = opener_of(job)
+    return run_epoch(job, opener, *helpers)
 
 
 def _receive_job(connection: Connection) -> Job | None:
