@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 
@@ -27,7 +28,7 @@ def collector() -> Iterator[None]:
 def test_collector_rests_in_the_block_and_skips_what_it_left() -> None:
     with importing():
         assert not gc.isenabled()
-        kept = [[] for _ in range(10_000)]
+        kept: list[list[int]] = [[] for _ in range(10_000)]
     assert gc.isenabled()
     assert gc.get_freeze_count() >= len(kept)
 
@@ -49,7 +50,7 @@ def test_collector_that_was_off_stays_off() -> None:
 
 def test_collector_is_back_after_an_import_that_fails() -> None:
     with pytest.raises(ModuleNotFoundError), importing():
-        import a_module_that_nobody_has  # noqa: F401
+        import_module("a_module_that_nobody_has")
     assert gc.isenabled()
 
 
