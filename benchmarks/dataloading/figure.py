@@ -112,7 +112,7 @@ def _draw_bars(
 
 
 def _name_rows(axes: Axes, names: Sequence[str], title: str) -> None:
-    axes.set_title(title)
+    axes.set_title(title, loc="right")  # room for a long one is on the left, above the names
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.spines[["top", "right"]].set_visible(False)
