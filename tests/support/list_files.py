@@ -1,0 +1,108 @@
+"""Parquet files of lists of numbers, for the tests of how they are decoded."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import strategies as st
+
+from pipeline_runtime import kernels
+from pipeline_runtime.kernels import Kernels
+from pipeline_runtime.sources.list_chunks import Stored
+from pipeline_runtime.sources.pages import OpenFile, find_leaves
+
+NUMBERS = [
+    *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+    *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+    *(pa.float32(), pa.float64(), pa.bool_(), pa.date32()),
+    pa.timestamp("s"),  # which Parquet keeps as milliseconds
+    *(pa.timestamp("ms"), pa.timestamp("us", tz="UTC"), pa.timestamp("ns")),
+]
+
+
+def items_of(data_type: pa.DataType) -> st.SearchStrategy[Any]:
+    if pa.types.is_boolean(data_type):
+        return st.booleans()
+    if pa.types.is_floating(data_type):
+        return st.floats(width=data_type.bit_width)
+    width = 16 if pa.types.is_temporal(data_type) else data_type.bit_width
+    is_signed = not pa.types.is_unsigned_integer(data_type)
+    low, high = (-(2 ** (width - 1)), 2 ** (width - 1) - 1) if is_signed else (0, 2**width - 1)
+    return st.sampled_from([low, high, 0, 1, 2, 3]) | st.integers(low, high)
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> tuple[pa.Field, pa.Array]:
+    """Lists with long runs and without, with nulls wherever the field allows them."""
+    item_type = draw(st.sampled_from(NUMBERS))
+    items = pa.field("element", item_type, draw(st.booleans()))
+    make = draw(st.sampled_from([pa.list_, pa.large_list]))
+    field = pa.field("x", make(items), draw(st.booleans()))
+    item = items_of(item_type) | (st.none() if items.nullable else st.nothing())
+    size = st.sampled_from([0, 1, 2, 9, 40]) if draw(st.booleans()) else st.just(3)
+    lists = size.flatmap(lambda n: st.lists(item, min_size=n, max_size=n))
+    lists |= st.none() if field.nullable else st.nothing()
+    rows = draw(st.lists(lists, min_size=1, max_size=30)) * draw(st.sampled_from([1, 1, 50]))
+    storage = _cast_from_numbers(rows, item_type, make)
+    return field, storage.cast(field.type)
+
+
+def _cast_from_numbers(rows: list[Any], item_type: pa.DataType, make: Any) -> pa.Array:
+    if not pa.types.is_temporal(item_type):
+        return pa.array(rows, make(item_type))
+    ticks = pa.int32() if pa.types.is_date32(item_type) else pa.int64()
+    return pa.array(rows, make(ticks)).cast(make(item_type))
+
+
+def written(table: pa.Table, **options: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, store_schema=True, **options)
+    return sink.getvalue()
+
+
+def opened(data: bytes) -> OpenFile:
+    file = pq.ParquetFile(pa.BufferReader(data))
+    leaves = find_leaves(file.metadata, file.schema_arrow)
+    return OpenFile(file=file, stream=pa.BufferReader(data), is_local=True, leaves=leaves)
+
+
+def stored(file: OpenFile, row_group: int = 0) -> Stored:
+    [chunk] = file._fetch(file._chunks(row_group, ["x"])).values()
+    return chunk
+
+
+def is_same(mine: pa.Array, theirs: pa.Array) -> bool:
+    """Equal, NaN to itself and -0.0 not to 0.0: floats by their bits."""
+    items = theirs.type.value_type
+    if pa.types.is_floating(items):
+        make = pa.large_list if pa.types.is_large_list(theirs.type) else pa.list_
+        bits = make(pa.field("element", pa.uint32() if items.bit_width == 32 else pa.uint64()))
+        mine, theirs = (_as_bits(array, bits) for array in (mine, theirs))
+    return bool(mine.equals(theirs))
+
+
+def _as_bits(array: pa.Array, data_type: pa.DataType) -> pa.Array:
+    values = array.values
+    items = pa.Array.from_buffers(
+        data_type.value_type, len(values), values.buffers(), -1, values.offset
+    )
+    return pa.Array.from_buffers(
+        data_type, len(array), array.buffers()[:2], -1, array.offset, [items]
+    )
+
+
+def long_lists(num_rows: int, length: int, **options: Any) -> bytes:
+    """Of more pages than one."""
+    rng = np.random.default_rng(1)
+    lists = [rng.integers(0, 1 << 40, rng.integers(0, length)) for _ in range(num_rows)]
+    return written(pa.table({"x": pa.array(lists, pa.list_(pa.int64()))}), **options)
+
+
+def ready_kernels() -> Kernels:
+    found = kernels.select(True, 0)
+    assert found is not None
+    return found

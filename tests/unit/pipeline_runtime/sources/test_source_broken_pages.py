@@ -1,0 +1,203 @@
+"""Chunks of lists that are broken, or of a kind that is not decoded here, are pyarrow's to read."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as pe
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline_runtime import kernels
+from pipeline_runtime.config import ParquetSource
+from pipeline_runtime.errors import SourceError
+from pipeline_runtime.sources import list_chunks, open_parquet, pages
+from pipeline_runtime.sources.list_chunks import Stored
+from pipeline_runtime.sources.page_headers import PageError
+from tests.support.list_files import long_lists, opened, ready_kernels, stored, written
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> Iterator[None]:
+    """With kernels, and for the smallest chunk: what is decoded here must not be pyarrow's."""
+    assert kernels.warm()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "_MIN_VALUES", 0)
+        yield
+
+
+def varint(value: int) -> bytes:
+    data = bytearray()
+    while value >= 128:
+        data.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*data, value])
+
+
+BREAKS: dict[str, Callable[[bytearray, int, int], None]] = {
+    "a byte is another": lambda data, at, value: data.__setitem__(at, value),
+    "bytes are gone": lambda data, at, value: data.__setitem__(
+        slice(at, at + value), bytes(len(data[at : at + value]))
+    ),
+}
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    data=st.data(), kind=st.sampled_from(sorted(BREAKS)), version=st.sampled_from(["1.0", "2.0"])
+)
+def test_a_broken_chunk_harms_nobody(data: st.DataObject, kind: str, version: str) -> None:
+    """It is left to pyarrow, or gives lists that hold together; nothing outside is touched."""
+    lists = [[1, 2, None], [], None, [7] * 30] * 20
+    source = written(
+        pa.table({"x": pa.array(lists, pa.list_(pa.int64()))}),
+        compression="none",
+        data_page_version=version,
+        data_page_size=128,
+        write_batch_size=8,
+        use_dictionary=data.draw(st.booleans()),
+    )
+    file = opened(source)
+    whole = stored(file)
+    chunk = bytearray(whole.data)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(chunk) - 1))
+        BREAKS[kind](chunk, at, data.draw(st.integers(0, 255)))
+    compiled = ready_kernels()
+    broken = replace(whole, data=memoryview(bytes(chunk)))
+    made = list_chunks.decode_chunk(file.leaves["x"], broken, compiled)
+    if made is not None:
+        made.validate(full=True)
+        assert len(made) == whole.num_rows
+    with contextlib.suppress(PageError, pa.ArrowException):
+        for window in list_chunks.decode_windows(file.leaves["x"], broken, compiled, 7):
+            window.validate(full=True)
+
+
+WHOLE = written(pa.table({"x": [[1, 2]] * 100}), compression="none")
+BROKEN: dict[str, bytes] = {
+    "a list of more items than bytes": b"\x19\xf1" + varint(2**60) + bytes(100),
+    "a number without an end": b"\x15" + b"\xff" * 100_000,
+    "structs without an end": b"\x1c" * 5000,
+    "lists without an end": b"\x19" + b"\x19" * 5000,
+    "a size of 2**40": b"\x15\x00\x15" + varint(2**41) + bytes(50),
+    "nothing": b"",
+    "zeros": bytes(200),
+}
+
+
+@pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
+def test_headers_that_cannot_be_are_refused_at_once(data: bytes) -> None:
+    file = opened(WHOLE)
+    compiled = ready_kernels()
+    chunk = Stored(data=memoryview(data), codec="UNCOMPRESSED", num_rows=100, num_values=200)
+    assert list_chunks.decode_chunk(file.leaves["x"], chunk, compiled) is None
+    with pytest.raises(PageError):
+        list(list_chunks.decode_windows(file.leaves["x"], chunk, compiled, 10))
+
+
+@pytest.mark.parametrize("place", [b"\xff\xff\xff\xff", b"\x00\x00\x00\x80", b"\x0a\x00\x00\x00"])
+def test_a_place_that_a_dictionary_has_not_is_refused(place: bytes) -> None:
+    """A run's value may have bits above its width, or be negative where it is put."""
+    compiled = ready_kernels()
+    dictionary, out = np.arange(10, dtype=np.uint64), np.zeros(5, np.uint64)
+    data = np.frombuffer(varint(10) + place, np.uint8)
+    every = np.zeros(0, np.uint8)
+    assert compiled.parquet.pick(data, 0, 31, 5, dictionary, every, out) == -1
+
+
+@pytest.mark.parametrize(("at", "value"), [(5, 2), (11, 7), (11, 255)])
+def test_levels_above_the_highest_are_left_to_pyarrow(at: int, value: int) -> None:
+    options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    source = bytearray(written(pa.table({"x": [[1]] * 8}), **options))
+    file = opened(bytes(source))
+    start = file._chunks(0, ["x"])["x"].start
+    [page] = list_chunks.read_pages(stored(file).data)
+    source[start + page.start + at] = value
+    with pytest.raises(OSError, match="levels"):
+        opened(bytes(source)).read_row_group(0, ["x"])
+
+
+@pytest.mark.parametrize("codec", ["snappy", "lz4"])
+def test_a_page_that_decompresses_short_is_left_to_pyarrow(codec: str) -> None:
+    """pyarrow's codec gives as many bytes as it is asked for, whatever came out."""
+    options = {"compression": codec, "use_dictionary": False, "write_statistics": False}
+    source = written(pa.table({"x": [list(range(100))] * 8}), **options)
+    file = opened(source)
+    whole = stored(file)
+    [page] = list_chunks.read_pages(whole.data)
+    packer = pa.Codec("lz4_raw" if codec == "lz4" else codec)
+    body = packer.decompress(whole.data[page.start : page.stop], page.num_bytes).to_pybytes()
+    short = packer.compress(body[:-60], asbytes=True)
+    sizes = (varint(2 * size) for size in (page.stop - page.start, len(short)))
+    header = bytes(whole.data[: page.start]).replace(*sizes, 1)
+    broken = replace(whole, data=memoryview(header + short))
+    [found] = list_chunks.read_pages(broken.data)
+    assert (found.stop - found.start, found.num_bytes) == (len(short), page.num_bytes)
+    compiled = ready_kernels()
+    assert list_chunks.decode_chunk(file.leaves["x"], broken, compiled) is None
+
+
+def test_a_file_with_an_encrypted_column_is_left_to_pyarrow(tmp_path: Path) -> None:
+    """It ends the process if it is asked where such a chunk lies."""
+    path = tmp_path / "a.parquet"
+    table = pa.table({"x": [[1, 2]] * 100, "z": range(100)})
+    config = pe.EncryptionConfiguration(
+        footer_key="f", column_keys={"c": ["x.list.element"]}, plaintext_footer=True
+    )
+    factory = pe.CryptoFactory(lambda _: Keys())
+    properties = factory.file_encryption_properties(pe.KmsConnectionConfig(), config)
+    with pq.ParquetWriter(path, table.schema, encryption_properties=properties) as writer:
+        writer.write_table(table)
+    read = open_parquet(ParquetSource(uri=str(path)), "", decodes_pages=True)
+    [unit] = read.scan(()).units
+    [part] = read.read(unit, ["z"], 1000)
+    assert part.column("z").to_pylist() == list(range(100))
+    with pytest.raises(SourceError):
+        list(read.read(unit, ["x"], 1000))
+
+
+class Keys(pe.KmsClient):  # type: ignore[misc]
+    """Keys that are no secret."""
+
+    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
+        return base64.b64encode(key_bytes)
+
+    def unwrap_key(self, wrapped_key: bytes, master_key_identifier: str) -> bytes:
+        return base64.b64decode(wrapped_key)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "brotli"])
+def test_other_codecs_are_left_to_pyarrow(codec: str) -> None:
+    file = opened(written(pa.table({"x": [[1, 2]] * 100}), compression=codec))
+    assert not file._chunks(0, ["x"])
+    assert file.read_row_group(0, ["x"]).to_pylist() == [{"x": [1, 2]}] * 100
+
+
+def test_other_encodings_are_left_to_pyarrow() -> None:
+    table = pa.table({"x": [[1, 2]] * 100})
+    options = {
+        "use_dictionary": False,
+        "column_encoding": {"x.list.element": "DELTA_BINARY_PACKED"},
+    }
+    file = opened(written(table, **options))
+    assert file.leaves
+    assert not file._chunks(0, ["x"])
+    assert file.read_row_group(0, ["x"]).to_pylist() == table.to_pylist()
+
+
+def test_what_pyarrow_cannot_read_is_its_to_say(tmp_path: Path) -> None:
+    source = bytearray(long_lists(200, 20, compression="zstd"))
+    file = opened(bytes(source))
+    chunk = file._chunks(0, ["x"])["x"]
+    source[chunk.start + 40 : chunk.stop] = bytes(chunk.stop - chunk.start - 40)
+    with pytest.raises((OSError, pa.ArrowException)):
+        opened(bytes(source)).read_row_group(0, ["x"])
