@@ -15,6 +15,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from list_files import long_lists, opened, ready_kernels, stored, written
 
 from pipeline_runtime import kernels
 from pipeline_runtime.config import ParquetSource
@@ -22,7 +23,6 @@ from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sources import list_chunks, open_parquet, pages
 from pipeline_runtime.sources.list_chunks import Stored
 from pipeline_runtime.sources.page_headers import PageError
-from tests.support.list_files import long_lists, opened, ready_kernels, stored, written
 
 
 @pytest.fixture(scope="module", autouse=True)

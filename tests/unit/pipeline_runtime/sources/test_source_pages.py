@@ -13,13 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from pipeline_runtime import kernels
-from pipeline_runtime.config import ParquetSource
-from pipeline_runtime.sources import list_chunks, open_parquet, pages
-from pipeline_runtime.sources.page_headers import PageError
-from pipeline_runtime.sources.pages import OpenFile
-from tests.support.list_files import (
+from list_files import (
     columns,
     is_same,
     long_lists,
@@ -28,6 +22,12 @@ from tests.support.list_files import (
     stored,
     written,
 )
+
+from pipeline_runtime import kernels
+from pipeline_runtime.config import ParquetSource
+from pipeline_runtime.sources import list_chunks, open_parquet, pages
+from pipeline_runtime.sources.page_headers import PageError
+from pipeline_runtime.sources.pages import OpenFile
 
 OTHERS = {
     "strings": pa.list_(pa.string()),
