@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,21 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from list_files import long_lists, opened, ready_kernels, stored, written
 
-from pipeline_runtime import kernels
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.errors import SourceError
-from pipeline_runtime.sources import list_chunks, open_parquet, pages
+from pipeline_runtime.sources import list_chunks, open_parquet
 from pipeline_runtime.sources.list_chunks import Stored
 from pipeline_runtime.sources.page_headers import PageError
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled() -> Iterator[None]:
-    """With kernels, and for the smallest chunk: what is decoded here must not be pyarrow's."""
-    assert kernels.warm()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pages, "_MIN_VALUES", 0)
-        yield
+pytestmark = pytest.mark.usefixtures("decoded_here")
 
 
 def varint(value: int) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,8 @@ from list_files import (
     written,
 )
 
-from pipeline_runtime import kernels
 from pipeline_runtime.config import ParquetSource
-from pipeline_runtime.sources import list_chunks, open_parquet, pages
+from pipeline_runtime.sources import list_chunks, open_parquet
 from pipeline_runtime.sources.page_headers import PageError
 from pipeline_runtime.sources.pages import OpenFile
 
@@ -40,13 +38,7 @@ OTHERS = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compiled() -> Iterator[None]:
-    """With kernels, and for the smallest chunk: what is decoded here must not be pyarrow's."""
-    assert kernels.warm()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pages, "_MIN_VALUES", 0)
-        yield
+pytestmark = pytest.mark.usefixtures("decoded_here")
 
 
 def assert_decoded(data: bytes) -> None:
