@@ -18,6 +18,12 @@ from pipeline_runtime.profiling.session import ProfileOptions, profile_experimen
 Make = Callable[..., DatasetExperiment]
 
 
+@pytest.fixture(autouse=True)
+def _sample_without_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample ends at its rows here: on a busy machine a share of 0.2 s may be one row group."""
+    monkeypatch.setattr("pipeline_runtime.profiling.session._SAMPLE_SHARE", 1e6)
+
+
 def profile(experiment: DatasetExperiment, root: Path, rows: int = 10_000) -> Profile:
     # So short that the fewest rounds and passes are made, however slow the machine is.
     options = ProfileOptions(seconds=0.2, rows=rows, storage_root=str(root))
@@ -60,6 +66,14 @@ def test_bytes_are_those_of_the_columns_in_use(
 def test_a_sample_ends_at_its_rows(experiment: Make, tmp_path: Path) -> None:
     sample = profile(experiment(shuffle={"windowRows": 400}), tmp_path, rows=500).sample
     assert (sample.row_groups, sample.rows, sample.rows_left) == (2, 800, 2000)
+
+
+def test_a_sample_ends_with_its_time_but_has_one_row_group(
+    experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline_runtime.profiling.session._SAMPLE_SHARE", 0)
+    sample = profile(experiment(shuffle={"windowRows": 400}), tmp_path).sample
+    assert (sample.row_groups, sample.rows, sample.rows_left) == (1, 400, 2000)
 
 
 def test_the_loop_sees_64_batches_again_and_again_and_leaves_nothing(
