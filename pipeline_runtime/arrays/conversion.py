@@ -44,15 +44,16 @@ Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
 
 _NULL_ADVICE = "fillNull or filter it before training"
-_DTYPES: dict[pa.DataType, np.dtype[Any]] = {
-    pa.int8(): np.dtype(np.int8),
-    pa.int16(): np.dtype(np.int16),
-    pa.int32(): np.dtype(np.int32),
-    pa.int64(): np.dtype(np.int64),
-    pa.uint8(): np.dtype(np.uint8),
-    pa.float16(): np.dtype(np.float16),
-    pa.float32(): np.dtype(np.float32),
-    pa.float64(): np.dtype(np.float64),
+# By the types' ids: a type is hashed by its text.
+_DTYPES: dict[int, np.dtype[Any]] = {
+    pa.int8().id: np.dtype(np.int8),
+    pa.int16().id: np.dtype(np.int16),
+    pa.int32().id: np.dtype(np.int32),
+    pa.int64().id: np.dtype(np.int64),
+    pa.uint8().id: np.dtype(np.uint8),
+    pa.float16().id: np.dtype(np.float16),
+    pa.float32().id: np.dtype(np.float32),
+    pa.float64().id: np.dtype(np.float64),
 }
 
 
@@ -121,7 +122,7 @@ def is_ragged(data_type: pa.DataType) -> bool:
 
 def _item_type(data_type: pa.DataType) -> pa.DataType | None:
     """The Arrow type whose memory is that of the array; None if there is no such array."""
-    if pa.types.is_boolean(data_type) or data_type in _DTYPES:
+    if pa.types.is_boolean(data_type) or data_type.id in _DTYPES:
         return data_type
     if pa.types.is_integer(data_type) or pa.types.is_temporal(data_type):
         return None if pa.types.is_interval(data_type) else pa.int64()
@@ -174,7 +175,7 @@ def _name_clashes(schema: pa.Schema, weight_column: str | None) -> Iterator[tupl
 
 def _column_arrays(name: str, column: pa.ChunkedArray) -> Iterator[tuple[str, Array]]:
     """The arrays of one column by name: one, or two for lists of different lengths."""
-    if column.num_chunks == 1 and column.type in _DTYPES and column.null_count == 0:
+    if column.num_chunks == 1 and column.type.id in _DTYPES and column.null_count == 0:
         yield name, _view(column.chunk(0))  # most columns: a look at the type is all it costs
         return
     array = _plain_array(_one_chunk(column))
@@ -268,7 +269,7 @@ def _flat(name: str, array: pa.Array) -> Array:
 
 def _view(array: pa.Array) -> Array:
     """Numbers without nulls as they lie in Arrow's memory; read-only if that is."""
-    dtype, data = _DTYPES[array.type], array.buffers()[1]
+    dtype, data = _DTYPES[array.type.id], array.buffers()[1]
     if len(array) == 0 or data is None:
         return np.empty(0, dtype=dtype)
     view: Array = np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)

@@ -34,20 +34,28 @@ def cut_arrays(arrays: Arrays, start: int, rows: int, once: Collection[str] = ()
         once: columns that stand once a request, if any do; requests without a row in the cut are
             left out.
     """
-    index = arrays.get(REQUEST_INDEX)
-    if index is None:
-        return _cut(arrays, _columns_of(arrays), start, rows)
-    each = [name for name in _columns_of(arrays) if name not in once and name != REQUEST_INDEX]
-    cut = _cut(arrays, each, start, rows)
-    requests, cut[REQUEST_INDEX] = _used(arrays, once, index[start : start + rows])
-    return cut | requests
+    return _cut_rows(arrays, _columns_of_rows(arrays, once), start, rows, once)
 
 
-def split_arrays(arrays: Arrays, rows: int, once: Collection[str] = ()) -> Iterator[Arrays]:
-    """Cuts of `rows` rows one after another; the last has what is left."""
-    total = num_rows_of(arrays)
-    for start in range(0, total, rows):
-        yield cut_arrays(arrays, start, min(rows, total - start), once)
+def split_parts(parts: Sequence[Arrays], rows: int, once: Collection[str] = ()) -> Iterator[Arrays]:
+    """Cuts of `rows` rows of all parts, one after another; the last has what is left.
+
+    One that lies in a single part is as `cut_arrays` makes it, any other is joined.
+    """
+    held: list[Arrays] = []
+    missing = rows
+    for part in parts:
+        total, each = num_rows_of(part), _columns_of_rows(part, once)
+        start = 0
+        while start < total:
+            taken = min(missing, total - start)
+            held.append(_cut_rows(part, each, start, taken, once))
+            start, missing = start + taken, missing - taken
+            if not missing:
+                yield join_arrays(held, once)
+                held, missing = [], rows
+    if held:
+        yield join_arrays(held, once)
 
 
 def join_arrays(parts: Sequence[Arrays], once: Collection[str] = ()) -> Arrays:
@@ -76,6 +84,24 @@ def _columns_of(arrays: Arrays) -> list[str]:
         is_ragged = column + VALUES_SUFFIX in arrays and column + OFFSETS_SUFFIX in arrays
         names[column if is_ragged and column != name else name] = None
     return list(names)
+
+
+def _columns_of_rows(arrays: Arrays, once: Collection[str]) -> list[str]:
+    """Names of the columns that have a value a row."""
+    if REQUEST_INDEX not in arrays:
+        return _columns_of(arrays)
+    return [name for name in _columns_of(arrays) if name not in once and name != REQUEST_INDEX]
+
+
+def _cut_rows(
+    arrays: Arrays, each: Sequence[str], start: int, rows: int, once: Collection[str]
+) -> Arrays:
+    cut = _cut(arrays, each, start, rows)
+    if REQUEST_INDEX not in arrays:
+        return cut
+    index_n = arrays[REQUEST_INDEX][start : start + rows]
+    requests, cut[REQUEST_INDEX] = _used(arrays, once, index_n)
+    return cut | requests
 
 
 def _cut(arrays: Arrays, columns: Iterable[str], start: int, rows: int) -> Arrays:

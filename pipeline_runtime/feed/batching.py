@@ -12,8 +12,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+import pyarrow as pa
+
 from pipeline_runtime.arrays.conversion import to_arrays
-from pipeline_runtime.arrays.cuts import split_arrays
+from pipeline_runtime.arrays.cuts import split_parts
 from pipeline_runtime.config import Training
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.plan.model import Delivery, StreamPlan
@@ -45,16 +48,32 @@ def batching_of(delivery: Delivery, stream: StreamPlan, training: Training) -> B
 def make_ready(piece: Piece, batching: Batching) -> ReadyPiece:
     """The piece as batches. Raises TrainingError as `to_arrays` does."""
     started = time.perf_counter()
-    weight_column = batching.weight_column
-    arrays = to_arrays(piece.table, weight_column=weight_column, label_column=batching.label_column)
-    batches = tuple(split_arrays(arrays, batching.batch_size, batching.once))
+    weight_column, label_column = batching.weight_column, batching.label_column
+    parts = [
+        to_arrays(part, weight_column=weight_column, label_column=label_column)
+        for part in _parts(piece.table, batching.batch_size)
+    ]
+    batches = tuple(split_parts(parts, batching.batch_size, batching.once))
     hashes = piece.table.column(ROW_HASH_COLUMN).to_numpy()
+    num_bytes = hashes.nbytes + sum(array.nbytes for part in parts for array in part.values())
+    is_counted = None
+    if weight_column is not None:
+        is_counted = np.concatenate([part[weight_column] > 0 for part in parts])
     seconds = time.perf_counter() - started
     return ReadyPiece(
         header=replace(piece.header, batching_seconds=seconds),
         batch_size=batching.batch_size,
         batches=batches,
+        num_bytes=num_bytes,
         hashes=hashes,
-        is_counted=None if weight_column is None else arrays[weight_column] > 0,
+        is_counted=is_counted,
         once=tuple(batching.once),
     )
+
+
+def _parts(table: pa.Table, batch_size: int) -> list[pa.Table]:
+    """The table, or parts of it that lie together in memory, so that they need not be joined."""
+    lengths = [len(chunk) for chunk in table.column(ROW_HASH_COLUMN).chunks]
+    if len(lengths) < 2 or min(lengths) < batch_size:
+        return [table]
+    return [pa.Table.from_batches([batch]) for batch in table.to_batches()]

@@ -58,6 +58,7 @@ class ReadyPiece:
     """The same as batches of a given size, one after another; the last has what is left.
 
     Attributes:
+        num_bytes: as its reader made it, with its hashes.
         hashes: uint64 of all rows' identities.
         is_counted: which rows weigh something; None: all.
         once: columns that batches carry once a request.
@@ -66,13 +67,10 @@ class ReadyPiece:
     header: Header
     batch_size: int
     batches: tuple[Arrays | PackedBatch, ...]
+    num_bytes: int
     hashes: npt.NDArray[np.uint64]
     is_counted: npt.NDArray[np.bool_] | None
     once: tuple[str, ...]
-
-    @property
-    def num_bytes(self) -> int:
-        return self.hashes.nbytes + sum(_num_bytes(batch) for batch in self.batches)
 
     @property
     def codec(self) -> str | None:
@@ -86,12 +84,6 @@ class ReadyPiece:
         if isinstance(batch, PackedBatch):
             return unpack_arrays(batch.slots, batch.buffer())
         return batch
-
-
-def _num_bytes(batch: Arrays | PackedBatch) -> int:
-    if isinstance(batch, PackedBatch):
-        return batch.num_bytes
-    return sum(array.nbytes for array in batch.values())
 
 
 def add_counts(left: Sequence[StepCount], right: Sequence[StepCount]) -> tuple[StepCount, ...]:

@@ -127,6 +127,7 @@ def _unpack(fields: dict[str, Any], payload: pa.Buffer) -> Piece | ReadyPiece:
     memory = np.frombuffer(payload, dtype=np.uint8)
     layouts = [tuple(Slot.from_json(slot) for slot in slots) for slots in ready["layouts"]]
     counted = ready["is_counted"]
+    hashes = _part(memory, ready["hashes"]).view(np.uint64)
     return ReadyPiece(
         header=header,
         batch_size=ready["batch_size"],
@@ -139,7 +140,8 @@ def _unpack(fields: dict[str, Any], payload: pa.Buffer) -> Piece | ReadyPiece:
             )
             for num_bytes, place, layout in ready["batches"]
         ),
-        hashes=_part(memory, ready["hashes"]).view(np.uint64),
+        num_bytes=hashes.nbytes + sum(num_bytes for num_bytes, _, _ in ready["batches"]),
+        hashes=hashes,
         is_counted=None if counted is None else _part(memory, counted).view(np.bool_),
         once=tuple(ready["once"]),
     )

@@ -215,7 +215,7 @@ def _with_row_hash(
         rows = find_requests(rows, sharing.key, sharing.columns) or unfold(rows)
     if isinstance(rows, pa.Table):
         return _with_column(rows.select(list(wanted)), column)
-    once, each = rows.requests.schema.names, rows.impressions.schema.names
+    once, each = set(rows.requests.schema.names), set(rows.impressions.schema.names)
     return NestedRows(
         requests=rows.requests.select([n for n in wanted if n in once]),
         impressions=_with_column(rows.impressions.select([n for n in wanted if n in each]), column),

@@ -14,7 +14,7 @@ import numba
 import numpy as np
 from numba import types
 
-from pipeline_runtime.kernels import parquet
+from pipeline_runtime.kernels import folding, page_headers, parquet
 from pipeline_runtime.kernels.loading import Kernels, Numbers, ParquetKernels, UInt64s
 from pipeline_runtime.kernels.splitmix import GOLDEN, STAFFORD_1, STAFFORD_2
 
@@ -52,19 +52,22 @@ def compile_kernels(is_wanted: Callable[[], bool]) -> Kernels | None:
 
 
 def _parquet_kernels() -> list[_Kernel]:
-    """Those of `parquet`, with the arguments that they take."""
-    place, marks = types.int64, _writes(types.uint8)
-    starts = _writes(types.int64)
-    levels = (_BYTES, *[place] * 7, starts, marks, marks, starts)
-    picks = [(_BYTES, place, place, place, _reads(t), _BYTES, _writes(t)) for t in _UNSIGNED]
-    codes = _writes(types.int32)
-    folds = (_BYTES, place, starts, _BYTES, marks, starts, marks, codes, starts)
+    """Those that take Parquet's pages apart, with the arguments that they take."""
+    number, marks, numbers = types.int64, _writes(types.uint8), _writes(types.int64)
+    levels = (_BYTES, *[number] * 5)
+    values = [(types.boolean, number, _reads(t), _writes(t)) for t in _UNSIGNED]
+    folded = (marks, numbers, marks, _writes(types.int32), numbers)
+    folds = (_BYTES, number, numbers, _BYTES, *folded)
     return [
-        ("fold", parquet.fold, [folds]),
-        ("read_levels", parquet.read_levels, [levels]),
-        ("pick", parquet.pick, picks),
-        ("spread", parquet.spread, [(_reads(t), _BYTES, _writes(t)) for t in _UNSIGNED]),
-        ("lowest_bytes", parquet.lowest_bytes, [(_BYTES, place, place, marks)]),
+        ("read_headers", page_headers.read_headers, [(_BYTES, types.Array(number, 2, "C"))]),
+        ("read_levels", parquet.read_levels, [(*levels, number, numbers, marks, marks, numbers)]),
+        ("read_values", parquet.read_values, [(_BYTES, number, *of) for of in values]),
+        (
+            "read_page",
+            parquet.read_page,
+            [(*levels, _BYTES, *of, numbers, marks, marks, numbers) for of in values],
+        ),
+        ("fold", folding.fold, [folds]),
     ]
 
 

@@ -33,22 +33,21 @@ MIN_ITEMS = 65_536
 class ParquetKernels:
     """What takes Parquet's pages apart, see `parquet`; the last arguments are written to."""
 
-    # (bytes, where repetition and definition levels start and these end, number of levels, that of
-    # an empty list, that of an item, items before, starts, valid lists, valid items, found)
-    read_levels: Callable[
-        [Bytes, int, int, int, int, int, int, int, Int64s, Bytes, Bytes, Int64s], int
-    ]
-    # (bytes, start, bits a place, number of places, dictionary, valid items, out)
-    pick: Callable[[Bytes, int, int, int, Numbers, Bytes, Numbers], int]
+    # (chunk; written: a row a page)
+    read_headers: Callable[[Bytes, Int64s], int]
+    # (levels, bytes of either kind, number of levels, that of an empty list, that of an item, items
+    # before; written: starts, valid lists, valid items, found)
+    read_levels: Callable[[Bytes, int, int, int, int, int, int, Int64s, Bytes, Bytes, Int64s], int]
+    # (bytes, start, are they plain, bytes of a plain value, dictionary; written: values)
+    read_values: Callable[[Bytes, int, bool, int, Numbers, Numbers], int]
+    # (as read_levels; the body, as read_values; written: values, starts, valid lists, valid items,
+    # state)
+    read_page: Callable[..., int]
     # (items as bytes, their width, starts, valid lists; written: items, starts, valid lists, codes,
     # state)
     fold: Callable[
         [Bytes, int, Int64s, Bytes, Bytes, Int64s, Bytes, npt.NDArray[np.int32], Int64s], int
     ]
-    # (unsigned integers of one width, valid places, out)
-    spread: Callable[[Numbers, Bytes, Numbers], int]
-    # (bytes, start, step, out)
-    lowest_bytes: Callable[[Bytes, int, int, Bytes], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,7 +212,8 @@ def _unnest(table: pa.Table, layout: NestedLayout, columns: Sequence[str]) -> Ne
     counts = table.column(COUNT_COLUMN).to_numpy().astype(np.int64)
     once = [name for name in columns if layout.is_request_column(name)]
     flat = {name: _flatten(table.column(name)) for name in columns if name not in once}
-    if counts.min(initial=1) < 1 or any(len(c) != counts.sum() for c in flat.values()):
+    total = counts.sum()
+    if counts.min(initial=1) < 1 or any(len(column) != total for column in flat.values()):
         raise pa.ArrowInvalid("lists and counts of rows disagree")
     return NestedRows(requests=table.select(once), impressions=pa.table(flat), counts=counts)
 

@@ -1,12 +1,13 @@
 """Lists of numbers decoded from Parquet's pages by compiled kernels, several times as fast.
 
 Where the time of a table with user sequences goes is in its lists: Arrow turns the levels of every
-item into 16-bit numbers and those into offsets, one by one. Here whole bytes of levels are looked
-at (eight items that continue a list are one comparison), a page without nulls is told by the single
-run that its definition levels are, and values are copied as they lie.
+item into 16-bit numbers and those into offsets, one by one. Here 64 levels are looked at together,
+a page without nulls is told by the single run that its definition levels are, and values are copied
+as they lie.
 
     find_leaves     which columns of a file can be decoded so, from its footer; once a file
-    OpenFile        reads a row group: those columns by `list_chunks`, all others by pyarrow
+    OpenFile        reads a row group: those columns by `list_chunks`, or `list_windows` where it is
+                    longer than a piece, all others by pyarrow
 
 What is decoded is what pyarrow gives, bit for bit. Whatever a page holds that is not known here (an
 encoding, bytes that cannot be) leaves its column to pyarrow, which reads it or says what is wrong
@@ -33,8 +34,8 @@ from pipeline_runtime.sources.list_chunks import (
     Leaf,
     Stored,
     decode_chunk,
-    decode_windows,
 )
+from pipeline_runtime.sources.list_windows import decode_windows
 from pipeline_runtime.sources.page_headers import PageError
 
 # Bytes between two chunks that are read along with them: less than a round trip to a store costs.

@@ -234,10 +234,15 @@ class ParquetTable:
             num_rows: of the table, which does not know them itself once it has no column.
             folded: columns that may be places in a dictionary of the table's type, and stay so.
         """
+        if not columns:
+            return table.select([])
         partitions = self.partition_values[file]
+        wanted = pa.schema([self.schema.field(name) for name in columns])
+        if table.schema.names == wanted.names and table.schema.types == wanted.types:
+            return pa.Table.from_arrays(table.columns, schema=wanted)
         arrays, fields = [], []
         for name in columns:
-            field = self.schema.field(name)
+            field = wanted.field(name)
             if name in partitions:
                 scalar = pa.scalar(partitions[name], type=field.type)
                 column = pa.chunked_array([pa.repeat(scalar, num_rows)], type=field.type)
@@ -250,10 +255,7 @@ class ParquetTable:
                     column = column.cast(field.type)
             arrays.append(column)
             fields.append(field)
-        schema = pa.schema(fields)
-        if not columns:
-            return table.select([])
-        return pa.Table.from_arrays(arrays, schema=schema)
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def _cast_dictionary(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:

@@ -20,7 +20,7 @@ from pipeline_runtime.arrays.conversion import (
     check_tensor_schema,
     to_arrays,
 )
-from pipeline_runtime.arrays.cuts import cut_arrays, join_arrays, num_rows_of, split_arrays
+from pipeline_runtime.arrays.cuts import cut_arrays, join_arrays, num_rows_of, split_parts
 from pipeline_runtime.arrays.packing import pack_arrays, unpack_arrays
 from pipeline_runtime.batches import (
     ROW_WEIGHT,
@@ -244,7 +244,9 @@ def test_what_is_cut_is_that_of_the_slice_and_joined_is_what_it_was(
 ) -> None:
     table = data.draw(tables(num_rows))
     whole = arrays_of(table)
-    parts = list(split_arrays(whole, size))
+    middle = data.draw(st.integers(0, num_rows))
+    ends = [arrays_of(part) for part in (table.slice(0, middle), table.slice(middle))]
+    parts = list(split_parts(data.draw(st.sampled_from([[whole], ends])), size))
     for index, part in enumerate(parts):
         assert same_bits(part, arrays_of(table.slice(index * size, size)))
     assert same_bits(join_arrays(parts), whole)
@@ -448,7 +450,7 @@ def test_columns_that_look_like_the_tensors_of_a_list_are_refused() -> None:
     assert "must not be named as a list's" in message
     table = pa.table({"q": [[1], [2, 3]], "q.offsets.values": [7, 8]})
     assert check_tensor_schema(table.schema) == []
-    parts = list(split_arrays(arrays_of(table), 1))
+    parts = list(split_parts([arrays_of(table)], 1))
     assert [part["q.offsets.values"].tolist() for part in parts] == [[7], [8]]
 
 

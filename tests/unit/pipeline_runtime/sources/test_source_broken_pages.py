@@ -19,9 +19,10 @@ from list_files import long_lists, opened, ready_kernels, stored, written
 
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.errors import SourceError
-from pipeline_runtime.sources import list_chunks, open_parquet
-from pipeline_runtime.sources.list_chunks import Stored
-from pipeline_runtime.sources.page_headers import PageError
+from pipeline_runtime.sources import open_parquet
+from pipeline_runtime.sources.list_chunks import Stored, decode_chunk
+from pipeline_runtime.sources.list_windows import decode_windows
+from pipeline_runtime.sources.page_headers import Page, PageError, read_pages
 
 pytestmark = pytest.mark.usefixtures("decoded_here")
 
@@ -32,6 +33,10 @@ def varint(value: int) -> bytes:
         data.append(value & 127 | 128)
         value >>= 7
     return bytes([*data, value])
+
+
+def pages_of(chunk: memoryview) -> list[Page]:
+    return read_pages(np.frombuffer(chunk, np.uint8), ready_kernels())
 
 
 BREAKS: dict[str, Callable[[bytearray, int, int], None]] = {
@@ -65,12 +70,12 @@ def test_a_broken_chunk_harms_nobody(data: st.DataObject, kind: str, version: st
         BREAKS[kind](chunk, at, data.draw(st.integers(0, 255)))
     compiled = ready_kernels()
     broken = replace(whole, data=memoryview(bytes(chunk)))
-    made = list_chunks.decode_chunk(file.leaves["x"], broken, compiled)
+    made = decode_chunk(file.leaves["x"], broken, compiled)
     if made is not None:
         made.validate(full=True)
         assert len(made) == whole.num_rows
     with contextlib.suppress(PageError, pa.ArrowException):
-        for window in list_chunks.decode_windows(file.leaves["x"], broken, compiled, 7):
+        for window in decode_windows(file.leaves["x"], broken, compiled, 7):
             window.validate(full=True)
 
 
@@ -91,9 +96,9 @@ def test_headers_that_cannot_be_are_refused_at_once(data: bytes) -> None:
     file = opened(WHOLE)
     compiled = ready_kernels()
     chunk = Stored(data=memoryview(data), codec="UNCOMPRESSED", num_rows=100, num_values=200)
-    assert list_chunks.decode_chunk(file.leaves["x"], chunk, compiled) is None
+    assert decode_chunk(file.leaves["x"], chunk, compiled) is None
     with pytest.raises(PageError):
-        list(list_chunks.decode_windows(file.leaves["x"], chunk, compiled, 10))
+        list(decode_windows(file.leaves["x"], chunk, compiled, 10))
 
 
 @pytest.mark.parametrize("place", [b"\xff\xff\xff\xff", b"\x00\x00\x00\x80", b"\x0a\x00\x00\x00"])
@@ -101,9 +106,8 @@ def test_a_place_that_a_dictionary_has_not_is_refused(place: bytes) -> None:
     """A run's value may have bits above its width, or be negative where it is put."""
     compiled = ready_kernels()
     dictionary, out = np.arange(10, dtype=np.uint64), np.zeros(5, np.uint64)
-    data = np.frombuffer(varint(10) + place, np.uint8)
-    every = np.zeros(0, np.uint8)
-    assert compiled.parquet.pick(data, 0, 31, 5, dictionary, every, out) == -1
+    data = np.frombuffer(bytes([31]) + varint(10) + place, np.uint8)
+    assert compiled.parquet.read_values(data, 0, False, 8, dictionary, out) == -1
 
 
 @pytest.mark.parametrize(("at", "value"), [(5, 2), (11, 7), (11, 255)])
@@ -112,7 +116,7 @@ def test_levels_above_the_highest_are_left_to_pyarrow(at: int, value: int) -> No
     source = bytearray(written(pa.table({"x": [[1]] * 8}), **options))
     file = opened(bytes(source))
     start = file._chunks(0, ["x"])["x"].start
-    [page] = list_chunks.read_pages(stored(file).data)
+    [page] = pages_of(stored(file).data)
     source[start + page.start + at] = value
     with pytest.raises(OSError, match="levels"):
         opened(bytes(source)).read_row_group(0, ["x"])
@@ -125,17 +129,17 @@ def test_a_page_that_decompresses_short_is_left_to_pyarrow(codec: str) -> None:
     source = written(pa.table({"x": [list(range(100))] * 8}), **options)
     file = opened(source)
     whole = stored(file)
-    [page] = list_chunks.read_pages(whole.data)
+    [page] = pages_of(whole.data)
     packer = pa.Codec("lz4_raw" if codec == "lz4" else codec)
     body = packer.decompress(whole.data[page.start : page.stop], page.num_bytes).to_pybytes()
     short = packer.compress(body[:-60], asbytes=True)
     sizes = (varint(2 * size) for size in (page.stop - page.start, len(short)))
     header = bytes(whole.data[: page.start]).replace(*sizes, 1)
     broken = replace(whole, data=memoryview(header + short))
-    [found] = list_chunks.read_pages(broken.data)
+    [found] = pages_of(broken.data)
     assert (found.stop - found.start, found.num_bytes) == (len(short), page.num_bytes)
     compiled = ready_kernels()
-    assert list_chunks.decode_chunk(file.leaves["x"], broken, compiled) is None
+    assert decode_chunk(file.leaves["x"], broken, compiled) is None
 
 
 def test_a_file_with_an_encrypted_column_is_left_to_pyarrow(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from list_files import (
 )
 
 from pipeline_runtime.config import ParquetSource
-from pipeline_runtime.sources import list_chunks, open_parquet
+from pipeline_runtime.sources import list_chunks, list_windows, open_parquet
 from pipeline_runtime.sources.page_headers import PageError
 from pipeline_runtime.sources.pages import OpenFile
 
@@ -195,7 +195,7 @@ def assert_windows(data: bytes, max_rows: int) -> None:
     for index in range(file.file.num_row_groups):
         compiled = ready_kernels()
         chunk = stored(file, index)
-        windows = list(list_chunks.decode_windows(file.leaves["x"], chunk, compiled, max_rows))
+        windows = list(list_windows.decode_windows(file.leaves["x"], chunk, compiled, max_rows))
         expected = file.file.iter_batches(batch_size=max_rows, row_groups=[index], columns=["x"])
         for mine, theirs in zip(windows, expected, strict=True):
             mine.validate(full=True)
@@ -249,7 +249,7 @@ def test_what_is_broken_further_on_is_read_by_pyarrow_from_there(
     data = long_lists(2000, 30, data_page_size=2048, use_dictionary=False)
     plain = opened(data).file.read_row_group(0).column("x")
     file, seen = opened(data), 0
-    add = list_chunks._Chunk.add
+    add = list_chunks.Chunk.add
 
     def breaking(self: Any, page: Any, chunk: memoryview) -> None:
         nonlocal seen
@@ -258,7 +258,7 @@ def test_what_is_broken_further_on_is_read_by_pyarrow_from_there(
             raise PageError("as if")
         add(self, page, chunk)
 
-    monkeypatch.setattr(list_chunks._Chunk, "add", breaking)
+    monkeypatch.setattr(list_chunks.Chunk, "add", breaking)
     parts = [part.column("x") for part in file.iter_row_group(0, ["x"], 70)]
     assert seen > 20
     assert pa.chunked_array([c for part in parts for c in part.chunks]).equals(plain)

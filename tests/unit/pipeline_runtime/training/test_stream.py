@@ -74,11 +74,23 @@ def values_of(rows: BatchRows | None) -> list[int]:
     return [int(value) for value in arrays_of(rows, None, None)["x"]]
 
 
-def made_ready(pieces: Sequence[Piece], batch_size: int, *, sent: bool) -> list[ReadyPiece]:
-    """The pieces as their readers make batches of them, and as they come from another process."""
+def made_ready(
+    pieces: Sequence[Piece], batch_size: int, *, sent: bool, chunk_rows: int
+) -> list[ReadyPiece]:
+    """The pieces as their readers make batches of them, and as they come from another process.
+
+    Args:
+        chunk_rows: of a row group, of which the pieces are put together.
+    """
+    pieces = [replace(piece, table=in_chunks(piece.table, chunk_rows)) for piece in pieces]
     batching = Batching(batch_size=batch_size, weight_column=None, label_column=None)
     ready = [make_ready(piece, batching) for piece in pieces]
     return [unpack(pack(piece))[0] for piece in ready] if sent else ready  # type: ignore[misc]
+
+
+def in_chunks(table: pa.Table, rows: int) -> pa.Table:
+    starts = range(0, max(1, len(table)), rows)
+    return pa.concat_tables([table.slice(start, rows) for start in starts])
 
 
 shapes = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), min_size=1, max_size=6)
@@ -105,14 +117,16 @@ def test_every_row_comes_once_in_full_batches_but_the_last(
     preserve_order=st.booleans(),
     way=st.sampled_from(["made", "sent", "every other one made"]),
     stop=st.integers(0, 12),
+    chunk_rows=st.integers(1, 9),
 )
 def test_batches_that_readers_made_are_those_that_the_trainer_makes(
-    shape: Shape, batch_size: int, preserve_order: bool, way: str, stop: int
+    shape: Shape, batch_size: int, preserve_order: bool, way: str, stop: int, chunk_rows: int
 ) -> None:
     pieces, groups = make_pieces(shape), make_groups(shape)
     plain = make_stream(pieces, groups, batch_size, preserve_order=preserve_order)
     expected = rows_of(plain.epoch_rows(0))
-    ready: list[Piece | ReadyPiece] = [*made_ready(pieces, batch_size, sent=way == "sent")]
+    made = made_ready(pieces, batch_size, sent=way == "sent", chunk_rows=chunk_rows)
+    ready: list[Piece | ReadyPiece] = [*made]
     if way == "every other one made":  # the others have a value that is no number, say
         ready[::2] = pieces[::2]
     stream = make_stream(ready, groups, batch_size, preserve_order=preserve_order)
@@ -271,7 +285,7 @@ def test_what_waits_to_be_joined_does_not_hold_its_piece(way: str) -> None:
             table = piece.table.set_column(0, "x", pa.array(values))
             made = replace(piece, header=replace(piece.header, group=group), table=table)
             del values, table
-            yield made if way == "rows" else made_ready([made], 8, sent=False)[0]
+            yield made if way == "rows" else made_ready([made], 8, sent=False, chunk_rows=9)[0]
 
     stream = make_stream([], make_groups([[9]] * 40), batch_size=8)
     stream.pieces = arriving()

@@ -1,0 +1,167 @@
+"""Headers of Parquet pages: Thrift's compact protocol, as far as Parquet uses it.
+
+A column chunk is a run of pages, each after its header (parquet.thrift, `PageHeader`). pyarrow
+reads them but does not show them. `compiled` compiles `read_headers`, `sources.page_headers` calls
+it; `parquet` takes the pages apart. No byte is trusted: what is no header of today's, or goes on
+behind the chunk's end, is none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+# PageType of parquet.thrift, and the fields of PageHeader that describe such a page.
+_DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
+_DATA_FIELD, _DICTIONARY_FIELD, _DATA_V2_FIELD = 5, 7, 8
+# Types of Thrift's compact protocol.
+_TRUE, _FALSE, _BYTE, _I16, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 6, 7, 8, 12
+
+_MAX_VARINT_BYTES = 10  # of 64 bits
+_MAX_DEPTH = 8  # a header's statistics are nested three deep
+_MAX_INT32 = 2**31 - 1
+_NUM_FIELDS = 9  # of a struct that are kept, by their numbers
+
+
+@numba.njit
+def _read_varint(data: Any, at: int) -> tuple[Any, int]:
+    """A number of up to 64 bits, and where it ends: -1 if it does not."""
+    value: Any = np.uint64(0)
+    for place in range(min(_MAX_VARINT_BYTES, len(data) - at)):
+        byte = np.uint64(data[at + place])
+        value |= (byte & np.uint64(127)) << np.uint64(7 * place)
+        if byte < np.uint64(128):
+            return value, at + place + 1
+    return value, -1
+
+
+@numba.njit
+def _read_integer(data: Any, at: int) -> tuple[Any, int]:
+    """Zigzag: the lowest bit is the sign."""
+    value, end = _read_varint(data, at)
+    return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), end
+
+
+@numba.njit
+def _skip(data: Any, at: int, kind: int) -> int:
+    """Where a value ends that is neither a number nor a struct; -1 for one that is not known."""
+    if kind in (_TRUE, _FALSE):
+        return at
+    if kind == _BYTE:
+        return at + 1
+    if kind == _DOUBLE:
+        return at + 8
+    if kind == _BINARY:
+        size, end = _read_varint(data, at)
+        if end >= 0 and size <= np.uint64(len(data) - end):
+            return int(end + np.int64(size))
+    return -1
+
+
+@numba.njit
+def _read_fields(data: Any, at: int, found: Any) -> int:
+    """The numbers of a header; returns where it ends, or -1.
+
+    Args:
+        found: written: row 0 has the header's own fields by their numbers, rows 1, 2 and 3 those of
+            the description of a data page, of a dictionary, and of a data page of version 2; -1
+            where there is none.
+    """
+    found[:] = -1
+    last = np.zeros(_MAX_DEPTH, dtype=np.int64)  # the number of the field before, by depth
+    depth, body = 0, -1
+    while 0 <= at < len(data):
+        head = np.int64(data[at])
+        at += 1
+        if head == 0:  # the end of a struct
+            if depth == 0:
+                return at
+            depth -= 1
+            continue
+        kind = head & 15
+        if head >> 4:
+            last[depth] += head >> 4
+        else:
+            last[depth], at = _read_integer(data, at)
+        number = last[depth]
+        if at < 0:
+            return -1
+        if kind == _STRUCT:
+            depth += 1
+            if depth == _MAX_DEPTH:
+                return -1
+            last[depth] = 0
+            if depth == 1:
+                body = -1
+                if number == _DATA_FIELD:
+                    body = 1
+                elif number == _DICTIONARY_FIELD:
+                    body = 2
+                elif number == _DATA_V2_FIELD:
+                    body = 3
+            continue
+        value: Any = np.int64(kind == _TRUE)
+        if _I16 <= kind <= _I64:
+            value, at = _read_integer(data, at)
+        else:
+            at = _skip(data, at, kind)
+        row = -1
+        if depth == 0:
+            row = 0
+        elif depth == 1:
+            row = body
+        if row >= 0 and 0 <= number < _NUM_FIELDS:
+            found[row, number] = value
+    return -1
+
+
+def read_headers(data: Any, out: Any) -> int:
+    """Where the pages of a column chunk lie and what they hold.
+
+    Args:
+        data: the chunk's bytes.
+        out: written, a row a page: its type, where its body starts and stops in `data`, bytes
+            uncompressed, values (levels of a data page), encoding, the encodings of definition and
+            repetition levels (of version 1), bytes of repetition and definition levels (of version
+            2), and whether the values are compressed.
+
+    Returns:
+        how many pages there are, -1 for what is no header, -2 for more pages than `out` has rows.
+    """
+    found = np.empty((4, _NUM_FIELDS), dtype=np.int64)
+    at, num_pages = np.int64(0), 0
+    while at < len(data):
+        if num_pages == len(out):
+            return -2
+        start = _read_fields(data, at, found)
+        kind = found[0, 1]
+        row = 0
+        if kind == _DATA_PAGE:
+            row = 1
+        elif kind == _DICTIONARY_PAGE:
+            row = 2
+        elif kind == _DATA_PAGE_V2:
+            row = 3
+        if start < 0 or row == 0 or not 0 <= found[0, 3] <= _MAX_INT32:
+            return -1
+        at = start + found[0, 3]
+        if at > len(data):
+            return -1
+        page = out[num_pages]
+        page[:] = 0
+        page[0], page[1], page[2] = kind, start, at
+        page[3], page[4], page[10] = found[0, 2], found[row, 1], 1
+        if row == 3:
+            page[5], page[8], page[9] = found[3, 4], found[3, 6], found[3, 5]
+            page[10] = np.int64(found[3, 7] != 0)
+        else:
+            page[5] = found[row, 2]
+        if row == 1:
+            page[6], page[7] = found[1, 3], found[1, 4]
+        for index in range(3, 10):
+            if not 0 <= page[index] <= _MAX_INT32:
+                return -1
+        num_pages += 1
+    return num_pages
