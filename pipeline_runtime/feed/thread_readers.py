@@ -1,16 +1,12 @@
 """Readers that are threads of the trainer's process: on one machine the fastest, nothing is sent.
 
 Decoding and the steps' kernels run without Python's lock; steps that call Python code of the user
-do not, and have their readers in processes of their own (`actor_readers`). Readers give way to the
-trainer's own thread: one that wakes up with Python's lock and waits for a core holds up all others.
+do not, and have their readers in processes of their own (`actor_readers`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
-import threading
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -25,8 +21,6 @@ from pipeline_runtime.plan.groups import Group
 
 # A thread is never lost, so the loop has nothing to look for but its pieces.
 _WAIT_SECONDS = 60.0
-# Lower than the trainer's thread, as `nice` counts: a third of its weight.
-_NICENESS = 5
 
 
 class ThreadCrew:
@@ -35,10 +29,7 @@ class ThreadCrew:
     def __init__(self, streams: Mapping[str, Stream], num_threads: int) -> None:
         self._makers = {f"thread-{i}": PieceMaker(streams.__getitem__) for i in range(num_threads)}
         # One each, so that the pieces of a group are made one after another.
-        self._threads = {
-            name: ThreadPoolExecutor(1, f"lastmile-{name}", initializer=_give_way)
-            for name in self._makers
-        }
+        self._threads = {name: ThreadPoolExecutor(1, f"lastmile-{name}") for name in self._makers}
 
     def readers(self) -> Sequence[str]:
         return tuple(self._makers)
@@ -67,15 +58,6 @@ class ThreadCrew:
     def close(self) -> None:
         for thread in self._threads.values():
             thread.shutdown(wait=False, cancel_futures=True)
-
-
-def _give_way() -> None:
-    """Lower this thread's priority, where threads have one of their own."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # not allowed in some sandboxes; nothing depends on it
-            thread = threading.get_native_id()
-            priority = os.getpriority(os.PRIO_PROCESS, thread)
-            os.setpriority(os.PRIO_PROCESS, thread, priority + _NICENESS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from pipeline_runtime.kernels.hybrid import copy_bytes, load_word
+from pipeline_runtime.kernels.parquet import copy_bytes, load_word
 
 
 def fold(

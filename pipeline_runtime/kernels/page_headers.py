@@ -16,6 +16,7 @@ import numpy as np
 # PageType of parquet.thrift, and the fields of PageHeader that describe such a page.
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 _DATA_FIELD, _DICTIONARY_FIELD, _DATA_V2_FIELD = 5, 7, 8
+_IS_COMPRESSED = 7  # the field of DataPageHeaderV2 that is true or false
 # Types of Thrift's compact protocol.
 _TRUE, _FALSE, _BYTE, _I16, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 6, 7, 8, 12
 
@@ -102,16 +103,18 @@ def _read_fields(data: Any, at: int, found: Any) -> int:
                 elif number == _DATA_V2_FIELD:
                     body = 3
             continue
-        value: Any = np.int64(kind == _TRUE)
-        if _I16 <= kind <= _I64:
-            value, at = _read_integer(data, at)
-        else:
-            at = _skip(data, at, kind)
         row = -1
         if depth == 0:
             row = 0
         elif depth == 1:
             row = body
+        value: Any = np.int64(-1)
+        if _I16 <= kind <= _I64:
+            value, at = _read_integer(data, at)
+        else:
+            at = _skip(data, at, kind)
+            if row == 3 and number == _IS_COMPRESSED and kind in (_TRUE, _FALSE):
+                value = np.int64(kind == _TRUE)
         if row >= 0 and 0 <= number < _NUM_FIELDS:
             found[row, number] = value
     return -1
@@ -155,7 +158,7 @@ def read_headers(data: Any, out: Any) -> int:
         page[3], page[4], page[10] = found[0, 2], found[row, 1], 1
         if row == 3:
             page[5], page[8], page[9] = found[3, 4], found[3, 6], found[3, 5]
-            page[10] = np.int64(found[3, 7] != 0)
+            page[10] = np.int64(found[3, _IS_COMPRESSED] != 0)
         else:
             page[5] = found[row, 2]
         if row == 1:

@@ -6,7 +6,7 @@ go on their way in windows of equal length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +24,13 @@ def decode_windows(
     Raises PageError, or ArrowException, where the rest is to be left to pyarrow.
     """
     windows, data = _Windows(max_rows), np.frombuffer(stored.data, np.uint8)
-    dictionary, rows_left = None, stored.num_rows
+    dictionary, rows_left, levels_left = None, stored.num_rows, stored.num_values
     levels = stored.num_values * max_rows // max(1, stored.num_rows)
     for pages in _parts(read_pages(data, kernels), levels):
         total = sum(page.num_values for page in pages if page.kind != DICTIONARY_PAGE)
-        check(total <= MAX_INT32, "fewer items")
-        part = Chunk(leaf, stored.codec, rows_left, total, kernels)
+        check(total <= min(levels_left, MAX_INT32), "fewer items")
+        levels_left -= total
+        part = Chunk(leaf, stored.codec, min(rows_left, total), total, kernels)
         part.dictionary = dictionary
         for page in pages:
             part.add(page, data)
@@ -41,7 +42,7 @@ def decode_windows(
     yield from windows.finish()
 
 
-def _parts(pages: Sequence[Page], num_values: int) -> Iterator[list[Page]]:
+def _parts(pages: Iterator[Page], num_values: int) -> Iterator[list[Page]]:
     """Pages one after another that have so many levels together, or one more page's."""
     part: list[Page] = []
     total = 0

@@ -5,6 +5,7 @@ pyarrow reads the headers but does not show them, so that `kernels.page_headers`
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -36,13 +37,13 @@ class Page(NamedTuple):
     is_compressed: int
 
 
-def read_pages(chunk: npt.NDArray[np.uint8], kernels: Kernels) -> list[Page]:
-    """The pages of a column chunk. Raises PageError."""
+def read_pages(chunk: npt.NDArray[np.uint8], kernels: Kernels) -> Iterator[Page]:
+    """The pages of a column chunk. Raises PageError, before the first of them."""
     room, told = _FEW_PAGES, _NO_ROOM
     while told == _NO_ROOM:
         found = np.empty((room, len(Page._fields)), dtype=np.int64)
         told = kernels.parquet.read_headers(chunk, found)
-        room *= 8
+        room *= 4
     if told < 0:
         raise PageError("no page header where one should be")
-    return [Page._make(row) for row in found[:told].tolist()]
+    return (Page._make(row.tolist()) for row in found[:told])

@@ -36,7 +36,7 @@ def varint(value: int) -> bytes:
 
 
 def pages_of(chunk: memoryview) -> list[Page]:
-    return read_pages(np.frombuffer(chunk, np.uint8), ready_kernels())
+    return list(read_pages(np.frombuffer(chunk, np.uint8), ready_kernels()))
 
 
 BREAKS: dict[str, Callable[[bytearray, int, int], None]] = {
@@ -99,6 +99,26 @@ def test_headers_that_cannot_be_are_refused_at_once(data: bytes) -> None:
     assert decode_chunk(file.leaves["x"], chunk, compiled) is None
     with pytest.raises(PageError):
         list(decode_windows(file.leaves["x"], chunk, compiled, 10))
+
+
+PLAIN_OF_TWO = b"\x15" + varint(2 * 200) + b"\x15\x00"  # a data page's 200 levels, its encoding
+LIES = {
+    "an encoding that is a byte": b"\x15" + varint(2 * 200) + b"\x13\x00",
+    "more levels than the footer says": b"\x15" + varint(2 * 8000) + b"\x15\x00",
+    "fewer levels than the footer says": b"\x15" + varint(2 * 100) + b"\x15\x00",
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_a_header_that_lies_is_refused(lie: bytes) -> None:
+    table = pa.table({"x": [[1, 2]] * 100})
+    file = opened(written(table, compression="none", use_dictionary=False, write_statistics=False))
+    whole, compiled = stored(file), ready_kernels()
+    assert bytes(whole.data).count(PLAIN_OF_TWO) == 1
+    broken = replace(whole, data=memoryview(bytes(whole.data).replace(PLAIN_OF_TWO, lie)))
+    assert decode_chunk(file.leaves["x"], broken, compiled) is None
+    with pytest.raises(PageError):
+        list(decode_windows(file.leaves["x"], broken, compiled, 10))
 
 
 @pytest.mark.parametrize("place", [b"\xff\xff\xff\xff", b"\x00\x00\x00\x80", b"\x0a\x00\x00\x00"])
