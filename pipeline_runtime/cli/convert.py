@@ -21,7 +21,7 @@ from pipeline_runtime.config import LoadedManifest, ParquetSource, load_manifest
 if TYPE_CHECKING:  # these import pyarrow, which --help does without
     from pipeline_runtime.convert import ConversionOptions, ConversionSummary
 
-_DEFAULT_ROWS = 65_536  # convert.DEFAULT_ROWS_PER_GROUP
+_DEFAULT_ROWS = 131_072  # convert.DEFAULT_ROWS_PER_GROUP
 _MAX_ROWS = 1 << 24
 
 

@@ -28,7 +28,7 @@ from pipeline_runtime.steps.checks import unknown_column
 
 # About 3,000 requests of 20 rows: 50 ms of decoding on one core, above which units gain little;
 # and 16 units in a million rows, for readers to share.
-DEFAULT_ROWS_PER_GROUP = 65_536
+DEFAULT_ROWS_PER_GROUP = 131_072
 MAX_ROWS_PER_GROUP = 1 << 24
 
 

@@ -20,7 +20,7 @@ from pipeline_runtime.sources import Unit
 # memory that the smallest data worker (2 GiB) can spare for two of them at once.
 MAX_PIECE_BYTES = 256 << 20
 # A longer row group is cut without a shuffle too: its first rows should not wait for its last.
-_MAX_UNCUT_ROWS = 65_536
+_MAX_UNCUT_ROWS = 131_072
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,8 @@ def rows_per_piece(units: Sequence[Unit], shuffle: Shuffle, limit: int | None = 
     """Rows that a piece has at most: the window, less where rows are wide.
 
     Without a shuffle a longer row group is not cut, unless the window is smaller than the default:
-    what a piece costs whatever its length, some milliseconds, is a fifth of the work on 32,768
-    narrow rows.
+    what a piece costs whatever its length, some milliseconds of Python's lock, is a fifth of the
+    work on 32,768 narrow rows.
     """
     rows = sum(unit.num_rows for unit in units)
     width_bytes = max(1, sum(unit.num_bytes for unit in units) // max(1, rows))

@@ -54,7 +54,8 @@ def test_without_a_shuffle_a_long_row_group_stays_whole_up_to_a_limit() -> None:
 
     assert piece_rows(100_000, "row") == piece_rows(100) == 32_768
     assert piece_rows(60_000) == 60_000
-    assert piece_rows(100_000) == 65_536
+    assert piece_rows(100_000) == 100_000
+    assert piece_rows(200_000) == 131_072
     assert piece_rows(100_000, limit=50_000) == 50_000
 
 
