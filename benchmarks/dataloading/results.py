@@ -185,11 +185,10 @@ def _profile(epochs: Sequence[Epoch]) -> dict[str, float]:
 
 
 def _tuning_rows(measured: Measured) -> list[Document]:
-    kinds: dict[tuple[str, Contender, str], list[Epoch]] = {}
-    for contender, tuning, epoch in measured.tuning:
-        key = (epoch.job.workload.level, contender, str(tuning))
+    kinds: dict[tuple[str, Contender, str, int], list[Epoch]] = {}
+    for contender, tuning, epoch, rows_in in measured.tuning:
+        key = (epoch.job.workload.level, contender, str(tuning), rows_in)
         kinds.setdefault(key, []).append(epoch)
-    rows_in = measured.settings.tuning_table.rows
     return [
         {
             "level": level,
@@ -197,10 +196,11 @@ def _tuning_rows(measured: Measured) -> list[Document]:
             "tuning": tuning,
             "layout": contender.layout,
             "form": contender.form,
+            "rows": rows_in,
             "isChosen": str(measured.best[level, contender]) == tuning,
             "steadyRowsPerSecond": spread(e.steady_rows_per_second(rows_in) for e in epochs),
         }
-        for (level, contender, tuning), epochs in kinds.items()
+        for (level, contender, tuning, rows_in), epochs in kinds.items()
     ]
 
 

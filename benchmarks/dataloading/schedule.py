@@ -94,17 +94,19 @@ class _Schedule:
             candidates = LOADERS[contender.loader].candidates
             if candidates is None:
                 continue
-            job = self._job(contender, level, TAKE, settings.tuning_table)
-            best, epochs = tune(
-                partial(self._run_tuned, job),
+            tuned = tune(
+                partial(self._run_tuned, contender, level, settings.tuning_table),
+                partial(self._run_tuned, contender, level, settings.table),
                 quick(candidates()) if settings.quick else candidates(),
                 settings.finals,
             )
-            self.measured.best[level, contender] = best
-            self.measured.tuning += [(contender, tuning, epoch) for tuning, epoch in epochs]
+            self.measured.best[level, contender] = tuned.best
+            epochs = [(tuning, epoch, settings.tuning_table.rows) for tuning, epoch in tuned.tried]
+            epochs += [(tuning, epoch, settings.table.rows) for tuning, epoch in tuned.finals]
+            self.measured.tuning += [(contender, *one) for one in epochs]
 
-    def _run_tuned(self, job: Job, tuning: Tuning) -> Epoch:
-        return self._run(replace(job, tuning=tuning), self._settings.tuning_table)
+    def _run_tuned(self, contender: Contender, level: str, table: Table, tuning: Tuning) -> Epoch:
+        return self._run(replace(self._job(contender, level, TAKE, table), tuning=tuning), table)
 
     def prove(self, level: str) -> None:
         """Every column of a whole epoch, bound to its rows, of all contenders and the floors."""

@@ -91,7 +91,7 @@ class Measured:
 
     settings: Settings
     best: dict[tuple[str, Contender], Tuning] = field(default_factory=dict)  # (level, contender)
-    tuning: list[tuple[Contender, Tuning, Epoch]] = field(default_factory=list)
+    tuning: list[tuple[Contender, Tuning, Epoch, int]] = field(default_factory=list)
     proofs: dict[str, dict[Contender, Epoch]] = field(default_factory=dict)  # by level
     rounds: dict[str, Rounds] = field(default_factory=dict)  # by level
     starts: list[tuple[Contender, Epoch]] = field(default_factory=list)

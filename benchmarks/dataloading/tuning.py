@@ -1,13 +1,16 @@
 """What can be set of a peer, and how its best setting is found before it is compared.
 
-Every candidate runs once; the fastest few run again, and the shortest median wins. A peer that is
-tuned on fewer rows than it is measured on is tuned by its steady state, which is what is compared.
+Every candidate runs once, on few rows. What is far ahead of its consumer has most of them in flight
+then: it looks fast in its steady state, and one that starts at once looks fast as a whole. So the
+fastest few either way run again, on the rows of the comparison, and the one whose median is the
+shortest in its steady state, which is what is compared, wins.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
@@ -37,32 +40,53 @@ def quick(candidates: Sequence[Tuning]) -> list[Tuning]:
     return [candidates[0], candidates[-1]] if len(candidates) > 1 else list(candidates)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """What was found.
+
+    Attributes:
+        best: the setting that is compared.
+        tried: every setting with its epoch on few rows.
+        finals: the fastest of them, each as often as it ran on all rows.
+    """
+
+    best: Tuning
+    tried: list[tuple[Tuning, Epoch]]
+    finals: list[tuple[Tuning, Epoch]]
+
+
 def tune(
-    run: Callable[[Tuning], Epoch], candidates: Sequence[Tuning], finals: int
-) -> tuple[Tuning, list[tuple[Tuning, Epoch]]]:
+    run: Callable[[Tuning], Epoch],
+    run_whole: Callable[[Tuning], Epoch],
+    candidates: Sequence[Tuning],
+    finals: int,
+) -> Tuned:
     """Find the best of some settings.
 
     Args:
-        run: measures an epoch with a setting.
+        run, run_whole: measure an epoch with a setting, on few rows and on those of the comparison.
         candidates: at least one.
-        finals: how often the fastest few run again.
-
-    Returns:
-        The setting with the shortest median epoch in its steady state, and all epochs measured.
+        finals: how often the fastest few run on those; 0: the few rows decide.
     """
-    epochs = [(candidate, run(candidate)) for candidate in candidates]
-    ranked = sorted(epochs, key=lambda pair: pair[1].steady_seconds_a_row)
-    finalists = [candidate for candidate, _ in ranked[:_NUM_FINALISTS]]
-    for _ in range(finals):
-        epochs += [(candidate, run(candidate)) for candidate in finalists]
-    return best_of(epochs, finalists), epochs
+    tried = [(candidate, run(candidate)) for candidate in candidates]
+    finalists = _choose_finalists(tried)
+    whole = [(candidate, run_whole(candidate)) for _ in range(finals) for candidate in finalists]
+    return Tuned(best=best_of(whole or tried), tried=tried, finals=whole)
 
 
-def best_of(epochs: Sequence[tuple[Tuning, Epoch]], finalists: Sequence[Tuning]) -> Tuning:
-    """The finalist whose median epoch was the shortest in its steady state."""
+def _choose_finalists(tried: Sequence[tuple[Tuning, Epoch]]) -> list[Tuning]:
+    """The fastest in their steady state and as a whole, in turn."""
+    steady = sorted(tried, key=lambda pair: pair[1].steady_seconds_a_row)
+    whole = sorted(tried, key=lambda pair: pair[1].seconds)
+    ranked = [candidate for pair in zip(steady, whole, strict=True) for candidate, _ in pair]
+    return list(dict.fromkeys(ranked))[:_NUM_FINALISTS]
+
+
+def best_of(epochs: Sequence[tuple[Tuning, Epoch]]) -> Tuning:
+    """The setting whose median epoch was the shortest in its steady state."""
 
     def seconds(candidate: Tuning) -> float:
         mine = [epoch for found, epoch in epochs if found == candidate]
         return statistics.median(epoch.steady_seconds_a_row for epoch in mine)
 
-    return min(finalists, key=seconds)
+    return min(dict.fromkeys(candidate for candidate, _ in epochs), key=seconds)

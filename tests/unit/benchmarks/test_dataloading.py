@@ -178,9 +178,24 @@ def test_the_setting_that_is_faster_in_the_median_is_chosen() -> None:
     def run(tuning: Tuning) -> Epoch:
         return make_epoch(make_job(), seconds[tuning].pop(0))
 
-    best, epochs = tune(run, list(seconds), 2)
-    assert best == steady
-    assert len(epochs) == 9
+    tuned = tune(run, run, list(seconds), 2)
+    assert tuned.best == steady
+    assert (len(tuned.tried), len(tuned.finals)) == (3, 6)
+
+
+def test_who_has_most_of_few_rows_in_flight_is_not_taken_for_fast() -> None:
+    ahead, plain = Tuning(workers=4), Tuning()
+    slower = [Tuning(workers=n) for n in (1, 2, 3)]
+
+    def run(tuning: Tuning) -> Epoch:
+        steady = Steady(seconds=0.1 if tuning == ahead else 0.3, rows=100)
+        return replace(make_epoch(make_job(), 1.0 if tuning == plain else 2.0), steady=steady)
+
+    def run_whole(tuning: Tuning) -> Epoch:
+        return make_epoch(make_job(), 1.0 if tuning == plain else 3.0)
+
+    assert tune(run, run_whole, [*slower, ahead, plain], 1).best == plain
+    assert tune(run, run_whole, [*slower, ahead, plain], 0).best == ahead
 
 
 # --- the command line -----------------------------------------------------------------------------
