@@ -112,7 +112,7 @@ def _show(value: int | None) -> str:
 
 def _identity_B(batch: Batch) -> Words:
     first, second = (_words(_of_rows(batch, name)) for name in ROW_ID_COLUMNS)
-    return combine(first, second)  # it is on the clock of every loader: no more than it takes
+    return combine(mix64(first), mix64(second))
 
 
 def _of_rows(batch: Batch, name: str) -> npt.NDArray[Any]:

@@ -68,6 +68,7 @@ def tune(
         candidates: at least one.
         finals: how often the fastest few run on those; 0: the few rows decide.
     """
+    run(candidates[0])  # it would pay for what a process loads once
     tried = [(candidate, run(candidate)) for candidate in candidates]
     finalists = _choose_finalists(tried)
     whole = [(candidate, run_whole(candidate)) for _ in range(finals) for candidate in finalists]
