@@ -26,8 +26,8 @@ from pipeline_runtime.sources.listing import is_hidden
 from pipeline_runtime.sources.nested import COUNT_COLUMN, NestedLayout, build_metadata
 from pipeline_runtime.steps.checks import unknown_column
 
-# About 6,500 requests of 20 rows: what a row group costs with Python's lock, whatever its length, is
-# little then (benchmarks/README.md); and 8 units in a million rows, for readers to share.
+# About 6,500 requests of 20 rows: what a row group costs whatever its length is little then
+# (benchmarks/README.md); and 8 units in a million rows, for readers to share.
 DEFAULT_ROWS_PER_GROUP = 131_072
 MAX_ROWS_PER_GROUP = 1 << 24
 
