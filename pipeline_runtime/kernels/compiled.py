@@ -60,7 +60,7 @@ def _parquet_kernels() -> list[_Kernel]:
     folds = (_BYTES, number, numbers, _BYTES, *folded)
     return [
         ("read_headers", page_headers.read_headers, [(_BYTES, types.Array(number, 2, "C"))]),
-        ("read_levels", parquet.read_levels, [(*levels, number, numbers, marks, marks, numbers)]),
+        ("read_levels", parquet.read_levels, [(*levels, number, numbers, marks, marks)]),
         ("read_values", parquet.read_values, [(_BYTES, number, *of) for of in values]),
         (
             "read_page",
@@ -74,10 +74,11 @@ def _parquet_kernels() -> list[_Kernel]:
 def _compile(function: Callable[..., Any], signatures: Sequence[tuple[Any, ...]]) -> Any:
     """The function compiled for these arguments and no others."""
     typed = [tuple(arguments) for arguments in signatures]
+    plain = getattr(function, "py_func", function)  # of one that other kernels call too
     try:
-        return numba.njit(typed, nogil=True, cache=True)(function)
+        return numba.njit(typed, nogil=True, cache=True)(plain)
     except RuntimeError:  # "no locator available": no folder that the cache could be written to
-        return numba.njit(typed, nogil=True)(function)
+        return numba.njit(typed, nogil=True)(plain)
 
 
 def _reads(item: Any) -> Any:

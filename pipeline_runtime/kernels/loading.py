@@ -36,8 +36,10 @@ class ParquetKernels:
     # (chunk; written: a row a page)
     read_headers: Callable[[Bytes, Int64s], int]
     # (levels, bytes of either kind, number of levels, that of an empty list, that of an item, items
-    # before; written: starts, valid lists, valid items, found)
-    read_levels: Callable[[Bytes, int, int, int, int, int, int, Int64s, Bytes, Bytes, Int64s], int]
+    # before; written: starts, valid lists, valid items)
+    read_levels: Callable[
+        [Bytes, int, int, int, int, int, int, Int64s, Bytes, Bytes], tuple[int, int, int, int]
+    ]
     # (bytes, start, are they plain, bytes of a plain value, dictionary; written: values)
     read_values: Callable[[Bytes, int, bool, int, Numbers, Numbers], int]
     # (as read_levels; the body, as read_values; written: values, starts, valid lists, valid items,

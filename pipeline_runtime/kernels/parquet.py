@@ -242,7 +242,7 @@ def _end_of_levels(data: Any, at: int) -> int:
 
 
 @numba.njit
-def _read_levels(
+def read_levels(
     data: Any,
     repetition_bytes: int,
     definition_bytes: int,
@@ -254,7 +254,24 @@ def _read_levels(
     lists: Any,
     items: Any,
 ) -> tuple[int, int, int, int]:
-    """What `read_levels` returns and has found."""
+    """Lists and items of a page, of its levels.
+
+    Args:
+        data: begins with the repetition levels, 0 where a list starts, then the definition levels:
+            below `empty` a null list, `empty` one without items, above it an item, which is null
+            below `present`.
+        repetition_bytes, definition_bytes: of the levels; -1 of a page of version 1, in which each
+            of the two stands after the number of its bytes.
+        count: levels of the page.
+        base: items before this page.
+        starts: written, for each list: where its items start.
+        lists, items: written, if need be, for each list and item: whether it is valid.
+
+    Returns:
+        0 if all is valid, 1 if `lists` and `items` are written, 2 if they have no room for `count`
+        and would be, -1 for what cannot be, such as more lists than `starts` has room for; then
+        the number of lists, that of items, and where the levels end.
+    """
     first, definition = 0, repetition_bytes
     end, stop = repetition_bytes, repetition_bytes + definition_bytes
     if repetition_bytes < 0:
@@ -294,44 +311,6 @@ def _read_levels(
     return (1 if num_lists >= 0 else -1), num_lists, num_items, stop
 
 
-def read_levels(
-    data: Any,
-    repetition_bytes: int,
-    definition_bytes: int,
-    count: int,
-    empty: int,
-    present: int,
-    base: int,
-    starts: Any,
-    lists: Any,
-    items: Any,
-    found: Any,
-) -> Any:
-    """Lists and items of a page, of its levels.
-
-    Args:
-        data: begins with the repetition levels, 0 where a list starts, then the definition levels:
-            below `empty` a null list, `empty` one without items, above it an item, which is null
-            below `present`.
-        repetition_bytes, definition_bytes: of the levels; -1 of a page of version 1, in which each
-            of the two stands after the number of its bytes.
-        count: levels of the page.
-        base: items before this page.
-        starts: written, for each list: where its items start.
-        lists, items: written, if need be, for each list and item: whether it is valid.
-        found: written: lists and items of the page, and where its levels end.
-
-    Returns:
-        0 if all is valid, 1 if `lists` and `items` are written, 2 if they have no room for `count`
-        and would be, -1 for what cannot be, such as more lists than `starts` has room for.
-    """
-    told, num_lists, num_items, stop = _read_levels(
-        data, repetition_bytes, definition_bytes, count, empty, present, base, starts, lists, items
-    )
-    found[0], found[1], found[2] = num_lists, num_items, stop
-    return told
-
-
 @numba.njit
 def _read_plain(data: Any, start: int, size: int, out: Any) -> int:
     count = len(out)
@@ -358,9 +337,16 @@ def _read_plain(data: Any, start: int, size: int, out: Any) -> int:
 
 
 @numba.njit
-def _read_values(
-    data: Any, start: int, is_plain: bool, size: int, dictionary: Any, out: Any
-) -> int:
+def read_values(data: Any, start: int, is_plain: bool, size: int, dictionary: Any, out: Any) -> int:
+    """As many values as `out` takes, one after another; 0, or -1 if there are not as many.
+
+    Args:
+        data: a page's bytes, of which the values begin at `start`.
+        is_plain: whether these are the values, little-endian; else places in the dictionary, after
+            a byte that says how many bits each has.
+        size: bytes of a plain value, of which `out` takes the lowest; 0 for one bit.
+        dictionary: without values if the chunk has none.
+    """
     count, num_values = len(out), np.int64(len(dictionary))
     if count == 0:
         return 0
@@ -385,19 +371,6 @@ def _read_values(
     return 0
 
 
-def read_values(data: Any, start: int, is_plain: bool, size: int, dictionary: Any, out: Any) -> Any:
-    """As many values as `out` takes, one after another; 0, or -1 if there are not as many.
-
-    Args:
-        data: a page's bytes, of which the values begin at `start`.
-        is_plain: whether these are the values, little-endian; else places in the dictionary, after
-            a byte that says how many bits each has.
-        size: bytes of a plain value, of which `out` takes the lowest; 0 for one bit.
-        dictionary: without values if the chunk has none.
-    """
-    return _read_values(data, start, is_plain, size, dictionary, out)
-
-
 @numba.njit
 def _spread_values(
     data: Any, start: int, is_plain: bool, size: int, dictionary: Any, valid: Any, out: Any
@@ -408,7 +381,7 @@ def _spread_values(
         num_valid = 0
         for index in range(len(valid)):
             num_valid += valid[index]
-    if _read_values(data, start, is_plain, size, dictionary, out[:num_valid]) < 0:
+    if read_values(data, start, is_plain, size, dictionary, out[:num_valid]) < 0:
         return -1
     if num_valid == len(out):
         return 0
@@ -454,7 +427,7 @@ def read_page(
         0, 2 if `lists` and `items` are needed, -1 for what cannot be.
     """
     first_list, first_item = state[0], state[1]
-    told, num_lists, num_items, stop = _read_levels(
+    told, num_lists, num_items, stop = read_levels(
         levels,
         repetition_bytes,
         definition_bytes,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -266,20 +266,25 @@ class _FoldedChunk(Chunk):
         self._valid_lists = np.empty(num_rows, dtype=np.uint8)
         self._codes = np.empty(num_rows, dtype=np.int32)
         self._state = np.zeros(3, dtype=np.int64)  # rows, lists and items so far
-        self._found = np.zeros(3, dtype=np.int64)  # lists, items and the levels' end of a page
 
     def _place(self, page: Page, levels: Bytes, body: Bytes) -> None:
         room = len(self._codes) - int(self._state[0])
         starts = np.empty(min(page.num_values, room) + 1, dtype=np.int64)
-        lists, items = self._read_levels(page, levels, starts[:-1])
-        num_lists, num_items, end = self._found.tolist()
+        leaf, count, lists, items = self._leaf, page.num_values, _EVERY, _EVERY
+        sizes = (*_level_bytes(page), count, leaf.empty_level, leaf.max_level, 0)
+        read = partial(self._kernels.read_levels, levels, *sizes, starts[:-1])
+        told, num_lists, num_items, end = read(lists, items)
+        if told == _NO_ROOM:
+            lists, items = np.empty((2, count), dtype=np.uint8)
+            told, num_lists, num_items, end = read(lists, items)
+        check(told in (0, 1), "levels")
+        check(told == 0 or bool(items[:num_items].all()), "folding of lists with null items")
         starts[num_lists] = num_items
-        check(bool(items.all()), "folding of lists with null items")
         told = self._kernels.fold(
             self._items(page.encoding, body, end if page.kind == DATA_PAGE else 0, num_items),
             self._values.dtype.itemsize,
             starts[: num_lists + 1],
-            lists,
+            lists[:num_lists],
             self._values.view(np.uint8),
             self._starts,
             self._valid_lists,
@@ -287,23 +292,6 @@ class _FoldedChunk(Chunk):
             self._state,
         )
         check(told == 0, "a list for the first item")
-
-    def _read_levels(
-        self, page: Page, levels: Bytes, starts: npt.NDArray[np.int64]
-    ) -> tuple[Bytes, Bytes]:
-        """Write where a page's lists start; which of them are valid, and which items are."""
-        leaf, count = self._leaf, page.num_values
-        told, lists, items = _NO_ROOM, _EVERY, _EVERY
-        for room in (0, count):
-            if told == _NO_ROOM:
-                lists, items = np.empty((2, room), dtype=np.uint8)
-                sizes = (*_level_bytes(page), count, leaf.empty_level, leaf.max_level, 0)
-                told = self._kernels.read_levels(levels, *sizes, starts, lists, items, self._found)
-        check(told in (0, 1), "levels")
-        if told == 0:
-            return _EVERY, _EVERY
-        num_lists, num_items, _ = self._found.tolist()
-        return lists[:num_lists], items[:num_items]
 
     def _items(self, encoding: int, body: Bytes, at: int, count: int) -> Bytes:
         """The page's items as Arrow has them, where they lie if they lie so."""
