@@ -305,7 +305,7 @@ class PipelineOptions(SpecModel):
     kernels: bool = True
     """Compiled kernels pad and hash, lists of numbers are copied whole."""
     page_decoding: bool = True
-    """Lists of numbers are decoded by compiled kernels, page by page, and not by pyarrow."""
+    """Numbers and lists of numbers are decoded by compiled kernels, and not by pyarrow."""
     deduplication: bool = True
     """Columns that a request's rows share are read and worked on once a request."""
     prefetch: bool = True

@@ -7,14 +7,17 @@ arrays (Arrow's memory) are as welcome as others.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 from numba import types
 
-from pipeline_runtime.kernels import folding, page_headers, parquet
+from pipeline_runtime.kernels import columns, page_headers, parquet
+from pipeline_runtime.kernels.chunks import COLUMN
 from pipeline_runtime.kernels.loading import Kernels, Numbers, ParquetKernels, UInt64s
 from pipeline_runtime.kernels.splitmix import GOLDEN, STAFFORD_1, STAFFORD_2
 
@@ -55,20 +58,23 @@ def _parquet_kernels() -> list[_Kernel]:
     """Those that take Parquet's pages apart, with the arguments that they take."""
     number, marks, numbers = types.int64, _writes(types.uint8), _writes(types.int64)
     levels = (_BYTES, *[number] * 5)
-    values = [(types.boolean, number, _reads(t), _writes(t)) for t in _UNSIGNED]
-    folded = (marks, numbers, marks, _writes(types.int32), numbers)
-    folds = (_BYTES, number, numbers, _BYTES, *folded)
+    values = (types.boolean, number, number, _BYTES, marks)
     return [
         ("read_headers", page_headers.read_headers, [(_BYTES, types.Array(number, 2, "C"))]),
-        ("read_levels", parquet.read_levels, [(*levels, number, numbers, marks, marks)]),
-        ("read_values", parquet.read_values, [(_BYTES, number, *of) for of in values]),
+        ("read_values", parquet.read_values, [(_BYTES, number, *values)]),
         (
             "read_page",
             parquet.read_page,
-            [(*levels, _BYTES, *of, numbers, marks, marks, numbers) for of in values],
+            [(*levels, _BYTES, *values, numbers, marks, marks, numbers)],
         ),
-        ("fold", folding.fold, [folds]),
+        ("decode", columns.make_decode(_stamp()), [(numba.from_dtype(COLUMN)[::1], marks)]),
     ]
+
+
+def _stamp() -> int:
+    """Of the sources of all kernels."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    return zlib.crc32(b"".join(path.read_bytes() for path in sources))
 
 
 def _compile(function: Callable[..., Any], signatures: Sequence[tuple[Any, ...]]) -> Any:

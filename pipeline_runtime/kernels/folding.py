@@ -11,9 +11,10 @@ from typing import Any
 import numba
 import numpy as np
 
-from pipeline_runtime.kernels.parquet import copy_bytes, load_word
+from pipeline_runtime.kernels.intrinsics import copy_bytes, load_word
 
 
+@numba.njit
 def fold(
     data: Any,
     width: int,

@@ -35,21 +35,14 @@ class ParquetKernels:
 
     # (chunk; written: a row a page)
     read_headers: Callable[[Bytes, Int64s], int]
-    # (levels, bytes of either kind, number of levels, that of an empty list, that of an item, items
-    # before; written: starts, valid lists, valid items)
-    read_levels: Callable[
-        [Bytes, int, int, int, int, int, int, Int64s, Bytes, Bytes], tuple[int, int, int, int]
-    ]
-    # (bytes, start, are they plain, bytes of a plain value, dictionary; written: values)
-    read_values: Callable[[Bytes, int, bool, int, Numbers, Numbers], int]
-    # (as read_levels; the body, as read_values; written: values, starts, valid lists, valid items,
-    # state)
+    # (bytes, start, are they plain, bytes of a plain value and of one here, dictionary's bytes;
+    # written: values' bytes)
+    read_values: Callable[[Bytes, int, bool, int, int, Bytes, Bytes], int]
+    # (levels, bytes of either kind, number of levels, that of an empty list, that of an item; the
+    # body, as read_values; written: values, starts, valid lists, valid items, state)
     read_page: Callable[..., int]
-    # (items as bytes, their width, starts, valid lists; written: items, starts, valid lists, codes,
-    # state)
-    fold: Callable[
-        [Bytes, int, Int64s, Bytes, Bytes, Int64s, Bytes, npt.NDArray[np.int32], Int64s], int
-    ]
+    # (chunks, written: what came of each; memory to work in), see `columns`
+    decode: Callable[[npt.NDArray[np.void], Bytes], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

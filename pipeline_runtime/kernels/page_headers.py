@@ -14,7 +14,7 @@ import numba
 import numpy as np
 
 # PageType of parquet.thrift, and the fields of PageHeader that describe such a page.
-_DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
+DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 _DATA_FIELD, _DICTIONARY_FIELD, _DATA_V2_FIELD = 5, 7, 8
 _IS_COMPRESSED = 7  # the field of DataPageHeaderV2 that is true or false
 # Types of Thrift's compact protocol.
@@ -23,7 +23,12 @@ _TRUE, _FALSE, _BYTE, _I16, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 6, 7, 
 _MAX_VARINT_BYTES = 10  # of 64 bits
 _MAX_DEPTH = 8  # a header's statistics are nested three deep
 _MAX_INT32 = 2**31 - 1
-_NUM_FIELDS = 9  # of a struct that are kept, by their numbers
+# What `read_page_header` writes of a page, by its place.
+KIND, START, STOP, NUM_BYTES, NUM_VALUES, ENCODING = range(6)
+DEFINITION_ENCODING, REPETITION_ENCODING = 6, 7  # of version 1
+REPETITION_BYTES, DEFINITION_BYTES, IS_COMPRESSED = 8, 9, 10  # of version 2
+NUM_PAGE_FIELDS = 11
+NUM_FIELDS = 9  # of a struct that are kept, by their numbers
 
 
 @numba.njit
@@ -115,9 +120,49 @@ def _read_fields(data: Any, at: int, found: Any) -> int:
             at = _skip(data, at, kind)
             if row == 3 and number == _IS_COMPRESSED and kind in (_TRUE, _FALSE):
                 value = np.int64(kind == _TRUE)
-        if row >= 0 and 0 <= number < _NUM_FIELDS:
+        if row >= 0 and 0 <= number < NUM_FIELDS:
             found[row, number] = value
     return -1
+
+
+@numba.njit
+def read_page_header(data: Any, at: int, found: Any, page: Any) -> int:
+    """Where a page's body stops; -1 for what is no header.
+
+    Args:
+        data: the chunk's bytes, of which the header begins at `at`.
+        found: room for four times `NUM_FIELDS` numbers.
+        page: written: as `read_headers` writes a row.
+    """
+    start = _read_fields(data, at, found)
+    kind = found[0, 1]
+    row = 0
+    if kind == DATA_PAGE:
+        row = 1
+    elif kind == DICTIONARY_PAGE:
+        row = 2
+    elif kind == DATA_PAGE_V2:
+        row = 3
+    if start < 0 or row == 0 or not 0 <= found[0, 3] <= _MAX_INT32:
+        return -1
+    stop = start + found[0, 3]
+    if stop > len(data):
+        return -1
+    page[:] = 0
+    page[KIND], page[START], page[STOP] = kind, start, stop
+    page[NUM_BYTES], page[NUM_VALUES], page[IS_COMPRESSED] = found[0, 2], found[row, 1], 1
+    if row == 3:
+        page[ENCODING] = found[3, 4]
+        page[REPETITION_BYTES], page[DEFINITION_BYTES] = found[3, 6], found[3, 5]
+        page[IS_COMPRESSED] = np.int64(found[3, _IS_COMPRESSED] != 0)
+    else:
+        page[ENCODING] = found[row, 2]
+    if row == 1:
+        page[DEFINITION_ENCODING], page[REPETITION_ENCODING] = found[1, 3], found[1, 4]
+    for index in range(NUM_BYTES, IS_COMPRESSED):
+        if not 0 <= page[index] <= _MAX_INT32:
+            return -1
+    return int(stop)
 
 
 def read_headers(data: Any, out: Any) -> int:
@@ -133,38 +178,13 @@ def read_headers(data: Any, out: Any) -> int:
     Returns:
         how many pages there are, -1 for what is no header, -2 for more pages than `out` has rows.
     """
-    found = np.empty((4, _NUM_FIELDS), dtype=np.int64)
+    found = np.empty((4, NUM_FIELDS), dtype=np.int64)
     at, num_pages = np.int64(0), 0
     while at < len(data):
         if num_pages == len(out):
             return -2
-        start = _read_fields(data, at, found)
-        kind = found[0, 1]
-        row = 0
-        if kind == _DATA_PAGE:
-            row = 1
-        elif kind == _DICTIONARY_PAGE:
-            row = 2
-        elif kind == _DATA_PAGE_V2:
-            row = 3
-        if start < 0 or row == 0 or not 0 <= found[0, 3] <= _MAX_INT32:
+        at = read_page_header(data, at, found, out[num_pages])
+        if at < 0:
             return -1
-        at = start + found[0, 3]
-        if at > len(data):
-            return -1
-        page = out[num_pages]
-        page[:] = 0
-        page[0], page[1], page[2] = kind, start, at
-        page[3], page[4], page[10] = found[0, 2], found[row, 1], 1
-        if row == 3:
-            page[5], page[8], page[9] = found[3, 4], found[3, 6], found[3, 5]
-            page[10] = np.int64(found[3, _IS_COMPRESSED] != 0)
-        else:
-            page[5] = found[row, 2]
-        if row == 1:
-            page[6], page[7] = found[1, 3], found[1, 4]
-        for index in range(3, 10):
-            if not 0 <= page[index] <= _MAX_INT32:
-                return -1
         num_pages += 1
     return num_pages

@@ -13,56 +13,13 @@ from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+
+from pipeline_runtime.kernels.intrinsics import NARROWED, copy_bytes, load_word, lowest_bit, narrow
 
 _MAX_SHIFT = 28  # of a varint of 32 bits
 _FULL_BYTE, _MAX_WORD = 255, 2**64 - 1
 _LENGTH_BYTES = 4  # of the number of a level's bytes
 _MAX_INDEX_BITS = 31
-
-
-def _build_load_word(context: Any, data: Any, at: Any) -> Any:
-    """Eight bytes from any place on: put together one by one they cost six times as much."""
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        place = builder.gep(array.data, [arguments[1]])
-        word = builder.bitcast(place, ir.IntType(64).as_pointer())
-        return builder.load(word, align=1)
-
-    return types.uint64(data, types.int64), build
-
-
-def _build_lowest_bit(context: Any, word: Any) -> Any:
-    """The place of the lowest bit that is set, of a word that is not zero."""
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.uint64), build
-
-
-def _build_copy_bytes(context: Any, data: Any, start: Any, out: Any, at: Any, count: Any) -> Any:
-    """memcpy: of a loop over bytes the compiler makes one over bytes."""
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, start, sink, at, count = arguments
-        source = context.make_array(signature.args[0])(context, builder, source).data
-        sink = context.make_array(signature.args[2])(context, builder, sink).data
-        places = builder.gep(sink, [at]), builder.gep(source, [start])
-        cgutils.raw_memcpy(builder, *places, count, 1)  # type: ignore[no-untyped-call]
-        return context.get_dummy_value()
-
-    return types.none(data, types.int64, out, types.int64, types.int64), build
-
-
-# Any: what numba gives its context with is no argument of theirs.
-load_word: Any = intrinsic(_build_load_word)
-copy_bytes: Any = intrinsic(_build_copy_bytes)
-_lowest_bit: Any = intrinsic(_build_lowest_bit)
 
 
 @numba.njit(inline="always")
@@ -118,7 +75,7 @@ def _unpack_bits(data: Any, at: int, width: int, out: Any, first: int, count: in
 
 
 @numba.njit
-def _unpack(data: Any, start: int, stop: int, width: int, count: int, out: Any) -> int:
+def unpack(data: Any, start: int, stop: int, width: int, count: int, out: Any) -> int:
     """`count` values of 1 to 32 bits from the hybrid at [start, stop); 0, or -1 if it has fewer."""
     done, at = 0, start
     while done < count:
@@ -146,7 +103,7 @@ def _unpack(data: Any, start: int, stop: int, width: int, count: int, out: Any) 
 
 
 @numba.njit
-def _is_run_of(data: Any, start: int, stop: int, count: int, value: int) -> bool:
+def is_run_of(data: Any, start: int, stop: int, count: int, value: int) -> bool:
     """Whether all `count` levels, of up to eight bits, are one run of this value."""
     header, at = _read_header(data, start, stop)
     return (
@@ -186,7 +143,7 @@ def _find_starts(data: Any, start: int, stop: int, count: int, base: int, out: A
                 while zeros:
                     if found == room:
                         return -1
-                    out[found] = base + done + bit + _lowest_bit(zeros)
+                    out[found] = base + done + bit + lowest_bit(zeros)
                     found += 1
                     zeros &= zeros - np.uint64(1)
             at += header >> 1
@@ -233,7 +190,7 @@ def _assemble(
 
 
 @numba.njit(inline="always")
-def _end_of_levels(data: Any, at: int) -> int:
+def end_of_levels(data: Any, at: int) -> int:
     """Where levels end that stand after the number of their bytes, which is at `at`; or -1."""
     if at + _LENGTH_BYTES > len(data):
         return -1
@@ -275,12 +232,12 @@ def read_levels(
     first, definition = 0, repetition_bytes
     end, stop = repetition_bytes, repetition_bytes + definition_bytes
     if repetition_bytes < 0:
-        end = _end_of_levels(data, 0)
-        stop = _end_of_levels(data, end) if end >= 0 else -1
+        end = end_of_levels(data, 0)
+        stop = end_of_levels(data, end) if end >= 0 else -1
         first, definition = _LENGTH_BYTES, end + _LENGTH_BYTES
     if stop < 0 or stop > len(data):
         return -1, 0, 0, 0
-    if _is_run_of(data, definition, stop, count, present):
+    if is_run_of(data, definition, stop, count, present):
         num_lists = _find_starts(data, first, end, count, base, starts)
         return min(num_lists, 0), num_lists, count, stop
     if len(items) < count or len(lists) < min(count, len(starts)):
@@ -289,7 +246,7 @@ def read_levels(
     width = 1
     while present >> width:
         width += 1
-    if _unpack(data, definition, stop, width, count, levels) < 0:
+    if unpack(data, definition, stop, width, count, levels) < 0:
         return -1, 0, 0, 0
     lowest, highest = np.uint8(255), np.uint8(0)
     for index in range(count):
@@ -305,15 +262,15 @@ def read_levels(
             items[index] = levels[index] >= present
         return (1 if num_lists >= 0 else -1), num_lists, count, stop
     repeats = np.empty(count, dtype=np.uint8)
-    if _unpack(data, first, end, 1, count, repeats) < 0:
+    if unpack(data, first, end, 1, count, repeats) < 0:
         return -1, 0, 0, 0
     num_lists, num_items = _assemble(repeats, levels, empty, present, base, starts, lists, items)
     return (1 if num_lists >= 0 else -1), num_lists, num_items, stop
 
 
 @numba.njit
-def _read_plain(data: Any, start: int, size: int, out: Any) -> int:
-    count = len(out)
+def _read_plain(data: Any, start: int, size: int, width: int, out: Any) -> int:
+    count = len(out) // width
     if size == 0:
         if (len(data) - start) * 8 < count:
             return -1
@@ -322,43 +279,65 @@ def _read_plain(data: Any, start: int, size: int, out: Any) -> int:
         return 0
     if start + count * size > len(data):
         return -1
-    places, width = out.view(np.uint8), out.itemsize
     if size == width:
-        copy_bytes(data, start, places, 0, count * size)
+        copy_bytes(data, start, out, 0, count * size)
         return 0
-    if width == 1 and size == 4:  # known to the compiler, it moves many at once
-        for index in range(count):
-            places[index] = data[start + index * 4]
+    if width == 1 and size == 4:
+        num_fast = count - count % NARROWED
+        for index in range(0, num_fast, NARROWED):
+            narrow(data, start + index * 4, out, index)
+        for index in range(num_fast, count):
+            out[index] = data[start + index * 4]
         return 0
     for index in range(count):
         for byte in range(width):
-            places[index * width + byte] = data[start + index * size + byte]
+            out[index * width + byte] = data[start + index * size + byte]
     return 0
 
 
 @numba.njit
-def read_values(data: Any, start: int, is_plain: bool, size: int, dictionary: Any, out: Any) -> int:
+def _take(dictionary: Any, indices: Any, out: Any) -> None:
+    for index in range(len(indices)):
+        out[index] = dictionary[indices[index]]
+
+
+@numba.njit
+def _spread(valid: Any, num_valid: int, out: Any) -> None:
+    """Move values to the places that are valid, and zero to the others."""
+    zero = out.dtype.type(0)
+    for index in range(len(out) - 1, -1, -1):  # from behind: none is written over that has to move
+        num_valid -= valid[index]
+        value = out[num_valid]
+        out[index] = value if valid[index] else zero
+
+
+@numba.njit
+def read_values(
+    data: Any, start: int, is_plain: bool, size: int, width: int, dictionary: Any, out: Any
+) -> int:
     """As many values as `out` takes, one after another; 0, or -1 if there are not as many.
 
     Args:
         data: a page's bytes, of which the values begin at `start`.
         is_plain: whether these are the values, little-endian; else places in the dictionary, after
             a byte that says how many bits each has.
-        size: bytes of a plain value, of which `out` takes the lowest; 0 for one bit.
-        dictionary: without values if the chunk has none.
+        size: bytes of a plain value; 0 for one bit.
+        width: bytes of a value of `out`, 1, 2, 4 or 8: the lowest of a plain value.
+        dictionary: bytes of values of this width; none if the chunk has no dictionary.
+        out: written: bytes of values.
     """
-    count, num_values = len(out), np.int64(len(dictionary))
+    count, num_values = len(out) // width, np.int64(len(dictionary) // width)
     if count == 0:
         return 0
     if is_plain:
-        return int(_read_plain(data, start, size, out))
+        return int(_read_plain(data, start, size, width, out))
     if start >= len(data) or data[start] > _MAX_INDEX_BITS:
         return -1
-    width = np.int64(data[start])
+    bits = np.int64(data[start])
     indices = np.empty(count, dtype=np.int32)
-    if width == 0:
+    if bits == 0:
         indices[:] = 0
-    elif _unpack(data, start + 1, len(data), width, count, indices) < 0:
+    elif unpack(data, start + 1, len(data), bits, count, indices) < 0:
         return -1
     highest = lowest = np.int32(0)
     for index in range(count):
@@ -366,33 +345,50 @@ def read_values(data: Any, start: int, is_plain: bool, size: int, dictionary: An
         lowest = min(lowest, indices[index])
     if lowest < 0 or highest >= num_values:
         return -1
-    for index in range(count):
-        out[index] = dictionary[indices[index]]
+    if width == 8:
+        _take(dictionary.view(np.uint64), indices, out.view(np.uint64))
+    elif width == 4:
+        _take(dictionary.view(np.uint32), indices, out.view(np.uint32))
+    elif width == 2:
+        _take(dictionary.view(np.uint16), indices, out.view(np.uint16))
+    else:
+        _take(dictionary, indices, out)
     return 0
 
 
 @numba.njit
-def _spread_values(
-    data: Any, start: int, is_plain: bool, size: int, dictionary: Any, valid: Any, out: Any
+def spread_values(
+    data: Any,
+    start: int,
+    is_plain: bool,
+    size: int,
+    width: int,
+    dictionary: Any,
+    valid: Any,
+    out: Any,
 ) -> int:
     """Values at the places that are valid, zero at the others; `valid` without any: all are."""
-    num_valid = len(out)
+    num_valid = count = len(out) // width
     if len(valid) > 0:
         num_valid = 0
         for index in range(len(valid)):
             num_valid += valid[index]
-    if read_values(data, start, is_plain, size, dictionary, out[:num_valid]) < 0:
+    if read_values(data, start, is_plain, size, width, dictionary, out[: num_valid * width]) < 0:
         return -1
-    if num_valid == len(out):
+    if num_valid == count:
         return 0
-    zero = out.dtype.type(0)
-    for index in range(len(out) - 1, -1, -1):  # from behind: none is written over that has to move
-        num_valid -= valid[index]
-        value = out[num_valid]
-        out[index] = value if valid[index] else zero
+    if width == 8:
+        _spread(valid, num_valid, out.view(np.uint64))
+    elif width == 4:
+        _spread(valid, num_valid, out.view(np.uint32))
+    elif width == 2:
+        _spread(valid, num_valid, out.view(np.uint16))
+    else:
+        _spread(valid, num_valid, out)
     return 0
 
 
+@numba.njit
 def read_page(
     levels: Any,
     repetition_bytes: int,
@@ -403,6 +399,7 @@ def read_page(
     body: Any,
     is_plain: bool,
     size: int,
+    width: int,
     dictionary: Any,
     values: Any,
     starts: Any,
@@ -416,8 +413,8 @@ def read_page(
         levels, repetition_bytes, definition_bytes, count, empty, present: as `read_levels` has
             them.
         body: of a page of version 1 its levels and the values after them, of version 2 the values.
-        is_plain, size, dictionary: as `read_values` has them.
-        values: written: of the whole chunk, an item each; zero for one that is null.
+        is_plain, size, width, dictionary: as `read_values` has them.
+        values: written: bytes of the whole chunk's items; zero for one that is null.
         starts: written: of the whole chunk, where each list starts; there is one more place.
         lists, items: of the whole chunk, which lists and items are valid: ones, of which others are
             written; without any, all are.
@@ -443,8 +440,8 @@ def read_page(
         return int(told)
     start = stop if repetition_bytes < 0 else 0
     valid = items[first_item : first_item + num_items] if told == 1 else items[:0]
-    out = values[first_item : first_item + num_items]
-    if _spread_values(body, start, is_plain, size, dictionary, valid, out) < 0:
+    out = values[first_item * width : (first_item + num_items) * width]
+    if spread_values(body, start, is_plain, size, width, dictionary, valid, out) < 0:
         return -1
     state[0], state[1] = first_list + num_lists, first_item + num_items
     return 0

@@ -76,7 +76,7 @@ class RawTable(Protocol):
         ...
 
     def describe_decoding(self, columns: Collection[str]) -> str:
-        """How the lists of numbers among these columns are decoded, for people; empty if none."""
+        """How the numbers and lists among these columns are decoded, for people; empty if none."""
         ...
 
     def footer_digests(self, files: Sequence[int]) -> list[str]:

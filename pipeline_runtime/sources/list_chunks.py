@@ -1,16 +1,13 @@
-"""One column chunk of lists of numbers, from its bytes in the file to an Arrow array.
+"""Pages of one column chunk of lists, taken in one by one, for `list_windows`.
 
-`pages` runs before it, and says which columns are such. A page's levels say where lists start,
-which of them are null and which items are: of most pages in two comparisons, since they have no
-nulls and no empty lists. Values are plain numbers, or places in the chunk's dictionary. All of a
-chunk's pages are written into the same two buffers, of which the footer says how large they are.
+A page's levels say where lists start, which of them are null and which items are; values are plain
+numbers, or places in the chunk's dictionary. Kernels read both, pyarrow decompresses: whole chunks
+are read at once by `columns`, without a call for each page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,13 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline_runtime.kernels import Kernels
+from pipeline_runtime.sources.leaves import Leaf
 from pipeline_runtime.sources.page_headers import (
     DATA_PAGE,
     DATA_PAGE_V2,
     DICTIONARY_PAGE,
     Page,
     PageError,
-    read_pages,
 )
 
 Bytes = npt.NDArray[np.uint8]
@@ -38,15 +35,6 @@ CODECS: Mapping[str, str | None] = {
     "ZSTD": "zstd",
     "LZ4": "lz4_raw",
 }
-_SMALL = (pa.int8(), pa.int16(), pa.uint8(), pa.uint16())
-# By Parquet's type: what lies in a page, and Arrow's types whose bits these are, or their lowest.
-STORED: Mapping[str, tuple[np.dtype[Any], tuple[pa.DataType, ...]]] = {
-    "BOOLEAN": (np.dtype(np.uint8), (pa.bool_(),)),  # once its bits are unpacked
-    "INT32": (np.dtype(np.uint32), (*_SMALL, pa.int32(), pa.uint32(), pa.date32())),
-    "INT64": (np.dtype(np.uint64), (pa.int64(), pa.uint64())),
-    "FLOAT": (np.dtype(np.uint32), (pa.float32(),)),
-    "DOUBLE": (np.dtype(np.uint64), (pa.float64(),)),
-}
 # Encodings of parquet.thrift.
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _RLE_DICTIONARY = 0, 2, 3, 8
 MAX_INT32 = 2**31 - 1
@@ -55,80 +43,6 @@ _LZ4_LITERALS = 5  # "the last 5 bytes are always literals" (LZ4's block format)
 _NO_ROOM = 2  # say `read_levels` and `read_page`
 _EVERY = np.zeros(0, dtype=np.uint8)  # to the kernels: every place is valid
 _ONE = np.ones(1, dtype=np.uint8)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Leaf:
-    """A column of lists of numbers, one leaf of the file's schema."""
-
-    index: int  # of the leaf
-    type: pa.DataType  # of the column
-    stored: np.dtype[Any]  # unsigned, whatever the bits mean
-    max_level: int  # of definition: an item that is there
-
-    @cached_property
-    def empty_level(self) -> int:
-        """An empty list's definition level; a null list's is below it, an item's above."""
-        return self.max_level - 1 - int(self.type.value_field.nullable)
-
-    @cached_property
-    def items(self) -> pa.DataType:
-        """The type of an item."""
-        return self.type.value_type
-
-    @cached_property
-    def is_boolean(self) -> bool:
-        """Whether an item is one bit."""
-        return bool(pa.types.is_boolean(self.items))
-
-    @cached_property
-    def is_large(self) -> bool:
-        """Whether offsets have 64 bits."""
-        return bool(pa.types.is_large_list(self.type))
-
-    @cached_property
-    def size(self) -> int:
-        """Bytes of a plain item in a page; 0: one bit."""
-        return 0 if self.is_boolean else self.stored.itemsize
-
-    @cached_property
-    def dtype(self) -> np.dtype[Any]:
-        """Unsigned integers as wide as an item in Arrow's memory; a boolean before it is packed."""
-        return np.dtype(np.uint8 if self.is_boolean else f"u{self.items.bit_width // 8}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """A leaf's chunk of a row group as it lies in the file, page after page."""
-
-    data: memoryview
-    codec: str  # one of `CODECS`
-    num_rows: int  # of the row group, each a list
-    num_values: int  # levels, as the footer says: items, null and empty lists
-
-
-def decode_chunk(
-    leaf: Leaf, stored: Stored, kernels: Kernels, *, folds: bool = False
-) -> pa.Array | None:
-    """The chunk's lists, in fresh memory; None where that is to be left to pyarrow.
-
-    Args:
-        folds: give a dictionary's places, where most lists that are equal to the one before are
-            that one; where an item is null, the lists themselves.
-    """
-    num_rows, num_values = stored.num_rows, stored.num_values
-    if num_values > MAX_INT32:
-        return None
-    for kind in (_FoldedChunk, Chunk) if folds else (Chunk,):
-        try:
-            data = np.frombuffer(stored.data, np.uint8)
-            chunk = kind(leaf, stored.codec, num_rows, num_values, kernels)
-            for page in read_pages(data, kernels):
-                chunk.add(page, data)
-            return chunk.finish()
-        except (PageError, pa.ArrowException, OSError):
-            continue
-    return None
 
 
 class Chunk:
@@ -159,10 +73,7 @@ class Chunk:
             return
         self._num_levels += page.num_values
         check(self._num_levels <= len(self._values), "more values than the footer says")
-        self._place(page, *self._split(page, data))
-
-    def _place(self, page: Page, levels: Bytes, body: Bytes) -> None:
-        """Write a page's lists behind those before it."""
+        levels, body = self._split(page, data)
         told = self._read_page(page, levels, body)
         if told == _NO_ROOM:
             self._valid_items = np.ones(len(self._values), dtype=np.uint8)
@@ -181,22 +92,16 @@ class Chunk:
             body,
             self._is_plain(page.encoding),
             leaf.size,
+            leaf.dtype.itemsize,
             self._dictionary(),
-            self._values,
+            self._values.view(np.uint8),
             self._starts,
             self._valid_lists,
             self._valid_items,
             self._state,
         )
 
-    def finish(self) -> pa.Array:
-        """All lists. Raises PageError if these are not as many as the row group has."""
-        check(self._state[0] == len(self._starts) - 1, "as many lists as rows")
-        is_going_on, lists = self.finish_part()
-        check(not is_going_on, "a list for the first item")
-        return lists
-
-    def finish_part(self) -> tuple[bool, pa.Array]:
+    def finish(self) -> tuple[bool, pa.Array]:
         """The lists of these pages; whether the first goes on with one of the pages before."""
         num_lists, num_items, _ = self._state.tolist()
         starts, valid = self._starts[: num_lists + 1], self._valid_lists[:num_lists]
@@ -242,74 +147,18 @@ class Chunk:
         return data[page.start : start], body
 
     def _read_values(self, encoding: int, body: Bytes, at: int, out: Array) -> None:
-        told = self._kernels.read_values(
-            body, at, self._is_plain(encoding), self._leaf.size, self._dictionary(), out
-        )
+        leaf, dictionary = self._leaf, self._dictionary()
+        width, sink = leaf.dtype.itemsize, out.view(np.uint8)
+        is_plain = self._is_plain(encoding)
+        told = self._kernels.read_values(body, at, is_plain, leaf.size, width, dictionary, sink)
         check(told == 0, "values")
 
     def _is_plain(self, encoding: int) -> bool:
         check(encoding in (_PLAIN, _RLE_DICTIONARY, _PLAIN_DICTIONARY), "the values' encoding")
         return encoding == _PLAIN
 
-    def _dictionary(self) -> Array:
-        return self._values[:0] if self.dictionary is None else self.dictionary
-
-
-class _FoldedChunk(Chunk):
-    """The same with equal neighbours once: most of what stands in flat rows of a request."""
-
-    def __init__(
-        self, leaf: Leaf, codec: str, num_rows: int, num_values: int, kernels: Kernels
-    ) -> None:
-        super().__init__(leaf, codec, num_rows, num_values, kernels)
-        check(not leaf.is_boolean, "folding of booleans")
-        self._valid_lists = np.empty(num_rows, dtype=np.uint8)
-        self._codes = np.empty(num_rows, dtype=np.int32)
-        self._state = np.zeros(3, dtype=np.int64)  # rows, lists and items so far
-
-    def _place(self, page: Page, levels: Bytes, body: Bytes) -> None:
-        room = len(self._codes) - int(self._state[0])
-        starts = np.empty(min(page.num_values, room) + 1, dtype=np.int64)
-        leaf, count, lists, items = self._leaf, page.num_values, _EVERY, _EVERY
-        sizes = (*_level_bytes(page), count, leaf.empty_level, leaf.max_level, 0)
-        read = partial(self._kernels.read_levels, levels, *sizes, starts[:-1])
-        told, num_lists, num_items, end = read(lists, items)
-        if told == _NO_ROOM:
-            lists, items = np.empty((2, count), dtype=np.uint8)
-            told, num_lists, num_items, end = read(lists, items)
-        check(told in (0, 1), "levels")
-        check(told == 0 or bool(items[:num_items].all()), "folding of lists with null items")
-        starts[num_lists] = num_items
-        told = self._kernels.fold(
-            self._items(page.encoding, body, end if page.kind == DATA_PAGE else 0, num_items),
-            self._values.dtype.itemsize,
-            starts[: num_lists + 1],
-            lists[:num_lists],
-            self._values.view(np.uint8),
-            self._starts,
-            self._valid_lists,
-            self._codes,
-            self._state,
-        )
-        check(told == 0, "a list for the first item")
-
-    def _items(self, encoding: int, body: Bytes, at: int, count: int) -> Bytes:
-        """The page's items as Arrow has them, where they lie if they lie so."""
-        width = self._values.dtype.itemsize
-        if encoding == _PLAIN and width == self._leaf.size:
-            check(at + count * width <= len(body), "values")
-            return body[at : at + count * width]
-        values = np.empty(count, dtype=self._values.dtype)
-        self._read_values(encoding, body, at, values)
-        return values.view(np.uint8)
-
-    def finish(self) -> pa.DictionaryArray:
-        num_rows, num_lists, num_items = self._state.tolist()
-        check(num_rows == len(self._codes), "as many lists as rows")
-        starts = self._starts[: num_lists + 1]
-        starts[-1] = num_items
-        lists = self._lists(starts, self._valid_lists)
-        return pa.DictionaryArray.from_arrays(pa.array(self._codes), lists)
+    def _dictionary(self) -> Bytes:
+        return _EVERY if self.dictionary is None else self.dictionary.view(np.uint8)
 
 
 def _level_bytes(page: Page) -> tuple[int, int]:

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.kernels import Kernels
-from pipeline_runtime.sources.list_chunks import MAX_INT32, Chunk, Leaf, Stored, check
+from pipeline_runtime.sources.leaves import Leaf, Stored
+from pipeline_runtime.sources.list_chunks import MAX_INT32, Chunk, check
 from pipeline_runtime.sources.page_headers import DICTIONARY_PAGE, Page, PageError, read_pages
 
 
@@ -35,7 +36,7 @@ def decode_windows(
         for page in pages:
             part.add(page, data)
         dictionary = part.dictionary
-        is_going_on, lists = part.finish_part()
+        is_going_on, lists = part.finish()
         rows_left -= len(lists) - is_going_on
         yield from windows.add(lists, is_going_on=is_going_on)
     check(rows_left == 0, "as many lists as rows")

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from pipeline_runtime.sources.list_chunks import Leaf
-from pipeline_runtime.sources.pages import OpenFile, find_leaves
+from pipeline_runtime.sources.leaves import Leaf, find_leaves
+from pipeline_runtime.sources.pages import OpenFile
 
 # Of a table's footers as they are stored; parsed they take a few times as much, in every reader.
 _MAX_FOOTER_BYTES = 8 << 20
@@ -38,7 +38,7 @@ _Key = tuple[str, int, int]
 class Opener:
     """Opens the files of one table; threads may share it."""
 
-    decodes_pages: bool = False  # lists of numbers, by `pages`
+    decodes_pages: bool = False  # numbers and lists of them, by `pages`
     _footers: dict[_Key, _Footer] = field(default_factory=dict)
     _num_bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)

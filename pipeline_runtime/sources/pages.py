@@ -1,13 +1,14 @@
-"""Lists of numbers decoded from Parquet's pages by compiled kernels, several times as fast.
+"""Numbers, and lists of numbers, decoded from Parquet's pages by compiled kernels.
 
 Where the time of a table with user sequences goes is in its lists: Arrow turns the levels of every
 item into 16-bit numbers and those into offsets, one by one. Here 64 levels are looked at together,
 a page without nulls is told by the single run that its definition levels are, and values are copied
-as they lie.
+as they lie. Numbers gain less each, but a table has many columns of them, and all are decoded by
+one call without Python's lock.
 
-    find_leaves     which columns of a file can be decoded so, from its footer; once a file
-    OpenFile        reads a row group: those columns by `list_chunks`, or `list_windows` where it is
-                    longer than a piece, all others by pyarrow
+    leaves          which columns of a file can be decoded so, from its footer; once a file
+    OpenFile        reads a row group: those columns by `columns`, or lists by `list_windows` where
+                    it is longer than a piece, all others by pyarrow
 
 What is decoded is what pyarrow gives, bit for bit. Whatever a page holds that is not known here (an
 encoding, bytes that cannot be) leaves its column to pyarrow, which reads it or says what is wrong
@@ -28,13 +29,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline_runtime.kernels import select
-from pipeline_runtime.sources.list_chunks import (
-    CODECS,
-    STORED,
-    Leaf,
-    Stored,
-    decode_chunk,
-)
+from pipeline_runtime.sources.codecs import known_codecs
+from pipeline_runtime.sources.columns import decode_columns
+from pipeline_runtime.sources.leaves import Leaf, Stored
+from pipeline_runtime.sources.list_chunks import CODECS
 from pipeline_runtime.sources.list_windows import decode_windows
 from pipeline_runtime.sources.page_headers import PageError
 
@@ -44,57 +42,6 @@ _MAX_HOLE_BYTES = 1 << 20
 _ENCODINGS = frozenset({"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"})
 # With fewer in a chunk, calls from Python take longer than pyarrow does.
 _MIN_VALUES = 1024
-_TIME_UNITS = {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
-
-
-def find_leaves(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Leaf]:
-    """The columns of a file that are decoded here, by name.
-
-    Args:
-        schema: Arrow's, as pyarrow reads the file.
-    """
-    leaves = _leaves_below(metadata)
-    found = {}
-    for column in schema:
-        if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
-            continue
-        below = leaves.get(column.name, ())
-        leaf = _find_leaf(metadata, below[0], column) if len(below) == 1 else None
-        if leaf is not None:
-            found[column.name] = leaf
-    return found
-
-
-def _leaves_below(metadata: pq.FileMetaData) -> dict[str, list[int]]:
-    """The leaves whose path begins with a name and a dot; names may hold dots themselves."""
-    below: dict[str, list[int]] = {}
-    for index in range(metadata.num_columns):
-        path = metadata.schema.column(index).path
-        parts = path.split(".")
-        for end in range(1, len(parts)):
-            below.setdefault(".".join(parts[:end]), []).append(index)
-    return below
-
-
-def _find_leaf(metadata: pq.FileMetaData, index: int, column: pa.Field) -> Leaf | None:
-    described, items = metadata.schema.column(index), column.type.value_field
-    stored, types = STORED.get(described.physical_type, (None, ()))
-    levels = int(column.nullable) + 1 + int(items.nullable)
-    if stored is None or described.max_repetition_level != 1:
-        return None
-    if described.max_definition_level != levels:
-        return None
-    if items.type not in types and not _is_time(items.type, described):
-        return None
-    return Leaf(index=index, type=column.type, stored=stored, max_level=levels)
-
-
-def _is_time(data_type: pa.DataType, described: Any) -> bool:
-    """Whether its ticks are stored in its own unit."""
-    if not pa.types.is_timestamp(data_type) or described.physical_type != "INT64":
-        return False
-    unit = _TIME_UNITS.get(data_type.unit)
-    return unit is not None and f"timeUnit={unit}" in str(described.logical_type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +61,7 @@ class OpenFile:
         Args:
             folded: of lists, of which equal neighbours may stand once, as a dictionary's values.
         """
-        chunks = self._chunks(row_group, names)
+        chunks = self._chunks(row_group, names, known_codecs())
         kernels = select(bool(chunks), sum(chunk.num_values for chunk in chunks.values()))
         if kernels is None:
             return self._by_arrow(row_group, names)
@@ -123,10 +70,8 @@ class OpenFile:
             rest = [name for name in names if name not in chunks]
             if rest:
                 columns |= _columns(self._by_arrow(row_group, rest))
-            for name, stored in fetched().items():
-                folds = name in folded
-                columns[name] = decode_chunk(self.leaves[name], stored, kernels, folds=folds)
-        left = [name for name, column in columns.items() if column is None]
+            columns |= decode_columns(self.leaves, fetched(), kernels, folded)
+        left = [name for name in names if name not in columns]
         if left:
             columns |= _columns(self._by_arrow(row_group, left))
         return pa.table({name: columns[name] for name in names})
@@ -135,7 +80,7 @@ class OpenFile:
         self, row_group: int, names: Sequence[str], max_rows: int
     ) -> Iterator[pa.Table]:
         """The same, `max_rows` rows at a time; about as many are held in memory."""
-        chunks = self._chunks(row_group, names)
+        chunks = self._chunks(row_group, names, CODECS, of_lists=True)
         kernels = select(bool(chunks), sum(chunk.num_values for chunk in chunks.values()))
         if kernels is None:
             yield from self._windows_by_arrow(row_group, names, max_rows)
@@ -169,14 +114,22 @@ class OpenFile:
     def _by_arrow(self, row_group: int, names: Sequence[str]) -> pa.Table:
         return self.file.read_row_group(row_group, columns=list(names), use_threads=False)
 
-    def _chunks(self, row_group: int, names: Sequence[str]) -> dict[str, _Chunk]:
-        """What of the columns is decoded here, by name."""
+    def _chunks(
+        self,
+        row_group: int,
+        names: Sequence[str],
+        codecs: Collection[str],
+        *,
+        of_lists: bool = False,
+    ) -> dict[str, _Chunk]:
+        """What of the columns is decoded here, by name; perhaps only lists."""
         metadata = self.file.metadata.row_group(row_group)
         found = {}
         for name in names:
-            if name in self.leaves:
-                chunk = metadata.column(self.leaves[name].index)
-                is_known = chunk.compression in CODECS and _ENCODINGS.issuperset(chunk.encodings)
+            leaf = self.leaves.get(name)
+            if leaf is not None and (leaf.is_list or not of_lists):
+                chunk = metadata.column(leaf.index)
+                is_known = chunk.compression in codecs and _ENCODINGS.issuperset(chunk.encodings)
                 if is_known and chunk.num_values >= _MIN_VALUES:
                     found[name] = _Chunk.of(chunk, metadata.num_rows)
         return found
@@ -194,14 +147,16 @@ class OpenFile:
         """The chunks with their bytes; those that lie close together are read at once."""
         found: dict[str, Stored] = {}
         for first, last, names in _merge(chunks):
-            data = memoryview(self.stream.read_at(last - first, first))
+            self.stream.seek(first)
+            data = self.stream.read_buffer(last - first)
             for name in names:
                 chunk = chunks[name]
                 found[name] = Stored(
-                    data=data[chunk.start - first : chunk.stop - first],
+                    data=data.slice(chunk.start - first, chunk.stop - chunk.start),
                     codec=chunk.codec,
                     num_rows=chunk.num_rows,
                     num_values=chunk.num_values,
+                    uncompressed_bytes=chunk.uncompressed_bytes,
                 )
         return {name: found[name] for name in chunks}
 
@@ -215,6 +170,7 @@ class _Chunk:
     codec: str
     num_rows: int
     num_values: int
+    uncompressed_bytes: int
 
     @classmethod
     def of(cls, chunk: Any, num_rows: int) -> _Chunk:
@@ -227,6 +183,7 @@ class _Chunk:
             codec=chunk.compression,
             num_rows=num_rows,
             num_values=chunk.num_values,
+            uncompressed_bytes=chunk.total_uncompressed_size,
         )
 
 

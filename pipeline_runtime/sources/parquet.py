@@ -27,6 +27,7 @@ from pipeline_runtime.errors import SourceError
 from pipeline_runtime.kernels import describe
 from pipeline_runtime.sources.base import Pruning, Scan, Unit
 from pipeline_runtime.sources.filesystem import Location, open_location
+from pipeline_runtime.sources.leaves import find_leaves
 from pipeline_runtime.sources.listing import find_files
 from pipeline_runtime.sources.nested import (
     NestedLayout,
@@ -36,7 +37,7 @@ from pipeline_runtime.sources.nested import (
     read_nested,
 )
 from pipeline_runtime.sources.opening import Opener
-from pipeline_runtime.sources.pages import OpenFile, find_leaves
+from pipeline_runtime.sources.pages import OpenFile
 from pipeline_runtime.sources.schemas import common_schema, discover_partitioning
 from pipeline_runtime.sources.statistics import surviving_row_groups
 
@@ -102,8 +103,8 @@ class ParquetTable:
         some = ", ".join(names[:_MAX_NAMES])
         some += f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
         if not self.opener.decodes_pages:
-            return f"lists of numbers decoded by pyarrow, as pipelineOptions asks: {some}"
-        return f"lists of numbers decoded page by page, {describe(True, 'pyarrow')}: {some}"
+            return f"numbers decoded by pyarrow, as pipelineOptions asks: {some}"
+        return f"numbers decoded page by page, {describe(True, 'pyarrow')}: {some}"
 
     def scan(self, predicates: Sequence[pads.Expression]) -> Scan:
         """See RawTable; a predicate prunes by partition values and row-group statistics."""
@@ -319,7 +320,7 @@ def open_parquet(
     """Discover a table's files, read their footers and check that they share one schema.
 
     Args:
-        decodes_pages: lists of numbers are decoded by `pages`; the rows are the same.
+        decodes_pages: numbers and lists of them are decoded by `pages`; the rows are the same.
 
     Raises SourceError: nothing there, a file that is not Parquet, or a schema that differs, each
     naming the file.

@@ -1,4 +1,4 @@
-"""Parquet files of lists of numbers, for the tests of how they are decoded."""
+"""Parquet files of numbers and lists of numbers, for the tests of how they are decoded."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from pipeline_runtime import kernels
 from pipeline_runtime.kernels import Kernels
-from pipeline_runtime.sources.list_chunks import Stored
-from pipeline_runtime.sources.pages import OpenFile, find_leaves
+from pipeline_runtime.sources.codecs import known_codecs
+from pipeline_runtime.sources.columns import decode_columns
+from pipeline_runtime.sources.leaves import Stored, find_leaves
+from pipeline_runtime.sources.pages import OpenFile
 
 NUMBERS = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
@@ -51,6 +53,15 @@ def columns(draw: st.DrawFn) -> tuple[pa.Field, pa.Array]:
     return field, storage.cast(field.type)
 
 
+@st.composite
+def numbers(draw: st.DrawFn) -> tuple[pa.Field, pa.Array]:
+    """Numbers with long runs and without, with nulls where the field allows them."""
+    field = pa.field("x", draw(st.sampled_from(NUMBERS)), draw(st.booleans()))
+    item = items_of(field.type) | (st.none() if field.nullable else st.nothing())
+    rows = draw(st.lists(item, min_size=1, max_size=60)) * draw(st.sampled_from([1, 1, 50]))
+    return field, _cast_from_numbers(rows, field.type, lambda data_type: data_type)
+
+
 def _cast_from_numbers(rows: list[Any], item_type: pa.DataType, make: Any) -> pa.Array:
     if not pa.types.is_temporal(item_type):
         return pa.array(rows, make(item_type))
@@ -71,21 +82,32 @@ def opened(data: bytes) -> OpenFile:
 
 
 def stored(file: OpenFile, row_group: int = 0) -> Stored:
-    [chunk] = file._fetch(file._chunks(row_group, ["x"])).values()
+    [chunk] = file._fetch(file._chunks(row_group, ["x"], known_codecs())).values()
     return chunk
+
+
+def decoded(file: OpenFile, chunk: Stored, *, folds: bool = False) -> pa.Array | None:
+    """The column `x` of a chunk; None where it is left to pyarrow."""
+    folded = ["x"] if folds else []
+    return decode_columns(file.leaves, {"x": chunk}, ready_kernels(), folded).get("x")
 
 
 def is_same(mine: pa.Array, theirs: pa.Array) -> bool:
     """Equal, NaN to itself and -0.0 not to 0.0: floats by their bits."""
-    items = theirs.type.value_type
+    is_list = pa.types.is_list(theirs.type) or pa.types.is_large_list(theirs.type)
+    items = theirs.type.value_type if is_list else theirs.type
     if pa.types.is_floating(items):
-        make = pa.large_list if pa.types.is_large_list(theirs.type) else pa.list_
-        bits = make(pa.field("element", pa.uint32() if items.bit_width == 32 else pa.uint64()))
+        bits = pa.uint32() if items.bit_width == 32 else pa.uint64()
+        if is_list:
+            make = pa.large_list if pa.types.is_large_list(theirs.type) else pa.list_
+            bits = make(pa.field("element", bits))
         mine, theirs = (_as_bits(array, bits) for array in (mine, theirs))
     return bool(mine.equals(theirs))
 
 
 def _as_bits(array: pa.Array, data_type: pa.DataType) -> pa.Array:
+    if not hasattr(array, "values"):
+        return pa.Array.from_buffers(data_type, len(array), array.buffers(), -1, array.offset)
     values = array.values
     items = pa.Array.from_buffers(
         data_type.value_type, len(values), values.buffers(), -1, values.offset

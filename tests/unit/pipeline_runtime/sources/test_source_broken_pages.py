@@ -15,12 +15,13 @@ import pyarrow.parquet.encryption as pe
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from list_files import long_lists, opened, ready_kernels, stored, written
+from list_files import decoded, long_lists, opened, ready_kernels, stored, written
 
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sources import open_parquet
-from pipeline_runtime.sources.list_chunks import Stored, decode_chunk
+from pipeline_runtime.sources.codecs import known_codecs
+from pipeline_runtime.sources.leaves import Stored
 from pipeline_runtime.sources.list_windows import decode_windows
 from pipeline_runtime.sources.page_headers import Page, PageError, read_pages
 
@@ -35,7 +36,7 @@ def varint(value: int) -> bytes:
     return bytes([*data, value])
 
 
-def pages_of(chunk: memoryview) -> list[Page]:
+def pages_of(chunk: pa.Buffer) -> list[Page]:
     return list(read_pages(np.frombuffer(chunk, np.uint8), ready_kernels()))
 
 
@@ -49,14 +50,21 @@ BREAKS: dict[str, Callable[[bytearray, int, int], None]] = {
 
 @settings(deadline=None, max_examples=300)
 @given(
-    data=st.data(), kind=st.sampled_from(sorted(BREAKS)), version=st.sampled_from(["1.0", "2.0"])
+    data=st.data(),
+    kind=st.sampled_from(sorted(BREAKS)),
+    version=st.sampled_from(["1.0", "2.0"]),
+    codec=st.sampled_from(["none", "none", "snappy", "lz4", "zstd"]),
+    is_list=st.booleans(),
 )
-def test_a_broken_chunk_harms_nobody(data: st.DataObject, kind: str, version: str) -> None:
-    """It is left to pyarrow, or gives lists that hold together; nothing outside is touched."""
-    lists = [[1, 2, None], [], None, [7] * 30] * 20
+def test_a_broken_chunk_harms_nobody(
+    data: st.DataObject, kind: str, version: str, codec: str, is_list: bool
+) -> None:
+    """It is left to pyarrow, or gives values that hold together; nothing outside is touched."""
+    lists = pa.array([[1, 2, None], [], None, [7] * 30] * 20, pa.list_(pa.int64()))
+    numbers = pa.array([1, 2, None, 2**50, 7] * 100, pa.int64())
     source = written(
-        pa.table({"x": pa.array(lists, pa.list_(pa.int64()))}),
-        compression="none",
+        pa.table({"x": lists if is_list else numbers}),
+        compression=codec,
         data_page_version=version,
         data_page_size=128,
         write_batch_size=8,
@@ -69,12 +77,15 @@ def test_a_broken_chunk_harms_nobody(data: st.DataObject, kind: str, version: st
         at = data.draw(st.integers(0, len(chunk) - 1))
         BREAKS[kind](chunk, at, data.draw(st.integers(0, 255)))
     compiled = ready_kernels()
-    broken = replace(whole, data=memoryview(bytes(chunk)))
-    made = decode_chunk(file.leaves["x"], broken, compiled)
-    if made is not None:
-        made.validate(full=True)
-        assert len(made) == whole.num_rows
-    with contextlib.suppress(PageError, pa.ArrowException):
+    broken = replace(whole, data=pa.py_buffer(bytes(chunk)))
+    for folds in (True, False):
+        made = decoded(file, broken, folds=folds)
+        if made is not None:
+            made.validate(full=True)
+            assert len(made) == whole.num_rows
+    if not is_list:
+        return
+    with contextlib.suppress(PageError, pa.ArrowException, OSError):
         for window in decode_windows(file.leaves["x"], broken, compiled, 7):
             window.validate(full=True)
 
@@ -95,8 +106,14 @@ BROKEN: dict[str, bytes] = {
 def test_headers_that_cannot_be_are_refused_at_once(data: bytes) -> None:
     file = opened(WHOLE)
     compiled = ready_kernels()
-    chunk = Stored(data=memoryview(data), codec="UNCOMPRESSED", num_rows=100, num_values=200)
-    assert decode_chunk(file.leaves["x"], chunk, compiled) is None
+    chunk = Stored(
+        data=pa.py_buffer(data),
+        codec="UNCOMPRESSED",
+        num_rows=100,
+        num_values=200,
+        uncompressed_bytes=10_000,
+    )
+    assert decoded(file, chunk) is None
     with pytest.raises(PageError):
         list(decode_windows(file.leaves["x"], chunk, compiled, 10))
 
@@ -115,8 +132,8 @@ def test_a_header_that_lies_is_refused(lie: bytes) -> None:
     file = opened(written(table, compression="none", use_dictionary=False, write_statistics=False))
     whole, compiled = stored(file), ready_kernels()
     assert bytes(whole.data).count(PLAIN_OF_TWO) == 1
-    broken = replace(whole, data=memoryview(bytes(whole.data).replace(PLAIN_OF_TWO, lie)))
-    assert decode_chunk(file.leaves["x"], broken, compiled) is None
+    broken = replace(whole, data=pa.py_buffer(bytes(whole.data).replace(PLAIN_OF_TWO, lie)))
+    assert decoded(file, broken) is None
     with pytest.raises(PageError):
         list(decode_windows(file.leaves["x"], broken, compiled, 10))
 
@@ -127,7 +144,8 @@ def test_a_place_that_a_dictionary_has_not_is_refused(place: bytes) -> None:
     compiled = ready_kernels()
     dictionary, out = np.arange(10, dtype=np.uint64), np.zeros(5, np.uint64)
     data = np.frombuffer(bytes([31]) + varint(10) + place, np.uint8)
-    assert compiled.parquet.read_values(data, 0, False, 8, dictionary, out) == -1
+    values = dictionary.view(np.uint8), out.view(np.uint8)
+    assert compiled.parquet.read_values(data, 0, False, 8, 8, *values) == -1
 
 
 @pytest.mark.parametrize(("at", "value"), [(5, 2), (11, 7), (11, 255)])
@@ -135,14 +153,14 @@ def test_levels_above_the_highest_are_left_to_pyarrow(at: int, value: int) -> No
     options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
     source = bytearray(written(pa.table({"x": [[1]] * 8}), **options))
     file = opened(bytes(source))
-    start = file._chunks(0, ["x"])["x"].start
+    start = file._chunks(0, ["x"], known_codecs())["x"].start
     [page] = pages_of(stored(file).data)
     source[start + page.start + at] = value
     with pytest.raises(OSError, match="levels"):
         opened(bytes(source)).read_row_group(0, ["x"])
 
 
-@pytest.mark.parametrize("codec", ["snappy", "lz4"])
+@pytest.mark.parametrize("codec", ["snappy", "lz4", "zstd"])
 def test_a_page_that_decompresses_short_is_left_to_pyarrow(codec: str) -> None:
     """pyarrow's codec gives as many bytes as it is asked for, whatever came out."""
     options = {"compression": codec, "use_dictionary": False, "write_statistics": False}
@@ -155,11 +173,10 @@ def test_a_page_that_decompresses_short_is_left_to_pyarrow(codec: str) -> None:
     short = packer.compress(body[:-60], asbytes=True)
     sizes = (varint(2 * size) for size in (page.stop - page.start, len(short)))
     header = bytes(whole.data[: page.start]).replace(*sizes, 1)
-    broken = replace(whole, data=memoryview(header + short))
+    broken = replace(whole, data=pa.py_buffer(header + short))
     [found] = pages_of(broken.data)
     assert (found.stop - found.start, found.num_bytes) == (len(short), page.num_bytes)
-    compiled = ready_kernels()
-    assert decode_chunk(file.leaves["x"], broken, compiled) is None
+    assert decoded(file, broken) is None
 
 
 def test_a_file_with_an_encrypted_column_is_left_to_pyarrow(tmp_path: Path) -> None:
@@ -194,7 +211,7 @@ class Keys(pe.KmsClient):  # type: ignore[misc]
 @pytest.mark.parametrize("codec", ["gzip", "brotli"])
 def test_other_codecs_are_left_to_pyarrow(codec: str) -> None:
     file = opened(written(pa.table({"x": [[1, 2]] * 100}), compression=codec))
-    assert not file._chunks(0, ["x"])
+    assert not file._chunks(0, ["x"], known_codecs())
     assert file.read_row_group(0, ["x"]).to_pylist() == [{"x": [1, 2]}] * 100
 
 
@@ -206,14 +223,14 @@ def test_other_encodings_are_left_to_pyarrow() -> None:
     }
     file = opened(written(table, **options))
     assert file.leaves
-    assert not file._chunks(0, ["x"])
+    assert not file._chunks(0, ["x"], known_codecs())
     assert file.read_row_group(0, ["x"]).to_pylist() == table.to_pylist()
 
 
 def test_what_pyarrow_cannot_read_is_its_to_say(tmp_path: Path) -> None:
     source = bytearray(long_lists(200, 20, compression="zstd"))
     file = opened(bytes(source))
-    chunk = file._chunks(0, ["x"])["x"]
+    chunk = file._chunks(0, ["x"], known_codecs())["x"]
     source[chunk.start + 40 : chunk.stop] = bytes(chunk.stop - chunk.start - 40)
     with pytest.raises((OSError, pa.ArrowException)):
         opened(bytes(source)).read_row_group(0, ["x"])

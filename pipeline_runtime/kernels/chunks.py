@@ -1,0 +1,43 @@
+"""What `columns` is told of the column chunks that it decodes, and what it tells of them.
+
+Apart from the kernels, since who fills the table need not have imported numba yet.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+# A chunk's codec, see `decompression`.
+UNCOMPRESSED, ZSTD, LZ4, SNAPPY = 0, 1, 2, 3
+
+# What stands in the table of a column chunk; addresses are of memory that the caller keeps.
+COLUMN: Final = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            # The chunk.
+            *("data", "num_bytes"),  # its address, and its bytes
+            *("codec", "function", "state"),  # see `decompression`
+            "uncompressed_bytes",  # by the footer: no page has more
+            *("num_rows", "num_values"),  # by the footer: lists, or numbers; levels
+            # The column.
+            *("is_list", "empty_level", "max_level"),  # see `parquet.read_levels`
+            *("size", "width"),  # bytes of a plain value, 0 for one bit; of an item in Arrow
+            "folds",  # whether equal neighbours among lists may stand once
+            # Where it goes; of numbers the first two only.
+            "values",  # room for num_values, or num_rows numbers
+            "valid_items",  # bits of them; room for them, if any may be null
+            "starts",  # of each list where it starts and of the last where it ends, 64 bits each
+            "valid_lists",  # bits of lists, if any may be null
+            "codes",  # of a column that folds: each row's list, 32 bits each
+            # What came of it.
+            "told",  # 0, or -1: left to others
+            *("num_lists", "num_items"),  # that were written; of numbers the second is num_rows
+            *("null_lists", "null_items"),
+            "scratch_bytes",  # that would have been enough for it and those before it
+        )
+    ],
+    align=True,
+)

@@ -1,0 +1,157 @@
+"""All columns of a row group that are numbers or lists of numbers, decoded by one kernel.
+
+    chunks in the file --> a table of addresses --> `kernels.columns` --> Arrow arrays
+
+The kernel gets the addresses of the chunks' bytes and of memory for what they hold, which the
+footer tells the size of, and lets go of Python's lock until all are done. What it does not know or
+finds broken it says of the column, which others read then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline_runtime.kernels import Kernels
+from pipeline_runtime.kernels.chunks import COLUMN
+from pipeline_runtime.sources.codecs import Codec, find_codec
+from pipeline_runtime.sources.leaves import Leaf, Stored
+
+_ALIGNMENT = 64  # of a column's parts in its memory, as Arrow recommends
+_MAX_INT32 = 2**31 - 1
+# Most writers end a page once it has a mebibyte, and are a little above it.
+_MIN_SCRATCH_BYTES, _MAX_SCRATCH_BYTES = 5 << 18, 8 << 20
+
+_OWN = threading.local()
+
+
+def decode_columns(
+    leaves: Mapping[str, Leaf],
+    chunks: Mapping[str, Stored],
+    kernels: Kernels,
+    folded: Collection[str] = (),
+) -> dict[str, pa.Array]:
+    """The chunks' numbers or lists, in fresh memory; those that are left to others are not there.
+
+    Args:
+        leaves, chunks: by the column's name; the codecs are among `known_codecs`.
+        folded: of lists: to be given as a dictionary's places, where most lists that are equal to
+            the one before are that one.
+    """
+    fitting = {name: stored for name, stored in chunks.items() if _fits(leaves[name], stored)}
+    decoded = _decode(leaves, fitting, kernels, folded)
+    left = {name: fitting[name] for name in folded if name in fitting and name not in decoded}
+    return decoded | _decode(leaves, left, kernels, ())  # lists with null items are not folded
+
+
+def _decode(
+    leaves: Mapping[str, Leaf],
+    chunks: Mapping[str, Stored],
+    kernels: Kernels,
+    folded: Collection[str],
+) -> dict[str, pa.Array]:
+    if not chunks:
+        return {}
+    codecs = {codec: find_codec(codec) for codec in {stored.codec for stored in chunks.values()}}
+    outs = {
+        name: _Out(leaves[name], stored, folds=name in folded) for name, stored in chunks.items()
+    }
+    rows = [out.row(chunks[name], codecs[chunks[name].codec]) for name, out in outs.items()]
+    table = np.array(rows, dtype=COLUMN)
+    kernels.parquet.decode(table, _scratch())
+    _keep_scratch(int(table["scratch_bytes"].max()))
+    told = (table[name].tolist() for name in _TOLD)
+    results = zip(outs.items(), *told, strict=True)
+    return {name: out.array(*sizes) for (name, out), told, *sizes in results if told == 0}
+
+
+_TOLD = ("told", "num_lists", "num_items", "null_lists", "null_items")
+
+
+def _fits(leaf: Leaf, stored: Stored) -> bool:
+    is_one_each = leaf.is_list or stored.num_values == stored.num_rows
+    return is_one_each and stored.num_values <= _MAX_INT32
+
+
+def _scratch() -> npt.NDArray[np.uint8]:
+    """This thread's memory for the body of a page, which would be costly to take anew each time."""
+    scratch: npt.NDArray[np.uint8] | None = getattr(_OWN, "scratch", None)
+    if scratch is None:
+        scratch = _OWN.scratch = np.empty(_MIN_SCRATCH_BYTES, dtype=np.uint8)
+    return scratch
+
+
+def _keep_scratch(num_bytes: int) -> None:
+    """Have as much from now on, but for pages that are much larger than usual."""
+    if len(_scratch()) < num_bytes <= _MAX_SCRATCH_BYTES:
+        _OWN.scratch = np.empty(num_bytes, dtype=np.uint8)
+
+
+class _Out:
+    """Memory for what a chunk holds, all in one buffer."""
+
+    def __init__(self, leaf: Leaf, stored: Stored, *, folds: bool) -> None:
+        self._leaf, self._num_rows = leaf, stored.num_rows
+        self._folds = folds and leaf.is_list and not leaf.is_boolean
+        num_rows, num_values = stored.num_rows, stored.num_values
+        parts = [num_values * leaf.dtype.itemsize]
+        if leaf.is_list:
+            parts += [_bit_bytes(num_values), 8 * (num_rows + 1), _bit_bytes(num_rows)]
+            parts += [4 * num_rows] if self._folds else []
+        elif leaf.max_level:
+            parts.append(_bit_bytes(num_values))
+        self._starts = [0]
+        for num_bytes in parts:
+            self._starts.append(self._starts[-1] + -(-num_bytes // _ALIGNMENT) * _ALIGNMENT)
+        self._memory = pa.allocate_buffer(self._starts[-1])
+
+    def row(self, stored: Stored, codec: Codec) -> tuple[int, ...]:
+        """What `COLUMN` has before what comes of it."""
+        leaf, first = self._leaf, self._memory.address
+        addresses = [first + start for start in self._starts[:-1]]
+        return (
+            *(stored.data.address, stored.data.size),
+            *codec,
+            *(stored.uncompressed_bytes, stored.num_rows, stored.num_values),
+            *(leaf.is_list, leaf.empty_level, leaf.max_level),
+            *(leaf.size, leaf.dtype.itemsize, self._folds),
+            *(addresses + [0] * (5 - len(addresses))),
+            *([0] * (len(_TOLD) + 1)),
+        )
+
+    def array(self, num_lists: int, num_items: int, null_lists: int, null_items: int) -> pa.Array:
+        """What the kernel wrote."""
+        leaf = self._leaf
+        values: Any = self._part(0, num_items * leaf.dtype.itemsize)
+        if leaf.is_boolean:
+            marks = np.frombuffer(values, np.uint8)
+            values = pa.py_buffer(np.packbits(marks, bitorder="little"))
+        valid = self._part(1, _bit_bytes(num_items)) if null_items else None
+        items = pa.Array.from_buffers(leaf.items, num_items, [valid, values], null_items)
+        if not leaf.is_list:
+            return items
+        starts: Any = self._part(2, 8 * (num_lists + 1))
+        if not leaf.is_large:
+            starts = pa.py_buffer(np.frombuffer(starts, np.int64).astype(np.int32))
+        valid = self._part(3, _bit_bytes(num_lists)) if null_lists else None
+        buffers = [valid, starts]
+        lists = pa.Array.from_buffers(leaf.type, num_lists, buffers, null_lists, children=[items])
+        if not self._folds:
+            return lists
+        codes = pa.Array.from_buffers(
+            pa.int32(), self._num_rows, [None, self._part(4, 4 * self._num_rows)]
+        )
+        return pa.DictionaryArray.from_arrays(codes, lists, safe=False)
+
+    def _part(self, index: int, num_bytes: int) -> pa.Buffer:
+        """A view that may be written to, as tensors of it are; a slice of the buffer may not."""
+        return pa.py_buffer(np.frombuffer(self._memory, np.uint8, num_bytes, self._starts[index]))
+
+
+def _bit_bytes(count: int) -> int:
+    return (count + 7) // 8
