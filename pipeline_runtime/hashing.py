@@ -86,13 +86,14 @@ def position_hash(path: str, row_group: int, first_row: int, num_rows: int) -> U
     return combine(np.full(num_rows, group, dtype=np.uint64), mix64(rows))
 
 
-def hash_columns(columns: Sequence[Column], seed: int) -> U64:
+def hash_columns(columns: Sequence[Column], seed: int, kernels: Kernels | None = None) -> U64:
     """One hash a row over the columns, in their order; null has a hash of its own.
 
     Args:
         columns: equally long; integers, booleans, strings, binary, dates, times, timestamps (time
             zone ignored), durations, and dictionaries of those.
         seed: any integer; another seed gives unrelated hashes.
+        kernels: do it where they can.
 
     Raises:
         TypeError: a type without exact equality (float, decimal), or of many values (list).
@@ -101,7 +102,10 @@ def hash_columns(columns: Sequence[Column], seed: int) -> U64:
         raise ValueError("hash_columns: must have at least one column, got none")
     hashes = np.full(len(columns[0]), _mix_int(seed), dtype=np.uint64)
     for column in columns:
-        hashes = combine(hashes, hash_values(column))
+        if kernels is None:
+            hashes = combine(hashes, hash_values(column))
+        else:
+            kernels.combine(hash_values(column, kernels), hashes)
     return hashes
 
 

@@ -21,6 +21,7 @@ from pipeline_runtime.errors import LastmileError, SourceError, StepError
 from pipeline_runtime.feed.pieces import Header, Piece, StepCount
 from pipeline_runtime.feed.requests import find_requests, unfold
 from pipeline_runtime.feed.rows import Rows
+from pipeline_runtime.kernels import select
 from pipeline_runtime.plan.groups import Group, permutation
 from pipeline_runtime.plan.model import FirstLook, PlannedStep, StreamPlan
 from pipeline_runtime.sources import Unit
@@ -200,7 +201,8 @@ def _row_hashes(
         return hashing.position_hash(place.file, place.row_group, place.first_row, place.num_rows)
     names = stream.identity.columns
     table = rows if isinstance(rows, pa.Table) else rows.expand(names)
-    return hashing.hash_columns([table.column(name) for name in names], seed=0)
+    kernels = select(stream.kernels, len(names) * table.num_rows)
+    return hashing.hash_columns([table.column(name) for name in names], seed=0, kernels=kernels)
 
 
 def _with_row_hash(

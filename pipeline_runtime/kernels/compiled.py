@@ -42,6 +42,7 @@ def compile_kernels(is_wanted: Callable[[], bool]) -> Kernels | None:
         ("pad", _pad, pads),
         ("hash_integers", _hash_integers, integers),
         ("hash_bytes", _hash_bytes, [(_BYTES, _OFFSETS, types.uint64, _writes(types.uint64))]),
+        ("combine", _combine, [(_OFFSETS, _writes(types.uint64))]),
         ("bucket", _bucket, [(types.uint64, types.uint64, _writes(types.uint64))]),
     ]
     of_parquet = _parquet_kernels()
@@ -72,7 +73,10 @@ def _parquet_kernels() -> list[_Kernel]:
 
 
 def _stamp() -> int:
-    """Of the sources of all kernels."""
+    """Of the sources of all kernels, of which numba's cache sees only the one that is compiled.
+
+    `read_page` and `read_values` do without: who changes `intrinsics` changes `parquet` too.
+    """
     sources = sorted(Path(__file__).parent.glob("*.py"))
     return zlib.crc32(b"".join(path.read_bytes() for path in sources))
 
@@ -140,6 +144,12 @@ def _hash_bytes(values: Any, offsets: UInt64s, salt: Any, out: UInt64s) -> None:
         if shift:
             total += _mix(word ^ step)
         out[row] = _mix(total + (end - start) * _GOLDEN + salt)
+
+
+def _combine(right: UInt64s, left: UInt64s) -> None:
+    """As `hashing.combine`, into `left`."""
+    for row in range(len(left)):
+        left[row] = _mix(left[row] * _GOLDEN + right[row])
 
 
 def _bucket(mixed_seed: Any, num_buckets: Any, hashes: UInt64s) -> None:

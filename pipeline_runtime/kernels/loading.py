@@ -56,6 +56,8 @@ class Kernels:
     hash_integers: Callable[[Numbers, np.uint64, UInt64s], None]
     # (bytes, where values start and the last one ends, salt, out): see hashing._hash_byte_values.
     hash_bytes: Callable[[npt.NDArray[np.uint8], UInt64s, np.uint64, UInt64s], None]
+    # (hashes on the right; written: on the left, their combination), see hashing.combine.
+    combine: Callable[[UInt64s, UInt64s], None]
     # (seed, already mixed, number of buckets, hashes): hashes become buckets, see bucket_of.
     bucket: Callable[[np.uint64, np.uint64, UInt64s], None]
     parquet: ParquetKernels

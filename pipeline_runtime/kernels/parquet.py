@@ -1,10 +1,10 @@
-"""Kernels that take a Parquet page apart, compiled by `compiled`, called by `list_chunks`.
+"""Kernels that take a Parquet page apart, called by `columns`, and by `list_chunks` one by one.
 
 Levels and dictionary indices come as the format's hybrid of runs and packed bits (Apache Parquet,
 "Data encodings", RLE = 3): a varint header, whose lowest bit tells runs (0) from packed bits (1).
 Nothing that a page says is trusted: whoever would read past `stop`, or finds what cannot be, gives
 -1, and the caller leaves the column to Arrow. Arrays are contiguous, `data` and `body` are a page's
-bytes. They stand in one file because numba's cache does not see what an import changes.
+bytes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _MAX_SHIFT = 28  # of a varint of 32 bits
 _FULL_BYTE, _MAX_WORD = 255, 2**64 - 1
 _LENGTH_BYTES = 4  # of the number of a level's bytes
 _MAX_INDEX_BITS = 31
+_EIGHT_VALID = np.uint64(0x0101010101010101)  # bytes of ones
 
 
 @numba.njit(inline="always")
@@ -183,6 +184,8 @@ def _assemble(
             starts[num_lists] = base + num_items
             lists[num_lists] = level >= empty
             num_lists += 1
+        elif level <= empty:
+            return -1, 0
         if level > empty:
             items[num_items] = level >= present
             num_items += 1
@@ -305,10 +308,17 @@ def _take(dictionary: Any, indices: Any, out: Any) -> None:
 def _spread(valid: Any, num_valid: int, out: Any) -> None:
     """Move values to the places that are valid, and zero to the others."""
     zero = out.dtype.type(0)
-    for index in range(len(out) - 1, -1, -1):  # from behind: none is written over that has to move
-        num_valid -= valid[index]
-        value = out[num_valid]
-        out[index] = value if valid[index] else zero
+    index = len(out)
+    while index > num_valid:  # from behind: none is written over that has to move
+        if index >= 8 and load_word(valid, index - 8) == _EIGHT_VALID:
+            for _ in range(8):
+                index, num_valid = index - 1, num_valid - 1
+                out[index] = out[num_valid]
+        else:
+            index -= 1
+            num_valid -= valid[index]
+            value = out[num_valid]
+            out[index] = value if valid[index] else zero
 
 
 @numba.njit

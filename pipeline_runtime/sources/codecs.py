@@ -83,7 +83,7 @@ def _function(module: str, name: str, result: Any, *arguments: Any) -> Callable[
 
 @cache
 def _library(module: str) -> ctypes.CDLL:
-    """Raises ImportError or OSError; the module itself is not imported."""
+    """Raises ImportError or OSError."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise ImportError(module)

@@ -44,9 +44,12 @@ def decode_columns(
             the one before are that one.
     """
     fitting = {name: stored for name, stored in chunks.items() if _fits(leaves[name], stored)}
-    decoded = _decode(leaves, fitting, kernels, folded)
-    left = {name: fitting[name] for name in folded if name in fitting and name not in decoded}
-    return decoded | _decode(leaves, left, kernels, ())  # lists with null items are not folded
+    try:
+        decoded = _decode(leaves, fitting, kernels, folded)
+        left = {name: fitting[name] for name in folded if name in fitting and name not in decoded}
+        return decoded | _decode(leaves, left, kernels, ())  # lists with null items are not folded
+    except MemoryError:  # for what a footer or a page claims: pyarrow may find less
+        return {}
 
 
 def _decode(
@@ -74,8 +77,9 @@ _TOLD = ("told", "num_lists", "num_items", "null_lists", "null_items")
 
 
 def _fits(leaf: Leaf, stored: Stored) -> bool:
-    is_one_each = leaf.is_list or stored.num_values == stored.num_rows
-    return is_one_each and stored.num_values <= _MAX_INT32
+    """Whether the footer's numbers can be, which are trusted from here on."""
+    num_rows, num_values = stored.num_rows, stored.num_values
+    return 0 <= num_rows <= num_values <= _MAX_INT32 and (leaf.is_list or num_rows == num_values)
 
 
 def _scratch() -> npt.NDArray[np.uint8]:

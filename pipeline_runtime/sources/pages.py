@@ -143,16 +143,22 @@ class OpenFile:
         with ThreadPoolExecutor(1, thread_name_prefix="lastmile-fetch") as pool:
             yield pool.submit(self._fetch, chunks).result
 
+    def _read(self, first: int, num_bytes: int) -> pa.Buffer:
+        if self.is_local:
+            self.stream.seek(first)
+            return self.stream.read_buffer(num_bytes)  # in memory that Arrow keeps
+        # A stream's place is everybody's, and pyarrow reads other columns meanwhile.
+        return pa.py_buffer(self.stream.read_at(num_bytes, first))
+
     def _fetch(self, chunks: Mapping[str, _Chunk]) -> dict[str, Stored]:
         """The chunks with their bytes; those that lie close together are read at once."""
         found: dict[str, Stored] = {}
         for first, last, names in _merge(chunks):
-            self.stream.seek(first)
-            data = self.stream.read_buffer(last - first)
+            data = self._read(first, last - first)
             for name in names:
                 chunk = chunks[name]
                 found[name] = Stored(
-                    data=data.slice(chunk.start - first, chunk.stop - chunk.start),
+                    data=data[chunk.start - first : chunk.stop - first],
                     codec=chunk.codec,
                     num_rows=chunk.num_rows,
                     num_values=chunk.num_values,

@@ -179,6 +179,38 @@ def test_a_page_that_decompresses_short_is_left_to_pyarrow(codec: str) -> None:
     assert decoded(file, broken) is None
 
 
+@pytest.mark.parametrize(
+    ("num_rows", "num_values"),
+    [(-90_000, 100_000), (2**60, 2**60), (200, 100), (100, -1), (3, 200)],
+)
+def test_a_footer_that_lies_is_pyarrows_to_judge(num_rows: int, num_values: int) -> None:
+    """What it says is how much memory there is, which the kernel fills."""
+    table = pa.table({"x": [[1, 2]] * 100})
+    file = opened(written(table, compression="none", use_dictionary=False))
+    broken = replace(stored(file), num_rows=num_rows, num_values=num_values)
+    assert decoded(file, broken) is None
+    assert decoded(file, broken, folds=True) is None
+
+
+def test_a_chunk_that_goes_on_behind_the_file_is_left_to_pyarrow() -> None:
+    file = opened(written(pa.table({"x": range(100)}), compression="none"))
+    [chunk] = file._chunks(0, ["x"], known_codecs()).values()
+    [found] = file._fetch({"x": replace(chunk, stop=chunk.stop + 10**6)}).values()
+    assert decoded(file, found) is None
+
+
+def test_levels_of_an_item_that_is_in_no_list_are_left_to_pyarrow() -> None:
+    """Of an empty list that goes on with the list before it."""
+    options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    file = opened(written(pa.table({"x": [[1], [], [2]]}), **options))
+    whole = stored(file)
+    [page] = pages_of(whole.data)
+    data = bytearray(whole.data)
+    levels = data.index(b"\x03\x00", page.start)  # eight levels of one bit, none of them set
+    data[levels + 1] = 2
+    assert decoded(file, replace(whole, data=pa.py_buffer(bytes(data)))) is None
+
+
 def test_a_file_with_an_encrypted_column_is_left_to_pyarrow(tmp_path: Path) -> None:
     """It ends the process if it is asked where such a chunk lies."""
     path = tmp_path / "a.parquet"
