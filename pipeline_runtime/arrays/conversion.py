@@ -241,12 +241,9 @@ def _ragged(array: pa.Array) -> tuple[pa.Array, Array]:
     lengths_B = pc.list_value_length(array).fill_null(0).to_numpy()
     offsets_B1 = np.zeros(len(array) + 1, dtype=np.int64)
     np.cumsum(lengths_B, out=offsets_B1[1:])
-    # Decoded first: of half floats in a dictionary pyarrow 26 cannot make an array without any.
-    items = _plain_array(array.values)
-    make = pa.large_list if pa.types.is_large_list(array.type) else pa.list_
-    plain, buffers = make(items.type), array.buffers()[:2]
-    lists = pa.Array.from_buffers(plain, len(array), buffers, -1, array.offset, children=[items])
-    return lists.flatten(), offsets_B1  # flatten() leaves out what lies below null lists
+    # flatten() leaves out what lies below null lists; of half floats in a dictionary pyarrow 26
+    # cannot make an array without any, so they are decoded first.
+    return _plain_items(array).flatten(), offsets_B1
 
 
 def _fixed_BL(name: str, array: pa.Array) -> Array:

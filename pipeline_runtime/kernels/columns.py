@@ -91,15 +91,7 @@ def _level_bytes(page: Any) -> tuple[int, int]:
 
 @numba.njit
 def _read_numbers(
-    page: Any,
-    levels: Any,
-    body: Any,
-    max_level: int,
-    size: int,
-    width: int,
-    dictionary: Any,
-    out: Any,
-    valid: Any,
+    column: Any, page: Any, levels: Any, body: Any, dictionary: Any, out: Any, valid: Any
 ) -> int:
     """A page of numbers; 0, `_NO_ROOM` if some are null and `valid` has no room, or -1.
 
@@ -108,7 +100,8 @@ def _read_numbers(
         out: written: bytes of as many as the page has, zero where one is null.
         valid: written, if it has room: which are there.
     """
-    count, is_plain = page[NUM_VALUES], page[ENCODING] == _PLAIN
+    count, is_plain, max_level = page[NUM_VALUES], page[ENCODING] == _PLAIN, column.max_level
+    size, width = column.size, column.width
     first, stop, start = 0, page[DEFINITION_BYTES], 0
     if page[KIND] == DATA_PAGE and max_level > 0:
         first, stop = _LENGTH_BYTES, end_of_levels(levels, 0)
@@ -140,29 +133,14 @@ def _fold_page(
     """A page's lists without those that repeat, see `fold`; 0, or -1, also for null items."""
     count, empty, present = page[NUM_VALUES], column.empty_level, column.max_level
     repetition, definition = _level_bytes(page)
-    valid_lists, valid_items = levels[:0], levels[:0]
+    valid_lists, valid_items = np.empty(count, dtype=np.uint8), np.empty(count, dtype=np.uint8)
     own = np.empty(min(count, len(codes) - state[0]) + 1, dtype=np.int64)
     told, num_lists, num_items, end = read_levels(
         levels, repetition, definition, count, empty, present, 0, own[:-1], valid_lists, valid_items
     )
-    if told == _NO_ROOM:
-        valid_lists = np.empty(count, dtype=np.uint8)
-        valid_items = np.empty(count, dtype=np.uint8)
-        told, num_lists, num_items, end = read_levels(
-            levels,
-            repetition,
-            definition,
-            count,
-            empty,
-            present,
-            0,
-            own[:-1],
-            valid_lists,
-            valid_items,
-        )
     if told != 0 and told != 1:
         return -1
-    for index in range(min(num_items, len(valid_items))):
+    for index in range(num_items * told):
         if not valid_items[index]:
             return -1
     own[num_lists] = num_items
@@ -175,7 +153,7 @@ def _fold_page(
         items = np.empty(num_items * width, dtype=np.uint8)
         if read_values(body, start, is_plain, column.size, width, dictionary, items) < 0:
             return -1
-    own, valid_lists = own[: num_lists + 1], valid_lists[:num_lists]
+    own, valid_lists = own[: num_lists + 1], valid_lists[: num_lists * told]  # without any: all
     return int(fold(items, width, own, valid_lists, values, starts, lists, codes, state))
 
 
@@ -220,12 +198,13 @@ def _find_body(column: Any, data: Any, page: Any, scratch: Any) -> tuple[bool, A
 @numba.njit
 def _finish(column: Any, num_levels: int, starts: Any, lists: Any, items: Any, state: Any) -> int:
     """Say what there is, and write which of it is valid; 0, or -1 if there should be more."""
-    num_lists, num_items, num_rows = column.num_rows, num_levels, num_levels
+    num_rows = num_lists = num_items = num_levels
     if column.folds:
         num_rows, num_lists, num_items = state[0], state[1], state[2]
     elif column.is_list:
-        num_rows, num_items = state[0], state[1]
-    if num_rows != column.num_rows:
+        num_rows = num_lists = state[0]
+        num_items = state[1]
+    if num_rows != column.num_rows and not column.is_part:
         return -1
     if column.is_list:
         starts[num_lists] = num_items
@@ -240,11 +219,56 @@ def _finish(column: Any, num_levels: int, starts: Any, lists: Any, items: Any, s
 
 
 @numba.njit
+def _read_data(
+    column: Any,
+    page: Any,
+    levels: Any,
+    body: Any,
+    dictionary: Any,
+    values: Any,
+    starts: Any,
+    lists: Any,
+    items: Any,
+    codes: Any,
+    state: Any,
+    num_levels: int,
+) -> int:
+    """A data page, behind those before it; 0, `_NO_ROOM` if marks are needed, or -1."""
+    count, is_plain, width = page[NUM_VALUES], page[ENCODING] == _PLAIN, column.width
+    if column.folds:
+        return int(
+            _fold_page(column, page, levels, body, dictionary, values, starts, lists, codes, state)
+        )
+    if not column.is_list:
+        out = values[num_levels * width : (num_levels + count) * width]
+        valid = items[num_levels : num_levels + count]
+        return int(_read_numbers(column, page, levels, body, dictionary, out, valid))
+    repetition, definition = _level_bytes(page)
+    told = read_page(
+        levels,
+        repetition,
+        definition,
+        count,
+        column.empty_level,
+        column.max_level,
+        body,
+        is_plain,
+        column.size,
+        width,
+        dictionary,
+        values,
+        starts,
+        lists,
+        items,
+        state,
+    )
+    return int(told)
+
+
+@numba.njit
 def _decode(column: Any, scratch: Any) -> tuple[int, Any]:
     """One chunk; 0 or -1, and memory for pages' bodies, in place of what was too small."""
-    data = bytes_at(column.data, column.num_bytes)
-    num_rows, is_list, max_level = column.num_rows, column.is_list, column.max_level
-    size, width = column.size, column.width
+    num_rows, is_list, width = column.num_rows, column.is_list, column.width
     room = column.num_values if is_list else num_rows
     values = bytes_at(column.values, room * width)
     starts = bytes_at(column.starts, 8 * (num_rows + 1) * is_list).view(np.int64)
@@ -255,62 +279,53 @@ def _decode(column: Any, scratch: Any) -> tuple[int, Any]:
     found = np.empty((4, NUM_FIELDS), dtype=np.int64)
     page = np.empty(NUM_PAGE_FIELDS, dtype=np.int64)
     state = np.zeros(3, dtype=np.int64)
-    at, num_levels, has_dictionary = 0, 0, False
-    while at < len(data):
-        at = read_page_header(data, at, found, page)
-        is_known = at >= 0 and _is_known(page, is_list, max_level)
-        if not is_known or page[NUM_BYTES] > column.uncompressed_bytes:
-            return -1, scratch
-        is_whole, levels, body, scratch = _find_body(column, data, page, scratch)
-        if not is_whole:
-            return -1, scratch
-        count, is_plain = page[NUM_VALUES], page[ENCODING] == _PLAIN
-        if page[KIND] == DICTIONARY_PAGE:
-            if has_dictionary or count * max(size, 1) > len(body):
+    if is_list and column.is_part:
+        state[0], starts[0] = 1, 0
+    num_levels, has_dictionary = 0, False
+    for part in range(2):
+        at, data = 0, bytes_at(column.data, column.num_bytes)
+        if part == 0:
+            data = bytes_at(column.dictionary, column.dictionary_bytes)
+        while at < len(data):
+            at = read_page_header(data, at, found, page)
+            is_known = at >= 0 and _is_known(page, is_list, column.max_level)
+            if not is_known or page[NUM_BYTES] > column.uncompressed_bytes:
                 return -1, scratch
-            dictionary, has_dictionary = np.empty(count * width, dtype=np.uint8), True
-            if read_values(body, 0, True, size, width, values[:0], dictionary) < 0:
+            is_whole, levels, body, scratch = _find_body(column, data, page, scratch)
+            if not is_whole:
                 return -1, scratch
-            continue
-        first, num_levels = num_levels, num_levels + count
-        if num_levels > column.num_values:
-            return -1, scratch
-        for _ in range(2):  # again with room for marks, if these are needed
-            if column.folds:
-                told = _fold_page(
-                    column, page, levels, body, dictionary, values, starts, lists, codes, state
-                )
-            elif is_list:
-                repetition, definition = _level_bytes(page)
-                told = read_page(
+            count = page[NUM_VALUES]
+            if page[KIND] == DICTIONARY_PAGE:
+                if has_dictionary or count * max(column.size, 1) > len(body):
+                    return -1, scratch
+                dictionary, has_dictionary = np.empty(count * width, dtype=np.uint8), True
+                if read_values(body, 0, True, column.size, width, values[:0], dictionary) < 0:
+                    return -1, scratch
+                continue
+            if num_levels + count > column.num_values:
+                return -1, scratch
+            for _ in range(2):  # again with room for marks, if these are needed
+                told = _read_data(
+                    column,
+                    page,
                     levels,
-                    repetition,
-                    definition,
-                    count,
-                    column.empty_level,
-                    max_level,
                     body,
-                    is_plain,
-                    size,
-                    width,
                     dictionary,
                     values,
                     starts,
                     lists,
                     items,
+                    codes,
                     state,
+                    num_levels,
                 )
-            else:
-                out, valid = values[first * width : num_levels * width], items[first:num_levels]
-                told = _read_numbers(
-                    page, levels, body, max_level, size, width, dictionary, out, valid
-                )
-            if told != _NO_ROOM:
-                break
-            lists = np.ones((num_rows + 1) * is_list, dtype=np.uint8)
-            items = np.ones(room, dtype=np.uint8)
-        if told != 0:
-            return -1, scratch
+                if told != _NO_ROOM:
+                    break
+                lists = np.ones((num_rows + 1) * is_list, dtype=np.uint8)
+                items = np.ones(room, dtype=np.uint8)
+            if told != 0:
+                return -1, scratch
+            num_levels += count
     return int(_finish(column, num_levels, starts, lists, items, state)), scratch
 
 

@@ -16,7 +16,7 @@ import numba
 import numpy as np
 from numba import types
 
-from pipeline_runtime.kernels import columns, page_headers, parquet
+from pipeline_runtime.kernels import columns, page_headers
 from pipeline_runtime.kernels.chunks import COLUMN
 from pipeline_runtime.kernels.loading import Kernels, Numbers, ParquetKernels, UInt64s
 from pipeline_runtime.kernels.splitmix import GOLDEN, STAFFORD_1, STAFFORD_2
@@ -56,27 +56,16 @@ def compile_kernels(is_wanted: Callable[[], bool]) -> Kernels | None:
 
 
 def _parquet_kernels() -> list[_Kernel]:
-    """Those that take Parquet's pages apart, with the arguments that they take."""
-    number, marks, numbers = types.int64, _writes(types.uint8), _writes(types.int64)
-    levels = (_BYTES, *[number] * 5)
-    values = (types.boolean, number, number, _BYTES, marks)
+    """Those that read Parquet, with the arguments that they take."""
+    table, scratch = numba.from_dtype(COLUMN)[::1], _writes(types.uint8)
     return [
-        ("read_headers", page_headers.read_headers, [(_BYTES, types.Array(number, 2, "C"))]),
-        ("read_values", parquet.read_values, [(_BYTES, number, *values)]),
-        (
-            "read_page",
-            parquet.read_page,
-            [(*levels, _BYTES, *values, numbers, marks, marks, numbers)],
-        ),
-        ("decode", columns.make_decode(_stamp()), [(numba.from_dtype(COLUMN)[::1], marks)]),
+        ("read_headers", page_headers.read_headers, [(_BYTES, types.Array(types.int64, 2, "C"))]),
+        ("decode", columns.make_decode(_stamp()), [(table, scratch)]),
     ]
 
 
 def _stamp() -> int:
-    """Of the sources of all kernels, of which numba's cache sees only the one that is compiled.
-
-    `read_page` and `read_values` do without: who changes `intrinsics` changes `parquet` too.
-    """
+    """Of the sources of all kernels, of which numba's cache sees only the one that is compiled."""
     sources = sorted(Path(__file__).parent.glob("*.py"))
     return zlib.crc32(b"".join(path.read_bytes() for path in sources))
 
@@ -84,11 +73,10 @@ def _stamp() -> int:
 def _compile(function: Callable[..., Any], signatures: Sequence[tuple[Any, ...]]) -> Any:
     """The function compiled for these arguments and no others."""
     typed = [tuple(arguments) for arguments in signatures]
-    plain = getattr(function, "py_func", function)  # of one that other kernels call too
     try:
-        return numba.njit(typed, nogil=True, cache=True)(plain)
+        return numba.njit(typed, nogil=True, cache=True)(function)
     except RuntimeError:  # "no locator available": no folder that the cache could be written to
-        return numba.njit(typed, nogil=True)(plain)
+        return numba.njit(typed, nogil=True)(function)
 
 
 def _reads(item: Any) -> Any:

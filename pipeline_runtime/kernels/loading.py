@@ -31,16 +31,10 @@ MIN_ITEMS = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetKernels:
-    """What takes Parquet's pages apart, see `parquet`; the last arguments are written to."""
+    """What reads Parquet's pages."""
 
     # (chunk; written: a row a page)
     read_headers: Callable[[Bytes, Int64s], int]
-    # (bytes, start, are they plain, bytes of a plain value and of one here, dictionary's bytes;
-    # written: values' bytes)
-    read_values: Callable[[Bytes, int, bool, int, int, Bytes, Bytes], int]
-    # (levels, bytes of either kind, number of levels, that of an empty list, that of an item; the
-    # body, as read_values; written: values, starts, valid lists, valid items, state)
-    read_page: Callable[..., int]
     # (chunks, written: what came of each; memory to work in), see `columns`
     decode: Callable[[npt.NDArray[np.void], Bytes], int]
 

@@ -1,8 +1,8 @@
 """Headers of Parquet pages: Thrift's compact protocol, as far as Parquet uses it.
 
 A column chunk is a run of pages, each after its header (parquet.thrift, `PageHeader`). pyarrow
-reads them but does not show them. `compiled` compiles `read_headers`, `sources.page_headers` calls
-it; `parquet` takes the pages apart. No byte is trusted: what is no header of today's, or goes on
+reads them but does not show them. `columns` goes from one to the next; `sources.page_headers` asks
+for all of a chunk, to cut it. No byte is trusted: what is no header of today's, or goes on
 behind the chunk's end, is none.
 """
 

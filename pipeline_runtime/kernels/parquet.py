@@ -1,4 +1,4 @@
-"""Kernels that take a Parquet page apart, called by `columns`, and by `list_chunks` one by one.
+"""What takes a Parquet page apart, called by `columns`.
 
 Levels and dictionary indices come as the format's hybrid of runs and packed bits (Apache Parquet,
 "Data encodings", RLE = 3): a varint header, whose lowest bit tells runs (0) from packed bits (1).

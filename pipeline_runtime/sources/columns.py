@@ -78,7 +78,9 @@ _TOLD = ("told", "num_lists", "num_items", "null_lists", "null_items")
 
 def _fits(leaf: Leaf, stored: Stored) -> bool:
     """Whether the footer's numbers can be, which are trusted from here on."""
-    num_rows, num_values = stored.num_rows, stored.num_values
+    num_values, num_rows = stored.num_values, stored.num_rows
+    if leaf.is_list:
+        num_rows -= stored.is_part
     return 0 <= num_rows <= num_values <= _MAX_INT32 and (leaf.is_list or num_rows == num_values)
 
 
@@ -119,8 +121,9 @@ class _Out:
         leaf, first = self._leaf, self._memory.address
         addresses = [first + start for start in self._starts[:-1]]
         return (
-            *(stored.data.address, stored.data.size),
-            *codec,
+            *_address(stored.data),
+            *_address(stored.dictionary),
+            *(stored.is_part, *codec),
             *(stored.uncompressed_bytes, stored.num_rows, stored.num_values),
             *(leaf.is_list, leaf.empty_level, leaf.max_level),
             *(leaf.size, leaf.dtype.itemsize, self._folds),
@@ -155,6 +158,10 @@ class _Out:
     def _part(self, index: int, num_bytes: int) -> pa.Buffer:
         """A view that may be written to, as tensors of it are; a slice of the buffer may not."""
         return pa.py_buffer(np.frombuffer(self._memory, np.uint8, num_bytes, self._starts[index]))
+
+
+def _address(buffer: pa.Buffer | None) -> tuple[int, int]:
+    return (0, 0) if buffer is None else (buffer.address, buffer.size)
 
 
 def _bit_bytes(count: int) -> int:

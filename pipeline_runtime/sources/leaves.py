@@ -76,9 +76,16 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A leaf's chunk of a row group as it lies in the file, page after page."""
+    """A leaf's chunk of a row group as it lies in the file, page after page, or a part of it.
+
+    Args:
+        dictionary: its dictionary's page, if that is not among those of the part.
+        is_part: `num_rows` are at most as many, and list 0 is what goes on of the part before.
+    """
 
     data: pa.Buffer
+    dictionary: pa.Buffer | None = None
+    is_part: bool = False
     codec: str  # by pyarrow's name
     num_rows: int  # of the row group, each a number or a list
     num_values: int  # levels, as the footer says: items, null and empty lists

@@ -1,4 +1,4 @@
-"""Which pages a Parquet column chunk has, by their headers; `list_chunks` takes them apart.
+"""Which pages a Parquet column chunk has, by their headers; `windows` cuts it between them.
 
 pyarrow reads the headers but does not show them, so that `kernels.page_headers` does it again.
 """

@@ -7,8 +7,8 @@ as they lie. Numbers gain less each, but a table has many columns of them, and a
 one call without Python's lock.
 
     leaves          which columns of a file can be decoded so, from its footer; once a file
-    OpenFile        reads a row group: those columns by `columns`, or lists by `list_windows` where
-                    it is longer than a piece, all others by pyarrow
+    OpenFile        reads a row group: those columns by `columns`, part by part (`windows`) where it
+                    is longer than a piece, all others by pyarrow
 
 What is decoded is what pyarrow gives, bit for bit. Whatever a page holds that is not known here (an
 encoding, bytes that cannot be) leaves its column to pyarrow, which reads it or says what is wrong
@@ -32,9 +32,8 @@ from pipeline_runtime.kernels import select
 from pipeline_runtime.sources.codecs import known_codecs
 from pipeline_runtime.sources.columns import decode_columns
 from pipeline_runtime.sources.leaves import Leaf, Stored
-from pipeline_runtime.sources.list_chunks import CODECS
-from pipeline_runtime.sources.list_windows import decode_windows
 from pipeline_runtime.sources.page_headers import PageError
+from pipeline_runtime.sources.windows import decode_windows
 
 # Bytes between two chunks that are read along with them: less than a round trip to a store costs.
 _MAX_HOLE_BYTES = 1 << 20
@@ -61,7 +60,7 @@ class OpenFile:
         Args:
             folded: of lists, of which equal neighbours may stand once, as a dictionary's values.
         """
-        chunks = self._chunks(row_group, names, known_codecs())
+        chunks = self._chunks(row_group, names)
         kernels = select(bool(chunks), sum(chunk.num_values for chunk in chunks.values()))
         if kernels is None:
             return self._by_arrow(row_group, names)
@@ -80,7 +79,7 @@ class OpenFile:
         self, row_group: int, names: Sequence[str], max_rows: int
     ) -> Iterator[pa.Table]:
         """The same, `max_rows` rows at a time; about as many are held in memory."""
-        chunks = self._chunks(row_group, names, CODECS, of_lists=True)
+        chunks = self._chunks(row_group, names)
         kernels = select(bool(chunks), sum(chunk.num_values for chunk in chunks.values()))
         if kernels is None:
             yield from self._windows_by_arrow(row_group, names, max_rows)
@@ -94,8 +93,8 @@ class OpenFile:
             for name, stored in self._fetch(chunks).items()
         ]
         others = self._windows_by_arrow(row_group, rest, max_rows) if rest else repeat(None)
-        for *lists, table in zip(*columns, others, strict=False):
-            made = dict(zip(chunks, lists, strict=True))
+        for *decoded, table in zip(*columns, others, strict=False):
+            made = dict(zip(chunks, decoded, strict=True))
             made |= _columns(table) if table is not None else {}
             yield pa.table({name: made[name] for name in names})
 
@@ -114,20 +113,13 @@ class OpenFile:
     def _by_arrow(self, row_group: int, names: Sequence[str]) -> pa.Table:
         return self.file.read_row_group(row_group, columns=list(names), use_threads=False)
 
-    def _chunks(
-        self,
-        row_group: int,
-        names: Sequence[str],
-        codecs: Collection[str],
-        *,
-        of_lists: bool = False,
-    ) -> dict[str, _Chunk]:
-        """What of the columns is decoded here, by name; perhaps only lists."""
-        metadata = self.file.metadata.row_group(row_group)
+    def _chunks(self, row_group: int, names: Sequence[str]) -> dict[str, _Chunk]:
+        """What of the columns is decoded here, by name."""
+        metadata, codecs = self.file.metadata.row_group(row_group), known_codecs()
         found = {}
         for name in names:
             leaf = self.leaves.get(name)
-            if leaf is not None and (leaf.is_list or not of_lists):
+            if leaf is not None:
                 chunk = metadata.column(leaf.index)
                 is_known = chunk.compression in codecs and _ENCODINGS.issuperset(chunk.encodings)
                 if is_known and chunk.num_values >= _MIN_VALUES:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from pipeline_runtime import kernels
 from pipeline_runtime.kernels import Kernels
-from pipeline_runtime.sources.codecs import known_codecs
 from pipeline_runtime.sources.columns import decode_columns
 from pipeline_runtime.sources.leaves import Stored, find_leaves
 from pipeline_runtime.sources.pages import OpenFile
@@ -82,7 +81,7 @@ def opened(data: bytes) -> OpenFile:
 
 
 def stored(file: OpenFile, row_group: int = 0) -> Stored:
-    [chunk] = file._fetch(file._chunks(row_group, ["x"], known_codecs())).values()
+    [chunk] = file._fetch(file._chunks(row_group, ["x"])).values()
     return chunk
 
 

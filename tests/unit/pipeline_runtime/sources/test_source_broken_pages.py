@@ -19,11 +19,11 @@ from list_files import decoded, long_lists, opened, ready_kernels, stored, writt
 
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.errors import SourceError
+from pipeline_runtime.kernels import parquet
 from pipeline_runtime.sources import open_parquet
-from pipeline_runtime.sources.codecs import known_codecs
 from pipeline_runtime.sources.leaves import Stored
-from pipeline_runtime.sources.list_windows import decode_windows
 from pipeline_runtime.sources.page_headers import Page, PageError, read_pages
+from pipeline_runtime.sources.windows import decode_windows
 
 pytestmark = pytest.mark.usefixtures("decoded_here")
 
@@ -83,8 +83,6 @@ def test_a_broken_chunk_harms_nobody(
         if made is not None:
             made.validate(full=True)
             assert len(made) == whole.num_rows
-    if not is_list:
-        return
     with contextlib.suppress(PageError, pa.ArrowException, OSError):
         for window in decode_windows(file.leaves["x"], broken, compiled, 7):
             window.validate(full=True)
@@ -141,11 +139,10 @@ def test_a_header_that_lies_is_refused(lie: bytes) -> None:
 @pytest.mark.parametrize("place", [b"\xff\xff\xff\xff", b"\x00\x00\x00\x80", b"\x0a\x00\x00\x00"])
 def test_a_place_that_a_dictionary_has_not_is_refused(place: bytes) -> None:
     """A run's value may have bits above its width, or be negative where it is put."""
-    compiled = ready_kernels()
     dictionary, out = np.arange(10, dtype=np.uint64), np.zeros(5, np.uint64)
     data = np.frombuffer(bytes([31]) + varint(10) + place, np.uint8)
     values = dictionary.view(np.uint8), out.view(np.uint8)
-    assert compiled.parquet.read_values(data, 0, False, 8, 8, *values) == -1
+    assert parquet.read_values(data, 0, False, 8, 8, *values) == -1
 
 
 @pytest.mark.parametrize(("at", "value"), [(5, 2), (11, 7), (11, 255)])
@@ -153,7 +150,7 @@ def test_levels_above_the_highest_are_left_to_pyarrow(at: int, value: int) -> No
     options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
     source = bytearray(written(pa.table({"x": [[1]] * 8}), **options))
     file = opened(bytes(source))
-    start = file._chunks(0, ["x"], known_codecs())["x"].start
+    start = file._chunks(0, ["x"])["x"].start
     [page] = pages_of(stored(file).data)
     source[start + page.start + at] = value
     with pytest.raises(OSError, match="levels"):
@@ -194,7 +191,7 @@ def test_a_footer_that_lies_is_pyarrows_to_judge(num_rows: int, num_values: int)
 
 def test_a_chunk_that_goes_on_behind_the_file_is_left_to_pyarrow() -> None:
     file = opened(written(pa.table({"x": range(100)}), compression="none"))
-    [chunk] = file._chunks(0, ["x"], known_codecs()).values()
+    [chunk] = file._chunks(0, ["x"]).values()
     [found] = file._fetch({"x": replace(chunk, stop=chunk.stop + 10**6)}).values()
     assert decoded(file, found) is None
 
@@ -243,7 +240,7 @@ class Keys(pe.KmsClient):  # type: ignore[misc]
 @pytest.mark.parametrize("codec", ["gzip", "brotli"])
 def test_other_codecs_are_left_to_pyarrow(codec: str) -> None:
     file = opened(written(pa.table({"x": [[1, 2]] * 100}), compression=codec))
-    assert not file._chunks(0, ["x"], known_codecs())
+    assert not file._chunks(0, ["x"])
     assert file.read_row_group(0, ["x"]).to_pylist() == [{"x": [1, 2]}] * 100
 
 
@@ -255,14 +252,14 @@ def test_other_encodings_are_left_to_pyarrow() -> None:
     }
     file = opened(written(table, **options))
     assert file.leaves
-    assert not file._chunks(0, ["x"], known_codecs())
+    assert not file._chunks(0, ["x"])
     assert file.read_row_group(0, ["x"]).to_pylist() == table.to_pylist()
 
 
 def test_what_pyarrow_cannot_read_is_its_to_say(tmp_path: Path) -> None:
     source = bytearray(long_lists(200, 20, compression="zstd"))
     file = opened(bytes(source))
-    chunk = file._chunks(0, ["x"], known_codecs())["x"]
+    chunk = file._chunks(0, ["x"])["x"]
     source[chunk.start + 40 : chunk.stop] = bytes(chunk.stop - chunk.start - 40)
     with pytest.raises((OSError, pa.ArrowException)):
         opened(bytes(source)).read_row_group(0, ["x"])
