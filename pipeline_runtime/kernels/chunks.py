@@ -23,10 +23,8 @@ COLUMN: Final = np.dtype(
             "is_part",  # pages of a chunk, which may begin within a list: list 0 goes on
             *("codec", "function", "state"),  # see `decompression`
             "uncompressed_bytes",  # by the footer: no page has more
-            *(
-                "num_rows",
-                "num_values",
-            ),  # by the footer: lists (of a part: at most), numbers; levels
+            # By the footer: lists (of a part at most so many) or numbers; levels.
+            *("num_rows", "num_values"),
             # The column.
             *("is_list", "empty_level", "max_level"),  # see `parquet.read_levels`
             *("size", "width"),  # bytes of a plain value, 0 for one bit; of an item in Arrow

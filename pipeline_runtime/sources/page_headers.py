@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pipeline_runtime.kernels import Kernels
 
-DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3  # PageType of parquet.thrift
+DICTIONARY_PAGE = 2  # PageType of parquet.thrift
 _FEW_PAGES, _NO_ROOM = 16, -2
 
 
