@@ -272,6 +272,7 @@ class ActorCrew:
         self._sending = sending
         self._codecs = CodecChoice(sending.compression)
         self._on_its_way = 0.0  # seconds waited for the piece that is taken next
+        self._late: set[Hashable] = set()  # tickets whose pieces were made, but do not arrive
         self._actors: dict[str, Any] = {}
         self._nodes: dict[str, str] = {}  # of all readers that there ever were
         self._is_growing = False
@@ -326,25 +327,36 @@ class ActorCrew:
         return reference
 
     def wait(self, tickets: Sequence[Any], waited: Waited) -> Hashable | None:
-        """See Crew. All pieces that are made are pulled side by side, not one when it is taken."""
+        """See Crew. All pieces that are made are pulled side by side, not one when it is taken.
+
+        One that is late may be lost with its node: Ray calls it ready once it knows, 15 s later if
+        a machine is gone. Until then the others are waited for.
+        """
         pulled = _first(tickets, timeout=0.0, is_here=True)  # begins the pulls of all
         if pulled is not None:
             return pulled
         started = time.perf_counter()
         if not tickets:
             time.sleep(_START_SECONDS)
-        made = _first(tickets, timeout=self._interval(), is_here=False)
+        in_time = [ticket for ticket in tickets if ticket not in self._late]
+        interval = _JOIN_SECONDS if self._late else self._interval()
+        made = _first(in_time, timeout=interval, is_here=False)
         known = time.perf_counter()
         waited.production += known - started
-        if made is None:
+        if made is None and in_time:
             return None
         pulled = _first(tickets, timeout=_LOOK_SECONDS, is_here=True)
         self._on_its_way += time.perf_counter() - known
-        # One that never arrives was lost with its node, which is found when it is taken.
-        return made if pulled is None else pulled
+        if pulled is None and in_time:
+            made_too, _ = ray.wait(
+                in_time, num_returns=len(in_time), timeout=0.0, fetch_local=False
+            )
+            self._late.update(made_too)
+        return pulled
 
     def take(self, ticket: Any, waited: Waited) -> Piece | ReadyPiece:
         started = time.perf_counter()
+        self._late.discard(ticket)
         try:
             [piece] = unpack(ray.get(ticket))
         except ray.exceptions.RayTaskError:
