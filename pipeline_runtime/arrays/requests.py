@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from pipeline_runtime.sources.gather import Int64s, take_rows
+from pipeline_runtime.sources.gather import Int64s, one_chunk, take_rows
 from pipeline_runtime.steps.base import REQUEST_COLUMN
 
 
@@ -33,7 +33,7 @@ def copy_rows(table: pa.Table) -> pa.Table:
     """The rows in memory of their own, which a slice shares with all rows of its table."""
     if REQUEST_COLUMN in table.schema.names:
         requests, index = requests_of(table)
-        arrays = [column.combine_chunks() for column in _copy(requests).columns]
+        arrays = [one_chunk(column) for column in _copy(requests).columns]
         values = pa.StructArray.from_arrays(arrays, fields=list(requests.schema))
         column = pa.DictionaryArray.from_arrays(pa.array(index, pa.int32()), values)
         return _copy(table.drop_columns([REQUEST_COLUMN])).append_column(REQUEST_COLUMN, column)
@@ -55,15 +55,16 @@ def _used(chunk: pa.DictionaryArray) -> tuple[pa.Table, Int64s]:
         return _table(chunk.dictionary.slice(0, 0)), codes
     first, last = int(codes.min()), int(codes.max())
     is_used = np.zeros(last - first + 1, dtype=np.bool_)
-    is_used[codes - first] = True
+    codes -= first
+    is_used[codes] = True
     if is_used.all():
-        return _table(chunk.dictionary.slice(first, last - first + 1)), codes - first
+        return _table(chunk.dictionary.slice(first, last - first + 1)), codes
     places = np.flatnonzero(is_used) + first
     requests = _table(chunk.dictionary)
     taken = [take_rows(column, places) for column in requests.columns]
     return (
         pa.Table.from_arrays(taken, schema=requests.schema),
-        (np.cumsum(is_used) - 1)[codes - first],
+        (np.cumsum(is_used) - 1)[codes],
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.sources.equality import BoolArray, Int64Array, rows_equal
+from pipeline_runtime.sources.gather import one_chunk
 from pipeline_runtime.sources.nested import NestedLayout
 
 
@@ -59,8 +60,7 @@ def first_places(key: pa.Array) -> Int64Array:
 
 def _array(rows: pa.Table, name: str) -> pa.Array:
     """A column of a window as one array."""
-    column = rows.column(name)
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return one_chunk(rows.column(name))
 
 
 def _equal_to_previous(rows: pa.Table, layout: NestedLayout, same_key: BoolArray) -> BoolArray:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from pipeline_runtime.convert.grouping import first_places
 from pipeline_runtime.sources import ParquetTable, Unit
+from pipeline_runtime.sources.gather import one_chunk
 
 # Rows decoded at once: a window grows by so many.
 READ_ROWS = 16_384
@@ -48,7 +49,7 @@ def cut_between_requests(window: pa.Table, key: str, max_rows: int) -> int:
 
     All of them where no other request is among them. A row must stand after them.
     """
-    keys = window.column(key).slice(0, max_rows + 1).combine_chunks()
+    keys = one_chunk(window.column(key).slice(0, max_rows + 1))
     places = first_places(keys)
     if places[-1] != places[-2]:
         return max_rows

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.sources.equality import BoolArray, equal_to_previous
-from pipeline_runtime.sources.gather import Int64s, take_rows
+from pipeline_runtime.sources.gather import Int64s, one_chunk, take_rows
 from pipeline_runtime.sources.nested import NestedRows
 
 # With fewer, to compare the rows costs more than it saves: `python -m benchmarks.deduplication`.
@@ -106,5 +106,4 @@ def _pays(same: np.ndarray) -> bool:
 
 
 def _array(rows: pa.Table, name: str) -> pa.Array:
-    column = rows.column(name)
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return one_chunk(rows.column(name))

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from pipeline_runtime.plan.model import PlannedStep
 from pipeline_runtime.plan.sharing import is_of_requests
-from pipeline_runtime.sources.gather import Int64s, take_rows
+from pipeline_runtime.sources.gather import Int64s, one_chunk, take_rows
 from pipeline_runtime.sources.nested import NestedRows
 from pipeline_runtime.steps.base import (
     INTERNAL_PREFIX,
@@ -176,7 +176,7 @@ class Rows:
         else:
             table = self.table()
             once, codes = table.select(list(names)), np.arange(self.num_rows)
-        arrays = [column.combine_chunks() for column in once.columns]
+        arrays = [one_chunk(column) for column in once.columns]
         values = pa.StructArray.from_arrays(arrays, fields=list(once.schema))
         column = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), values)
         each = [name for name in table.schema.names if name not in names]
@@ -187,15 +187,16 @@ class Rows:
         assert self.requests is not None
         assert self.codes is not None
         order = _in_first_order(self.codes)
-        places = np.zeros(self.requests.num_rows, dtype=np.int64)
-        places[order] = np.arange(len(order))
-        self.requests.pick(order)
-        self.codes = places[self.codes]
+        if not _are_all(order, self.requests.num_rows):
+            places = np.zeros(self.requests.num_rows, dtype=np.int64)
+            places[order] = np.arange(len(order))
+            self.requests.pick(order)
+            self.codes = places[self.codes]
         return self.requests.view(frozenset(names)).select(list(names)), self.codes
 
     def pick(self, places: Int64s) -> None:
         """Leave of the rows that are left those at `places`, in that order."""
-        if len(places) == self.num_rows and np.array_equal(places, np.arange(self.num_rows)):
+        if _are_all(places, self.num_rows):
             return
         self.kept = places if self.kept is None else self.kept[places]
         self.num_rows = len(places)
@@ -303,6 +304,11 @@ class Rows:
             assert self.kept is not None  # else it is as it was read
             column.now = take_rows(column.read, self.kept, kernels=self.kernels)
         return column.now
+
+
+def _are_all(places: Int64s, num_rows: int) -> bool:
+    """Whether these are the places of all rows, in order."""
+    return len(places) == num_rows and np.array_equal(places, np.arange(num_rows))
 
 
 def _in_first_order(codes: Int64s) -> Int64s:

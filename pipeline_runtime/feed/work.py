@@ -25,6 +25,7 @@ from pipeline_runtime.kernels import select
 from pipeline_runtime.plan.groups import Group, permutation
 from pipeline_runtime.plan.model import FirstLook, PlannedStep, StreamPlan
 from pipeline_runtime.sources import Unit
+from pipeline_runtime.sources.gather import one_chunk
 from pipeline_runtime.sources.nested import NestedRows, join_rows
 from pipeline_runtime.steps.base import REQUEST_COLUMN, ROW_HASH_COLUMN
 
@@ -315,7 +316,7 @@ def _shuffle(stream: StreamPlan, header: Header, rows: Rows) -> None:
         rows.pick(permutation(stream.seed, header.epoch, *keys, size=rows.num_rows))
         return
     key = stream.request_key or ""
-    request = rows.view(frozenset([key])).column(key).combine_chunks().dictionary_encode()
+    request = one_chunk(rows.view(frozenset([key])).column(key)).dictionary_encode()
     codes = request.indices.fill_null(len(request.dictionary)).to_numpy(zero_copy_only=False)
     rank = permutation(stream.seed, header.epoch, *keys, size=len(request.dictionary) + 1)
     rows.pick(np.argsort(rank[codes], kind="stable"))

@@ -20,6 +20,11 @@ Int64s = npt.NDArray[np.int64]
 _MAX_INT32 = 2**31 - 1
 
 
+def one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """The column's values in one array; `combine_chunks` copies even what is one already."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 def take_rows(column: pa.ChunkedArray, indices: Int64s, *, kernels: bool = True) -> pa.ChunkedArray:
     """The values at `indices`, which are from 0 to the column's length less 1, in their order.
 

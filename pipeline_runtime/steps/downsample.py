@@ -12,6 +12,7 @@ import pyarrow as pa
 from pipeline_runtime import expressions
 from pipeline_runtime.config.steps import DownsampleStep
 from pipeline_runtime.hashing import keep_mask
+from pipeline_runtime.sources.gather import one_chunk
 from pipeline_runtime.steps.base import BindContext, BoundStep
 from pipeline_runtime.steps.checks import (
     Checks,
@@ -116,7 +117,7 @@ def to_bools(mask: pa.Array | pa.ChunkedArray) -> _BoolArray:
 def multiply(column: pa.ChunkedArray, factor: npt.NDArray[np.float64]) -> pa.Array:
     """A float column times one factor a row, in the column's type; null stays null."""
     dtype = column.type.to_pandas_dtype()
-    array = column.combine_chunks()
+    array = one_chunk(column)
     null = np.asarray(array.is_null().to_numpy(zero_copy_only=False))
     product = (array.to_numpy(zero_copy_only=False) * factor).astype(dtype)
     return pa.array(product, mask=null)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_runtime.errors import StepError
+from pipeline_runtime.sources.gather import one_chunk
 from pipeline_runtime.steps.checks import broken
 from pipeline_runtime.steps.lists import decode, decoded_type
 
@@ -127,7 +128,7 @@ FORMATS: Mapping[str, BatchFormat] = {
 
 def to_numpy(name: str, column: pa.ChunkedArray) -> np.ndarray:
     """One column as an array, without a copy where Arrow allows it."""
-    array = decode(column.combine_chunks() if column.num_chunks != 1 else column.chunk(0))
+    array = decode(one_chunk(column))
     if pa.types.is_fixed_size_list(array.type):
         _refuse_nulls(name, array)
         return to_numpy(name, pa.chunked_array([array.flatten()])).reshape(

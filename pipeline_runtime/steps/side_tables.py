@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from pipeline_runtime.errors import StepError
 from pipeline_runtime.hashing import U64, hash_columns, split_instants
+from pipeline_runtime.sources.gather import one_chunk
 from pipeline_runtime.steps.base import SideTable
 from pipeline_runtime.steps.lists import Bools, Int64s, decode, item_indices
 
@@ -138,7 +139,7 @@ def equal_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Bools:
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.Array:
-    return decode(column.combine_chunks()) if column.num_chunks != 1 else decode(column.chunk(0))
+    return decode(one_chunk(column))
 
 
 def _comparable(array: pa.Array) -> pa.Array | tuple[npt.NDArray[np.generic], ...]:

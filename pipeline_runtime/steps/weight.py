@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pipeline_runtime import expressions
 from pipeline_runtime.config.steps import WeightStep
 from pipeline_runtime.errors import StepError
+from pipeline_runtime.sources.gather import one_chunk
 from pipeline_runtime.steps.base import BindContext, BoundStep
 from pipeline_runtime.steps.checks import (
     Checks,
@@ -89,6 +90,6 @@ def _parse_factor(text: str, schema: pa.Schema) -> expressions.Expression:
 
 def _to_doubles(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.float64]:
     if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
+        values = one_chunk(values)
     doubles = pc.fill_null(pc.cast(values, pa.float64(), safe=False), 0.0)
     return np.asarray(doubles.to_numpy(zero_copy_only=False))
