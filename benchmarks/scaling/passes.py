@@ -151,10 +151,11 @@ class _MeteredCrew(ActorCrew):
         self._meter = meter
         self._own_node = ray.get_runtime_context().get_node_id()
 
-    def take(self, ticket: Any, waited: Waited) -> Piece | ReadyPiece:
+    def take(self, ticket: Any, waited: Waited) -> Sequence[Piece | ReadyPiece]:
         """See Crew."""
         known = get_local_object_locations([ticket]).get(ticket, {}).get("node_ids", [])
         makers = [node for node in known if node != self._own_node]  # it was pulled here too
-        piece = super().take(ticket, waited)
-        self._meter.add(makers[0] if makers else "", piece.header.num_rows)
-        return piece
+        pieces = super().take(ticket, waited)
+        for piece in pieces:
+            self._meter.add(makers[0] if makers else "", piece.header.num_rows)
+        return pieces

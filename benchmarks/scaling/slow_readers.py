@@ -1,30 +1,53 @@
 """Readers as slow as they are told; imported by their processes, so nothing heavy is imported here.
 
-A slow reader makes its piece as any other does and sleeps until the piece has taken its time; only
-then does the piece go into the object store.
+A slow reader makes its pieces as any other does and sleeps after each until it has taken its time.
+What it takes to pack them is part of that: the piece after them has so much less. A header says
+that reading took all of it.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.actor_readers import Reader
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.wire import Wire, unpack
+from pipeline_runtime.feed.maker import PieceMaker
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.wire import Wire
 
 
 def slowed(rows_per_second: float) -> type[Reader]:
     """Readers that take a piece's rows / `rows_per_second` seconds for it at least, work in it."""
 
-    class SlowReader(Reader):
-        def make(self, role: str, task: Task, wire: Wire) -> pa.Table:
+    class SlowMaker(PieceMaker):
+        finished = packed = 0.0  # the last piece, and its call; by time.perf_counter
+
+        def make(self, role: str, task: Task) -> Piece | ReadyPiece:
             started = time.perf_counter()
-            block = super().make(role, task, wire)
-            num_rows = sum(piece.header.num_rows for piece in unpack(block))
-            time.sleep(rest_seconds(num_rows, rows_per_second, time.perf_counter() - started))
+            packing, idle = (
+                max(0.0, self.packed - self.finished),
+                started - max(self.packed, self.finished),
+            )
+            piece = super().make(role, task)
+            spent = time.perf_counter() - started + packing
+            slept = rest_seconds(piece.header.num_rows, rows_per_second, spent)
+            time.sleep(slept)
+            self.finished = time.perf_counter()
+            read, *others = piece.header.counts
+            counts = (replace(read, seconds=read.seconds + slept), *others)
+            return replace(piece, header=replace(piece.header, counts=counts, gap_seconds=idle))
+
+    class SlowReader(Reader):
+        maker = SlowMaker
+
+        def make(self, role: str, tasks: Sequence[Task], wire: Wire) -> pa.Table:
+            block = super().make(role, tasks, wire)
+            self._maker.packed = time.perf_counter()
             return block
 
     return SlowReader

@@ -12,7 +12,7 @@ Shapes: B rows, L items of a row with its filling, K items of all rows without i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -52,7 +52,9 @@ class Slot:
     items_start: int = 0
 
     def to_json(self) -> list[Any]:
-        return list(astuple(self))
+        # Not dataclasses.astuple: its deep copies took as long as all else about a small batch.
+        places = [self.start, self.fill, self.num_items, self.items_start]
+        return [self.name, self.dtype, list(self.shape), *places]
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Slot:

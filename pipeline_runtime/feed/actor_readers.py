@@ -27,7 +27,7 @@ from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.maker import PieceMaker, Stream
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
-from pipeline_runtime.feed.wire import Sending, Wire, pack, unpack
+from pipeline_runtime.feed.wire import Sending, Wire, pack_all, unpack
 from pipeline_runtime.plan.groups import Group
 
 # How often a rank asks which readers there are: one that has joined is at work in seconds.
@@ -37,6 +37,9 @@ _JOIN_SECONDS = 0.1
 _MAX_JOIN_SECONDS = 30.0
 # and while there is none.
 _START_SECONDS = 0.02
+# Work of one call: of units that take 50 ms, half of two cores went into calls of one each
+# (benchmarks/scaling).
+_CALL_SECONDS = 0.5
 # Until a reader on a drained node ends, once it has nothing to do: a rank that is not busy has
 # looked again by then. One that is asks in vain, and has the piece made by another.
 _LEAVE_SECONDS = 3.0
@@ -51,21 +54,27 @@ _POOL_SECONDS = 120.0
 
 
 class Reader:
-    """The actor's class: one process, one piece at a time."""
+    """The actor's class: one process, one call at a time.
+
+    Attributes:
+        maker: the class that makes its pieces; benchmarks slow it down.
+    """
+
+    maker: type[PieceMaker] = PieceMaker
 
     def __init__(
         self, streams: Mapping[str, Any], on_failure: Callable[[LastmileError], None]
     ) -> None:
-        self._maker = PieceMaker(lambda role: ray.get(streams[role]))
+        self._maker = self.maker(lambda role: ray.get(streams[role]))
         self._on_failure = on_failure
 
     def ping(self) -> None:
         """Answer once the process is up."""
 
-    def make(self, role: str, task: Task, wire: Wire) -> pa.Table:
-        """A piece, packed; the driver hears of a failure before Ray wraps it."""
+    def make(self, role: str, tasks: Sequence[Task], wire: Wire) -> pa.Table:
+        """Pieces, packed; the driver hears of a failure before Ray wraps it."""
         try:
-            return pack(self._maker.make(role, task), wire)
+            return pack_all([self._maker.make(role, task) for task in tasks], wire)
         except LastmileError as error:
             self._on_failure(error)
             raise
@@ -249,7 +258,7 @@ def start_pool(
         on_failure: called where it happens with what ends the run; picklable.
         labels: of the nodes that readers run on; None: any, beside the trainers.
         num_trainers: CPUs that trainers hold on these nodes, where no labels keep them apart.
-        reader: the readers' class; benchmarks slow it down.
+        reader: the readers' class; benchmarks have one of their own.
 
     Returns:
         The pool's handle, and the references of the streams by role, which are to be kept.
@@ -265,6 +274,8 @@ def start_pool(
 
 class ActorCrew:
     """The pool's readers as one rank sees them."""
+
+    call_seconds = _CALL_SECONDS
 
     def __init__(self, pool: Any, streams: Mapping[str, Any], sending: Sending) -> None:
         self._pool = pool
@@ -321,9 +332,9 @@ class ActorCrew:
     def worker(self, reader: str) -> str:
         return self._nodes[reader]
 
-    def ask(self, reader: str, role: str, task: Task) -> Hashable:
+    def ask(self, reader: str, role: str, tasks: Sequence[Task]) -> Hashable:
         wire = Wire(sparse=self._sending.sparse, codec=self._codecs.codec)
-        reference: Hashable = self._actors[reader].make.remote(role, task, wire)
+        reference: Hashable = self._actors[reader].make.remote(role, tasks, wire)
         return reference
 
     def wait(self, tickets: Sequence[Any], waited: Waited) -> Hashable | None:
@@ -354,11 +365,11 @@ class ActorCrew:
             self._late.update(made_too)
         return pulled
 
-    def take(self, ticket: Any, waited: Waited) -> Piece | ReadyPiece:
+    def take(self, ticket: Any, waited: Waited) -> Sequence[Piece | ReadyPiece]:
         started = time.perf_counter()
         self._late.discard(ticket)
         try:
-            [piece] = unpack(ray.get(ticket))
+            pieces = unpack(ray.get(ticket))
         except ray.exceptions.RayTaskError:
             raise  # the work itself failed, which the driver has heard
         except ray.exceptions.RayError as error:
@@ -367,10 +378,12 @@ class ActorCrew:
             seconds, self._on_its_way = self._on_its_way, 0.0
             seconds += time.perf_counter() - started
             waited.transfer += seconds
-        if isinstance(piece, ReadyPiece):
-            undone = _undo_seconds(piece) if self._codecs.is_judging else 0.0
-            self._codecs.note(piece.codec, piece.num_bytes, seconds, undone, time.monotonic())
-        return piece
+        for piece in pieces:
+            if isinstance(piece, ReadyPiece):
+                undone = _undo_seconds(piece) if self._codecs.is_judging else 0.0
+                own = seconds / len(pieces)
+                self._codecs.note(piece.codec, piece.num_bytes, own, undone, time.monotonic())
+        return pieces
 
     def lose(self, reader: str) -> None:
         self._lost.add(reader)

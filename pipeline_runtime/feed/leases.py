@@ -69,12 +69,14 @@ class Ledger:
     _unleased: deque[_Lease] = field(init=False)
     _leases: dict[str, _Lease] = field(init=False, default_factory=dict)  # reader -> what is left
     _losses: dict[int, int] = field(init=False, default_factory=dict)  # position -> times lost
+    num_left: int = field(init=False)  # tasks that no reader was given
 
     def __post_init__(self) -> None:
         self._unleased = deque(
             _Lease(position, deque(range(num_pieces_of(group, self.piece_rows))))
             for position, group in enumerate(self.groups)
         )
+        self.num_left = sum(len(lease.pieces) for lease in self._unleased)
 
     def choose(self, readers: Sequence[str]) -> str:
         """Whose task to ask for next, of readers in the order of their load: the earliest one's.
@@ -115,6 +117,7 @@ class Ledger:
         )
         if lease.pieces:
             self._leases[reader] = lease
+        self.num_left -= 1
         return task
 
     def _split(self, reader: str, slow: Collection[str], read_share: float) -> _Lease | None:
@@ -138,11 +141,6 @@ class Ledger:
     def _epoch(self, lease: _Lease) -> int:
         return self.groups[lease.position].epoch
 
-    @property
-    def has_more(self) -> bool:
-        """Whether a task is left that no reader was given."""
-        return bool(self._unleased or self._leases)
-
     def keep(self, readers: Collection[str]) -> None:
         """Take back what any other reader was still to be asked for; it has left."""
         for reader in self._leases.keys() - readers:
@@ -159,6 +157,7 @@ class Ledger:
         lost = defaultdict[int, list[int]](list)
         for task in undelivered:
             lost[task.position].append(task.piece)
+            self.num_left += 1
         lease = self._leases.pop(reader, None)
         if lease is not None:
             lost[lease.position].extend(lease.pieces)

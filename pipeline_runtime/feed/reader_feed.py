@@ -1,17 +1,19 @@
 """The feed over readers: a rank leases its groups to them and takes the pieces that they make.
 
 The rank's own process is the coordinator of its rows: it knows what was delivered, asks readers for
-single pieces ahead of need, leases again what a lost reader still owed, and a part of what a slow
-one would keep an epoch waiting for. A reader that leaves delivers what it was asked for, and others
-go on with the rest. What is ahead is bounded in bytes,
-whatever the number of readers. All epochs are one stream, so that the next one's first pieces are
-made while this one ends. Readers are threads of this process (`thread_readers`) or actors on the
-data workers (`actor_readers`), behind `Crew`.
+pieces ahead of need, leases again what a lost reader still owed, and a part of what a slow one
+would keep an epoch waiting for. A reader that leaves delivers what it was asked for, and others go
+on with the rest. What is ahead is bounded in bytes, whatever the number of readers. All epochs are
+one stream, so that the next one's first pieces are made while this one ends. Readers are threads of
+this process (`thread_readers`) or actors on the data workers (`actor_readers`), behind `Crew`.
+
+A call asks for one piece or several: as many as the reader makes in `Crew.call_seconds`, by its
+late pieces, and no more than its share of what is left, so that all end together.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,10 +24,14 @@ from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.usage import Paces, UsageMeter
 from pipeline_runtime.plan.groups import Group
 
-# Pieces asked of a reader at a time: one that it works on, one to go on with.
-_TASKS_PER_READER = 2
+# Calls to a reader at a time: one that it works on, one to go on with.
+_CALLS_PER_READER = 2
+# Bytes of the pieces of a call, unless a single one has more.
+_CALL_BYTES = 32 << 20
 # Pieces ahead of the trainer, made or in the making: two of the largest (plan.groups).
 CREDIT_BYTES = 512 << 20
+# Seconds that a piece takes at least.
+_SHORTEST = 1e-6
 # How much of the estimated size of a piece a new one replaces.
 _SIZE_SMOOTHING = 0.3
 
@@ -35,7 +41,13 @@ class ReaderLost(Exception):
 
 
 class Crew(Protocol):
-    """Readers, by their names, and what they are asked."""
+    """Readers, by their names, and what they are asked.
+
+    Attributes:
+        call_seconds: of a reader's work that make a call worth its while; 0: it costs nothing.
+    """
+
+    call_seconds: float
 
     def readers(self) -> Sequence[str]:
         """Names of the readers that can be asked now; another call may give others.
@@ -48,16 +60,16 @@ class Crew(Protocol):
         """The data worker that a reader is on, which may have gone since."""
         ...
 
-    def ask(self, reader: str, role: str, task: Task) -> Hashable:
-        """Ask for a piece, without waiting; the ticket stands for it."""
+    def ask(self, reader: str, role: str, tasks: Sequence[Task]) -> Hashable:
+        """Ask for pieces by one call, without waiting; the ticket stands for them."""
         ...
 
     def wait(self, tickets: Sequence[Hashable], waited: Waited) -> Hashable | None:
-        """Wait until one is made, or a second or two have passed; the time goes to `waited`."""
+        """Wait until one's are made, or a second or two have passed; the time goes to `waited`."""
         ...
 
-    def take(self, ticket: Hashable, waited: Waited) -> Piece | ReadyPiece:
-        """The piece. Raises ReaderLost, or what the reader raised."""
+    def take(self, ticket: Hashable, waited: Waited) -> Sequence[Piece | ReadyPiece]:
+        """The pieces, as asked for. Raises ReaderLost, or what the reader raised."""
         ...
 
     def lose(self, reader: str) -> None:
@@ -89,12 +101,12 @@ class ReaderFeed:
         return _Pass(self, waited, usage or WorkerUsage()).run()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Asked:
-    """A piece that a reader was asked for."""
+    """Pieces that a reader was asked for by a call."""
 
     reader: str
-    task: Task
+    tasks: Sequence[Task]
 
 
 class _Pass:
@@ -107,20 +119,19 @@ class _Pass:
         self._ledger = Ledger(feed.groups, feed.piece_rows)
         self._paces = Paces()
         self._asked: dict[Hashable, _Asked] = {}
-        self._made: dict[
-            tuple[int, int], Piece | ReadyPiece
-        ] = {}  # in order: those before their turn
+        # In order: those before their turn.
+        self._made: dict[tuple[int, int], Piece | ReadyPiece] = {}
         self._turn = (0, 0)  # in order: the place of the piece that is given out next
+        self._ready: deque[Piece | ReadyPiece] = deque()  # that are given out next
         self._piece_bytes = _expected_bytes(feed)
 
     def run(self) -> Iterator[Piece | ReadyPiece]:
         try:
             while self._ask() or self._asked:
-                made = self._wait()
-                if made is None:
-                    continue
-                self._ask()  # before the trainer is busy with this piece
-                yield from [made] if not self._feed.in_order else self._in_turn()
+                self._wait()
+                while self._ready:
+                    self._ask()  # before the trainer is busy with this piece
+                    yield self._ready.popleft()
         finally:
             self._feed.crew.close()
 
@@ -132,57 +143,71 @@ class _Pass:
         self._meter.answer([crew.worker(name) for name in readers])
         if readers:  # else one was lost, and the others are to be asked for again
             self._ledger.keep(readers)
-        while self._may_ask(len(readers)):
-            free = [name for name in readers if load[name] < _TASKS_PER_READER]
-            if not free:
-                break
+        while free := [name for name in readers if load[name] < _CALLS_PER_READER]:
             reader = self._ledger.choose(sorted(free, key=lambda name: load[name]))
+            tasks = self._take(reader, self._num_tasks(reader, len(readers)))
+            if not tasks:
+                break
+            self._asked[crew.ask(reader, self._feed.role, tasks)] = _Asked(reader, tasks)
+            load[reader] += 1
+        return self._ledger.num_left > 0
+
+    def _take(self, reader: str, num_tasks: int) -> list[Task]:
+        tasks: list[Task] = []
+        for _ in range(num_tasks):
             task = self._ledger.take(reader, self._paces.slow(), self._paces.read_share)
             if task is None:
                 break
-            self._asked[crew.ask(reader, self._feed.role, task)] = _Asked(reader=reader, task=task)
-            load[reader] += 1
-        return self._ledger.has_more
+            tasks.append(task)
+        return tasks
 
-    def _may_ask(self, num_readers: int) -> bool:
-        """Whether one more piece may be ahead; one is always asked for, lest the others wait."""
-        fitting = max(1, int(CREDIT_BYTES / self._piece_bytes))
-        most_ahead = min(fitting, num_readers * _TASKS_PER_READER)
-        return not self._asked or len(self._asked) + len(self._made) < most_ahead
+    def _num_tasks(self, reader: str, num_readers: int) -> int:
+        """How many pieces a call may ask for; one is always asked for, lest the others wait."""
+        calls = num_readers * _CALLS_PER_READER
+        seconds = max(self._paces.seconds_per_piece(reader), _SHORTEST)
+        worthwhile = self._feed.crew.call_seconds / seconds
+        fitting, left = _CALL_BYTES / self._piece_bytes, self._ledger.num_left / calls
+        num_tasks = max(1, int(min(worthwhile, fitting, left)))
+        asked = sum(len(asked.tasks) for asked in self._asked.values())
+        most_ahead = min(max(1, int(CREDIT_BYTES / self._piece_bytes)), calls * num_tasks)
+        ahead = asked + len(self._made) + len(self._ready)
+        return max(0 if self._asked else 1, min(num_tasks, most_ahead - ahead))
 
-    def _wait(self) -> Piece | ReadyPiece | None:
-        """One more piece, or None if none was made in time or its reader was lost."""
+    def _wait(self) -> None:
+        """Take the pieces of one more call, if they are made in time and their reader lives."""
         crew = self._feed.crew
         ticket = crew.wait(list(self._asked), self._waited)
         if ticket is None:
-            return None
+            return
         asked = self._asked.pop(ticket)
         try:
-            piece = crew.take(ticket, self._waited)
+            pieces = crew.take(ticket, self._waited)
         except ReaderLost:
             self._lose(asked)
-            return None
-        num_units = len(asked.task.group.units) if piece.header.is_last else 0
-        self._meter.deliver(asked.reader, crew.worker(asked.reader), piece.header, num_units)
-        self._paces.note(asked.reader, piece.header)
+            return
+        for task, piece in zip(asked.tasks, pieces, strict=True):
+            self._deliver(asked.reader, task, piece)
+
+    def _deliver(self, reader: str, task: Task, piece: Piece | ReadyPiece) -> None:
+        num_units = len(task.group.units) if piece.header.is_last else 0
+        self._meter.deliver(reader, self._feed.crew.worker(reader), piece.header, num_units)
+        self._paces.note(reader, piece.header)
         self._piece_bytes += _SIZE_SMOOTHING * (max(1, piece.num_bytes) - self._piece_bytes)
-        if self._feed.in_order:
-            self._made[asked.task.place] = piece
-        return piece
+        if not self._feed.in_order:
+            self._ready.append(piece)
+            return
+        self._made[task.place] = piece
+        while (made := self._made.pop(self._turn, None)) is not None:
+            position, index = self._turn
+            self._turn = (position + 1, 0) if made.header.is_last else (position, index + 1)
+            self._ready.append(made)
 
     def _lose(self, first: _Asked) -> None:
         """Lease again what the reader owed."""
         owed = [t for t, asked in self._asked.items() if asked.reader == first.reader]
-        tasks = [first.task, *(self._asked.pop(ticket).task for ticket in owed)]
+        tasks = [*first.tasks, *(task for ticket in owed for task in self._asked.pop(ticket).tasks)]
         self._feed.crew.lose(first.reader)
         self._ledger.lose(first.reader, tasks)
-
-    def _in_turn(self) -> Iterator[Piece | ReadyPiece]:
-        """The pieces whose turn has come."""
-        while (piece := self._made.pop(self._turn, None)) is not None:
-            position, index = self._turn
-            self._turn = (position + 1, 0) if piece.header.is_last else (position, index + 1)
-            yield piece
 
 
 def _expected_bytes(feed: ReaderFeed) -> float:

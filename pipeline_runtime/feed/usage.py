@@ -6,6 +6,7 @@ nothing to do, or nothing more that the trainer would take, the rank tells by wh
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -67,6 +68,7 @@ class Paces:
     """
 
     _seconds_per_row: dict[str, float | None] = field(init=False, default_factory=dict)
+    _seconds_per_piece: dict[str, float] = field(init=False, default_factory=dict)
     _read_seconds: float = field(init=False, default=0.0)
     _seconds: float = field(init=False, default=0.0)
 
@@ -75,10 +77,12 @@ class Paces:
         if reader not in self._seconds_per_row:
             self._seconds_per_row[reader] = None
             return
+        seconds = sum(count.seconds for count in header.counts) + header.batching_seconds
+        of_piece = self._seconds_per_piece.setdefault(reader, seconds)
+        self._seconds_per_piece[reader] += _PACE_SMOOTHING * (seconds - of_piece)
         rows = header.counts[0].rows if header.counts else 0
         if not rows:
             return
-        seconds = sum(count.seconds for count in header.counts) + header.batching_seconds
         self._read_seconds += header.counts[0].seconds
         self._seconds += seconds
         pace = self._seconds_per_row[reader]
@@ -89,6 +93,10 @@ class Paces:
     def read_share(self) -> float:
         """Of the readers' time; all of it before that is known."""
         return self._read_seconds / self._seconds if self._seconds else 1.0
+
+    def seconds_per_piece(self, reader: str) -> float:
+        """Of a reader, lately; infinite before that is known."""
+        return self._seconds_per_piece.get(reader, math.inf)
 
     def slow(self) -> Collection[str]:
         """Readers that are much slower than the one in the middle."""

@@ -1,4 +1,4 @@
-"""How a piece travels: as a block of one row, its rows one large_binary value.
+"""How pieces travel: as a block of one row each, a piece's rows one large_binary value.
 
 That value is an Arrow IPC stream of a table, or the parts of a piece that was made ready one after
 another: hashes, which rows count, and every batch's buffer (`arrays.packing`). So Ray never slices,
@@ -9,6 +9,7 @@ are views into the block's memory.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -41,23 +42,37 @@ class Sending:
 
 def pack(piece: Piece | ReadyPiece, wire: Wire | None = None) -> pa.Table:
     """A piece as a block of one row."""
-    fields = asdict(piece.header)
-    if isinstance(piece, Piece):
-        payload = _pack_table(piece.table)
-    else:
-        fields["ready"], payload = _pack_batches(piece, wire or Wire())
-    offsets = pa.py_buffer(np.array([0, payload.size], dtype=np.int64))
-    values = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, offsets, payload])
-    header = pa.array([json.dumps(fields)], type=pa.string())
-    return pa.Table.from_arrays([header, values], schema=_SCHEMA)
+    return pack_all([piece], wire)
 
 
-def _pack_table(table: pa.Table) -> pa.Buffer:
+def pack_all(pieces: Sequence[Piece | ReadyPiece], wire: Wire | None = None) -> pa.Table:
+    """Pieces, one at least, as a block of a row each; all their bytes are one buffer."""
+    parts = Parts()
+    headers, starts = [], []
+    for piece in pieces:
+        fields = asdict(piece.header)
+        if isinstance(piece, Piece):
+            starts.append(_add_table(parts, piece.table))
+        else:
+            fields["ready"], own = _lay_out(piece, wire or Wire())
+            starts.append(parts.add(own.num_bytes, own.write))
+        headers.append(json.dumps(fields))
+    payload = pa.allocate_buffer(parts.num_bytes)
+    parts.write(np.frombuffer(payload, dtype=np.uint8))
+    offsets = pa.py_buffer(np.array([*starts, parts.num_bytes], dtype=np.int64))
+    buffers = [None, offsets, payload]
+    values = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(pieces), buffers)
+    return pa.Table.from_arrays([pa.array(headers, type=pa.string()), values], schema=_SCHEMA)
+
+
+def _add_table(parts: Parts, table: pa.Table) -> int:
     size = pa.MockOutputStream()  # counts: a buffer that grows is copied each time it does
     _write(table, size)
-    payload = pa.allocate_buffer(size.size())
-    _write(table, pa.FixedSizeBufferWriter(payload))
-    return payload
+
+    def write(place: Bytes) -> None:
+        _write(table, pa.FixedSizeBufferWriter(pa.py_buffer(place)))
+
+    return parts.add(size.size(), write)
 
 
 def _write(table: pa.Table, sink: pa.NativeFile) -> None:
@@ -65,8 +80,8 @@ def _write(table: pa.Table, sink: pa.NativeFile) -> None:
         writer.write_table(table)
 
 
-def _pack_batches(piece: ReadyPiece, wire: Wire) -> tuple[dict[str, Any], pa.Buffer]:
-    """What the header says of the parts, each as [start, bytes], and the parts in one buffer."""
+def _lay_out(piece: ReadyPiece, wire: Wire) -> tuple[dict[str, Any], Parts]:
+    """What the header says of the parts, each as [start, bytes], and the parts."""
     parts = Parts()
     layouts: dict[tuple[Slot, ...], int] = {}  # batches of equal size are laid out alike
     batches = []
@@ -77,8 +92,6 @@ def _pack_batches(piece: ReadyPiece, wire: Wire) -> tuple[dict[str, Any], pa.Buf
         place = _add_batch(parts, packer, wire.codec)
         layout = layouts.setdefault(packer.slots, len(layouts))
         batches.append([packer.num_bytes, place, layout])
-    payload = pa.allocate_buffer(parts.num_bytes)
-    parts.write(np.frombuffer(payload, dtype=np.uint8))
     return {
         "batch_size": piece.batch_size,
         "once": list(piece.once),
@@ -87,7 +100,7 @@ def _pack_batches(piece: ReadyPiece, wire: Wire) -> tuple[dict[str, Any], pa.Buf
         "is_counted": is_counted,
         "layouts": [[slot.to_json() for slot in slots] for slots in layouts],
         "batches": batches,
-    }, payload
+    }, parts
 
 
 def _add(parts: Parts, array: Array) -> list[int]:

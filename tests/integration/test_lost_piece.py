@@ -1,7 +1,7 @@
 """A piece that is lost with its node keeps nobody waiting: others come before Ray knows of it."""
 
 import multiprocessing
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ class _Crew(ActorCrew):
         super().__init__(*args)
         self.tickets: dict[Hashable, str] = {}  # each one's node
 
-    def ask(self, reader: str, role: str, task: Task) -> Hashable:
-        ticket = super().ask(reader, role, task)
+    def ask(self, reader: str, role: str, tasks: Sequence[Task]) -> Hashable:
+        ticket = super().ask(reader, role, tasks)
         self.tickets[ticket] = self.worker(reader)
         return ticket
 
@@ -71,6 +71,6 @@ def _take_pieces(folder: Path) -> tuple[int, list[int]]:
             before = 0
             for piece in pieces:
                 groups.append(piece.header.group)
-                if sum(node["Alive"] for node in ray.nodes()) == 3:  # the head's is one
+                if sum(node["Alive"] for node in ray.nodes()) == 3:  # type: ignore[no-untyped-call]
                     before = len(groups)
     return before, groups

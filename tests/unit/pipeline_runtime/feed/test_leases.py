@@ -50,7 +50,7 @@ def test_every_piece_is_delivered_once(lengths: list[int], choices: list[tuple[s
             delivered.append(held[reader].pop(0).place)
         elif (task := ledger.take(reader)) is not None:
             held[reader].append(task)
-    assert not ledger.has_more
+    assert not ledger.num_left
     wanted = [(i, p) for i, g in enumerate(groups) for p in range(num_pieces_of(g, PIECE_ROWS))]
     assert sorted(delivered) == wanted
 
@@ -85,7 +85,7 @@ def test_the_last_lease_is_split_for_a_reader_that_has_nothing_to_do() -> None:
     assert [task.piece for task in others if task] == [4, 5, 3]  # of 1–5 two, of 1–3 one
     rest = [ledger.take("a") for _ in range(3)]
     assert [task.piece for task in rest if task] == [1, 2]
-    assert not ledger.has_more
+    assert not ledger.num_left
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pipeline_runtime.feed import reader_feed
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task, num_pieces_of
 from pipeline_runtime.feed.maker import PieceMaker, Stream
-from pipeline_runtime.feed.pieces import Header, Piece
+from pipeline_runtime.feed.pieces import Header, Piece, StepCount
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
 from pipeline_runtime.feed.thread_readers import ThreadReaders
 from pipeline_runtime.feed.work import read_group
@@ -39,7 +39,7 @@ def make_piece(task: Task) -> Piece:
         piece=task.piece,
         is_last=task.piece == last,
         num_rows=1,
-        counts=(),
+        counts=(StepCount(rows=1, num_bytes=1, seconds=0.3),),
     )
     return Piece(header=header, table=pa.table({"place": [f"{task.place}"]}))
 
@@ -52,7 +52,8 @@ class DrawnCrew:
         self._names = [f"r{i}" for i in range(num_readers)]
         self._next = num_readers
         self._losses = losses
-        self._tickets: dict[int, tuple[str, Task]] = {}
+        self.call_seconds = draw(st.sampled_from([0.0, 1.0]))
+        self._tickets: dict[int, tuple[str, Sequence[Task]]] = {}
         self._gone: set[str] = set()
         self._count = 0
         self.most_asked = 0
@@ -69,10 +70,11 @@ class DrawnCrew:
     def worker(self, reader: str) -> str:
         return reader
 
-    def ask(self, reader: str, role: str, task: Task) -> Hashable:
+    def ask(self, reader: str, role: str, tasks: Sequence[Task]) -> Hashable:
         assert role == "training"
+        assert tasks
         self._count += 1
-        self._tickets[self._count] = (reader, task)
+        self._tickets[self._count] = (reader, tasks)
         self.most_asked = max(self.most_asked, len(self._tickets))
         return self._count
 
@@ -81,12 +83,12 @@ class DrawnCrew:
         assert set(tickets) <= set(self._tickets)
         return self._draw(st.sampled_from([None, *tickets]))
 
-    def take(self, ticket: Any, waited: Waited) -> Piece:
-        reader, task = self._tickets.pop(ticket)
+    def take(self, ticket: Any, waited: Waited) -> list[Piece]:
+        reader, tasks = self._tickets.pop(ticket)
         if reader in self._gone or (self._losses and self._draw(st.integers(0, 4)) == 0):
             self._losses -= 1
             raise ReaderLost
-        return make_piece(task)
+        return [make_piece(task) for task in tasks]
 
     def lose(self, reader: str) -> None:
         self._names = [name for name in self._names if name != reader]
@@ -125,6 +127,72 @@ def test_every_piece_comes_once(
     assert (places if in_order else sorted(places)) == wanted
     assert crew.is_closed
     assert crew.most_asked <= 8  # two a reader, of at most four
+
+
+class PromptCrew:
+    """Two readers that make what they were asked for in the order of the calls."""
+
+    def __init__(self, call_seconds: float) -> None:
+        self.call_seconds = call_seconds
+        self.calls: list[tuple[str, Sequence[Task]]] = []
+
+    def readers(self) -> Sequence[str]:
+        return ("a", "b")
+
+    def worker(self, reader: str) -> str:
+        return reader
+
+    def ask(self, reader: str, role: str, tasks: Sequence[Task]) -> Hashable:
+        self.calls.append((reader, tasks))
+        return len(self.calls) - 1
+
+    def wait(self, tickets: Sequence[Any], waited: Waited) -> Hashable | None:
+        return min(tickets)  # type: ignore[no-any-return]
+
+    def take(self, ticket: Any, waited: Waited) -> list[Piece]:
+        return [make_piece(task) for task in self.calls[ticket][1]]
+
+    def lose(self, reader: str) -> None:
+        raise AssertionError(f"nobody is lost: {reader}")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("call_seconds", "most"),
+    [
+        pytest.param(1.0, 3, id="three pieces of 0.3 s are worth a call"),
+        pytest.param(0.0, 1, id="a call costs nothing"),
+    ],
+)
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_call_is_worth_its_while_and_the_last_ones_are_small(
+    call_seconds: float, most: int, in_order: bool
+) -> None:
+    crew = PromptCrew(call_seconds)
+    groups = groups_of([PIECE_ROWS] * 60)
+    feed = ReaderFeed(
+        crew=crew, role="training", groups=groups, piece_rows=PIECE_ROWS, in_order=in_order
+    )
+    found = [piece.header.group for piece in feed.pieces(Waited())]
+    lengths = [len(tasks) for _, tasks in crew.calls]
+    assert found == list(range(60))
+    assert lengths[0] == lengths[-1] == 1  # nothing is known yet; nobody is kept waiting
+    assert max(lengths) == most
+    assert sum(lengths) == 60
+
+
+def test_a_call_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = make_piece(Task(position=0, group=groups_of([1])[0], piece=0)).table.nbytes
+    monkeypatch.setattr(reader_feed, "_CALL_BYTES", 2.5 * max(size, PIECE_ROWS))
+    crew = PromptCrew(call_seconds=100.0)
+    groups = groups_of([PIECE_ROWS] * 60)
+    feed = ReaderFeed(
+        crew=crew, role="training", groups=groups, piece_rows=PIECE_ROWS, in_order=False
+    )
+    assert len(list(feed.pieces(Waited()))) == 60
+    assert max(len(tasks) for _, tasks in crew.calls) == 2
 
 
 @pytest.fixture
