@@ -133,6 +133,8 @@ def open_cluster(num_trainers: int = 0) -> Iterator[Cluster]:
     Args:
         num_trainers: that find room on the head; with 0 this process is the trainer.
     """
+    # Else Ray asks its nodes for a token where one lies in the user's home, but not this process.
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     # Not among the results: Ray's sockets live there, whose paths may have 107 bytes.
     with tempfile.TemporaryDirectory(prefix="lm-", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder = Path(name)

@@ -38,11 +38,9 @@ class _Crew(ActorCrew):
 
 @pytest.mark.timeout(TIMEOUT_SECONDS)
 def test_the_pieces_of_others_arrive_before_a_lost_node_is_known_to_be_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    # In a process of its own, which may connect to a Ray of its own; other tests' asks for a token.
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
-        monkeypatch.delenv(name, raising=False)
+    # In a process of its own, which may connect to a Ray of its own.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:
         before, groups = beside.submit(_take_pieces, tmp_path).result()
 
