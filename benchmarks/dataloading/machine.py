@@ -64,12 +64,19 @@ def _processor() -> str:
 
 def tree_cpu_seconds(*roots: int) -> float | None:
     """Processor seconds of processes and all below them, ended ones too; None but on Linux."""
-    ticks = {
-        pid: sum(int(field) for field in fields[_TIME_FIELDS])
-        for root in roots
+    seconds: dict[int, float] = {}
+    for root in roots:
+        seconds |= cpu_seconds_by_process(root)
+    return sum(seconds.values()) if seconds else None
+
+
+def cpu_seconds_by_process(root: int) -> dict[int, float]:
+    """The same of each, by its pid, with its own children that have ended; none off Linux."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    return {
+        pid: sum(int(field) for field in fields[_TIME_FIELDS]) / ticks
         for pid, fields in _tree_stats(root).items()
     }
-    return sum(ticks.values()) / os.sysconf("SC_CLK_TCK") if ticks else None
 
 
 def tree_pss_bytes(root: int) -> int:

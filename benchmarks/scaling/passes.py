@@ -9,16 +9,17 @@ that come while they start, and while some have nothing left.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import ray
 import torch
 from ray.experimental import get_local_object_locations
 
-from benchmarks.dataloading.machine import tree_cpu_seconds
 from benchmarks.dataloading.workloads import BATCH_SIZE
+from benchmarks.scaling.processes import COORDINATOR, TRAINER, cpu_seconds_by_kind
 from benchmarks.scaling.readers import Readers
 from benchmarks.scaling.sources import Source
 from pipeline_runtime.feed.actor_readers import ActorCrew
@@ -43,16 +44,15 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steady:
-    """Rows of a pass' steady part, its seconds, and those of the processor for two processes.
+    """Rows of a pass' steady part, its seconds, and those of the processor by `processes.KINDS`.
 
-    The trainer leases groups too: a rank is the coordinator of its rows. The pool looks after the
-    readers.
+    The trainer leases groups too: a rank is the coordinator of its rows. The coordinator here is
+    the pool, which looks after the readers.
     """
 
     rows: int
     seconds: float
-    trainer_cpu_seconds: float
-    pool_cpu_seconds: float
+    cpu_seconds: Mapping[str, float]
 
     @property
     def rows_per_second(self) -> float:
@@ -60,7 +60,8 @@ class Steady:
 
     @property
     def cpu_seconds_per_row(self) -> float:
-        return (self.trainer_cpu_seconds + self.pool_cpu_seconds) / self.rows
+        """Of the trainer and the coordinator."""
+        return (self.cpu_seconds[TRAINER] + self.cpu_seconds[COORDINATOR]) / self.rows
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,16 +69,16 @@ class Meter:
     """Arrivals of a pass, and the processor's time at both ends of its steady part.
 
     Args:
-        look: gives the seconds of the trainer's and the pool's processor up to now.
+        look: gives the processor's seconds by kind up to now.
         skipped: pieces before the steady part, and after it.
         num_pieces: in all, more than twice `skipped`.
     """
 
-    look: Callable[[], tuple[float, float]]
+    look: Callable[[], Mapping[str, float]]
     skipped: int
     num_pieces: int
     arrivals: list[Arrival] = field(default_factory=list)
-    _looks: list[tuple[float, float]] = field(default_factory=list)
+    _looks: list[Mapping[str, float]] = field(default_factory=list)
 
     def add(self, node: str, rows: int) -> None:
         """Note a piece that has just arrived."""
@@ -88,12 +89,11 @@ class Meter:
     def steady(self) -> Steady:
         """The steady part, once all pieces have arrived."""
         before, *during = self.arrivals[self.skipped - 1 : -self.skipped]
-        (trainer, pool), (trainer_end, pool_end) = self._looks
+        start, end = self._looks
         return Steady(
             rows=sum(each.rows for each in during),
             seconds=during[-1].at - before.at,
-            trainer_cpu_seconds=trainer_end - trainer,
-            pool_cpu_seconds=pool_end - pool,
+            cpu_seconds={kind: end[kind] - start[kind] for kind in end},
         )
 
 
@@ -109,10 +109,7 @@ class Pass:
 
 def start_meter(readers: Readers, groups: Sequence[Group], num_readers: int) -> Meter:
     """A meter of a pass over groups of one piece each."""
-
-    def look() -> tuple[float, float]:
-        return time.process_time(), tree_cpu_seconds(readers.pid) or 0.0
-
+    look = partial(cpu_seconds_by_kind, readers.pid)
     return Meter(look=look, skipped=2 * num_readers, num_pieces=len(groups))
 
 

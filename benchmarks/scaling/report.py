@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.scaling.processes import KINDS
 from benchmarks.scaling.results import Document
 
 _BARS = ("bar", "units", "nodes", "asked", "measured", "bound", "met")
@@ -12,6 +13,7 @@ _CELLS = (
     *("units", "rows a unit", "nodes", "rows/s", "to n times a reader's"),
     *("CPU seconds a million rows", "to the fewest nodes"),
 )
+_TIMES = ("units", "nodes", *KINDS, "sum", "all cores")
 
 
 def build_markdown(results: Document) -> str:
@@ -44,6 +46,13 @@ def _lines(results: Document) -> Iterator[str]:
     yield "\n## By number of nodes\n"
     yield "Median, least and largest of the rounds; of ratios their bounds, each at 95 %.\n"
     yield from _table(_CELLS, map(_cell, results["cells"]))
+    yield "\n## Where the processor's time goes\n"
+    yield (
+        "Seconds of the processor for a million rows, medians. The last column is what all cores "
+        "have meanwhile if rows come at n times a reader's rate: where the sum comes near it, the "
+        "machine is what the rate is short of.\n"
+    )
+    yield from _table(_TIMES, map(_times, results["cells"]))
     yield "\n## Nodes that join and leave during a pass\n"
     yield from map(_elastic, results["elastic"])
 
@@ -69,6 +78,13 @@ def _cell(row: Document) -> Sequence[Any]:
         *(_bounded(row, "rate_ratio"), _spread(row["cpuSecondsPerMillionRows"], 2)),
         _bounded(row, "cpu_ratio"),
     )
+
+
+def _times(row: Document) -> Sequence[Any]:
+    found = row["cpuSecondsPerMillionRowsByProcesses"]
+    medians = [found[kind]["median"] for kind in KINDS]
+    figures = [*medians, sum(medians), row["coresSecondsPerMillionRows"]]
+    return row["units"], row["nodes"], *(f"{figure:.2f}" for figure in figures)
 
 
 def _elastic(row: Document) -> str:

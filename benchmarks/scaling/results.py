@@ -13,6 +13,7 @@ from benchmarks.dataloading.bars import MAX_LOAD
 from benchmarks.dataloading.comparisons import rounded
 from benchmarks.dataloading.ratios import pair_ratios
 from benchmarks.dataloading.results import spread
+from benchmarks.scaling.processes import KINDS, TRAINER
 from benchmarks.scaling.schedule import SLOWER, Measured, Settings
 
 Document = dict[str, Any]
@@ -30,7 +31,8 @@ _MILLION = 1_000_000
 def build_results(measured: Measured, environment: Mapping[str, Any]) -> Document:
     """Everything that was measured; `environment` says on what, the machine among it."""
     settings = measured.settings
-    cells = [_cell(measured, u, n) for u in measured.unit_rows for n in settings.nodes]
+    cores = environment["machine"]["cores"]
+    cells = [_cell(measured, u, n, cores) for u in measured.unit_rows for n in settings.nodes]
     elastic = [_elastic(measured, units) for units in measured.elastic]
     return {
         "version": RESULTS_VERSION,
@@ -64,7 +66,7 @@ def _intake(measured: Measured) -> Document:
     waited = [each.waited for each in measured.intake]
     return {
         "rowsPerSecond": spread(each.rows_per_second for each in steady),
-        "trainerCpuShare": spread(each.trainer_cpu_seconds / each.seconds for each in steady),
+        "trainerCpuShare": spread(each.cpu_seconds[TRAINER] / each.seconds for each in steady),
         "waitedForPiecesSeconds": spread(each.production for each in waited),
         "waitedForTransferSeconds": spread(each.transfer for each in waited),
         "slower": SLOWER,
@@ -72,22 +74,27 @@ def _intake(measured: Measured) -> Document:
     }
 
 
-def _cell(measured: Measured, units: str, nodes: int) -> Document:
+def _cell(measured: Measured, units: str, nodes: int, num_cores: int) -> Document:
     passes, unit_rows = measured.passes[units, nodes], measured.unit_rows[units]
     steady = [each.steady for each in passes]
     fewest = [each.steady for each in measured.passes[units, measured.settings.nodes[0]]]
     rates = [each.rows_per_second for each in steady]
     costs = [each.cpu_seconds_per_row for each in steady]
-    pool = [each.pool_cpu_seconds / each.rows for each in steady]
+    of_kinds = {
+        kind: spread(each.cpu_seconds[kind] / each.rows * _MILLION for each in steady)
+        for kind in KINDS
+    }
+    wanted = measured.reader_rows_per_second * nodes
     return {
         "units": units,
         "unitRows": unit_rows,
         "unitSeconds": rounded(unit_rows / measured.reader_rows_per_second),
         "nodes": nodes,
         "rowsPerSecond": spread(rates),
-        **_ratio("rate_ratio", rates, [measured.reader_rows_per_second * nodes] * len(rates)),
+        **_ratio("rate_ratio", rates, [wanted] * len(rates)),
         "cpuSecondsPerMillionRows": spread(seconds * _MILLION for seconds in costs),
-        "poolCpuSecondsPerMillionRows": spread(seconds * _MILLION for seconds in pool),
+        "cpuSecondsPerMillionRowsByProcesses": of_kinds,
+        "coresSecondsPerMillionRows": rounded(num_cores / wanted * _MILLION),
         **_ratio("cpu_ratio", costs, [each.cpu_seconds_per_row for each in fewest]),
         "bytes": passes[0].num_bytes,
         "checksum": passes[0].checksum,

@@ -22,6 +22,7 @@ from benchmarks.dataloading.machine import num_cores
 from benchmarks.scaling.cluster import Cluster, open_cluster
 from benchmarks.scaling.elastic import Elastic, Stages, run_elastic
 from benchmarks.scaling.passes import Pass, run_pass, start_meter
+from benchmarks.scaling.processes import COORDINATOR, TRAINER
 from benchmarks.scaling.readers import Readers, open_readers
 from benchmarks.scaling.slow_readers import slowed
 from benchmarks.scaling.sources import Source, make_source
@@ -162,7 +163,7 @@ def _report(name: str, passes: Sequence[Pass]) -> None:
     steady = passes[-1].steady
     print(
         f"{name}: {steady.rows_per_second:,.0f} rows/s in {steady.seconds:.1f} s; processor: "
-        f"trainer {steady.trainer_cpu_seconds:.2f} s, pool {steady.pool_cpu_seconds:.2f} s",
+        + ", ".join(f"{kind} {steady.cpu_seconds[kind]:.2f} s" for kind in (TRAINER, COORDINATOR)),
         file=sys.stderr,
         flush=True,
     )

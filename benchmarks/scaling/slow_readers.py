@@ -47,6 +47,7 @@ def slowed(rows_per_second: float) -> type[Reader]:
 
         def make(self, role: str, tasks: Sequence[Task], wire: Wire) -> pa.Table:
             block = super().make(role, tasks, wire)
+            assert isinstance(self._maker, SlowMaker)
             self._maker.packed = time.perf_counter()
             return block
 

@@ -168,9 +168,12 @@ class _Pass:
         worthwhile = self._feed.crew.call_seconds / seconds
         fitting, left = _CALL_BYTES / self._piece_bytes, self._ledger.num_left / calls
         num_tasks = max(1, int(min(worthwhile, fitting, left)))
-        asked = sum(len(asked.tasks) for asked in self._asked.values())
-        most_ahead = min(max(1, int(CREDIT_BYTES / self._piece_bytes)), calls * num_tasks)
-        ahead = asked + len(self._made) + len(self._ready)
+        asked = [len(asked.tasks) for asked in self._asked.values()]
+        most_ahead = calls * max(num_tasks, *asked, 1)  # a reader that joins is asked for one
+        most_ahead = min(max(1, int(CREDIT_BYTES / self._piece_bytes)), most_ahead)
+        ahead = sum(asked) + len(self._made) + len(self._ready)
+        if self._asked and len(asked) >= calls:  # some by readers that have left
+            return 0
         return max(0 if self._asked else 1, min(num_tasks, most_ahead - ahead))
 
     def _wait(self) -> None:

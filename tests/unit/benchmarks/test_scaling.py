@@ -1,6 +1,9 @@
 """What the benchmark of data-worker nodes makes of pieces that arrive, and of its passes."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,13 @@ import pytest
 from benchmarks.scaling.command import build_settings, parse_options, write_results
 from benchmarks.scaling.elastic import Elastic, Stages, count_by_second, first_arrivals
 from benchmarks.scaling.passes import Arrival, Meter, Pass, Steady
+from benchmarks.scaling.processes import (
+    COORDINATOR,
+    KINDS,
+    RAYLETS,
+    TRAINER,
+    cpu_seconds_by_kind,
+)
 from benchmarks.scaling.results import Document, build_results
 from benchmarks.scaling.schedule import (
     NORMAL,
@@ -33,9 +43,8 @@ ENVIRONMENT = {
 
 
 def make_pass(rate: float, *, cpu: float = 1.0, rows: int = 1000) -> Pass:
-    steady = Steady(
-        rows=rows, seconds=rows / rate, trainer_cpu_seconds=cpu, pool_cpu_seconds=cpu / 10
-    )
+    seconds = dict.fromkeys(KINDS, 0.5) | {TRAINER: cpu, COORDINATOR: cpu / 10}
+    steady = Steady(rows=rows, seconds=rows / rate, cpu_seconds=seconds)
     checksum = {"rows": rows, "sum": "a", "sumOfSquares": "b"}
     return Pass(steady=steady, num_bytes=8 * rows, checksum=checksum, waited=Waited())
 
@@ -90,15 +99,30 @@ def test_the_steady_part_is_between_every_readers_first_and_last_pieces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = iter([0.0, 1.0, 10.0, 11.0, 20.0, 21.0])
-    cpu = iter([(5.0, 1.0), (7.0, 1.5)])
+    cpu = iter([{TRAINER: 5.0, COORDINATOR: 1.0}, {TRAINER: 7.0, COORDINATOR: 1.5}])
     meter = Meter(look=lambda: next(cpu), skipped=2, num_pieces=6)
     monkeypatch.setattr("time.perf_counter", lambda: next(now))
     for index in range(6):
         meter.add(f"node-{index % 2}", rows=10)
     steady = meter.steady()
     assert (steady.rows, steady.seconds) == (20, 10.0)
-    assert (steady.trainer_cpu_seconds, steady.pool_cpu_seconds) == (2.0, 0.5)
+    assert steady.cpu_seconds == {TRAINER: 2.0, COORDINATOR: 0.5}
     assert (steady.rows_per_second, steady.cpu_seconds_per_row) == (2.0, 0.125)
+
+
+def test_the_processors_time_is_told_by_kind() -> None:
+    name = "import os, sys, time; os.write(1, b'.'); time.sleep(60)"
+    command = ["raylet/raylet", "-c", name]
+    with subprocess.Popen(command, executable=sys.executable, stdout=subprocess.PIPE) as raylet:
+        assert raylet.stdout is not None
+        raylet.stdout.read(1)  # it has taken some time by now
+        as_raylet = cpu_seconds_by_kind(coordinator=os.getppid())
+        as_coordinator = cpu_seconds_by_kind(coordinator=raylet.pid)
+        raylet.kill()
+    assert as_raylet[RAYLETS] > 0
+    assert as_raylet[TRAINER] > 0
+    assert as_coordinator[RAYLETS] == 0
+    assert as_coordinator[COORDINATOR] > 0
 
 
 def test_arrivals_are_counted_by_node_and_by_second() -> None:
@@ -158,4 +182,7 @@ def test_equal_results_give_equal_files(tmp_path: Path) -> None:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert json.loads((tmp_path / "a" / "scaling.json").read_text()) == results
     assert "| rate, to n times a reader's | normal | 8 | ≥ 0.9 | 1 | 1 | yes |" in text
+    assert (
+        "| normal | 1 | 1000.00 | 100.00 | 500.00 | 500.00 | 500.00 | 2600.00 | 20000.00 |" in text
+    )
     assert "4 → 8 → 3 nodes, 3 drained and 2 killed: first pieces" in text

@@ -183,6 +183,24 @@ def test_a_call_is_worth_its_while_and_the_last_ones_are_small(
     assert sum(lengths) == 60
 
 
+class JoinedCrew(PromptCrew):
+    """The second reader comes once the first has made something."""
+
+    def readers(self) -> Sequence[str]:
+        return ("a", "b") if len(self.calls) > 8 else ("a",)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_reader_that_joins_is_asked_at_once(in_order: bool) -> None:
+    crew = JoinedCrew(call_seconds=3.0)
+    groups = groups_of([PIECE_ROWS] * 400)
+    feed = ReaderFeed(
+        crew=crew, role="training", groups=groups, piece_rows=PIECE_ROWS, in_order=in_order
+    )
+    assert len(list(feed.pieces(Waited()))) == 400
+    assert [reader for reader, _ in crew.calls[9:12]].count("b") == 2
+
+
 def test_a_call_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     size = make_piece(Task(position=0, group=groups_of([1])[0], piece=0)).table.nbytes
     monkeypatch.setattr(reader_feed, "_CALL_BYTES", 2.5 * max(size, PIECE_ROWS))
