@@ -113,11 +113,17 @@ def start_meter(readers: Readers, groups: Sequence[Group], num_readers: int) -> 
     return Meter(look=look, skipped=2 * num_readers, num_pieces=len(groups))
 
 
-def run_pass(readers: Readers, source: Source, groups: Sequence[Group], meter: Meter) -> Pass:
+def run_pass(
+    readers: Readers,
+    source: Source,
+    groups: Sequence[Group],
+    meter: Meter,
+    sending: Sending | None = None,
+) -> Pass:
     """Take all rows of the groups as tensors. Raises FeedError if no reader makes them."""
     waited, position, num_bytes = Waited(), Position(), 0
     feed = ReaderFeed(
-        crew=_MeteredCrew(readers, meter),
+        crew=_MeteredCrew(readers, meter, sending or Sending()),
         role=source.units,
         groups=groups,
         piece_rows=source.stream.piece_rows,
@@ -143,8 +149,8 @@ def run_pass(readers: Readers, source: Source, groups: Sequence[Group], meter: M
 class _MeteredCrew(ActorCrew):
     """The pool's readers; what arrives of them is metered."""
 
-    def __init__(self, readers: Readers, meter: Meter) -> None:
-        super().__init__(readers.pool, readers.streams, Sending())
+    def __init__(self, readers: Readers, meter: Meter, sending: Sending) -> None:
+        super().__init__(readers.pool, readers.streams, sending)
         self._meter = meter
         self._own_node = ray.get_runtime_context().get_node_id()
 

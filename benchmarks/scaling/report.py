@@ -13,6 +13,10 @@ _CELLS = (
     *("units", "rows a unit", "nodes", "rows/s", "to n times a reader's"),
     *("CPU seconds a million rows", "to the fewest nodes"),
 )
+_ABLATION = (
+    *("pipelineOptions", "units", "nodes", "rows/s", "to all on"),
+    "seconds of the processor a million rows",
+)
 _TIMES = ("units", "nodes", *KINDS, "sum", "all cores")
 
 
@@ -53,6 +57,9 @@ def _lines(results: Document) -> Iterator[str]:
         "machine is what the rate is short of.\n"
     )
     yield from _table(_TIMES, map(_times, results["cells"]))
+    yield "\n## Ablation\n"
+    yield "With an option switched off, to the same round with all of them on.\n"
+    yield from _table(_ABLATION, map(_ablation, results["ablation"]))
     yield "\n## Nodes that join and leave during a pass\n"
     yield from map(_elastic, results["elastic"])
 
@@ -85,6 +92,14 @@ def _times(row: Document) -> Sequence[Any]:
     medians = [found[kind]["median"] for kind in KINDS]
     figures = [*medians, sum(medians), row["coresSecondsPerMillionRows"]]
     return row["units"], row["nodes"], *(f"{figure:.2f}" for figure in figures)
+
+
+def _ablation(row: Document) -> Sequence[Any]:
+    used = sum(each["median"] for each in row["cpuSecondsPerMillionRowsByProcesses"].values())
+    return (
+        *(row["variant"], row["units"], row["nodes"], _spread(row["rowsPerSecond"])),
+        *(_bounded(row, "to_all_on"), f"{used:.2f}"),
+    )
 
 
 def _elastic(row: Document) -> str:

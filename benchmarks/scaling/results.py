@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from benchmarks.dataloading.bars import MAX_LOAD
@@ -45,6 +46,7 @@ def build_results(measured: Measured, environment: Mapping[str, Any]) -> Documen
         "intake": _intake(measured),
         "bars": list(_judge(cells, elastic)),
         "cells": cells,
+        "ablation": list(_ablation(measured, cores)),
         "elastic": elastic,
     }
 
@@ -72,6 +74,20 @@ def _intake(measured: Measured) -> Document:
         "slower": SLOWER,
         "readerRowsPerSecond": rounded(measured.reader_rows_per_second),
     }
+
+
+def _ablation(measured: Measured, num_cores: int) -> Iterator[Document]:
+    """The cell with the most nodes and small units, with an option switched off."""
+    units, nodes = list(measured.unit_rows)[-1], measured.settings.nodes[-1]
+    if not measured.single_calls:
+        return
+    off = replace(measured, passes=measured.passes | {(units, nodes): measured.single_calls})
+    rates = [
+        [each.steady.rows_per_second for each in passes]
+        for passes in (measured.single_calls, measured.passes[units, nodes])
+    ]
+    cell = _cell(off, units, nodes, num_cores)
+    yield {"variant": "batchedCalls: false"} | cell | _ratio("to_all_on", *rates)
 
 
 def _cell(measured: Measured, units: str, nodes: int, num_cores: int) -> Document:

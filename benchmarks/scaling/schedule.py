@@ -1,7 +1,8 @@
 """What is measured, in which order.
 
     intake   readers not slowed: what the trainer takes; a slowed reader's rate is its twelfth
-    rounds   the number of nodes goes down, up, down, …; at each, units of both sizes
+    rounds   the number of nodes goes down, up, down, …; at each, units of both sizes, and at the
+             most nodes small ones without `pipelineOptions.batchedCalls`
     elastic  nodes join and leave during a pass, with units of both sizes
 
 All passes over the same groups must give the same checksum.
@@ -27,6 +28,7 @@ from benchmarks.scaling.readers import Readers, open_readers
 from benchmarks.scaling.slow_readers import slowed
 from benchmarks.scaling.sources import Source, make_source
 from pipeline_runtime.feed.actor_readers import Reader
+from pipeline_runtime.feed.wire import Sending
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.sample_data.options import SampleDataOptions
 
@@ -68,6 +70,7 @@ class Measured:
     reader_rows_per_second: float  # of a slowed one
     unit_rows: dict[str, int]  # by units, as all below
     passes: dict[tuple[str, int], list[Pass]] = field(default_factory=dict)  # (units, nodes)
+    single_calls: list[Pass] = field(default_factory=list)  # small units, most nodes, each round
     elastic: dict[str, Elastic] = field(default_factory=dict)
 
 
@@ -96,6 +99,8 @@ def run_schedule(settings: Settings) -> Measured:
                     readers.wait_for(num_nodes)
                     for source in sources:
                         _measure_rate(readers, source, num_nodes, measured)
+                    if num_nodes == settings.nodes[-1]:
+                        _measure_single_calls(readers, sources[-1], num_nodes, measured)
             for source in sources:
                 _measure_elastic(cluster, readers, source, measured)
     return measured
@@ -137,6 +142,16 @@ def _measure_rate(readers: Readers, source: Source, num_nodes: int, measured: Me
     passes = measured.passes.setdefault((source.units, num_nodes), [])
     passes.append(run_pass(readers, source, groups, meter))
     _report(f"{num_nodes} nodes, {source.units} units", passes)
+
+
+def _measure_single_calls(
+    readers: Readers, source: Source, num_nodes: int, measured: Measured
+) -> None:
+    groups = _groups(source, num_nodes, measured)
+    meter = start_meter(readers, groups, num_nodes)
+    sending = Sending(batched_calls=False)
+    measured.single_calls.append(run_pass(readers, source, groups, meter, sending))
+    _report(f"{num_nodes} nodes, {source.units} units, a piece a call", measured.single_calls)
 
 
 def _measure_elastic(

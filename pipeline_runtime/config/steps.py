@@ -316,6 +316,8 @@ class PipelineOptions(SpecModel):
     """Lists in batches that are mostly padding travel without it, and get it back on the device."""
     compression: Literal["auto", "none", "lz4", "zstd"] = "auto"
     """Of batches between processes; `auto` measures what helps once a trainer waits for them."""
+    batched_calls: bool = True
+    """One call asks a data worker for several short pieces."""
     # Rows that one piece of work reads and hands on, at most; from the files' row width if absent.
     rows_per_block: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     """Rows of one piece of work, at most; from the files' row width if absent."""

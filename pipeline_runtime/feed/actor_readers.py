@@ -275,9 +275,8 @@ def start_pool(
 class ActorCrew:
     """The pool's readers as one rank sees them."""
 
-    call_seconds = _CALL_SECONDS
-
     def __init__(self, pool: Any, streams: Mapping[str, Any], sending: Sending) -> None:
+        self.call_seconds = _CALL_SECONDS if sending.batched_calls else 0.0
         self._pool = pool
         self._streams = streams
         self._sending = sending

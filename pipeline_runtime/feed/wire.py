@@ -34,10 +34,11 @@ class Wire:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sending:
-    """How pieces that were made ready travel."""
+    """How pieces are asked for, and how those that were made ready travel."""
 
     sparse: bool = False  # pipelineOptions.sparse
     compression: str = "none"  # pipelineOptions.compression
+    batched_calls: bool = True  # pipelineOptions.batchedCalls
 
 
 def pack(piece: Piece | ReadyPiece, wire: Wire | None = None) -> pa.Table:

@@ -42,5 +42,9 @@ def choose_delivery(options: PipelineOptions, feed: FeedChoice, batch_size: int)
     elif options.preserve_order:
         is_ready, reason = False, "with preserveOrder they run on from piece to piece"
     return Delivery(
-        is_ready=is_ready, reason=reason, sparse=options.sparse, compression=options.compression
+        is_ready=is_ready,
+        reason=reason,
+        sparse=options.sparse,
+        compression=options.compression,
+        batched_calls=options.batched_calls,
     )

@@ -30,6 +30,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             "reason": plan.delivery.reason,
             "sparse": plan.delivery.sparse,
             "compression": plan.delivery.compression,
+            "batchedCalls": plan.delivery.batched_calls,
         },
         "prefetch": plan.prefetch,
         "evaluation": _scan_document(plan.evaluation) if plan.evaluation else None,
@@ -159,11 +160,15 @@ def _then(plan: Plan) -> str:
 
 def _delivery(plan: Plan) -> str:
     delivery = plan.delivery
+    calls = "several short pieces a call" if delivery.batched_calls else "a piece a call"
     if not delivery.is_ready:
-        return f"rows, of which the trainers make batches ({delivery.reason})"
+        return (
+            f"rows, of which the trainers make batches ({delivery.reason}); between processes "
+            f"{calls}"
+        )
     filling = "lists without what fills them up" if delivery.sparse else "lists filled up"
     compressed = {
         "none": "never compressed",
         "auto": "compressed if the trainers wait for them",
     }.get(delivery.compression, f"compressed by {delivery.compression}")
-    return f"{delivery.reason}; between processes one buffer each, {filling}, {compressed}"
+    return f"{delivery.reason}; between processes {calls}, one buffer each, {filling}, {compressed}"

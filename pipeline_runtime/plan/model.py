@@ -123,6 +123,7 @@ class Delivery:
     reason: str
     sparse: bool
     compression: Literal["auto", "none", "lz4", "zstd"]
+    batched_calls: bool  # of readers in processes: several short pieces each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

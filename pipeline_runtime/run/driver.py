@@ -269,7 +269,11 @@ def _build_feeds(
         }
     pool, held = start_pool(streams, failure_reporter(monitor), place.data, run.world_size)
     delivery = run.plan.delivery
-    sending = Sending(sparse=delivery.sparse, compression=delivery.compression)
+    sending = Sending(
+        sparse=delivery.sparse,
+        compression=delivery.compression,
+        batched_calls=delivery.batched_calls,
+    )
     readers = ActorReaders(pool=pool, streams=held, piece_rows=run.piece_rows, sending=sending)
     return readers, {}
 

@@ -67,6 +67,7 @@ def make_results(
     for nodes in settings.nodes:
         found = make_pass(nodes * READER_RATE * share, cpu=cpu if nodes > 1 else 1.0)
         measured.passes[NORMAL, nodes] = [found] * settings.rounds
+    measured.single_calls = [make_pass(nodes * READER_RATE * share / 2)] * settings.rounds
     measured.elastic[NORMAL] = Elastic(
         joined_seconds=(1.0, 2.0),
         waited_seconds=(0.5, waited),
@@ -184,5 +185,9 @@ def test_equal_results_give_equal_files(tmp_path: Path) -> None:
     assert "| rate, to n times a reader's | normal | 8 | ≥ 0.9 | 1 | 1 | yes |" in text
     assert (
         "| normal | 1 | 1000.00 | 100.00 | 500.00 | 500.00 | 500.00 | 2600.00 | 20000.00 |" in text
+    )
+    assert (
+        "| batchedCalls: false | normal | 8 | 400 [400–400] | 0.500 [0.500–0.500] | 2600.00 |"
+        in text
     )
     assert "4 → 8 → 3 nodes, 3 drained and 2 killed: first pieces" in text
