@@ -348,6 +348,7 @@ class ActorCrew:
         started = time.perf_counter()
         if not tickets:
             time.sleep(_START_SECONDS)
+        self._late.intersection_update(tickets)  # others went with their reader
         in_time = [ticket for ticket in tickets if ticket not in self._late]
         interval = _JOIN_SECONDS if self._late else self._interval()
         made = _first(in_time, timeout=interval, is_here=False)
@@ -366,7 +367,6 @@ class ActorCrew:
 
     def take(self, ticket: Any, waited: Waited) -> Sequence[Piece | ReadyPiece]:
         started = time.perf_counter()
-        self._late.discard(ticket)
         try:
             pieces = unpack(ray.get(ticket))
         except ray.exceptions.RayTaskError:
