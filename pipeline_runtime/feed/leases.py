@@ -141,6 +141,10 @@ class Ledger:
     def _epoch(self, lease: _Lease) -> int:
         return self.groups[lease.position].epoch
 
+    def was_lost(self, task: Task) -> bool:
+        """Whether a reader that was to make a piece of its group was lost."""
+        return task.position in self._losses
+
     def keep(self, readers: Collection[str]) -> None:
         """Take back what any other reader was still to be asked for; it has left."""
         for reader in self._leases.keys() - readers:

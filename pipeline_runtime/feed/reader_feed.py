@@ -159,6 +159,8 @@ class _Pass:
             if task is None:
                 break
             tasks.append(task)
+            if self._ledger.was_lost(task):
+                break  # its reader may have died of it: what is asked with it would go along
         return tasks
 
     def _num_tasks(self, reader: str, num_readers: int) -> int:

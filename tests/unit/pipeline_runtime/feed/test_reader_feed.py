@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_runtime import Pipeline
-from pipeline_runtime.errors import StepError
+from pipeline_runtime.errors import FeedError, StepError
 from pipeline_runtime.feed import reader_feed
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task, num_pieces_of
@@ -199,6 +199,31 @@ def test_a_reader_that_joins_is_asked_at_once(in_order: bool) -> None:
     )
     assert len(list(feed.pieces(Waited()))) == 400
     assert [reader for reader, _ in crew.calls[9:12]].count("b") == 2
+
+
+class DeadlyCrew(PromptCrew):
+    """One of the groups kills whoever works on it; another reader of the same name comes."""
+
+    deadly = 47
+
+    def take(self, ticket: Any, waited: Waited) -> list[Piece]:
+        if any(task.group.index == self.deadly for task in self.calls[ticket][1]):
+            raise ReaderLost
+        return super().take(ticket, waited)
+
+    def lose(self, reader: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_the_group_that_kills_its_readers_is_the_one_that_is_named(in_order: bool) -> None:
+    crew = DeadlyCrew(call_seconds=100.0)
+    groups = groups_of([PIECE_ROWS] * 200)
+    feed = ReaderFeed(
+        crew=crew, role="training", groups=groups, piece_rows=PIECE_ROWS, in_order=in_order
+    )
+    with pytest.raises(FeedError, match=f"group {crew.deadly} of epoch 0: 11 data workers died"):
+        list(feed.pieces(Waited()))
 
 
 def test_a_call_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
