@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.dataloading import peers
-from benchmarks.dataloading.settings import ABLATIONS, Settings
+from benchmarks.dataloading.settings import ABLATIONS, ALL_ON, NESTED_ALL_ON, Settings
 from benchmarks.dataloading.tables import make_table
 from benchmarks.dataloading.workloads import FORMS, LAYOUTS, LEVELS
 
@@ -29,7 +29,10 @@ QUICK_ROWS: Final = 20_000
 QUICK_LEVELS: Final = ("heavy",)
 QUICK_PEERS: Final = (peers.DATALOADER, "threads", "ray-stock", "duckdb")
 QUICK_TRAINED: Final = (peers.SUBJECT, peers.ROOFLINE)
-QUICK_ABLATIONS: Final = ("all on", "projection off", "kernels off")
+QUICK_ABLATIONS: Final = (
+    *(ALL_ON, "projection off", "kernels off"),
+    *(NESTED_ALL_ON, "nested, deduplication off"),
+)
 
 STARTS, TRAINING, ABLATION = "starts", "training", "ablation"
 PARTS: Final = (STARTS, TRAINING, ABLATION)
@@ -117,7 +120,7 @@ def build_settings(options: argparse.Namespace) -> Settings:
         fresh_proofs=not quick,
         trained=tuple(name for name in trained if name in (*loaders, peers.ROOFLINE)),
         train_levels=_train_levels(levels, options.without),
-        ablations=_ablations(levels, options.without, quick=quick),
+        ablations=_ablations(levels, layouts, options.without, quick=quick),
         quick=quick,
     )
 
@@ -128,8 +131,15 @@ def _train_levels(levels: Sequence[str], without: Sequence[str]) -> tuple[str, .
     return tuple(level for level in levels if level in TRAIN_LEVELS)
 
 
-def _ablations(levels: Sequence[str], without: Sequence[str], *, quick: bool) -> tuple[str, ...]:
+def _ablations(
+    levels: Sequence[str], layouts: Sequence[str], without: Sequence[str], *, quick: bool
+) -> tuple[str, ...]:
     """Only of heavy work: without any there is little to leave out."""
     if ABLATION in without or "heavy" not in levels:
         return ()
-    return QUICK_ABLATIONS if quick else ABLATIONS
+    return tuple(
+        name
+        for layout in layouts
+        for name in ABLATIONS[layout]
+        if not quick or name in QUICK_ABLATIONS
+    )

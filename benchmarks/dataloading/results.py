@@ -26,7 +26,7 @@ from benchmarks.dataloading.peers import (
     describe_absent,
 )
 from benchmarks.dataloading.rounds import Rounds
-from benchmarks.dataloading.settings import ALL_ON, Measured
+from benchmarks.dataloading.settings import Measured, base_of
 from benchmarks.dataloading.workloads import BATCH_SIZE
 
 RESULTS_VERSION = 3
@@ -208,11 +208,11 @@ def _ablation_rows(measured: Measured) -> list[Document]:
     by_name: dict[str, list[Epoch]] = {}
     for name, epoch in measured.ablation:
         by_name.setdefault(name, []).append(epoch)
-    rows_in = measured.settings.tuning_table.rows
+    rows_in = measured.settings.table.rows
     return [
         {"variant": name, "where": epochs[0].job.workload.where}
         | _figures(epochs, rows_in)
-        | {"ratio": _ratio(epochs, by_name[ALL_ON], lambda e: e.rows_per_second(rows_in))}
+        | {"ratio": _ratio(epochs, by_name[base_of(name)], lambda e: e.rows_per_second(rows_in))}
         for name, epochs in by_name.items()
     ]
 

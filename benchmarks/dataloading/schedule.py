@@ -32,10 +32,12 @@ from benchmarks.dataloading.rounds import Round, measure_rounds
 from benchmarks.dataloading.settings import (
     ABLATION_WHERE,
     MEMORY_KEPT_OFF,
+    NESTED_ALL_ON,
     ROW_SHUFFLE_ON,
     SWITCHES,
     Measured,
     Settings,
+    base_of,
 )
 from benchmarks.dataloading.tables import Table
 from benchmarks.dataloading.tuning import quick, tune
@@ -164,13 +166,15 @@ class _Schedule:
     def ablate(self) -> None:
         """Lastmile without each of its optimisations, heavy work."""
         settings = self._settings
-        table = settings.tuning_table
-        subject = Contender(loader=SUBJECT, layout="flat", form="expanded")
-        job = self._job(subject, "heavy", TAKE, table)
-        if table.rows > settings.small.rows:  # a small table has one day
-            job = replace(job, workload=replace(job.workload, where=ABLATION_WHERE))
+        table = settings.table
+        flat = Contender(loader=SUBJECT, layout="flat", form="expanded")
+        nested = Contender(loader=SUBJECT, layout="nested", form="deduplicated")
         for _ in range(settings.rounds):
             for name in settings.ablations:
+                subject = nested if base_of(name) == NESTED_ALL_ON else flat
+                job = self._job(subject, "heavy", TAKE, table)
+                if table.rows > settings.small.rows:  # a small table has one day
+                    job = replace(job, workload=replace(job.workload, where=ABLATION_WHERE))
                 variant = replace(
                     job,
                     workload=_without(job.workload, name),
@@ -215,7 +219,7 @@ def _name(job: Job) -> str:
 def _without(workload: Workload, variant: str) -> Workload:
     if variant == ROW_SHUFFLE_ON:
         return replace(workload, shuffle="row")
-    return replace(workload, options=(SWITCHES[variant],) if variant in SWITCHES else ())
+    return replace(workload, options=SWITCHES.get(variant, ()))
 
 
 def _say(line: str) -> None:

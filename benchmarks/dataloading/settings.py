@@ -20,19 +20,35 @@ ALL_ON = "all on"
 ROW_SHUFFLE_ON = "row shuffle on"
 # Arrow gives memory back as it does by itself: set for a process, not in a manifest.
 MEMORY_KEPT_OFF = "memory kept off"
-# By variant: the one of `spec.pipelineOptions` that differs from the default.
-SWITCHES: Final[Mapping[str, tuple[str, bool | str]]] = {
-    "pushdown off": ("pushdown", False),
-    "projection off": ("projection", False),
-    "late materialisation off": ("lateMaterialisation", False),
-    "fusion off": FUSION_OFF,
-    "kernels off": ("kernels", False),
-    "page decoding off": ("pageDecoding", False),
-    "broadcast off": ("broadcast", False),
-    "ready batches off": ("readyBatches", False),
-    "readers off": RAY_DATA,
+# On nested files, each request once: what shows there alone.
+NESTED_ALL_ON = "nested, all on"
+_PUSHDOWN_OFF: Final = ("pushdown", False)
+# By variant: what of `spec.pipelineOptions` differs from the default.
+SWITCHES: Final[Mapping[str, tuple[tuple[str, bool | str], ...]]] = {
+    "pushdown off": (_PUSHDOWN_OFF,),
+    # Where statistics prune, nothing is left to it.
+    "pushdown, late materialisation off": (_PUSHDOWN_OFF, ("lateMaterialisation", False)),
+    "projection off": (("projection", False),),
+    "fusion off": (FUSION_OFF,),
+    "kernels off": (("kernels", False),),
+    "page decoding off": (("pageDecoding", False),),
+    "broadcast off": (("broadcast", False),),
+    "ready batches off": (("readyBatches", False),),
+    "readers off": (RAY_DATA,),
+    "nested, page decoding off": (("pageDecoding", False),),
+    "nested, deduplication off": (("deduplication", False),),
 }
-ABLATIONS = (ALL_ON, *SWITCHES, MEMORY_KEPT_OFF, ROW_SHUFFLE_ON)
+_FLAT = tuple(name for name in SWITCHES if not name.startswith("nested"))
+_NESTED = tuple(name for name in SWITCHES if name.startswith("nested"))
+ABLATIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "flat": (ALL_ON, *_FLAT, MEMORY_KEPT_OFF, ROW_SHUFFLE_ON),
+    "nested": (NESTED_ALL_ON, *_NESTED),
+}
+
+
+def base_of(variant: str) -> str:
+    """The variant with which one is compared."""
+    return NESTED_ALL_ON if variant in ABLATIONS["nested"] else ALL_ON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

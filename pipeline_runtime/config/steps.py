@@ -297,7 +297,7 @@ class PipelineOptions(SpecModel):
     projection: bool = True
     """Only columns that something uses are read."""
     late_materialisation: bool = True
-    """Once many row groups have no row left, columns that no filter reads are read afterwards."""
+    """Once filters leave nothing of many row groups or pages, other columns are read afterwards."""
     fusion: bool = True
     """Adjacent steps run in the task that reads."""
     broadcast: bool = True

@@ -21,9 +21,10 @@ from pipeline_runtime.plan.model import StreamPlan
 
 # Groups kept open: one a rank that the reader serves, and a few whose rank has turned to another.
 _MAX_OPEN_GROUPS = 16
-# From this share of pieces without rows on, what filters read is read before the rest. Where rows
-# are left that costs 3 % more (heavy work of benchmarks/dataloading, flat and nested).
-MIN_SHARE_WITHOUT_ROWS = 0.2
+# From this share of rows in row groups and pages without one that is left on, what filters read is
+# read before the rest. Where rows are left everywhere that costs 3 % more (heavy work of
+# benchmarks/dataloading, flat and nested).
+MIN_IDLE_SHARE = 0.2
 # How much the latest piece counts in that share.
 _SHARE_SMOOTHING = 0.1
 
@@ -44,7 +45,7 @@ class PieceMaker:
         self._get_stream = get_stream
         self._finished = time.perf_counter()
         self._streams: dict[str, Stream] = {}
-        self._share_without_rows = defaultdict[str, float](float)  # of late pieces, by role
+        self._idle_share = defaultdict[str, float](float)  # of late pieces, by role
         self._open: OrderedDict[tuple[str, int, int], tuple[int, Iterator[Piece]]] = OrderedDict()
 
     def make(self, role: str, task: Task) -> Piece | ReadyPiece:
@@ -61,11 +62,12 @@ class PieceMaker:
                 task.group,
                 stream.piece_rows,
                 first_piece=task.piece,
-                looks_first=self._share_without_rows[role] > MIN_SHARE_WITHOUT_ROWS,
+                looks_first=self._idle_share[role] > MIN_IDLE_SHARE,
             )
         gap_seconds = time.perf_counter() - self._finished
         piece = next(pieces)
-        self._note_rows(role, stream.plan, piece)
+        before = self._idle_share[role]
+        self._idle_share[role] = before + _SHARE_SMOOTHING * (piece.header.idle_share - before)
         if not (piece.header.is_last or task.ends_lease):
             self._open[key] = (task.piece + 1, pieces)
             if len(self._open) > _MAX_OPEN_GROUPS:
@@ -78,13 +80,6 @@ class PieceMaker:
                 made = make_ready(piece, stream.batching)
         self._finished = time.perf_counter()
         return made
-
-    def _note_rows(self, role: str, plan: StreamPlan, piece: Piece) -> None:
-        """Count pieces of which the filters before a `first_look`'s end left no row."""
-        if plan.first_look is not None:
-            is_empty = piece.header.counts[plan.first_look.num_steps].rows == 0
-            before = self._share_without_rows[role]
-            self._share_without_rows[role] = before + _SHARE_SMOOTHING * (is_empty - before)
 
     def _stream(self, role: str) -> Stream:
         if role not in self._streams:

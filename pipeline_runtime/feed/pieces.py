@@ -37,6 +37,7 @@ class Header:
     is_last: bool  # of its group
     num_rows: int
     counts: tuple[StepCount, ...]
+    idle_share: float = 0.0  # of its rows, those in long runs of which the first filters left none
     gap_seconds: float = 0.0  # that its reader had nothing to make before it
     batching_seconds: float = 0.0  # that its reader took to make it ready
 

@@ -89,10 +89,10 @@ class Rows:
         return name in self.columns or in_requests
 
     def add_read(self, part: pa.Table | NestedRows, names: Collection[str]) -> None:
-        """Take over columns of all rows that were read, of which those that are left count.
+        """Take over columns that were read of the rows that are left.
 
         Args:
-            part: of the rows that `of` was given; steps that keep a row's place have run since.
+            part: steps that keep a row's place have run since its rows were given to `of`.
             names: of the columns to take.
         """
         if isinstance(part, pa.Table):
@@ -106,14 +106,16 @@ class Rows:
             self.requests = Rows(
                 num_rows=num_rows, columns={}, metadata=metadata, kernels=self.kernels
             )
-            self.codes = part.codes if self.kept is None else part.codes[self.kept]
+            self.codes = part.codes
+        else:
+            self._forget_requests()
         self.requests._add_columns(part.requests, names)
 
     def _add_columns(self, table: pa.Table, names: Collection[str]) -> None:
         for field, column in zip(table.schema, table.columns, strict=True):
             if field.name in names:
-                now = column if self.kept is None else None
-                self.columns[field.name] = _Column(field, column, now)
+                read = column if self.kept is None else None
+                self.columns[field.name] = _Column(field, read, column)
 
     def add_empty(self, schema: pa.Schema, names: Collection[str]) -> None:
         """The same where no row is left, so that nothing has to be read."""

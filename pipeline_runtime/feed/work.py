@@ -25,12 +25,15 @@ from pipeline_runtime.kernels import select
 from pipeline_runtime.plan.groups import Group, permutation
 from pipeline_runtime.plan.model import FirstLook, PlannedStep, StreamPlan
 from pipeline_runtime.sources import Unit
-from pipeline_runtime.sources.gather import one_chunk
+from pipeline_runtime.sources.gather import Int64s, one_chunk
 from pipeline_runtime.sources.nested import NestedRows, join_rows
 from pipeline_runtime.steps.base import REQUEST_COLUMN, ROW_HASH_COLUMN
 
 # A group of tiny row groups has hundreds of places; an error names the first few.
 _MAX_PLACES = 3
+# Rows of which pages of lists, a mebibyte each, have none but those: of 50 items of 64 bits one has
+# 2,600. Pages of numbers have 20,000 or more, but cost little to decode.
+_LONG_RUN = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,7 @@ def read_group(
     """Read a group and run the first stage on it, from a piece on: earlier ones are read over.
 
     Args:
-        looks_first: read what filters need, and the rest only if a row is left; of groups that
+        looks_first: read what filters need, and the rest of the rows that are left; of groups that
             are one piece, by plans that have a `first_look`. The rows are the same.
 
     Raises SourceError or StepError, which name the file and rows.
@@ -91,7 +94,7 @@ def _is_one_piece(group: Group, piece_rows: int) -> bool:
 
 
 def _look_first(stream: StreamPlan, look: FirstLook, group: Group, piece_rows: int) -> Piece:
-    """The group's only piece; where its filters leave no row, the other columns are not read."""
+    """The group's only piece; of the other columns the rows are read that its filters leave."""
     [(rows, places, seconds)] = _read_pieces(stream, group, piece_rows, look.columns)
     read = StepCount(rows=rows.num_rows, num_bytes=rows.num_bytes, seconds=seconds)
     header = Header(
@@ -109,8 +112,7 @@ def _look_first(stream: StreamPlan, look: FirstLook, group: Group, piece_rows: i
     rest = [name for name in rest if not rows.has(name)]
     if rows.num_rows:
         started = time.perf_counter()
-        parts = [part for unit in group.units for part in _read_columns(stream, unit, rest)]
-        part = _join(stream, parts, rest)
+        part = _join(stream, _read_left(stream, group, rest, rows.kept), rest)
         rows.add_read(part, rest)
         read = replace(
             read,
@@ -122,11 +124,24 @@ def _look_first(stream: StreamPlan, look: FirstLook, group: Group, piece_rows: i
     return _run_stage(stream, 0, replace(header, counts=(read,)), rows, places, done=counts)
 
 
-def _read_columns(
-    stream: StreamPlan, unit: Unit, columns: Sequence[str]
-) -> Iterator[pa.Table | NestedRows]:
-    read = stream.table.read_nested if stream.sharing.is_on else stream.table.read
-    return read(unit, columns, unit.num_rows)
+def _read_left(
+    stream: StreamPlan, group: Group, columns: Sequence[str], kept: Int64s | None
+) -> list[pa.Table | NestedRows]:
+    """These columns of a group's rows that are left, by their places among all; None: all are."""
+    parts: list[pa.Table | NestedRows] = []
+    first = 0
+    for unit in group.units:
+        if kept is None:
+            parts += stream.table.read_nested(unit, columns, unit.num_rows)
+        else:
+            start, stop = np.searchsorted(kept, (first, first + unit.num_rows))
+            if stop > start:
+                rows = kept[start:stop] - first
+                parts.append(stream.table.read_rows(unit, columns, rows))
+        first += unit.num_rows
+    if stream.sharing.is_on:
+        return parts
+    return [part if isinstance(part, pa.Table) else part.expand(columns) for part in parts]
 
 
 def _num_bytes(part: pa.Table | NestedRows) -> int:
@@ -267,8 +282,13 @@ def _run_stage(
     done: Sequence[StepCount] = (),
 ) -> Piece:
     """Run the stage's steps, but for the first ones that are done."""
-    steps = stream.stages[index].steps[len(done) :]
-    counts = [*done, *_run_steps(steps, before, rows, places)]
+    steps, counts = stream.stages[index].steps, list(done)
+    if index == 0 and stream.first_look is not None:
+        num_steps = stream.first_look.num_steps
+        counts += _run_steps(steps[len(counts) : num_steps], before, rows, places)
+        idle_share = _share_in_runs(rows.kept, before.num_rows)
+        before = replace(before, idle_share=idle_share)
+    counts += _run_steps(steps[len(counts) :], before, rows, places)
     started = time.perf_counter()
     if index == len(stream.stages) - 1:
         _shuffle(stream, before, rows)
@@ -280,6 +300,18 @@ def _run_stage(
         counts[-1] = replace(counts[-1], num_bytes=rows.num_bytes, seconds=seconds)
     header = replace(before, num_rows=table.num_rows, counts=(*before.counts, *counts))
     return Piece(header=header, table=table)
+
+
+def _share_in_runs(kept: Int64s | None, num_rows: int) -> float:
+    """Of a piece's rows, the share in long runs of which filters left none; None left: all of it.
+
+    Args:
+        kept: places of those that are left, which ascend; None: all are.
+    """
+    if kept is None:
+        return 0.0
+    runs = np.diff(kept, prepend=-1, append=num_rows) - 1
+    return float(runs[runs >= min(_LONG_RUN, num_rows)].sum() / num_rows)
 
 
 def _finish(stream: StreamPlan, rows: Rows) -> pa.Table:

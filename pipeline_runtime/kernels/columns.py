@@ -8,6 +8,10 @@ codec, levels, values. So Python and its lock are needed once a row group, not f
     decompression    its body, in memory that the next page's body takes again
     parquet, folding its lists; a page of plain numbers is a page of lists without repetition
 
+Where not all rows are wanted, a page without one that is stays as it lies: its rows are zero, or
+lists without items. Of lists in pages of version 1 only the levels say how many there are, so those
+leave their codec first.
+
 Nothing that a file says is trusted: what is not as it should be is told of its column, which is
 left to others, and nothing is written outside of what the table says.
 """
@@ -26,6 +30,7 @@ from pipeline_runtime.kernels.folding import fold
 from pipeline_runtime.kernels.intrinsics import bytes_at, load_word
 from pipeline_runtime.kernels.page_headers import (
     DATA_PAGE,
+    DATA_PAGE_V2,
     DEFINITION_BYTES,
     DEFINITION_ENCODING,
     DICTIONARY_PAGE,
@@ -35,6 +40,7 @@ from pipeline_runtime.kernels.page_headers import (
     NUM_BYTES,
     NUM_FIELDS,
     NUM_PAGE_FIELDS,
+    NUM_ROWS,
     NUM_VALUES,
     REPETITION_BYTES,
     REPETITION_ENCODING,
@@ -44,6 +50,7 @@ from pipeline_runtime.kernels.page_headers import (
 )
 from pipeline_runtime.kernels.parquet import (
     end_of_levels,
+    is_any_wanted,
     is_run_of,
     read_levels,
     read_page,
@@ -196,6 +203,30 @@ def _find_body(column: Any, data: Any, page: Any, scratch: Any) -> tuple[bool, A
 
 
 @numba.njit
+def _pass_over(
+    column: Any, page: Any, wanted: Any, values: Any, starts: Any, state: Any, num_levels: int
+) -> bool:
+    """Leave a page as it lies if its header says that none of its rows is wanted.
+
+    A list may go on at its beginning, so the row before it must not be wanted either.
+    """
+    first, num_rows, width = num_levels, page[NUM_VALUES], column.width
+    if column.is_list:
+        if page[KIND] != DATA_PAGE_V2:
+            return False
+        first, num_rows = state[0], page[NUM_ROWS]
+    stop = first + num_rows
+    if stop > column.num_rows or is_any_wanted(wanted, first - column.is_list, stop):
+        return False
+    if column.is_list:
+        starts[first:stop] = state[1]
+        state[0] = stop
+    else:
+        values[first * width : stop * width] = 0
+    return True
+
+
+@numba.njit
 def _finish(column: Any, num_levels: int, starts: Any, lists: Any, items: Any, state: Any) -> int:
     """Say what there is, and write which of it is valid; 0, or -1 if there should be more."""
     num_rows = num_lists = num_items = num_levels
@@ -230,6 +261,7 @@ def _read_data(
     lists: Any,
     items: Any,
     codes: Any,
+    wanted: Any,
     state: Any,
     num_levels: int,
 ) -> int:
@@ -260,6 +292,7 @@ def _read_data(
         starts,
         lists,
         items,
+        wanted,
         state,
     )
     return int(told)
@@ -273,6 +306,7 @@ def _decode(column: Any, scratch: Any) -> tuple[int, Any]:
     values = bytes_at(column.values, room * width)
     starts = bytes_at(column.starts, 8 * (num_rows + 1) * is_list).view(np.int64)
     codes = bytes_at(column.codes, 4 * num_rows * column.folds).view(np.int32)
+    wanted = bytes_at(column.wanted, num_rows if column.wanted else 0)
     lists, items, dictionary = scratch[:0], scratch[:0], values[:0]
     if column.folds:
         lists = np.empty(num_rows, dtype=np.uint8)
@@ -291,19 +325,22 @@ def _decode(column: Any, scratch: Any) -> tuple[int, Any]:
             is_known = at >= 0 and _is_known(page, is_list, column.max_level)
             if not is_known or page[NUM_BYTES] > column.uncompressed_bytes:
                 return -1, scratch
+            count, is_data = page[NUM_VALUES], page[KIND] != DICTIONARY_PAGE
+            if is_data and num_levels + count > column.num_values:
+                return -1, scratch
+            if is_data and _pass_over(column, page, wanted, values, starts, state, num_levels):
+                num_levels += count
+                continue
             is_whole, levels, body, scratch = _find_body(column, data, page, scratch)
             if not is_whole:
                 return -1, scratch
-            count = page[NUM_VALUES]
-            if page[KIND] == DICTIONARY_PAGE:
+            if not is_data:
                 if has_dictionary or count * max(column.size, 1) > len(body):
                     return -1, scratch
                 dictionary, has_dictionary = np.empty(count * width, dtype=np.uint8), True
                 if read_values(body, 0, True, column.size, width, values[:0], dictionary) < 0:
                     return -1, scratch
                 continue
-            if num_levels + count > column.num_values:
-                return -1, scratch
             for _ in range(2):  # again with room for marks, if these are needed
                 told = _read_data(
                     column,
@@ -316,6 +353,7 @@ def _decode(column: Any, scratch: Any) -> tuple[int, Any]:
                     lists,
                     items,
                     codes,
+                    wanted,
                     state,
                     num_levels,
                 )

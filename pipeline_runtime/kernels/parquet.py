@@ -399,6 +399,12 @@ def spread_values(
 
 
 @numba.njit
+def is_any_wanted(wanted: Any, first: int, stop: int) -> bool:
+    """Whether one of the rows from `first` to before `stop` is; of an empty array all are."""
+    return len(wanted) == 0 or bool(np.any(wanted[max(first, 0) : stop]))
+
+
+@numba.njit
 def read_page(
     levels: Any,
     repetition_bytes: int,
@@ -415,6 +421,7 @@ def read_page(
     starts: Any,
     lists: Any,
     items: Any,
+    wanted: Any,
     state: Any,
 ) -> int:
     """Write a page's lists behind those of the pages before it.
@@ -428,6 +435,8 @@ def read_page(
         starts: written: of the whole chunk, where each list starts; there is one more place.
         lists, items: of the whole chunk, which lists and items are valid: ones, of which others are
             written; without any, all are.
+        wanted: of the whole chunk, see `is_any_wanted`: a page without one that is has lists
+            without items, also if the last list before it goes on.
         state: lists and items so far, which it goes on counting.
 
     Returns:
@@ -448,6 +457,11 @@ def read_page(
     )
     if told != 0 and told != 1:
         return int(told)
+    if not is_any_wanted(wanted, first_list - 1, first_list + num_lists):
+        starts[first_list : first_list + num_lists] = first_item
+        items[first_item : first_item + num_items] = 1
+        state[0] = first_list + num_lists
+        return 0
     start = stop if repetition_bytes < 0 else 0
     valid = items[first_item : first_item + num_items] if told == 1 else items[:0]
     out = values[first_item * width : (first_item + num_items) * width]

@@ -92,7 +92,10 @@ def _read_notes(stream: StreamPlan) -> list[str]:
     notes += [f"pushed to the files: {text}" for text in stream.pushed]
     if stream.first_look is not None:
         names = ", ".join(stream.first_look.columns) or "the row identity"
-        notes.append(f"read first, once a fifth of the pieces is left without a row: {names}")
+        notes.append(
+            "read first, once a fifth of the rows is in row groups and pages that filters leave "
+            f"nothing of: {names}"
+        )
     if decoding := stream.table.describe_decoding(stream.read_columns):
         notes.append(decoding)
     if stream.sharing.reason:

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline_runtime.sources.nested import NestedRows
@@ -111,5 +113,14 @@ class RawTable(Protocol):
         Args:
             folded: columns of lists that may come as places in a dictionary, whose values are the
                 lists without most of those that are equal to the one before.
+        """
+        ...
+
+    def read_rows(
+        self, unit: Unit, columns: Sequence[str], rows: npt.NDArray[np.int64]
+    ) -> pa.Table | NestedRows:
+        """Of a unit the rows at these places, which ascend, as `read_nested` has them.
+
+        What need not be decoded for them is not.
         """
         ...

@@ -29,12 +29,15 @@ _MIN_SCRATCH_BYTES, _MAX_SCRATCH_BYTES = 5 << 18, 8 << 20
 
 _OWN = threading.local()
 
+Marks = npt.NDArray[np.bool_]
+
 
 def decode_columns(
     leaves: Mapping[str, Leaf],
     chunks: Mapping[str, Stored],
     kernels: Kernels,
     folded: Collection[str] = (),
+    wanted: Marks | None = None,
 ) -> dict[str, pa.Array]:
     """The chunks' numbers or lists, in fresh memory; those that are left to others are not there.
 
@@ -42,10 +45,12 @@ def decode_columns(
         leaves, chunks: by the column's name; the codecs are among `known_codecs`.
         folded: of lists: to be given as a dictionary's places, where most lists that are equal to
             the one before are that one.
+        wanted: of each row whether its value is needed; others' are zero, or lists without items,
+            where a page has no other rows. None: all are. Not together with `folded`.
     """
     fitting = {name: stored for name, stored in chunks.items() if _fits(leaves[name], stored)}
     try:
-        decoded = _decode(leaves, fitting, kernels, folded)
+        decoded = _decode(leaves, fitting, kernels, folded, wanted)
         left = {name: fitting[name] for name in folded if name in fitting and name not in decoded}
         return decoded | _decode(leaves, left, kernels, ())  # lists with null items are not folded
     except MemoryError:  # for what a footer or a page claims: pyarrow may find less
@@ -57,6 +62,7 @@ def _decode(
     chunks: Mapping[str, Stored],
     kernels: Kernels,
     folded: Collection[str],
+    wanted: Marks | None = None,
 ) -> dict[str, pa.Array]:
     if not chunks:
         return {}
@@ -64,7 +70,8 @@ def _decode(
     outs = {
         name: _Out(leaves[name], stored, folds=name in folded) for name, stored in chunks.items()
     }
-    rows = [out.row(chunks[name], codecs[chunks[name].codec]) for name, out in outs.items()]
+    marks = 0 if wanted is None else wanted.ctypes.data
+    rows = [out.row(chunks[name], codecs[chunks[name].codec], marks) for name, out in outs.items()]
     table = np.array(rows, dtype=COLUMN)
     kernels.parquet.decode(table, _scratch())
     _keep_scratch(int(table["scratch_bytes"].max()))
@@ -116,8 +123,8 @@ class _Out:
             self._starts.append(self._starts[-1] + -(-num_bytes // _ALIGNMENT) * _ALIGNMENT)
         self._memory = pa.allocate_buffer(self._starts[-1])
 
-    def row(self, stored: Stored, codec: Codec) -> tuple[int, ...]:
-        """What `COLUMN` has before what comes of it."""
+    def row(self, stored: Stored, codec: Codec, wanted: int) -> tuple[int, ...]:
+        """What `COLUMN` has before what comes of it; `wanted` is an address, or 0."""
         leaf, first = self._leaf, self._memory.address
         addresses = [first + start for start in self._starts[:-1]]
         return (
@@ -126,7 +133,7 @@ class _Out:
             *(stored.is_part, *codec),
             *(stored.uncompressed_bytes, stored.num_rows, stored.num_values),
             *(leaf.is_list, leaf.empty_level, leaf.max_level),
-            *(leaf.size, leaf.dtype.itemsize, self._folds),
+            *(leaf.size, leaf.dtype.itemsize, self._folds, wanted),
             *(addresses + [0] * (5 - len(addresses))),
             *([0] * (len(_TOLD) + 1)),
         )

@@ -208,6 +208,28 @@ def read_nested(
     return (_unnest(table, layout, columns) for table in tables)
 
 
+def read_nested_rows(
+    opened: OpenFile,
+    row_group: int,
+    layout: NestedLayout,
+    columns: Sequence[str],
+    rows: Int64Array,
+) -> NestedRows:
+    """Of a row group the flat rows at these places, which ascend, and the requests they are of.
+
+    Raises as `read_nested` does.
+    """
+    once = [name for name in columns if layout.is_request_column(name)]
+    each = [name for name in columns if name not in once]
+    [whole] = read_nested(opened, row_group, layout, each, None)
+    requests, counts = np.unique(whole.codes[rows], return_counts=True)
+    return NestedRows(
+        requests=opened.read_rows(row_group, once, requests),
+        impressions=pa.table({n: take_rows(whole.impressions.column(n), rows) for n in each}),
+        counts=counts,
+    )
+
+
 def _unnest(table: pa.Table, layout: NestedLayout, columns: Sequence[str]) -> NestedRows:
     counts = table.column(COUNT_COLUMN).to_numpy().astype(np.int64)
     once = [name for name in columns if layout.is_request_column(name)]

@@ -34,6 +34,7 @@ class Page(NamedTuple):
     repetition_encoding: int
     repetition_bytes: int  # of version 2
     definition_bytes: int
+    num_rows: int
     is_compressed: int
 
 

@@ -13,6 +13,8 @@ one call without Python's lock.
 What is decoded is what pyarrow gives, bit for bit. Whatever a page holds that is not known here (an
 encoding, bytes that cannot be) leaves its column to pyarrow, which reads it or says what is wrong
 with it. `pipelineOptions.pageDecoding` switches it off; without numba it never is on.
+
+Of some of a row group's rows (`read_rows`) the pages are left out that have no others.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ from functools import partial
 from itertools import islice, repeat
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline_runtime.kernels import select
 from pipeline_runtime.sources.codecs import known_codecs
-from pipeline_runtime.sources.columns import decode_columns
+from pipeline_runtime.sources.columns import Marks, decode_columns
+from pipeline_runtime.sources.gather import Int64s, take_rows
 from pipeline_runtime.sources.leaves import Leaf, Stored
 from pipeline_runtime.sources.page_headers import PageError
 from pipeline_runtime.sources.windows import decode_windows
@@ -53,12 +57,17 @@ class OpenFile:
     leaves: Mapping[str, Leaf] = field(default_factory=dict)
 
     def read_row_group(
-        self, row_group: int, names: Sequence[str], folded: Collection[str] = ()
+        self,
+        row_group: int,
+        names: Sequence[str],
+        folded: Collection[str] = (),
+        wanted: Marks | None = None,
     ) -> pa.Table:
         """A row group's columns, in the order asked for. Raises as pyarrow does.
 
         Args:
             folded: of lists, of which equal neighbours may stand once, as a dictionary's values.
+            wanted: see `decode_columns`.
         """
         chunks = self._chunks(row_group, names)
         kernels = select(bool(chunks), sum(chunk.num_values for chunk in chunks.values()))
@@ -69,11 +78,18 @@ class OpenFile:
             rest = [name for name in names if name not in chunks]
             if rest:
                 columns |= _columns(self._by_arrow(row_group, rest))
-            columns |= decode_columns(self.leaves, fetched(), kernels, folded)
+            columns |= decode_columns(self.leaves, fetched(), kernels, folded, wanted)
         left = [name for name in names if name not in columns]
         if left:
             columns |= _columns(self._by_arrow(row_group, left))
         return pa.table({name: columns[name] for name in names})
+
+    def read_rows(self, row_group: int, names: Sequence[str], rows: Int64s) -> pa.Table:
+        """The same of some rows, by their places, which ascend; pages without any are left out."""
+        wanted = np.zeros(self.file.metadata.row_group(row_group).num_rows, dtype=np.bool_)
+        wanted[rows] = True
+        table = self.read_row_group(row_group, names, wanted=wanted)
+        return pa.table({name: take_rows(table.column(name), rows) for name in names})
 
     def iter_row_group(
         self, row_group: int, names: Sequence[str], max_rows: int

@@ -15,9 +15,12 @@ import hashlib
 import posixpath
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
@@ -35,6 +38,7 @@ from pipeline_runtime.sources.nested import (
     cut_rows,
     parse_footer,
     read_nested,
+    read_nested_rows,
 )
 from pipeline_runtime.sources.opening import Opener
 from pipeline_runtime.sources.pages import OpenFile
@@ -197,29 +201,54 @@ class ParquetTable:
         folded: Collection[str] = (),
     ) -> Iterator[pa.Table | NestedRows]:
         """See RawTable; raises as `read` does."""
-        path, layout = self.paths[unit.file], self.layouts[unit.file]
-        stored = [name for name in columns if name not in self.partition_values[unit.file]]
+        layout, stored = self.layouts[unit.file], self._stored(unit, columns)
+        with self._opened(unit) as opened:
+            if layout is None:
+                for table in _read_flat(opened, unit, stored, max_rows, folded):
+                    yield self._complete(table, columns, unit.file, table.num_rows, folded)
+            else:
+                for rows in _read_requests(opened, unit, layout, stored, max_rows):
+                    yield self._complete_nested(rows, columns, unit.file, layout)
+
+    def read_rows(
+        self, unit: Unit, columns: Sequence[str], rows: npt.NDArray[np.int64]
+    ) -> pa.Table | NestedRows:
+        """See RawTable; raises as `read` does."""
+        layout, stored = self.layouts[unit.file], self._stored(unit, columns)
+        with self._opened(unit) as opened:
+            if layout is None:
+                table = opened.read_rows(unit.row_group, stored, rows)
+                return self._complete(table, columns, unit.file, len(rows))
+            nested = read_nested_rows(opened, unit.row_group, layout, stored, rows)
+            return self._complete_nested(nested, columns, unit.file, layout)
+
+    @contextmanager
+    def _opened(self, unit: Unit) -> Iterator[OpenFile]:
+        """A unit's file; what goes wrong while it is read is raised as SourceError."""
+        path = self.paths[unit.file]
         try:
             with self.opener.open(self.filesystem, path) as opened:
-                if layout is None:
-                    for table in _read_flat(opened, unit, stored, max_rows, folded):
-                        yield self._complete(table, columns, unit.file, table.num_rows, folded)
-                else:
-                    once = [name for name in columns if name not in stored]
-                    once += [name for name in stored if layout.is_request_column(name)]
-                    each = [name for name in columns if name not in once]
-                    for rows in _read_requests(opened, unit, layout, stored, max_rows):
-                        yield NestedRows(
-                            requests=self._complete(
-                                rows.requests, once, unit.file, len(rows.counts)
-                            ),
-                            impressions=self._complete(
-                                rows.impressions, each, unit.file, rows.num_rows
-                            ),
-                            counts=rows.counts,
-                        )
+                yield opened
         except (OSError, pa.ArrowException, IndexError) as error:
             raise SourceError(_explain_read_failure(path, unit, error)) from error
+
+    def _stored(self, unit: Unit, columns: Sequence[str]) -> list[str]:
+        """Those of the columns that stand in the unit's file."""
+        return [name for name in columns if name not in self.partition_values[unit.file]]
+
+    def _complete_nested(
+        self, rows: NestedRows, columns: Sequence[str], file: int, layout: NestedLayout
+    ) -> NestedRows:
+        """The same of nested rows; a request has the partition columns."""
+        partitions = self.partition_values[file]
+        once = [name for name in columns if name in partitions]
+        once += [n for n in columns if n not in partitions and layout.is_request_column(n)]
+        each = [name for name in columns if name not in once]
+        return NestedRows(
+            requests=self._complete(rows.requests, once, file, len(rows.counts)),
+            impressions=self._complete(rows.impressions, each, file, rows.num_rows),
+            counts=rows.counts,
+        )
 
     def _complete(
         self,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline_runtime import kernels
 from pipeline_runtime.kernels import Kernels
-from pipeline_runtime.sources.columns import decode_columns
+from pipeline_runtime.sources.columns import Marks, decode_columns
 from pipeline_runtime.sources.leaves import Stored, find_leaves
 from pipeline_runtime.sources.pages import OpenFile
 
@@ -85,10 +85,12 @@ def stored(file: OpenFile, row_group: int = 0) -> Stored:
     return chunk
 
 
-def decoded(file: OpenFile, chunk: Stored, *, folds: bool = False) -> pa.Array | None:
+def decoded(
+    file: OpenFile, chunk: Stored, *, folds: bool = False, wanted: Marks | None = None
+) -> pa.Array | None:
     """The column `x` of a chunk; None where it is left to pyarrow."""
     folded = ["x"] if folds else []
-    return decode_columns(file.leaves, {"x": chunk}, ready_kernels(), folded).get("x")
+    return decode_columns(file.leaves, {"x": chunk}, ready_kernels(), folded, wanted).get("x")
 
 
 def is_same(mine: pa.Array, theirs: pa.Array) -> bool:

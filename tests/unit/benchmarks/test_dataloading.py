@@ -22,7 +22,7 @@ from benchmarks.dataloading.report import build_markdown
 from benchmarks.dataloading.results import build_results
 from benchmarks.dataloading.rounds import Round, measure_rounds
 from benchmarks.dataloading.schedule import run_schedule
-from benchmarks.dataloading.settings import ALL_ON, SWITCHES, Settings
+from benchmarks.dataloading.settings import ALL_ON, NESTED_ALL_ON, SWITCHES, Settings, base_of
 from benchmarks.dataloading.tables import Table, make_table
 from benchmarks.dataloading.tuning import tune
 from benchmarks.dataloading.workloads import Workload, build_experiment
@@ -240,7 +240,7 @@ def test_an_unknown_level_is_refused(text: str, capsys: pytest.CaptureFixture[st
 def test_ray_is_up_for_just_those_variants_that_it_feeds(tmp_path: Path) -> None:
     table = make_table(tmp_path, 2000)
     for variant in (ALL_ON, *SWITCHES):
-        options = (SWITCHES[variant],) if variant in SWITCHES else ()
+        options = SWITCHES.get(variant, ())
         workload = Workload(level="heavy", root=table.roots["flat"], options=options)
         feed = build_plan(build_experiment(workload), workload.root).feed
         assert workload.needs_ray == (feed.engine == "rayData"), variant
@@ -248,6 +248,17 @@ def test_ray_is_up_for_just_those_variants_that_it_feeds(tmp_path: Path) -> None
 
 
 # --- the schedule ---------------------------------------------------------------------------------
+
+
+def test_variants_of_nested_files_are_compared_with_all_on_of_their_own() -> None:
+    host = StandIn()
+    variants = (ALL_ON, "kernels off", NESTED_ALL_ON, "nested, deduplication off")
+    run_schedule(replace(make_settings(), ablations=variants), host, be_silent)
+    jobs = host.jobs[-len(variants) :]
+    assert [job.workload.layout for job in jobs] == ["flat", "flat", "nested", "nested"]
+    assert [job.workload.form for job in jobs] == [*["expanded"] * 2, *["deduplicated"] * 2]
+    assert jobs[-1].workload.options == (("deduplication", False),)
+    assert [base_of(name) for name in variants] == [*[ALL_ON] * 2, *[NESTED_ALL_ON] * 2]
 
 
 @pytest.mark.parametrize("loader", COMPARED)

@@ -1,4 +1,4 @@
-"""What filters read is read first: the same pieces, and nothing else where no row is left."""
+"""What filters read is read first: the same pieces, and of the rest what the rows left need."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +21,7 @@ from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.plan import Group, build_plan, explain, plan_groups
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.sources import Unit, open_location, open_parquet
+from pipeline_runtime.sources.gather import Int64s
 
 ROWS, UNIT_ROWS = 600, 50
 SHARED = ("user", "age", "history")
@@ -119,14 +121,19 @@ def test_pieces_are_the_same(
 
 @dataclass(slots=True)
 class Recorder:
-    """A table that notes which columns are read."""
+    """A table that notes which columns are read, and of how many rows where not of all."""
 
     table: Any
     read_columns: list[frozenset[str]] = field(default_factory=list)
+    chosen: list[int] = field(default_factory=list)
 
     def read_nested(self, unit: Unit, columns: Sequence[str], max_rows: int) -> Iterator[Any]:
         self.read_columns.append(frozenset(columns))
         yield from self.table.read_nested(unit, columns, max_rows)
+
+    def read_rows(self, unit: Unit, columns: Sequence[str], rows: Int64s) -> Any:
+        self.chosen.append(len(rows))
+        return self.table.read_rows(unit, columns, rows)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.table, name)
@@ -177,4 +184,86 @@ def test_where_it_spares_nothing_all_is_read_at_once(folder: str) -> None:
 def test_explain_says_what_is_read_first(folder: str) -> None:
     base = Pipeline.read_parquet(f"{folder}/flat.parquet", row_key="id")
     text = explain(build_plan(base.filter("sorted < 2").experiment("look"), ""))
-    assert "read first, once a fifth of the pieces is left without a row: sorted" in text
+    expected = "read first, once a fifth of the rows is in row groups and pages that filters leave"
+    assert f"{expected} nothing of: sorted" in text
+
+
+LONG = 20_000  # rows of a row group that has many pages
+
+
+@pytest.fixture(scope="module")
+def long_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """`flat` and `nested`: the same rows, five a request, in two long row groups of many pages."""
+    path = tmp_path_factory.mktemp("long")
+    row = np.arange(2 * LONG)
+    request = row // 5
+    rng = np.random.default_rng(4)
+    lists = [list(range(i % 7)) for i in request.tolist()]
+    columns = {
+        "id": row,
+        "request": request,
+        "user": request % 7,
+        "age": pa.array(request / 3, mask=request % 11 == 0),
+        "history": pa.array(lists, pa.list_(pa.int64())),
+        "score": pa.array(rng.random(len(row)), mask=rng.random(len(row)) < 0.2),
+        "text": [str(i) for i in row],
+    }
+    (path / "flat").mkdir()
+    pq.write_table(
+        pa.table(columns),
+        path / "flat" / "a.parquet",
+        row_group_size=LONG,
+        data_page_size=4096,
+        data_page_version="2.0",
+    )
+    convert_table(
+        open_parquet(ParquetSource(uri=str(path / "flat")), ""),
+        open_location(str(path / "nested")),
+        ConversionOptions(
+            request_key="request", request_columns=SHARED, has_row_key=True, rows_per_group=LONG
+        ),
+    )
+    return str(path)
+
+
+LONG_STORIES: dict[str, Story] = {
+    "rows together": lambda base: base.filter("id % 10000 < 300").derive(twice="score * 2"),
+    "few rows all over": lambda base: base.filter("id % 97 = 0").pad_sequence("history", length=4),
+    "the last row": lambda base: base.filter("id = 39999"),
+    "a request's column": lambda base: base.filter("request % 3000 < 20").derive(older="age + 1"),
+    "a shared column made before": lambda base: (
+        base.derive(even="user % 2 = 0").filter("even and id % 5000 < 600").downsample(70, seed=2)
+    ),
+}
+
+
+@pytest.mark.parametrize("off", [(), ("kernels",), ("deduplication",), ("page_decoding",)])
+@pytest.mark.parametrize("piece_rows", [LONG, 2 * LONG])
+@pytest.mark.parametrize("table", ["flat", "nested"])
+@pytest.mark.parametrize("story", LONG_STORIES.values(), ids=LONG_STORIES)
+def test_rows_left_of_long_row_groups_are_the_same(
+    long_folder: str, table: str, story: Story, piece_rows: int, off: tuple[str, ...]
+) -> None:
+    plan = plan_of(f"{long_folder}/{table}", story, **dict.fromkeys(off, False))
+    for group in groups_of(plan, piece_rows):
+        [mine] = read_group(plan, group, piece_rows, looks_first=True)
+        [theirs] = read_group(plan, group, piece_rows)
+        assert mine.table.equals(theirs.table)
+        assert [c.rows for c in mine.header.counts] == [c.rows for c in theirs.header.counts]
+        assert mine.header.idle_share == theirs.header.idle_share
+
+
+@pytest.mark.parametrize(
+    ("story", "looks_first"), [("rows together", True), ("few rows all over", False)]
+)
+def test_a_reader_looks_first_once_rows_that_are_left_lie_together(
+    long_folder: str, story: str, looks_first: bool
+) -> None:
+    plan = plan_of(f"{long_folder}/flat", LONG_STORIES[story])
+    recorder = Recorder(plan.table)
+    plan = replace(plan, table=recorder)
+    maker = PieceMaker({"training": Stream(plan=plan, piece_rows=LONG)}.__getitem__)
+    [group, _] = groups_of(plan, LONG)
+    for _ in range(4):
+        maker.make("training", Task(position=0, group=group, piece=0))
+    assert recorder.chosen == ([600] if looks_first else [])
