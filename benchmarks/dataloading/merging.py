@@ -5,8 +5,8 @@ between runs is checked: the machine, the rows, and the checksums of all columns
 
     results of before, results of now -> the cells of both, those of now where both have one
 
-Entries say in `run` which of `runs` they are from; what is measured as one (the ablation, training)
-is replaced as one.
+Entries say in `run` which of `runs` they are from; what is measured as one (a layout's ablation,
+training) is replaced as one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from benchmarks.dataloading.bars import judge
 from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.dataloading.settings import base_of
 
 Document = dict[str, Any]
 # What a run is known by.
@@ -86,10 +87,9 @@ def _by(*fields: str) -> Callable[[Document], tuple[object, ...]]:
     return lambda row: tuple(row[field] for field in fields)
 
 
-def _whole(row: Document) -> tuple[object, ...]:
-    """All entries are replaced as one."""
-    del row
-    return ()
+def _of_ablation(row: Document) -> tuple[object, ...]:
+    """Variants are replaced together with what they are compared with."""
+    return (base_of(row["variant"]),)
 
 
 def _of_throughput(row: Document) -> tuple[object, ...]:
@@ -103,7 +103,7 @@ _ENTRIES: Final[dict[str, Callable[[Document], tuple[object, ...]]]] = {
     "throughput": _of_throughput,
     "calibration": _by("level", "run"),
     "tuning": _by(*_TAKEN),
-    "ablation": _whole,
+    "ablation": _of_ablation,
 }
 
 

@@ -31,8 +31,8 @@ from pipeline_runtime.steps.base import REQUEST_COLUMN, ROW_HASH_COLUMN
 
 # A group of tiny row groups has hundreds of places; an error names the first few.
 _MAX_PLACES = 3
-# Rows of which pages of lists, a mebibyte each, have none but those: of 50 items of 64 bits one has
-# 2,600. Pages of numbers have 20,000 or more, but cost little to decode.
+# Rows one after another in which there is likely a page of lists with no others: a mebibyte of
+# lists of 50 items of 64 bits is 2,600. Pages of numbers have 20,000 or more, but cost little.
 _LONG_RUN = 4096
 
 
@@ -137,7 +137,8 @@ def _read_left(
             start, stop = np.searchsorted(kept, (first, first + unit.num_rows))
             if stop > start:
                 rows = kept[start:stop] - first
-                parts.append(stream.table.read_rows(unit, columns, rows))
+                part = stream.table.read_rows(unit, columns, rows, kernels=stream.kernels)
+                parts.append(part)
         first += unit.num_rows
     if stream.sharing.is_on:
         return parts
@@ -286,7 +287,7 @@ def _run_stage(
     if index == 0 and stream.first_look is not None:
         num_steps = stream.first_look.num_steps
         counts += _run_steps(steps[len(counts) : num_steps], before, rows, places)
-        idle_share = _share_in_runs(rows.kept, before.num_rows)
+        idle_share = _share_in_runs(rows.kept, [place.num_rows for place in places])
         before = replace(before, idle_share=idle_share)
     counts += _run_steps(steps[len(counts) :], before, rows, places)
     started = time.perf_counter()
@@ -302,16 +303,22 @@ def _run_stage(
     return Piece(header=header, table=table)
 
 
-def _share_in_runs(kept: Int64s | None, num_rows: int) -> float:
-    """Of a piece's rows, the share in long runs of which filters left none; None left: all of it.
+def _share_in_runs(kept: Int64s | None, num_rows: Sequence[int]) -> float:
+    """Of a piece's rows, the share in long runs, or whole parts, of which filters left none.
 
     Args:
         kept: places of those that are left, which ascend; None: all are.
+        num_rows: of the parts of row groups that the piece is of, in their order.
     """
     if kept is None:
         return 0.0
-    runs = np.diff(kept, prepend=-1, append=num_rows) - 1
-    return float(runs[runs >= min(_LONG_RUN, num_rows)].sum() / num_rows)
+    first, in_runs = 0, 0
+    for count in num_rows:
+        start, stop = np.searchsorted(kept, (first, first + count))
+        runs = np.diff(kept[start:stop], prepend=first - 1, append=first + count) - 1
+        in_runs += int(runs[runs >= min(_LONG_RUN, count)].sum())
+        first += count
+    return in_runs / max(1, first)
 
 
 def _finish(stream: StreamPlan, rows: Rows) -> pa.Table:

@@ -9,8 +9,8 @@ codec, levels, values. So Python and its lock are needed once a row group, not f
     parquet, folding its lists; a page of plain numbers is a page of lists without repetition
 
 Where not all rows are wanted, a page without one that is stays as it lies: its rows are zero, or
-lists without items. Of lists in pages of version 1 only the levels say how many there are, so those
-leave their codec first.
+lists without items. How many lists a page has is said by its levels alone, of which those in pages
+of version 1 have to leave their codec first.
 
 Nothing that a file says is trusted: what is not as it should be is told of its column, which is
 left to others, and nothing is written outside of what the table says.
@@ -40,7 +40,6 @@ from pipeline_runtime.kernels.page_headers import (
     NUM_BYTES,
     NUM_FIELDS,
     NUM_PAGE_FIELDS,
-    NUM_ROWS,
     NUM_VALUES,
     REPETITION_BYTES,
     REPETITION_ENCODING,
@@ -50,6 +49,7 @@ from pipeline_runtime.kernels.page_headers import (
 )
 from pipeline_runtime.kernels.parquet import (
     end_of_levels,
+    find_starts,
     is_any_wanted,
     is_run_of,
     read_levels,
@@ -204,25 +204,37 @@ def _find_body(column: Any, data: Any, page: Any, scratch: Any) -> tuple[bool, A
 
 @numba.njit
 def _pass_over(
-    column: Any, page: Any, wanted: Any, values: Any, starts: Any, state: Any, num_levels: int
+    column: Any,
+    data: Any,
+    page: Any,
+    wanted: Any,
+    values: Any,
+    starts: Any,
+    state: Any,
+    num_levels: int,
 ) -> bool:
-    """Leave a page as it lies if its header says that none of its rows is wanted.
+    """Leave a page as it lies if none of its rows is wanted, and that is told without its codec.
 
-    A list may go on at its beginning, so the row before it must not be wanted either.
+    A list may go on at its beginning, so the row before it must not be wanted either. The rows that
+    a header of version 2 tells are not asked: some writers put something else there.
     """
-    first, num_rows, width = num_levels, page[NUM_VALUES], column.width
-    if column.is_list:
-        if page[KIND] != DATA_PAGE_V2:
-            return False
-        first, num_rows = state[0], page[NUM_ROWS]
-    stop = first + num_rows
-    if stop > column.num_rows or is_any_wanted(wanted, first - column.is_list, stop):
+    count, width = page[NUM_VALUES], column.width
+    if len(wanted) == 0:
         return False
-    if column.is_list:
-        starts[first:stop] = state[1]
-        state[0] = stop
-    else:
-        values[first * width : stop * width] = 0
+    if not column.is_list:
+        if is_any_wanted(wanted, num_levels, num_levels + count):
+            return False
+        values[num_levels * width : (num_levels + count) * width] = 0
+        return True
+    stop = page[START] + page[REPETITION_BYTES]
+    if page[KIND] != DATA_PAGE_V2 or stop > page[STOP]:
+        return False
+    first = state[0]
+    num_lists = find_starts(data, page[START], stop, count, 0, starts[first:-1])
+    if num_lists < 0 or is_any_wanted(wanted, first - 1, first + num_lists):
+        return False
+    starts[first : first + num_lists] = state[1]
+    state[0] = first + num_lists
     return True
 
 
@@ -328,7 +340,9 @@ def _decode(column: Any, scratch: Any) -> tuple[int, Any]:
             count, is_data = page[NUM_VALUES], page[KIND] != DICTIONARY_PAGE
             if is_data and num_levels + count > column.num_values:
                 return -1, scratch
-            if is_data and _pass_over(column, page, wanted, values, starts, state, num_levels):
+            if is_data and _pass_over(
+                column, data, page, wanted, values, starts, state, num_levels
+            ):
                 num_levels += count
                 continue
             is_whole, levels, body, scratch = _find_body(column, data, page, scratch)

@@ -26,8 +26,8 @@ _MAX_INT32 = 2**31 - 1
 # What `read_page_header` writes of a page, by its place.
 KIND, START, STOP, NUM_BYTES, NUM_VALUES, ENCODING = range(6)
 DEFINITION_ENCODING, REPETITION_ENCODING = 6, 7  # of version 1
-REPETITION_BYTES, DEFINITION_BYTES, NUM_ROWS, IS_COMPRESSED = 8, 9, 10, 11  # of version 2
-NUM_PAGE_FIELDS = 12
+REPETITION_BYTES, DEFINITION_BYTES, IS_COMPRESSED = 8, 9, 10  # of version 2
+NUM_PAGE_FIELDS = 11
 NUM_FIELDS = 9  # of a struct that are kept, by their numbers
 
 
@@ -154,7 +154,6 @@ def read_page_header(data: Any, at: int, found: Any, page: Any) -> int:
     if row == 3:
         page[ENCODING] = found[3, 4]
         page[REPETITION_BYTES], page[DEFINITION_BYTES] = found[3, 6], found[3, 5]
-        page[NUM_ROWS] = found[3, 3]
         page[IS_COMPRESSED] = np.int64(found[3, _IS_COMPRESSED] != 0)
     else:
         page[ENCODING] = found[row, 2]
@@ -173,8 +172,8 @@ def read_headers(data: Any, out: Any) -> int:
         data: the chunk's bytes.
         out: written, a row a page: its type, where its body starts and stops in `data`, bytes
             uncompressed, values (levels of a data page), encoding, the encodings of definition and
-            repetition levels (of version 1), bytes of repetition and definition levels and rows (of
-            version 2), and whether the values are compressed.
+            repetition levels (of version 1), bytes of repetition and definition levels (of version
+            2), and whether the values are compressed.
 
     Returns:
         how many pages there are, -1 for what is no header, -2 for more pages than `out` has rows.

@@ -125,7 +125,7 @@ def _load_bits(data: Any, at: int, count: int) -> Any:
 
 
 @numba.njit
-def _find_starts(data: Any, start: int, stop: int, count: int, base: int, out: Any) -> int:
+def find_starts(data: Any, start: int, stop: int, count: int, base: int, out: Any) -> int:
     """Where lists start: the places, plus `base`, of the zeros among `count` levels of one bit.
 
     Returns how many there are; -1 for a broken hybrid, or for more than `out` has room for.
@@ -241,7 +241,7 @@ def read_levels(
     if stop < 0 or stop > len(data):
         return -1, 0, 0, 0
     if is_run_of(data, definition, stop, count, present):
-        num_lists = _find_starts(data, first, end, count, base, starts)
+        num_lists = find_starts(data, first, end, count, base, starts)
         return min(num_lists, 0), num_lists, count, stop
     if len(items) < count or len(lists) < min(count, len(starts)):
         return 2, 0, 0, stop
@@ -258,7 +258,7 @@ def read_levels(
     if highest > present:
         return -1, 0, 0, 0
     if lowest > empty:  # every level is an item, and no list is null or empty
-        num_lists = _find_starts(data, first, end, count, base, starts)
+        num_lists = find_starts(data, first, end, count, base, starts)
         for index in range(num_lists):
             lists[index] = 1
         for index in range(count):

@@ -93,7 +93,7 @@ def _read_notes(stream: StreamPlan) -> list[str]:
     if stream.first_look is not None:
         names = ", ".join(stream.first_look.columns) or "the row identity"
         notes.append(
-            "read first, once a fifth of the rows is in row groups and pages that filters leave "
+            "read first, once a fifth of the rows is in row groups or long runs that filters leave "
             f"nothing of: {names}"
         )
     if decoding := stream.table.describe_decoding(stream.read_columns):

@@ -117,10 +117,15 @@ class RawTable(Protocol):
         ...
 
     def read_rows(
-        self, unit: Unit, columns: Sequence[str], rows: npt.NDArray[np.int64]
+        self,
+        unit: Unit,
+        columns: Sequence[str],
+        rows: npt.NDArray[np.int64],
+        *,
+        kernels: bool = True,
     ) -> pa.Table | NestedRows:
         """Of a unit the rows at these places, which ascend, as `read_nested` has them.
 
-        What need not be decoded for them is not.
+        It may be spared to decode others; `kernels` as in `take_rows`.
         """
         ...

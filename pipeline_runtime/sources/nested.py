@@ -214,18 +214,22 @@ def read_nested_rows(
     layout: NestedLayout,
     columns: Sequence[str],
     rows: Int64Array,
+    *,
+    kernels: bool = True,
 ) -> NestedRows:
     """Of a row group the flat rows at these places, which ascend, and the requests they are of.
 
-    Raises as `read_nested` does.
+    Of requests' columns only pages are decoded that have one of them; impressions' columns are
+    decoded whole. `kernels` as in `take_rows`; raises as `read_nested` does.
     """
     once = [name for name in columns if layout.is_request_column(name)]
     each = [name for name in columns if name not in once]
     [whole] = read_nested(opened, row_group, layout, each, None)
     requests, counts = np.unique(whole.codes[rows], return_counts=True)
+    taken = (take_rows(whole.impressions.column(n), rows, kernels=kernels) for n in each)
     return NestedRows(
-        requests=opened.read_rows(row_group, once, requests),
-        impressions=pa.table({n: take_rows(whole.impressions.column(n), rows) for n in each}),
+        requests=opened.read_rows(row_group, once, requests, kernels=kernels),
+        impressions=pa.table(dict(zip(each, taken, strict=True))),
         counts=counts,
     )
 

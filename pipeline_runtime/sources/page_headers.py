@@ -34,7 +34,6 @@ class Page(NamedTuple):
     repetition_encoding: int
     repetition_bytes: int  # of version 2
     definition_bytes: int
-    num_rows: int
     is_compressed: int
 
 

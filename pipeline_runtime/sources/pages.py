@@ -84,12 +84,18 @@ class OpenFile:
             columns |= _columns(self._by_arrow(row_group, left))
         return pa.table({name: columns[name] for name in names})
 
-    def read_rows(self, row_group: int, names: Sequence[str], rows: Int64s) -> pa.Table:
-        """The same of some rows, by their places, which ascend; pages without any are left out."""
+    def read_rows(
+        self, row_group: int, names: Sequence[str], rows: Int64s, *, kernels: bool = True
+    ) -> pa.Table:
+        """The same of some rows, by their places, which ascend; pages without any are left out.
+
+        `kernels` as in `take_rows`.
+        """
         wanted = np.zeros(self.file.metadata.row_group(row_group).num_rows, dtype=np.bool_)
         wanted[rows] = True
         table = self.read_row_group(row_group, names, wanted=wanted)
-        return pa.table({name: take_rows(table.column(name), rows) for name in names})
+        taken = (take_rows(table.column(name), rows, kernels=kernels) for name in names)
+        return pa.table(dict(zip(names, taken, strict=True)))
 
     def iter_row_group(
         self, row_group: int, names: Sequence[str], max_rows: int

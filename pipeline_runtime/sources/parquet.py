@@ -211,15 +211,20 @@ class ParquetTable:
                     yield self._complete_nested(rows, columns, unit.file, layout)
 
     def read_rows(
-        self, unit: Unit, columns: Sequence[str], rows: npt.NDArray[np.int64]
+        self,
+        unit: Unit,
+        columns: Sequence[str],
+        rows: npt.NDArray[np.int64],
+        *,
+        kernels: bool = True,
     ) -> pa.Table | NestedRows:
         """See RawTable; raises as `read` does."""
         layout, stored = self.layouts[unit.file], self._stored(unit, columns)
         with self._opened(unit) as opened:
             if layout is None:
-                table = opened.read_rows(unit.row_group, stored, rows)
+                table = opened.read_rows(unit.row_group, stored, rows, kernels=kernels)
                 return self._complete(table, columns, unit.file, len(rows))
-            nested = read_nested_rows(opened, unit.row_group, layout, stored, rows)
+            nested = read_nested_rows(opened, unit.row_group, layout, stored, rows, kernels=kernels)
             return self._complete_nested(nested, columns, unit.file, layout)
 
     @contextmanager

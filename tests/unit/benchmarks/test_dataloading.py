@@ -370,6 +370,16 @@ def test_cells_of_a_later_run_take_their_place_among_the_others() -> None:
     build_markdown(merged)
 
 
+def test_the_ablation_of_one_layout_takes_the_place_of_that_alone() -> None:
+    before, now = results_of(["threads"]), results_of(["threads"])
+    variants = [ALL_ON, "kernels off", NESTED_ALL_ON, "nested, deduplication off"]
+    before["ablation"] = [{"variant": name, "run": 0} for name in variants]
+    now["ablation"] = [{"variant": NESTED_ALL_ON, "run": 0}]
+    merged = merge_results(before, now, SUBJECT)
+    found = [(row["variant"], row["run"]) for row in merged["ablation"]]
+    assert found == [(ALL_ON, 0), ("kernels off", 0), (NESTED_ALL_ON, 1)]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -131,9 +131,9 @@ class Recorder:
         self.read_columns.append(frozenset(columns))
         yield from self.table.read_nested(unit, columns, max_rows)
 
-    def read_rows(self, unit: Unit, columns: Sequence[str], rows: Int64s) -> Any:
+    def read_rows(self, unit: Unit, columns: Sequence[str], rows: Int64s, *, kernels: bool) -> Any:
         self.chosen.append(len(rows))
-        return self.table.read_rows(unit, columns, rows)
+        return self.table.read_rows(unit, columns, rows, kernels=kernels)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.table, name)
@@ -184,8 +184,10 @@ def test_where_it_spares_nothing_all_is_read_at_once(folder: str) -> None:
 def test_explain_says_what_is_read_first(folder: str) -> None:
     base = Pipeline.read_parquet(f"{folder}/flat.parquet", row_key="id")
     text = explain(build_plan(base.filter("sorted < 2").experiment("look"), ""))
-    expected = "read first, once a fifth of the rows is in row groups and pages that filters leave"
-    assert f"{expected} nothing of: sorted" in text
+    condition = (
+        "once a fifth of the rows is in row groups or long runs that filters leave nothing of"
+    )
+    assert f"read first, {condition}: sorted" in text
 
 
 LONG = 20_000  # rows of a row group that has many pages
@@ -198,7 +200,8 @@ def long_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     row = np.arange(2 * LONG)
     request = row // 5
     rng = np.random.default_rng(4)
-    lists = [list(range(i % 7)) for i in request.tolist()]
+    items = rng.integers(0, 1 << 40, 2 * LONG // 5 + 200)  # of a request up to 199 of them
+    lists = [items[i : i + i % 200] for i in request.tolist()]
     columns = {
         "id": row,
         "request": request,
@@ -245,6 +248,7 @@ def test_rows_left_of_long_row_groups_are_the_same(
     long_folder: str, table: str, story: Story, piece_rows: int, off: tuple[str, ...]
 ) -> None:
     plan = plan_of(f"{long_folder}/{table}", story, **dict.fromkeys(off, False))
+    assert plan.first_look is not None
     for group in groups_of(plan, piece_rows):
         [mine] = read_group(plan, group, piece_rows, looks_first=True)
         [theirs] = read_group(plan, group, piece_rows)

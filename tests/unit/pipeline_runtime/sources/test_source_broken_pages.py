@@ -78,8 +78,10 @@ def test_a_broken_chunk_harms_nobody(
         BREAKS[kind](chunk, at, data.draw(st.integers(0, 255)))
     compiled = ready_kernels()
     broken = replace(whole, data=pa.py_buffer(bytes(chunk)))
-    for folds in (True, False):
-        made = decoded(file, broken, folds=folds)
+    wanted = np.arange(whole.num_rows) % 40 == data.draw(st.integers(0, 40))
+    ways = [{"folds": True}, {"folds": False}, {"wanted": wanted}]
+    for way in ways:
+        made = decoded(file, broken, **way)
         if made is not None:
             made.validate(full=True)
             assert len(made) == whole.num_rows
