@@ -157,7 +157,9 @@ class DatasetRead(SummaryModel):
     rows_read: Count = Field(
         default=0, description="Rows decoded from the row groups that were read."
     )
-    bytes_read: Count = Field(default=0, description="Arrow bytes of the rows read, all epochs.")
+    bytes_read: Count = Field(
+        default=0, description="Arrow bytes of the columns and rows read, all epochs."
+    )
     pushed: tuple[str, ...] = Field(
         default=(), description="Predicates that were pushed to the files."
     )
