@@ -14,10 +14,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.feed.actor_readers import Reader
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.maker import PieceMaker
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.reader_actor import Reader
 from pipeline_runtime.feed.wire import Wire
 
 

@@ -64,18 +64,26 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedBatch:
-    """A batch's buffer; `data` is a view of whatever memory it came in."""
+    """A batch's buffer; `data` is a view of whatever memory it came in.
+
+    Where that may be written to it is the batch's own, and its arrays are views of it.
+    """
 
     slots: tuple[Slot, ...]
     num_bytes: int  # of the buffer that slots speak of
     data: Bytes
     codec: str | None = None  # by which `data` is compressed
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether its arrays are views of `data`, which cost nothing to make."""
+        is_own = self.codec is None and bool(self.data.flags.writeable)
+        return is_own and all(slot.fill is None for slot in self.slots)
+
     def buffer(self) -> Bytes:
         """The buffer, in memory that may be written to."""
         plain = self.plain()
-        is_own = self.codec is not None and plain.flags.writeable
-        return plain if is_own else plain.copy()
+        return plain if plain.flags.writeable else plain.copy()
 
     def write(self, place: Bytes) -> None:
         """Write the buffer into memory of `num_bytes`."""

@@ -318,6 +318,8 @@ class PipelineOptions(SpecModel):
     """Of batches between processes; `auto` measures what helps once a trainer waits for them."""
     batched_calls: bool = True
     """One call asks a data worker for several short pieces."""
+    shared_memory: bool = True
+    """Data workers in processes share memory with a trainer on their machine."""
     # Rows that one piece of work reads and hands on, at most; from the files' row width if absent.
     rows_per_block: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     """Rows of one piece of work, at most; from the files' row width if absent."""

@@ -3,12 +3,14 @@
 `ReaderPool`, an actor beside the driver, keeps as many as the cluster has room for: a node that
 joins gets its readers, a reader that died is replaced, one whose node is drained is asked for
 nothing new and ends after what it was asked for. A rank asks the pool which readers there are and
-then talks to these alone; their pieces travel through the object store. A pool that dies takes its
-readers with it and starts again with others.
+then talks to these alone; their pieces travel through the object store, or, on the rank's own
+machine, lie in memory that both see. A pool that dies takes its readers with it and starts again
+with others.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -24,10 +26,12 @@ from pipeline_runtime.errors import FeedError, LastmileError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.compression import CodecChoice
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.maker import PieceMaker, Stream
+from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.reader_actor import Beside, Reader
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
-from pipeline_runtime.feed.wire import Sending, Wire, pack_all, unpack
+from pipeline_runtime.feed.segments import CAN_SHARE, MAPPED
+from pipeline_runtime.feed.wire import Sending, SharedBlock, Wire, unpack, unpack_shared
 from pipeline_runtime.plan.groups import Group
 
 # How often a rank asks which readers there are: one that has joined is at work in seconds.
@@ -51,33 +55,6 @@ _MAX_POOL_RESTARTS = 10
 # A rank asks this long for an answer of a pool that starts again; it takes seconds. (Not Ray's own
 # retries, max_task_retries: in 2.60 a rank was seen to wait for one of them for ever.)
 _POOL_SECONDS = 120.0
-
-
-class Reader:
-    """The actor's class: one process, one call at a time.
-
-    Attributes:
-        maker: the class that makes its pieces; benchmarks slow it down.
-    """
-
-    maker: type[PieceMaker] = PieceMaker
-
-    def __init__(
-        self, streams: Mapping[str, Any], on_failure: Callable[[LastmileError], None]
-    ) -> None:
-        self._maker = self.maker(lambda role: ray.get(streams[role]))
-        self._on_failure = on_failure
-
-    def ping(self) -> None:
-        """Answer once the process is up."""
-
-    def make(self, role: str, tasks: Sequence[Task], wire: Wire) -> pa.Table:
-        """Pieces, packed; the driver hears of a failure before Ray wraps it."""
-        try:
-            return pack_all([self._maker.make(role, task) for task in tasks], wire)
-        except LastmileError as error:
-            self._on_failure(error)
-            raise
 
 
 @dataclass(slots=True)
@@ -281,9 +258,13 @@ class ActorCrew:
         self._streams = streams
         self._sending = sending
         self._codecs = CodecChoice(sending.compression)
+        # The node whose readers share their memory with this process.
+        self._here = ray.get_runtime_context().get_node_id() if _may_share(sending) else None
+        self._shared: dict[Hashable, str] = {}  # calls that are answered through memory: to whom
         self._on_its_way = 0.0  # seconds waited for the piece that is taken next
         self._late: set[Hashable] = set()  # tickets whose pieces were made, but do not arrive
-        self._actors: dict[str, Any] = {}
+        self._actors: dict[str, Any] = {}  # of those that can be asked
+        self._handles: dict[str, Any] = {}  # of all that there ever were
         self._nodes: dict[str, str] = {}  # of all readers that there ever were
         self._is_growing = False
         self._lost: set[str] = set()
@@ -301,6 +282,7 @@ class ActorCrew:
             found = self._answer(look)
             self._is_growing = found.is_growing
             self._nodes.update(found.nodes)
+            self._handles.update(found.actors)
             self._actors = {n: actor for n, actor in found.actors.items() if n not in self._lost}
         return tuple(self._actors)
 
@@ -333,7 +315,12 @@ class ActorCrew:
 
     def ask(self, reader: str, role: str, tasks: Sequence[Task]) -> Hashable:
         wire = Wire(sparse=self._sending.sparse, codec=self._codecs.codec)
-        reference: Hashable = self._actors[reader].make.remote(role, tasks, wire)
+        beside = None
+        if self._nodes[reader] == self._here:
+            beside = Beside(rank=os.getpid(), unused=MAPPED.take_unused(reader))
+        reference: Hashable = self._actors[reader].make.remote(role, tasks, wire, beside)
+        if beside is not None:
+            self._shared[reference] = reader
         return reference
 
     def wait(self, tickets: Sequence[Any], waited: Waited) -> Hashable | None:
@@ -367,8 +354,9 @@ class ActorCrew:
 
     def take(self, ticket: Any, waited: Waited) -> Sequence[Piece | ReadyPiece]:
         started = time.perf_counter()
+        is_shared = ticket in self._shared
         try:
-            pieces = unpack(ray.get(ticket))
+            pieces = self._unpack(ray.get(ticket), self._shared.pop(ticket, ""))
         except ray.exceptions.RayTaskError:
             raise  # the work itself failed, which the driver has heard
         except ray.exceptions.RayError as error:
@@ -378,19 +366,39 @@ class ActorCrew:
             seconds += time.perf_counter() - started
             waited.transfer += seconds
         for piece in pieces:
-            if isinstance(piece, ReadyPiece):
+            if isinstance(piece, ReadyPiece) and not is_shared:
                 undone = _undo_seconds(piece) if self._codecs.is_judging else 0.0
                 own = seconds / len(pieces)
                 self._codecs.note(piece.codec, piece.num_bytes, own, undone, time.monotonic())
         return pieces
 
+    def _unpack(self, block: pa.Table | SharedBlock, reader: str) -> Sequence[Piece | ReadyPiece]:
+        if not isinstance(block, SharedBlock):
+            return unpack(block)
+        try:
+            return unpack_shared(block, MAPPED.open(reader, block.segment))
+        except OSError:
+            pieces = unpack(ray.get(self._handles[reader].send.remote(block)))
+            self._here = None  # the reader lives: what forbids it will not change
+            return pieces
+
     def lose(self, reader: str) -> None:
         self._lost.add(reader)
+        MAPPED.forget(reader)
+        self._shared = {ticket: name for ticket, name in self._shared.items() if name != reader}
         # With its pool all others are gone too: nobody is asked before the pool has answered.
         self._actors, self._look, self._looked = {}, None, float("-inf")
 
     def close(self) -> None:
-        pass  # readers belong to the pool; what they still make for this rank goes with its tickets
+        # Readers belong to the pool; what they still make for this rank goes with its tickets, or
+        # by their own hand.
+        for ticket, reader in self._shared.items():
+            self._handles[reader].free.remote(ticket)
+        self._shared = {}
+
+
+def _may_share(sending: Sending) -> bool:
+    return sending.shared_memory and CAN_SHARE
 
 
 def _undo_seconds(piece: ReadyPiece) -> float:

@@ -3,7 +3,8 @@
 That value is an Arrow IPC stream of a table, or the parts of a piece that was made ready one after
 another: hashes, which rows count, and every batch's buffer (`arrays.packing`). So Ray never slices,
 concatenates or copies columns, a group without surviving rows still arrives, and what is unpacked
-are views into the block's memory.
+are views into the block's memory. To a rank on the reader's own machine the same bytes go through
+memory that both see (`segments`), and only what they are through Ray.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pyarrow as pa
 from pipeline_runtime.arrays.conversion import Array
 from pipeline_runtime.arrays.packing import Bytes, PackedBatch, Packer, Parts, Slot
 from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece, StepCount
+from pipeline_runtime.feed.segments import Segment, Segments
 
 _SCHEMA = pa.schema([("header", pa.string()), ("payload", pa.large_binary())])
 
@@ -39,6 +41,25 @@ class Sending:
     sparse: bool = False  # pipelineOptions.sparse
     compression: str = "none"  # pipelineOptions.compression
     batched_calls: bool = True  # pipelineOptions.batchedCalls
+    shared_memory: bool = True  # pipelineOptions.sharedMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedBlock:
+    """Pieces whose bytes are in memory that a reader and a rank share."""
+
+    headers: Sequence[str]
+    starts: Sequence[int]  # of each piece in the segment
+    segment: Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Pieces that are about to be written to one buffer."""
+
+    headers: Sequence[str]
+    starts: Sequence[int]
+    parts: Parts
 
 
 def pack(piece: Piece | ReadyPiece, wire: Wire | None = None) -> pa.Table:
@@ -48,6 +69,22 @@ def pack(piece: Piece | ReadyPiece, wire: Wire | None = None) -> pa.Table:
 
 def pack_all(pieces: Sequence[Piece | ReadyPiece], wire: Wire | None = None) -> pa.Table:
     """Pieces, one at least, as a block of a row each; all their bytes are one buffer."""
+    layout = lay_out(pieces, wire or Wire())
+    payload = pa.allocate_buffer(layout.parts.num_bytes)
+    layout.parts.write(np.frombuffer(payload, dtype=np.uint8))
+    return as_block(layout.headers, layout.starts, payload)
+
+
+def share(pieces: Sequence[Piece | ReadyPiece], segments: Segments, rank: int) -> SharedBlock:
+    """Pieces, written to memory that the process of a rank shares."""
+    layout = lay_out(pieces, Wire())
+    segment, memory = segments.take(layout.parts.num_bytes, rank)
+    layout.parts.write(memory)
+    return SharedBlock(headers=layout.headers, starts=layout.starts, segment=segment)
+
+
+def lay_out(pieces: Sequence[Piece | ReadyPiece], wire: Wire) -> Layout:
+    """Where everything of these pieces will stand in one buffer."""
     parts = Parts()
     headers, starts = [], []
     for piece in pieces:
@@ -55,14 +92,17 @@ def pack_all(pieces: Sequence[Piece | ReadyPiece], wire: Wire | None = None) -> 
         if isinstance(piece, Piece):
             starts.append(_add_table(parts, piece.table))
         else:
-            fields["ready"], own = _lay_out(piece, wire or Wire())
+            fields["ready"], own = _lay_out_ready(piece, wire)
             starts.append(parts.add(own.num_bytes, own.write))
         headers.append(json.dumps(fields))
-    payload = pa.allocate_buffer(parts.num_bytes)
-    parts.write(np.frombuffer(payload, dtype=np.uint8))
-    offsets = pa.py_buffer(np.array([*starts, parts.num_bytes], dtype=np.int64))
+    return Layout(headers=headers, starts=starts, parts=parts)
+
+
+def as_block(headers: Sequence[str], starts: Sequence[int], payload: pa.Buffer) -> pa.Table:
+    """The bytes of pieces, which begin at these places, as a block of a row each."""
+    offsets = pa.py_buffer(np.array([*starts, payload.size], dtype=np.int64))
     buffers = [None, offsets, payload]
-    values = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(pieces), buffers)
+    values = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(headers), buffers)
     return pa.Table.from_arrays([pa.array(headers, type=pa.string()), values], schema=_SCHEMA)
 
 
@@ -81,7 +121,7 @@ def _write(table: pa.Table, sink: pa.NativeFile) -> None:
         writer.write_table(table)
 
 
-def _lay_out(piece: ReadyPiece, wire: Wire) -> tuple[dict[str, Any], Parts]:
+def _lay_out_ready(piece: ReadyPiece, wire: Wire) -> tuple[dict[str, Any], Parts]:
     """What the header says of the parts, each as [start, bytes], and the parts."""
     parts = Parts()
     layouts: dict[tuple[Slot, ...], int] = {}  # batches of equal size are laid out alike
@@ -122,7 +162,14 @@ def unpack(block: pa.Table) -> list[Piece | ReadyPiece]:
     headers = block.column("header").to_pylist()
     payloads = [p for chunk in block.column("payload").chunks for p in _payloads(chunk)]
     pairs = zip(headers, payloads, strict=True)
-    return [_unpack(json.loads(header), payload) for header, payload in pairs]
+    return [_unpack(header, np.frombuffer(payload, dtype=np.uint8)) for header, payload in pairs]
+
+
+def unpack_shared(block: SharedBlock, memory: Bytes) -> list[Piece | ReadyPiece]:
+    """The pieces of a block whose segment's bytes are these: views of them."""
+    cuts = pairwise([*block.starts, len(memory)])
+    pairs = zip(block.headers, cuts, strict=True)
+    return [_unpack(header, memory[start:end]) for header, (start, end) in pairs]
 
 
 def _payloads(chunk: pa.LargeBinaryArray) -> list[pa.Buffer]:
@@ -132,13 +179,13 @@ def _payloads(chunk: pa.LargeBinaryArray) -> list[pa.Buffer]:
     return [data.slice(start, end - start) for start, end in pairwise(cuts.tolist())]
 
 
-def _unpack(fields: dict[str, Any], payload: pa.Buffer) -> Piece | ReadyPiece:
+def _unpack(header_json: str, memory: Bytes) -> Piece | ReadyPiece:
+    fields = json.loads(header_json)
     ready = fields.pop("ready", None)
     counts = tuple(StepCount(**count) for count in fields.pop("counts"))
     header = Header(**fields, counts=counts)
     if ready is None:
-        return Piece(header=header, table=pa.ipc.open_stream(payload).read_all())
-    memory = np.frombuffer(payload, dtype=np.uint8)
+        return Piece(header=header, table=pa.ipc.open_stream(pa.py_buffer(memory)).read_all())
     layouts = [tuple(Slot.from_json(slot) for slot in slots) for slots in ready["layouts"]]
     counted = ready["is_counted"]
     hashes = _part(memory, ready["hashes"]).view(np.uint64)

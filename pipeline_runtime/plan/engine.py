@@ -47,4 +47,5 @@ def choose_delivery(options: PipelineOptions, feed: FeedChoice, batch_size: int)
         sparse=options.sparse,
         compression=options.compression,
         batched_calls=options.batched_calls,
+        shared_memory=options.shared_memory,
     )

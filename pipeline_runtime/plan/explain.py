@@ -31,6 +31,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             "sparse": plan.delivery.sparse,
             "compression": plan.delivery.compression,
             "batchedCalls": plan.delivery.batched_calls,
+            "sharedMemory": plan.delivery.shared_memory,
         },
         "prefetch": plan.prefetch,
         "evaluation": _scan_document(plan.evaluation) if plan.evaluation else None,
@@ -164,6 +165,7 @@ def _then(plan: Plan) -> str:
 def _delivery(plan: Plan) -> str:
     delivery = plan.delivery
     calls = "several short pieces a call" if delivery.batched_calls else "a piece a call"
+    calls += ", in shared memory on one machine" if delivery.shared_memory else ""
     if not delivery.is_ready:
         return (
             f"rows, of which the trainers make batches ({delivery.reason}); between processes "

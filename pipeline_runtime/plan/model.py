@@ -124,6 +124,7 @@ class Delivery:
     sparse: bool
     compression: Literal["auto", "none", "lz4", "zstd"]
     batched_calls: bool  # of readers in processes: several short pieces each
+    shared_memory: bool  # of readers in processes, with a trainer on their machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

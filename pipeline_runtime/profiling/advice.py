@@ -36,7 +36,7 @@ _MAX_NAMES = 5
 _SWITCHES = (
     *("projection", "pushdown", "fusion", "kernels", "page_decoding", "deduplication"),
     *("prefetch", "late_materialisation", "ready_batches", "sparse"),
-    "batched_calls",
+    *("batched_calls", "shared_memory"),
 )
 
 

@@ -273,6 +273,7 @@ def _build_feeds(
         sparse=delivery.sparse,
         compression=delivery.compression,
         batched_calls=delivery.batched_calls,
+        shared_memory=delivery.shared_memory,
     )
     readers = ActorReaders(pool=pool, streams=held, piece_rows=run.piece_rows, sending=sending)
     return readers, {}

@@ -73,7 +73,8 @@ class Collator:
 
     def _is_work(self, rows: BatchRows) -> bool:
         """Whether it takes long enough to do it ahead: of arrays come views, in microseconds."""
-        return self._gpu is not None or not isinstance(rows, dict)
+        is_view = isinstance(rows, dict) or (isinstance(rows, PackedBatch) and rows.is_plain)
+        return self._gpu is not None or not is_view
 
     def _collate(self, rows: BatchRows) -> Batch | _Sent:
         if self._gpu is not None and isinstance(rows, PackedBatch):

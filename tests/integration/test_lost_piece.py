@@ -12,9 +12,10 @@ import ray
 from benchmarks.scaling.cluster import open_cluster
 from benchmarks.scaling.readers import open_readers
 from benchmarks.scaling.sources import make_source
-from pipeline_runtime.feed.actor_readers import ActorCrew, Reader
+from pipeline_runtime.feed.actor_readers import ActorCrew
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task
+from pipeline_runtime.feed.reader_actor import Reader
 from pipeline_runtime.feed.reader_feed import ReaderFeed
 from pipeline_runtime.feed.wire import Sending
 

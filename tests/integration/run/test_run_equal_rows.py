@@ -22,10 +22,10 @@ TWO_RANKS = {"trainers": {"replicas": 2, "gpusPerReplica": 0}}
             id="over readers in order, two ranks, two epochs",
         ),
         pytest.param(
-            {"pushdown": False, "batchedCalls": False},
+            {"pushdown": False, "batchedCalls": False, "sharedMemory": False},
             {"shuffle": {"unit": "row", "windowRows": 1700}},
             {},
-            id="pushdown and batched calls off, windows over several row groups",
+            id="pushdown, batched calls and shared memory off, windows over several row groups",
         ),
         pytest.param(
             {"projection": False, "preserveOrder": True, "rowsPerBlock": 130},

@@ -1,0 +1,74 @@
+"""The Ray actor that makes pieces: one process, one call at a time (`actor_readers`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import ray
+
+from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.feed.leases import Task
+from pipeline_runtime.feed.maker import PieceMaker
+from pipeline_runtime.feed.segments import Segments
+from pipeline_runtime.feed.wire import SharedBlock, Wire, as_block, pack_all, share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """A rank on its reader's own machine."""
+
+    rank: int  # its process
+    unused: Sequence[str]  # names of the reader's segments that it needs no more
+
+
+class Reader:
+    """The actor's class.
+
+    Attributes:
+        maker: the class that makes its pieces; benchmarks slow it down.
+    """
+
+    maker: type[PieceMaker] = PieceMaker
+
+    def __init__(
+        self, streams: Mapping[str, Any], on_failure: Callable[[LastmileError], None]
+    ) -> None:
+        self._maker = self.maker(lambda role: ray.get(streams[role]))
+        self._segments = Segments()
+        self._on_failure = on_failure
+
+    def ping(self) -> None:
+        """Answer once the process is up."""
+
+    def make(
+        self, role: str, tasks: Sequence[Task], wire: Wire, beside: Beside | None = None
+    ) -> pa.Table | SharedBlock:
+        """Pieces, packed; the driver hears of a failure before Ray wraps it.
+
+        Args:
+            beside: the rank that asks, if it shares this one's memory.
+        """
+        if beside is not None:
+            self._segments.free(beside.unused)
+        try:
+            pieces = [self._maker.make(role, task) for task in tasks]
+        except LastmileError as error:
+            self._on_failure(error)
+            raise
+        if beside is None:
+            return pack_all(pieces, wire)
+        return share(pieces, self._segments, beside.rank)
+
+    def send(self, block: SharedBlock) -> pa.Table:
+        """The same pieces through Ray, for a rank that cannot see this one's memory."""
+        payload = pa.py_buffer(self._segments.read(block.segment).tobytes())
+        self.free(block)
+        return as_block(block.headers, block.starts, payload)
+
+    def free(self, block: pa.Table | SharedBlock) -> None:
+        """Pieces that nobody has taken or will take are not kept."""
+        if isinstance(block, SharedBlock):
+            self._segments.free([block.segment.name])
