@@ -288,7 +288,7 @@ class Step(SpecModel):
 class PipelineOptions(SpecModel):
     """Switches of the planner and the feed; rows are the same whichever way they stand."""
 
-    feed: Literal["auto", "readers", "rayData"] = "auto"
+    feed: Literal["auto", "threads", "readers", "rayData"] = "auto"
     """The engine under the training feed; `auto` takes what `explain` says, and says why."""
     preserve_order: bool = False
     """The order of batches is fixed by the seed, and a resumed run repeats it exactly."""

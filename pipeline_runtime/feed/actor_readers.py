@@ -103,8 +103,10 @@ class ReaderPool:
         labels: Mapping[str, str] | None,
         num_trainers: int,
         reader: type[Reader] = Reader,
+        is_spare: bool = False,
     ) -> None:
         self._on_failure = on_failure
+        self._is_spare = is_spare  # others make the rows if nobody comes up
         self._labels = labels
         self._num_trainers = num_trainers
         self._reader = reader
@@ -157,7 +159,8 @@ class ReaderPool:
         if self._failed_starts < _MAX_FAILED_STARTS:
             return
         failure = FeedError(f"no data worker comes up, {self._failed_starts} tries: {error}")
-        self._on_failure(failure)
+        if not self._is_spare:
+            self._on_failure(failure)
         raise failure
 
     def _match_nodes(self, streams: Mapping[str, Any]) -> None:
@@ -227,8 +230,9 @@ def start_pool(
     labels: Mapping[str, str] | None,
     num_trainers: int,
     reader: type[Reader] = Reader,
+    name: str | None = None,
 ) -> tuple[Any, Mapping[str, Any]]:
-    """Start the pool on the driver's node, and its first readers; all end with the driver.
+    """Start the pool on this process's node, and its first readers; all end with this process.
 
     Args:
         streams: by their role.
@@ -236,6 +240,8 @@ def start_pool(
         labels: of the nodes that readers run on; None: any, beside the trainers.
         num_trainers: CPUs that trainers hold on these nodes, where no labels keep them apart.
         reader: the readers' class; benchmarks have one of their own.
+        name: of a pool that ranks start by themselves: whoever is first starts it for all, and
+            others make the rows if it finds no readers.
 
     Returns:
         The pool's handle, and the references of the streams by role, which are to be kept.
@@ -243,7 +249,9 @@ def start_pool(
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     held = {role: ray.put(stream) for role, stream in streams.items()}
     options = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": _MAX_POOL_RESTARTS}
-    arguments = (on_failure, labels, num_trainers, reader)
+    if name is not None:
+        options |= {"name": name, "get_if_exists": True}
+    arguments = (on_failure, labels, num_trainers, reader, name is not None)
     pool: Any = ray.remote(ReaderPool).options(**options).remote(*arguments)
     pool.readers.remote(held)
     return pool, held

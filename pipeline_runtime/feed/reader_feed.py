@@ -41,13 +41,12 @@ class ReaderLost(Exception):
 
 
 class Crew(Protocol):
-    """Readers, by their names, and what they are asked.
+    """Readers, by their names, and what they are asked."""
 
-    Attributes:
-        call_seconds: of a reader's work that make a call worth its while; 0: it costs nothing.
-    """
-
-    call_seconds: float
+    @property
+    def call_seconds(self) -> float:
+        """Seconds of a reader's work that make a call worth its while; 0: it costs nothing."""
+        ...
 
     def readers(self) -> Sequence[str]:
         """Names of the readers that can be asked now; another call may give others.

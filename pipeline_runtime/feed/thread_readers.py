@@ -63,6 +63,11 @@ class ThreadCrew:
             thread.shutdown(wait=False, cancel_futures=True)
 
 
+def threads_per_rank(ranks_here: int) -> int:
+    """Its share of the cores that this process may use."""
+    return max(1, len(os.sched_getaffinity(0)) // ranks_here)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadReaders:
     """Opens feeds over threads, in the rank's own process."""
@@ -72,9 +77,8 @@ class ThreadReaders:
 
     def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> ReaderFeed:
         """A feed of these groups; see `feed.base.FeedSource`."""
-        num_threads = max(1, len(os.sched_getaffinity(0)) // self.ranks_here)
         return ReaderFeed(
-            crew=ThreadCrew(self.streams, num_threads),
+            crew=ThreadCrew(self.streams, threads_per_rank(self.ranks_here)),
             role=role,
             groups=groups,
             piece_rows=self.streams[role].piece_rows,

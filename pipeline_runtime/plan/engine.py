@@ -18,12 +18,15 @@ def choose_feed(options: PipelineOptions, stages: Sequence[Stage]) -> FeedChoice
         return FeedChoice(engine="rayData", reason=f"{apart.path} runs in tasks of its own")
     if options.feed == "readers":
         return FeedChoice(engine="readers", reason="pipelineOptions.feed: readers")
+    if options.feed == "threads":
+        reason = "pipelineOptions.feed: threads, on one machine of the trainers"
+        return FeedChoice(engine="readers", reason=reason, may_be_threads=True)
     python = [step for stage in stages for step in stage.steps if isinstance(step.transform, Map)]
     if python:
         reason = f"in processes, since {python[0].path} calls Python"
         return FeedChoice(engine="readers", reason=reason)
-    reason = "on one machine as threads of the trainers"
-    return FeedChoice(engine="readers", reason=reason, may_be_threads=True)
+    reason = "on one machine as threads of the trainers, or processes if the trainers bind"
+    return FeedChoice(engine="readers", reason=reason, may_be_threads=True, may_switch=True)
 
 
 # A smaller batch has more bytes of layout than of rows.

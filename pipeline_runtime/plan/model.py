@@ -112,7 +112,8 @@ class FeedChoice:
 
     engine: Literal["readers", "rayData"]
     reason: str
-    may_be_threads: bool = False  # readers, on one machine: nothing of theirs holds Python's lock
+    may_be_threads: bool = False  # readers, on one machine: no step of theirs holds Python's lock
+    may_switch: bool = False  # there, to processes, once the trainer is what binds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

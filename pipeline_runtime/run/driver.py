@@ -30,6 +30,7 @@ from pipeline_runtime.feed.batching import batching_of
 from pipeline_runtime.feed.data_config import DatasetShards, OneTrainerDataConfig, dataset_name
 from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.feed.ray_data import RayDataOptions, broadcast_side_tables, build_dataset
+from pipeline_runtime.feed.switching import SwitchingReaders
 from pipeline_runtime.feed.thread_readers import ThreadReaders
 from pipeline_runtime.feed.wire import Sending
 from pipeline_runtime.monitor import MonitorState, Order, failure_reporter, start_monitor
@@ -260,14 +261,6 @@ def _build_feeds(
         for role, plan in plans.items()
         if plan is not None
     }
-    if run.plan.feed.may_be_threads and options.address == "local":
-        return ThreadReaders(streams=streams, ranks_here=run.world_size), {}
-    if run.plan.broadcast:
-        streams = {
-            role: replace(stream, plan=broadcast_side_tables(stream.plan))
-            for role, stream in streams.items()
-        }
-    pool, held = start_pool(streams, failure_reporter(monitor), place.data, run.world_size)
     delivery = run.plan.delivery
     sending = Sending(
         sparse=delivery.sparse,
@@ -275,6 +268,23 @@ def _build_feeds(
         batched_calls=delivery.batched_calls,
         shared_memory=delivery.shared_memory,
     )
+    if run.plan.feed.may_be_threads and options.address == "local":
+        threads = ThreadReaders(streams=streams, ranks_here=run.world_size)
+        if not run.plan.feed.may_switch:
+            return threads, {}
+        switching = SwitchingReaders(
+            threads=threads,
+            sending=sending,
+            broadcast=run.plan.broadcast,
+            on_failure=failure_reporter(monitor),
+        )
+        return switching, {}
+    if run.plan.broadcast:
+        streams = {
+            role: replace(stream, plan=broadcast_side_tables(stream.plan))
+            for role, stream in streams.items()
+        }
+    pool, held = start_pool(streams, failure_reporter(monitor), place.data, run.world_size)
     readers = ActorReaders(pool=pool, streams=held, piece_rows=run.piece_rows, sending=sending)
     return readers, {}
 

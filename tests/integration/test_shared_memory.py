@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -15,13 +16,15 @@ import ray
 from benchmarks.dataloading.tables import make_table
 from benchmarks.dataloading.workloads import Workload, build_experiment
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.feed import actor_readers
+from pipeline_runtime.feed import actor_readers, switching
 from pipeline_runtime.feed.actor_readers import ActorReaders, start_pool
-from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.batching import batching_of
 from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.segments import Mapped, Segment
+from pipeline_runtime.feed.switching import SwitchingReaders
+from pipeline_runtime.feed.thread_readers import ThreadReaders
 from pipeline_runtime.feed.wire import Sending
 from pipeline_runtime.plan import build_plan, plan_groups
 
@@ -65,8 +68,33 @@ def _compare_ways(folder: Path) -> None:
         _assert_equal(_take(open_feed(Sending())), through_ray)
 
 
-@contextmanager
-def _readers(workload: Workload) -> Iterator[tuple[Any, Sequence[Any]]]:
+@pytest.mark.timeout(TIMEOUT_SECONDS)
+def test_a_trainer_that_binds_is_fed_by_processes_after_a_while(tmp_path: Path) -> None:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:
+        beside.submit(_switch, tmp_path).result()
+
+
+def _switch(folder: Path) -> None:
+    workload = Workload(level="heavy", root=make_table(folder, 200_000).roots["flat"])
+    switching.WINDOW_SECONDS = 0.5  # type: ignore[misc]
+    with _ray():
+        stream, groups = _plan(workload)
+        threads = ThreadReaders(streams={"training": stream}, ranks_here=1)
+        expected = _take(threads.open("training", 0, groups, in_order=True).pieces(Waited()))
+        readers = SwitchingReaders(
+            threads=threads, sending=Sending(), broadcast=True, on_failure=_fail
+        )
+        usage = WorkerUsage()
+        taken = []
+        feed = readers.open("training", 0, groups, in_order=True)
+        for piece in feed.pieces(Waited(), usage):
+            taken.append(piece)
+            time.sleep(0.15)  # the trainer binds
+        _assert_equal(_take(iter(taken)), expected)
+        assert usage.delivered == {"here", ray.get_runtime_context().get_node_id()}
+
+
+def _plan(workload: Workload) -> tuple[Stream, Sequence[Any]]:
     experiment = build_experiment(workload)
     plan = build_plan(experiment, workload.root)
     rows = plan.training
@@ -74,11 +102,13 @@ def _readers(workload: Workload) -> Iterator[tuple[Any, Sequence[Any]]]:
     groups = plan_groups(
         rows.scan.units, seed=0, epoch=0, shuffle=rows.shuffle, piece_rows=PIECE_ROWS
     )
-    root = Path(__file__).parents[2]
-    os.environ["PYTHONPATH"] = str(root)
-    ray.init(address="local", num_cpus=3, include_dashboard=False, object_store_memory=512 << 20)
-    try:
-        stream = Stream(plan=rows, piece_rows=PIECE_ROWS, batching=batching)
+    return Stream(plan=rows, piece_rows=PIECE_ROWS, batching=batching), groups
+
+
+@contextmanager
+def _readers(workload: Workload) -> Iterator[tuple[Any, Sequence[Any]]]:
+    with _ray():
+        stream, groups = _plan(workload)
         pool, held = start_pool({"training": stream}, _fail, None, num_trainers=1)
 
         def open_feed(sending: Sending) -> Iterator[Piece | ReadyPiece]:
@@ -86,6 +116,14 @@ def _readers(workload: Workload) -> Iterator[tuple[Any, Sequence[Any]]]:
             return readers.open("training", 0, groups, in_order=True).pieces(Waited())
 
         yield open_feed, groups
+
+
+@contextmanager
+def _ray() -> Iterator[None]:
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
+    ray.init(address="local", num_cpus=3, include_dashboard=False, object_store_memory=512 << 20)
+    try:
+        yield
     finally:
         ray.shutdown()
 

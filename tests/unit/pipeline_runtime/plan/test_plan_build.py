@@ -160,6 +160,13 @@ FEEDS = {
         False,
     ),
     "steps are not fused": ({}, {"fusion": False}, "rayData", "spec.pipeline[0] runs in", False),
+    "threads are asked for": (
+        {"function": "same"},
+        {"feed": "threads"},
+        "readers",
+        "feed: threads",
+        True,
+    ),
     "readers are asked for": ({}, {"feed": "readers"}, "readers", "feed: readers", False),
     "Ray Data is asked for": ({}, {"feed": "rayData"}, "rayData", "feed: rayData", False),
 }
@@ -186,6 +193,7 @@ def test_the_feed_is_chosen_by_what_the_steps_need(
         pipeline = pipeline.map(f"feed_maps:{step['function']}", **more)
     plan = pipeline.plan(root)
     assert (plan.feed.engine, plan.feed.may_be_threads) == (engine, may_be_threads)
+    assert plan.feed.may_switch is (plan.feed.may_be_threads and "feed" not in options)
     assert reason in plan.feed.reason
     assert f"Feed: {engine} ({plan.feed.reason})" in explain(plan)
 

@@ -1,0 +1,189 @@
+"""Threads or processes by what a rank waits for: each kind where it is faster, every piece once."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline_runtime.errors import FeedError
+from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.leases import Task
+from pipeline_runtime.feed.pieces import Header, Piece
+from pipeline_runtime.feed.reader_feed import Crew, ReaderFeed, ReaderLost
+from pipeline_runtime.feed.switching import WINDOW_SECONDS, SwitchingCrew
+from pipeline_runtime.plan import Group
+from pipeline_runtime.sources import Unit
+
+STEP_SECONDS = 1.0
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TimedCrew:
+    """Readers of a kind, of which a rank waits so many seconds for each piece."""
+
+    call_seconds = 0.0
+
+    def __init__(
+        self, kind: str, clock: Clock, waits: float, *, hidden_looks: int = 0, losses: int = 0
+    ) -> None:
+        self.kind = kind
+        self.made: list[int] = []
+        self.closed = 0
+        self._clock, self._waits = clock, waits
+        self._hidden_looks, self._losses = hidden_looks, losses
+        self._names = [f"{kind}-0", f"{kind}-1"]
+        self._asked: dict[Hashable, tuple[str, Sequence[Task]]] = {}
+        self._count = 0
+
+    def readers(self) -> Sequence[str]:
+        self._hidden_looks -= 1
+        return () if self._hidden_looks >= 0 else tuple(self._names)
+
+    def worker(self, reader: str) -> str:
+        assert reader.startswith(self.kind)
+        return self.kind
+
+    def ask(self, reader: str, role: str, tasks: Sequence[Task]) -> Hashable:
+        assert reader in self._names
+        self._count += 1
+        ticket = (self.kind, self._count)
+        self._asked[ticket] = (reader, tasks)
+        return ticket
+
+    def wait(self, tickets: Sequence[Hashable], waited: Waited) -> Hashable | None:
+        assert tickets
+        assert all(ticket in self._asked for ticket in tickets)
+        self._clock.now += self._waits
+        waited.production += self._waits
+        return tickets[0]
+
+    def take(self, ticket: Hashable, waited: Waited) -> list[Piece]:
+        _, tasks = self._asked.pop(ticket)
+        if self._losses > 0:
+            self._losses -= 1
+            raise ReaderLost
+        self.made += [task.group.index for task in tasks]
+        return [_piece(task) for task in tasks]
+
+    def lose(self, reader: str) -> None:
+        self._names.remove(reader)
+        self._names.append(f"{reader}-again")
+        self._asked = {t: asked for t, asked in self._asked.items() if asked[0] != reader}
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def _piece(task: Task) -> Piece:
+    header = Header(epoch=0, group=task.group.index, piece=0, is_last=True, num_rows=1, counts=())
+    return Piece(header=header, table=pa.table({"x": [task.group.index]}))
+
+
+def train(
+    clock: Clock,
+    threads: Crew,
+    processes: Callable[[], Crew],
+    num_groups: int,
+    *,
+    paused: float = 0,
+) -> list[int]:
+    """The groups that a rank trained on, in order, which takes a second each."""
+    units = [Unit(file=0, row_group=i, num_rows=1, num_bytes=1) for i in range(num_groups)]
+    feed = ReaderFeed(
+        crew=SwitchingCrew(threads, processes, clock),
+        role="training",
+        groups=[Group(epoch=0, index=i, units=(unit,)) for i, unit in enumerate(units)],
+        piece_rows=1,
+        in_order=True,
+    )
+    waited, found = Waited(), []
+    for piece in feed.pieces(waited):
+        found.append(piece.header.group)
+        clock.now += STEP_SECONDS + paused
+        waited.paused += paused
+    return found
+
+
+def test_a_trainer_that_hardly_waits_is_fed_by_processes_once_they_are_up() -> None:
+    clock = Clock()
+    threads = TimedCrew("threads", clock, waits=0.05)
+    processes = TimedCrew("processes", clock, waits=0.05, hidden_looks=3)
+
+    assert train(clock, threads, lambda: processes, 60) == list(range(60))
+
+    assert len(threads.made) in range(10, 25)
+    assert len(threads.made) + len(processes.made) == 60
+    assert (threads.closed, processes.closed) == (1, 1)
+
+
+def test_a_trainer_that_waits_is_fed_by_threads() -> None:
+    clock = Clock()
+    threads = TimedCrew("threads", clock, waits=0.5)
+    assert train(clock, threads, _not_wanted, 60) == list(range(60))
+
+
+def test_pauses_are_no_time_in_which_it_might_have_waited() -> None:
+    clock = Clock()
+    threads = TimedCrew("threads", clock, waits=0.5)
+    assert train(clock, threads, _not_wanted, 60, paused=10) == list(range(60))
+
+
+def test_processes_that_are_too_slow_give_way_for_good() -> None:
+    clock = Clock()
+    threads = TimedCrew("threads", clock, waits=0.1)
+    processes = TimedCrew("processes", clock, waits=1.0)
+    opened: list[Crew] = []
+
+    def open_processes() -> Crew:
+        opened.append(processes)
+        return processes
+
+    assert train(clock, threads, open_processes, 200) == list(range(200))
+    assert opened == [processes]
+    assert len(processes.made) in range(1, int(WINDOW_SECONDS) + 5)
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+def test_where_no_process_starts_threads_go_on(when: str) -> None:
+    clock = Clock()
+    threads = TimedCrew("threads", clock, waits=0.1)
+
+    class Broken(TimedCrew):
+        def readers(self) -> Sequence[str]:
+            raise FeedError("no data worker comes up")
+
+    def open_processes() -> Crew:
+        if when == "at once":
+            raise FeedError("no coordinator comes up")
+        return Broken("processes", clock, waits=0.1)
+
+    assert train(clock, threads, open_processes, 50) == list(range(50))
+    assert len(threads.made) == 50
+
+
+@given(
+    waits=st.tuples(st.floats(0, 2), st.floats(0, 2)),
+    hidden_looks=st.integers(0, 30),
+    losses=st.integers(0, 3),
+    num_groups=st.integers(0, 80),
+)
+def test_every_piece_comes_once(
+    waits: tuple[float, float], hidden_looks: int, losses: int, num_groups: int
+) -> None:
+    clock = Clock()
+    threads = TimedCrew("threads", clock, waits[0])
+    processes = TimedCrew("processes", clock, waits[1], hidden_looks=hidden_looks, losses=losses)
+    assert train(clock, threads, lambda: processes, num_groups) == list(range(num_groups))
+
+
+def _not_wanted() -> Any:
+    raise AssertionError("the trainer waits: processes would be slower")
