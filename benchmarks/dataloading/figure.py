@@ -1,4 +1,7 @@
-"""The results as a picture: ratios with their bounds, rates, first batches, memory, by peer."""
+"""The results as a picture: ratios with their bounds, rates, first batches, memory, by peer.
+
+Of runs on several machines ratios are drawn of all, and the rest of the first machine alone.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _MARKER_GAP = 0.22  # between levels within a peer's row
 def draw(results: Document, path: Path) -> None:
     """Write the picture as SVG; equal results give equal bytes."""
     with matplotlib.rc_context({"svg.hashsalt": "lastmile", "font.size": 9}):
-        rows = [row for row in results["throughput"] if row["consumer"] == "take"]
+        rows = [row for row in results["throughput"] if _is_drawn(row, results)]
         names = list(dict.fromkeys(_label(row) for row in rows))
         height = _FRAME_INCHES + 2 * _ROW_INCHES * len(names)
         figure = Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
@@ -39,6 +42,11 @@ def draw(results: Document, path: Path) -> None:
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
         figure.suptitle(_title(results))
         figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def _is_drawn(row: Document, results: Document) -> bool:
+    machine = results["runs"][row["run"]]["machine"]
+    return row["consumer"] == "take" and bool(machine == results["machine"])
 
 
 def _title(results: Document) -> str:

@@ -1,7 +1,8 @@
 """A benchmark measured in several runs: the cells of a later one take their place among the others.
 
-All that a comparison rests on is of one run: its two sides took turns there. What must be equal
-between runs is checked: the machine, the rows, and the checksums of all columns at each level.
+All that a comparison rests on is of one run: its two sides took turns there, on one machine. Runs
+may be of several machines, since only ratios are compared; each says its own. What must be equal
+between runs is checked: the rows, and the checksums of all columns at each level.
 
     results of before, results of now -> the cells of both, those of now where both have one
 
@@ -19,9 +20,18 @@ from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.dataloading.settings import base_of
 
 Document = dict[str, Any]
+Key = Callable[[Document, Document], tuple[object, ...]]  # of an entry, and its run's machine
 # What a run is known by.
-RUN_FIELDS: Final = ("command", "commit", "finishedAt", "minutes", "loadAverage", "rounds")
-_EQUAL: Final = ("version", "machine", "rows")
+RUN_FIELDS: Final = (
+    "command",
+    "commit",
+    "finishedAt",
+    "minutes",
+    "machine",
+    "loadAverage",
+    "rounds",
+)
+_EQUAL: Final = ("version", "rows")
 _TAKEN: Final = ("level", "loader", "layout", "form")
 _COMPARED: Final = ("work", "layout", "form", "peer")
 
@@ -42,12 +52,12 @@ def merge_results(before: Document, now: Document, subject: str) -> Document:
         subject: whose entries on flat, expanded files bars of seconds are about.
 
     Raises:
-        BenchmarkError: they are not of one machine and table, or their rows differ.
+        BenchmarkError: they are not of one table, or their rows differ.
     """
     for name in _EQUAL:
         if before.get(name) != now[name]:
             raise BenchmarkError(
-                f"--add: results of before must be of this machine and table, got {name} "
+                f"--add: results of before must be of this table, got {name} "
                 f"{before.get(name)!r} before and {now[name]!r} now"
             )
     if bool(before["indicative"]) != bool(now["indicative"]):
@@ -58,13 +68,15 @@ def merge_results(before: Document, now: Document, subject: str) -> Document:
         )
     runs = [*before["runs"], *now["runs"]]
     late = {n: [r | {"run": len(before["runs"])} for r in now[n]] for n in _ENTRIES}
-    entries = {name: _join(before[name], late[name], key) for name, key in _ENTRIES.items()}
+    machines = [run["machine"] for run in runs]
+    entries = {n: _join(before[n], late[n], key, machines) for n, key in _ENTRIES.items()}
     entries = _forget_unused(entries)
     subjects = {
         row["level"]: row
         for row in entries["throughput"]
         if (row["consumer"], row["loader"], row["layout"], row["form"])
         == ("take", subject, "flat", "expanded")
+        and machines[row["run"]] == before["machine"]
     }
     took_part = {row["loader"] for row in entries["throughput"]}
     levels = sorted({row["level"] for row in entries["throughput"]})
@@ -72,6 +84,7 @@ def merge_results(before: Document, now: Document, subject: str) -> Document:
     return {
         **now,
         **entries,
+        "machine": before["machine"],
         "runs": runs,
         "indicative": list(dict.fromkeys([*before["indicative"], *now["indicative"]])),
         "rounds": min(run["rounds"] for run in runs),
@@ -83,22 +96,24 @@ def merge_results(before: Document, now: Document, subject: str) -> Document:
     }
 
 
-def _by(*fields: str) -> Callable[[Document], tuple[object, ...]]:
-    return lambda row: tuple(row[field] for field in fields)
+def _by(*fields: str) -> Key:
+    return lambda row, _: tuple(row[field] for field in fields)
 
 
-def _of_ablation(row: Document) -> tuple[object, ...]:
+def _of_ablation(row: Document, _: Document) -> tuple[object, ...]:
     """Variants are replaced together with what they are compared with."""
     return (base_of(row["variant"]),)
 
 
-def _of_throughput(row: Document) -> tuple[object, ...]:
-    """A cell each; with training only all loaders together make a measurement."""
-    return _by(*_TAKEN)(row) if row["consumer"] == "take" else ("train", row["level"])
+def _of_throughput(row: Document, machine: Document) -> tuple[object, ...]:
+    """A cell each on each machine; with training only all loaders together make a measurement."""
+    if row["consumer"] == "train":
+        return "train", row["level"]
+    return (*(row[field] for field in _TAKEN), *machine.items())
 
 
 # By part of the results: entries of now replace those of before of the same key.
-_ENTRIES: Final[dict[str, Callable[[Document], tuple[object, ...]]]] = {
+_ENTRIES: Final[dict[str, Key]] = {
     "comparisons": _by(*_COMPARED),
     "throughput": _of_throughput,
     "calibration": _by("level", "run"),
@@ -108,15 +123,15 @@ _ENTRIES: Final[dict[str, Callable[[Document], tuple[object, ...]]]] = {
 
 
 def _join(
-    before: Sequence[Document], now: Sequence[Document], key: Callable[[Document], object]
+    before: Sequence[Document], now: Sequence[Document], key: Key, machines: Sequence[Document]
 ) -> list[Document]:
     """In the place of the first of a key; new keys last."""
     found: dict[object, list[Document]] = {}
     for row in before:
-        found.setdefault(key(row), []).append(row)
+        found.setdefault(key(row, machines[row["run"]]), []).append(row)
     replaced: dict[object, list[Document]] = {}
     for row in now:
-        replaced.setdefault(key(row), []).append(row)
+        replaced.setdefault(key(row, machines[row["run"]]), []).append(row)
     return [row for rows in (found | replaced).values() for row in rows]
 
 

@@ -21,12 +21,12 @@ def _lines(results: Document) -> Iterator[str]:
     yield ""
     yield "Do not edit; made by:"
     yield ""
-    for run in results["runs"]:
+    for number, run in enumerate(results["runs"]):
         load = " and ".join(str(value) for value in run["loadAverage"])
         yield (
-            f"- `{run['command']}` at commit {run['commit']}, {run['finishedAt']}, "
-            f"{run['minutes']:g} minutes, {run['rounds']} rounds; load average {load} at the start "
-            "and the end"
+            f"- run {number}: `{run['command']}` at commit {run['commit']}, {run['finishedAt']}, "
+            f"{run['minutes']:g} minutes, {run['rounds']} rounds, {run['machine']['processor']}; "
+            f"load average {load} at the start and the end"
         )
     yield ""
     yield "How to read it: [docs/benchmarks.md](../../docs/benchmarks.md)."
@@ -82,10 +82,13 @@ def _comparisons(comparisons: Sequence[Document]) -> Iterator[str]:
     yield ""
     yield "Steady state: the middle 80 % of the rows; in brackets the bounds, each at 95 %."
     yield ""
-    yield "| work | layout | form | peer | ratio | whole epoch | memory, MiB | its memory, MiB |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield (
+        "| run | work | layout | form | peer | ratio | whole epoch | memory, MiB | "
+        "its memory, MiB |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
     for row in comparisons:
-        place = [row[name] for name in ("work", "layout", "form", "peer")]
+        place = [str(row[name]) for name in ("run", "work", "layout", "form", "peer")]
         ratios = [_bounded(row, "ratio"), _bounded(row, "epoch_ratio")]
         memory = [_mebibytes(row[n]) for n in ("peak_memory_bytes", "peer_peak_memory_bytes")]
         yield f"| {' | '.join([*place, *ratios, *memory])} |"
@@ -105,17 +108,26 @@ def _mebibytes(value: int | None) -> str:
 def _throughput(results: Document) -> Iterator[str]:
     yield "## What each of them did"
     yield ""
-    yield "Medians, least and largest of the rounds; first batches in seconds."
+    yield (
+        "Medians, least and largest of the rounds; first batches in seconds. Only figures of one "
+        "run are to be compared."
+    )
     yield ""
     yield (
-        "| work | loader | layout, form | setting | steady, thousand rows/s | whole epoch | "
+        "| run | work | loader | layout, form | setting | steady, thousand rows/s | whole epoch | "
         "first batch, fresh process | of the next epoch | core seconds a million rows | MiB |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for row in results["throughput"]:
         if row["consumer"] != "take":
             continue
-        cells = [row["level"], row["loader"], f"{row['layout']}, {row['form']}", row["tuning"]]
+        cells = [
+            str(row["run"]),
+            row["level"],
+            row["loader"],
+            f"{row['layout']}, {row['form']}",
+            row["tuning"],
+        ]
         cells += [
             _spread(row["steadyRowsPerSecond"], _THOUSAND),
             _spread(row["rowsPerSecond"], _THOUSAND),

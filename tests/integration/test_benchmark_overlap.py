@@ -1,4 +1,4 @@
-"""The benchmark of training while loading runs, and measures all three sessions of every point."""
+"""The benchmark of training while loading runs, and measures all sessions of every point."""
 
 import json
 import subprocess
@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+KINDS, READERS = ("feed", "both"), ("threads", "processes")
 
 
 @pytest.mark.slow
-def test_every_point_has_the_rates_of_all_three(tmp_path: Path) -> None:
+def test_every_point_has_the_rates_of_all_sessions(tmp_path: Path) -> None:
     options = ["--rows", "60000", "--rounds", "2"]
     folders = ["--data", str(tmp_path / "data"), "--output", str(tmp_path / "results")]
     command = [sys.executable, "-m", "benchmarks.overlap", *options, *folders]
@@ -21,8 +22,12 @@ def test_every_point_has_the_rates_of_all_three(tmp_path: Path) -> None:
         assert [point["wanted"] for point in level["points"]] == [0.5, 1.0, 2.0]
         for point in level["points"]:
             rates = point["rows_per_second"]
-            assert all(rates[kind]["min"] > 0 for kind in ("model", "feed", "both"))
-            assert point["ratio_low"] <= point["ratio_median"] <= point["ratio_high"]
+            assert set(rates) == {"model", *(f"{k}, {r}" for k in KINDS for r in READERS)}
+            assert all(rate["min"] > 0 for rate in rates.values())
+            for ratios in point["readers"].values():
+                assert ratios["ratio_low"] <= ratios["ratio_median"] <= ratios["ratio_high"]
+                assert 0 <= ratios["waited_share"]["min"] <= 1
+            assert point["auto"] in READERS
     assert len(results["levels"]) == 2
     assert "<svg" in (tmp_path / "results" / "overlap.svg").read_text()
     assert "| heavy | 0.5 |" in (tmp_path / "results" / "overlap.md").read_text()

@@ -370,6 +370,26 @@ def test_cells_of_a_later_run_take_their_place_among_the_others() -> None:
     build_markdown(merged)
 
 
+def test_runs_of_two_machines_each_keep_their_rates() -> None:
+    other = {**ENVIRONMENT["machine"], "processor": "q"}
+    before, now = results_of(["threads"]), results_of(["duckdb"], 0.25, machine=other)
+    merged = merge_results(before, now, SUBJECT)
+    assert merged["machine"]["processor"] == "p"
+    assert [run["machine"]["processor"] for run in merged["runs"]] == ["p", "q"]
+    flat = {
+        row["run"]: row["steadyRowsPerSecond"]["median"]
+        for row in merged["throughput"]
+        if (row["loader"], row["layout"], row["form"]) == (SUBJECT, "flat", "expanded")
+        and row["consumer"] == "take"
+    }
+    assert flat[1] == pytest.approx(2 * flat[0])
+    found = {(c["peer"], c["run"]): c["ratio_median"] for c in merged["comparisons"]}
+    assert found["threads", 0] == 2.0
+    assert found["duckdb", 1] == 4.0
+    assert merged["bars"][-1]["measured"] == before["bars"][-1]["measured"]  # seconds
+    assert "rounds, q; load average" in build_markdown(merged)
+
+
 def test_the_ablation_of_one_layout_takes_the_place_of_that_alone() -> None:
     before, now = results_of(["threads"]), results_of(["threads"])
     variants = [ALL_ON, "kernels off", NESTED_ALL_ON, "nested, deduplication off"]
@@ -384,7 +404,6 @@ def test_the_ablation_of_one_layout_takes_the_place_of_that_alone() -> None:
     ("change", "message"),
     [
         ({"rows": 5}, "got rows 4 before and 5 now"),
-        ({"machine": {"processor": "q"}}, "got machine"),
         ({"indicative": []}, "got results of before that are: a quick run"),
         ({"proof": {"heavy": {"rows": 1, "checksums": {}, "agreed": []}}}, "delivered other rows"),
     ],
