@@ -93,6 +93,8 @@ async def trains(observed: Observed) -> None:
     await observed.until("lastmile_experiment_decision_timestamp_seconds")
     await observed.until("increase(lastmile_experiment_gpu_idle_seconds_total[1h]) > 0")
     await observed.until("ray_node_mem_used")
+    # Not with the first decision: until demand is known, nothing limits the number.
+    await observed.until('lastmile_experiment_condition{type="ScalingLimited"} == 1')
 
 
 async def find_missing(
