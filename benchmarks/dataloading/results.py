@@ -29,7 +29,7 @@ from benchmarks.dataloading.rounds import Rounds
 from benchmarks.dataloading.settings import Measured, base_of
 from benchmarks.dataloading.workloads import BATCH_SIZE
 
-RESULTS_VERSION = 3
+RESULTS_VERSION = 4
 Document = dict[str, Any]
 _MILLION = 1_000_000
 
