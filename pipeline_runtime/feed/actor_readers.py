@@ -30,7 +30,7 @@ from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.reader_actor import Beside, Reader
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
-from pipeline_runtime.feed.segments import CAN_SHARE, MAPPED
+from pipeline_runtime.feed.segments import CAN_SHARE, MAPPED, find_process_space
 from pipeline_runtime.feed.wire import Sending, SharedBlock, Wire, unpack, unpack_shared
 from pipeline_runtime.plan.groups import Group
 
@@ -230,9 +230,10 @@ def start_pool(
     labels: Mapping[str, str] | None,
     num_trainers: int,
     reader: type[Reader] = Reader,
-    name: str | None = None,
+    *,
+    is_spare: bool = False,
 ) -> tuple[Any, Mapping[str, Any]]:
-    """Start the pool on this process's node, and its first readers; all end with this process.
+    """Start the pool on this process's node, and its first readers; all end with its handle.
 
     Args:
         streams: by their role.
@@ -240,8 +241,7 @@ def start_pool(
         labels: of the nodes that readers run on; None: any, beside the trainers.
         num_trainers: CPUs that trainers hold on these nodes, where no labels keep them apart.
         reader: the readers' class; benchmarks have one of their own.
-        name: of a pool that ranks start by themselves: whoever is first starts it for all, and
-            others make the rows if it finds no readers.
+        is_spare: others make the rows if nobody comes up, so that this ends nothing.
 
     Returns:
         The pool's handle, and the references of the streams by role, which are to be kept.
@@ -249,9 +249,7 @@ def start_pool(
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     held = {role: ray.put(stream) for role, stream in streams.items()}
     options = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": _MAX_POOL_RESTARTS}
-    if name is not None:
-        options |= {"name": name, "get_if_exists": True}
-    arguments = (on_failure, labels, num_trainers, reader, name is not None)
+    arguments = (on_failure, labels, num_trainers, reader, is_spare)
     pool: Any = ray.remote(ReaderPool).options(**options).remote(*arguments)
     pool.readers.remote(held)
     return pool, held
@@ -267,7 +265,9 @@ class ActorCrew:
         self._sending = sending
         self._codecs = CodecChoice(sending.compression)
         # The node whose readers share their memory with this process.
-        self._here = ray.get_runtime_context().get_node_id() if _may_share(sending) else None
+        self._space = find_process_space() if sending.shared_memory and CAN_SHARE else None
+        may_share = self._space is not None
+        self._here = ray.get_runtime_context().get_node_id() if may_share else None
         self._shared: dict[Hashable, str] = {}  # calls that are answered through memory: to whom
         self._on_its_way = 0.0  # seconds waited for the piece that is taken next
         self._late: set[Hashable] = set()  # tickets whose pieces were made, but do not arrive
@@ -293,6 +293,11 @@ class ActorCrew:
             self._handles.update(found.actors)
             self._actors = {n: actor for n, actor in found.actors.items() if n not in self._lost}
         return tuple(self._actors)
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether others that can be asked are on their way."""
+        return self._is_growing
 
     def _interval(self) -> float:
         """Seconds between two looks."""
@@ -324,8 +329,13 @@ class ActorCrew:
     def ask(self, reader: str, role: str, tasks: Sequence[Task]) -> Hashable:
         wire = Wire(sparse=self._sending.sparse, codec=self._codecs.codec)
         beside = None
-        if self._nodes[reader] == self._here:
-            beside = Beside(rank=os.getpid(), unused=MAPPED.take_unused(reader))
+        if self._nodes[reader] == self._here and self._space is not None:
+            beside = Beside(
+                rank=os.getpid(),
+                space=self._space,
+                unused=MAPPED.take_unused(reader),
+                sparse=self._sending.sparse and self._sending.to_gpus,
+            )
         reference: Hashable = self._actors[reader].make.remote(role, tasks, wire, beside)
         if beside is not None:
             self._shared[reference] = reader
@@ -403,10 +413,6 @@ class ActorCrew:
         for ticket, reader in self._shared.items():
             self._handles[reader].free.remote(ticket)
         self._shared = {}
-
-
-def _may_share(sending: Sending) -> bool:
-    return sending.shared_memory and CAN_SHARE
 
 
 def _undo_seconds(piece: ReadyPiece) -> float:

@@ -81,6 +81,10 @@ class PieceMaker:
         self._finished = time.perf_counter()
         return made
 
+    def rest(self) -> None:
+        """Let go of groups that were begun; another piece of them would be read anew."""
+        self._open.clear()
+
     def _stream(self, role: str) -> Stream:
         if role not in self._streams:
             self._streams[role] = self._get_stream(role)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ import ray
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.maker import PieceMaker
-from pipeline_runtime.feed.segments import Segments
+from pipeline_runtime.feed.segments import Segments, find_process_space
 from pipeline_runtime.feed.wire import SharedBlock, Wire, as_block, pack_all, share
 
 
@@ -21,7 +22,9 @@ class Beside:
     """A rank on its reader's own machine."""
 
     rank: int  # its process
+    space: str  # in which that number means it
     unused: Sequence[str]  # names of the reader's segments that it needs no more
+    sparse: bool  # it has use for batches without filling
 
 
 class Reader:
@@ -58,9 +61,11 @@ class Reader:
         except LastmileError as error:
             self._on_failure(error)
             raise
-        if beside is None:
-            return pack_all(pieces, wire)
-        return share(pieces, self._segments, beside.rank)
+        if beside is not None and beside.space == find_process_space():
+            # Where memory cannot be shared, or no more of it, pieces go through Ray.
+            with contextlib.suppress(OSError):
+                return share(pieces, self._segments, beside.rank, sparse=beside.sparse)
+        return pack_all(pieces, wire)
 
     def send(self, block: SharedBlock) -> pa.Table:
         """The same pieces through Ray, for a rank that cannot see this one's memory."""

@@ -28,7 +28,8 @@ import numpy as np
 
 from pipeline_runtime.arrays.packing import Bytes
 
-CAN_SHARE: Final = sys.platform == "linux"
+# Pythons that were built for an old C library have no memfd.
+CAN_SHARE: Final = sys.platform == "linux" and hasattr(os, "memfd_create")
 # A segment has room for so much more than was asked for: the next piece may be a little larger.
 _SPARE: Final = 1.125
 
@@ -64,6 +65,8 @@ class Segments:
 
         Args:
             rank: process number of the one that will use it.
+
+        Raises OSError where no memory can be shared: it is forbidden, or a limit is reached.
         """
         self._free_of_dead()
         unused = [name for name, own in self._segments.items() if own.rank is None]
@@ -99,19 +102,26 @@ class Segments:
 
     def _make_room(self, name: str | None, num_bytes: int) -> str:
         """A new segment, or a longer one."""
-        if name is None:
-            name = secrets.token_hex(8)
-            descriptor = os.memfd_create(_file_name(name), os.MFD_CLOEXEC)
-        else:
-            descriptor = self._segments[name].descriptor
         capacity = -(-int(num_bytes * _SPARE) // mmap.PAGESIZE) * mmap.PAGESIZE
-        os.ftruncate(descriptor, max(mmap.PAGESIZE, capacity))
-        self._segments[name] = _Own(descriptor, _map(descriptor))
+        capacity = max(mmap.PAGESIZE, capacity)
+        if name is not None:
+            descriptor = self._segments[name].descriptor
+            os.ftruncate(descriptor, capacity)
+            self._segments[name] = _Own(descriptor, _map(descriptor))
+            return name
+        name = secrets.token_hex(8)
+        descriptor = os.memfd_create(_file_name(name), os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, capacity)
+            self._segments[name] = _Own(descriptor, _map(descriptor))
+        except OSError:
+            os.close(descriptor)
+            raise
         return name
 
     def _free_of_dead(self) -> None:
         ranks = {own.rank for own in self._segments.values() if own.rank is not None}
-        dead = {rank for rank in ranks if not os.path.exists(f"/proc/{rank}")}
+        dead = {rank for rank in ranks if not _is_alive(rank)}
         self.free(name for name, own in self._segments.items() if own.rank in dead)
 
 
@@ -160,6 +170,24 @@ class Mapped:
         """A reader has gone: memory that views refer to stays until they go."""
         self._memory.pop(reader, None)
         self._unused.pop(reader, None)
+
+
+def find_process_space() -> str | None:
+    """What is equal for processes that know each other by the same numbers; None if unknown."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # another user's
+    return True
 
 
 def _file_name(name: str) -> str:

@@ -2,33 +2,38 @@
 
 Threads begin at once and copy nothing, but hold Python's lock for a fifth of their time: a training
 loop of many short operators loses up to a third of its rate to them, to processes a twentieth
-(benchmarks/overlap). Processes take seconds to start, memory, and a copy of each batch. So a rank
-begins with threads, and looks at the share of its time that it waits for rows to be made:
+(benchmarks/overlap). Processes take seconds to start, memory, and a copy of each batch. So the only
+rank of a machine begins with threads, and looks at the share of its time that it waits for rows:
 
     threads      it waits little: the trainer binds, or threads that slow it -> processes
     processes    it waits much: they make rows more slowly than they are used -> threads, for good
 
-While readers of one kind deliver what they were asked for, the other is asked for what follows.
-Rows are the same. Where processes do not start, threads go on.
+Processes are opened beside the training, and asked once all of them are up; until then, and where
+they do not come up, threads make the rows. While readers of one kind deliver what they were asked
+for, the other is asked for what follows. Rows are the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import ray
 
-from pipeline_runtime.errors import FeedError, LastmileError
+from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.actor_readers import ActorCrew, start_pool
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.ray_data import broadcast_side_tables
 from pipeline_runtime.feed.reader_feed import Crew, ReaderFeed
+from pipeline_runtime.feed.segments import MAPPED
 from pipeline_runtime.feed.thread_readers import ThreadCrew, ThreadReaders, threads_per_rank
+from pipeline_runtime.feed.usage import WARMING_SECONDS
 from pipeline_runtime.feed.wire import Sending
 from pipeline_runtime.plan.groups import Group
 
@@ -38,30 +43,56 @@ WINDOW_SECONDS: Final = 10.0
 # rate, so that processes are worth it up to there.
 MAX_WAITED_SHARE: Final = 0.25
 
+# What opening processes may end with: side tables that cannot be read, a Ray that has no room.
+_FAILURES = (LastmileError, ray.exceptions.RayError, OSError, ValueError)
+
+
+class Threads(Crew, Protocol):
+    """Readers that cost nothing while they are not asked."""
+
+    def rest(self) -> None:
+        """They are not asked for a while: let go of what was read ahead of the pieces."""
+        ...
+
+
+class Processes(Crew, Protocol):
+    """Readers that take a while to come up."""
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether others that can be asked are on their way."""
+        ...
+
 
 class SwitchingCrew:
     """Threads and processes, of which one kind is asked at a time.
 
     Args:
-        open_processes: starts those; raises FeedError if that cannot be.
+        open_processes: starts those; raises LastmileError, RayError or OSError if that cannot be.
         clock: in seconds; tests have one of their own.
+        opener: calls `open_processes` beside the training; tests have it at once.
     """
 
     def __init__(
         self,
-        threads: Crew,
-        open_processes: Callable[[], Crew],
+        threads: Threads,
+        open_processes: Callable[[], Processes],
         clock: Callable[[], float] = time.perf_counter,
+        opener: Executor | None = None,
     ) -> None:
         self._threads = threads
         self._open_processes = open_processes
         self._clock = clock
-        self._processes: Crew | None = None
-        self._asked: Crew = threads  # what follows
+        self._opener = opener or ThreadPoolExecutor(1, "lastmile-processes")
+        self._opening: Future[Processes] | None = None
+        self._processes: Processes | None = None  # while they are wanted
+        self._leaving: Crew | None = None  # processes that are wanted no more, but owe pieces
+        self._asked: Crew = threads  # for what follows
         self._may_try = True
         self._crews: dict[str, Crew] = {}  # of every reader that there was
-        self._tickets: dict[Hashable, Crew] = {}  # of calls that are not taken
+        self._tickets: dict[Hashable, str] = {}  # of calls that are not taken: their reader
         self._waited = Waited()  # the rank's, once it has waited
+        self._judges_from = float("-inf")
         self._window: tuple[float, float] | None = None  # time used and waited at its beginning
 
     @property
@@ -70,15 +101,17 @@ class SwitchingCrew:
 
     def readers(self) -> Sequence[str]:
         self._judge()
-        names = self._look_for_processes()
-        if not names:
-            names = self._threads.readers()
-        crew = self._asked
-        self._crews.update(dict.fromkeys(names, crew))
+        names = self._look_for_processes() or self._threads.readers()
+        self._crews.update(dict.fromkeys(names, self._asked))
+        if self._leaving is not None and not self._tickets_of(self._leaving):
+            self._leaving.close()
+            self._leaving = None
         return names
 
     def _judge(self) -> None:
         """At the end of a window: who is asked from now on."""
+        if self._clock() < self._judges_from:
+            return
         used = self._clock() - self._waited.paused
         if self._window is None:
             self._window = (used, self._waited.production)
@@ -90,61 +123,91 @@ class SwitchingCrew:
             self._give_up()
         elif self._may_try and not waits_much:
             self._may_try = False
-            try:
-                self._processes = self._open_processes()
-            except (FeedError, ray.exceptions.RayError):
-                self._give_up()
+            self._opening = self._opener.submit(self._open_processes)
         self._window = None
 
     def _look_for_processes(self) -> Sequence[str]:
         """Those that can be asked; none while they start, or if they are not wanted."""
-        if self._processes is None:
-            return ()
         try:
-            names = self._processes.readers()
-        except (FeedError, ray.exceptions.RayError):
+            if self._opening is not None and self._opening.done():
+                opening, self._opening = self._opening, None
+                self._processes = opening.result()
+            names = self._processes.readers() if self._processes is not None else ()
+        except _FAILURES:
             self._give_up()
+            return ()
+        if self._processes is None or (self._asked is self._threads and self._processes.is_growing):
             return ()
         before, self._asked = self._asked, self._processes if names else self._threads
         if self._asked is not before:
-            self._window = None
+            # They are judged once they are warm.
+            self._judges_from, self._window = self._clock() + WARMING_SECONDS, None
+            if names:
+                self._threads.rest()
         return names
 
     def _give_up(self) -> None:
         """Ask processes for nothing any more; what they were asked for comes."""
-        self._processes, self._asked = None, self._threads
+        self._leaving, self._processes, self._asked = self._processes, None, self._threads
 
     def worker(self, reader: str) -> str:
         return self._crews[reader].worker(reader)
 
     def ask(self, reader: str, role: str, tasks: Sequence[Task]) -> Hashable:
-        crew = self._crews[reader]
-        ticket = crew.ask(reader, role, tasks)
-        self._tickets[ticket] = crew
+        ticket = self._crews[reader].ask(reader, role, tasks)
+        self._tickets[ticket] = reader
         return ticket
 
     def wait(self, tickets: Sequence[Hashable], waited: Waited) -> Hashable | None:
-        """See Crew. Of two kinds those first that are not asked any more: they end soon."""
+        """See Crew. Of two kinds, threads tell at once what is made, and processes are waited for.
+
+        Those look up every second, threads for a minute do not.
+        """
         self._waited = waited
-        former = [ticket for ticket in tickets if self._tickets[ticket] is not self._asked]
-        crew = self._tickets[former[0]] if former else self._asked
-        return crew.wait(former or tickets, waited)
+        of_threads = [t for t in tickets if self._crews[self._tickets[t]] is self._threads]
+        others = [ticket for ticket in tickets if ticket not in of_threads]
+        if not others:
+            return self._threads.wait(of_threads, waited)
+        made = (ticket for ticket in of_threads if isinstance(ticket, Future) and ticket.done())
+        ready = next(made, None)
+        if ready is not None:
+            return ready
+        return self._crews[self._tickets[others[0]]].wait(others, waited)
 
     def take(self, ticket: Hashable, waited: Waited) -> Sequence[Piece | ReadyPiece]:
-        return self._tickets.pop(ticket).take(ticket, waited)
+        crew = self._crews[self._tickets.pop(ticket)]
+        return crew.take(ticket, waited)
 
     def lose(self, reader: str) -> None:
-        crew = self._crews[reader]
-        crew.lose(reader)
+        self._tickets = {ticket: name for ticket, name in self._tickets.items() if name != reader}
+        self._crews[reader].lose(reader)
 
     def close(self) -> None:
-        for crew in {self._threads, *self._crews.values()}:
-            crew.close()
+        self._opener.shutdown(cancel_futures=True)
+        if self._opening is not None and not self._opening.cancelled():
+            with contextlib.suppress(*_FAILURES):
+                self._processes = self._opening.result()
+        for crew in (self._threads, self._processes, self._leaving):
+            if crew is not None:
+                crew.close()
+
+    def _tickets_of(self, crew: Crew) -> list[Hashable]:
+        return [t for t, reader in self._tickets.items() if self._crews[reader] is crew]
+
+
+class _OwnPool(ActorCrew):
+    """Processes of this rank alone, which go with it."""
+
+    def close(self) -> None:
+        super().close()
+        ray.kill(self._pool)
+        for reader in self._handles:
+            MAPPED.forget(reader)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchingReaders:
-    """Opens feeds of one machine, in the rank's own process; an evaluation's over threads alone."""
+    """Opens feeds of a machine's only rank, in its process; an evaluation's over threads alone."""
 
     threads: ThreadReaders
     sending: Sending
@@ -164,7 +227,7 @@ class SwitchingReaders:
             in_order=in_order,
         )
 
-    def _open_processes(self) -> Crew:
+    def _open_processes(self) -> Processes:
         streams: Mapping[str, Any] = self.threads.streams
         if self.broadcast:
             streams = {
@@ -176,6 +239,6 @@ class SwitchingReaders:
             self.on_failure,
             labels=None,
             num_trainers=self.threads.ranks_here,
-            name="lastmile-readers",
+            is_spare=True,
         )
-        return ActorCrew(pool, held, self.sending)
+        return _OwnPool(pool, held, self.sending)

@@ -58,6 +58,11 @@ class ThreadCrew:
     def lose(self, reader: str) -> None:
         raise AssertionError(f"a thread cannot be lost: {reader}")
 
+    def rest(self) -> None:
+        """Let go of what was read ahead of the pieces, once those that were asked for are made."""
+        for name, maker in self._makers.items():
+            self._threads[name].submit(maker.rest)
+
     def close(self) -> None:
         for thread in self._threads.values():
             thread.shutdown(wait=False, cancel_futures=True)

@@ -42,6 +42,7 @@ class Sending:
     compression: str = "none"  # pipelineOptions.compression
     batched_calls: bool = True  # pipelineOptions.batchedCalls
     shared_memory: bool = True  # pipelineOptions.sharedMemory
+    to_gpus: bool = False  # trainers copy batches to a GPU as they are packed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +76,17 @@ def pack_all(pieces: Sequence[Piece | ReadyPiece], wire: Wire | None = None) -> 
     return as_block(layout.headers, layout.starts, payload)
 
 
-def share(pieces: Sequence[Piece | ReadyPiece], segments: Segments, rank: int) -> SharedBlock:
-    """Pieces, written to memory that the process of a rank shares."""
-    layout = lay_out(pieces, Wire())
+def share(
+    pieces: Sequence[Piece | ReadyPiece], segments: Segments, rank: int, *, sparse: bool = False
+) -> SharedBlock:
+    """Pieces, written to memory that the process of a rank shares.
+
+    Args:
+        sparse: for a GPU, which fills up by itself; a rank without one would copy once more.
+
+    Raises OSError where no memory can be shared.
+    """
+    layout = lay_out(pieces, Wire(sparse=sparse))
     segment, memory = segments.take(layout.parts.num_bytes, rank)
     layout.parts.write(memory)
     return SharedBlock(headers=layout.headers, starts=layout.starts, segment=segment)

@@ -25,7 +25,7 @@ def choose_feed(options: PipelineOptions, stages: Sequence[Stage]) -> FeedChoice
     if python:
         reason = f"in processes, since {python[0].path} calls Python"
         return FeedChoice(engine="readers", reason=reason)
-    reason = "on one machine as threads of the trainers, or processes if the trainers bind"
+    reason = "on one machine as threads of the trainers, or processes if the only one binds"
     return FeedChoice(engine="readers", reason=reason, may_be_threads=True, may_switch=True)
 
 

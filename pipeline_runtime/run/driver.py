@@ -267,10 +267,12 @@ def _build_feeds(
         compression=delivery.compression,
         batched_calls=delivery.batched_calls,
         shared_memory=delivery.shared_memory,
+        to_gpus=place.has_cuda,
     )
     if run.plan.feed.may_be_threads and options.address == "local":
         threads = ThreadReaders(streams=streams, ranks_here=run.world_size)
-        if not run.plan.feed.may_switch:
+        # Several ranks wait for each other in every step, which says nothing of their readers.
+        if not run.plan.feed.may_switch or run.world_size > 1:
             return threads, {}
         switching = SwitchingReaders(
             threads=threads,

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import ray
 
@@ -22,7 +24,8 @@ from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.batching import batching_of
 from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.segments import Mapped, Segment
+from pipeline_runtime.feed.reader_actor import Reader
+from pipeline_runtime.feed.segments import Mapped, Segment, Segments
 from pipeline_runtime.feed.switching import SwitchingReaders
 from pipeline_runtime.feed.thread_readers import ThreadReaders
 from pipeline_runtime.feed.wire import Sending
@@ -30,6 +33,7 @@ from pipeline_runtime.plan import build_plan, plan_groups
 
 PIECE_ROWS = 4096
 TIMEOUT_SECONDS = 300
+END_SECONDS = 30
 
 
 class _Hidden(Mapped):
@@ -65,7 +69,39 @@ def _compare_ways(folder: Path) -> None:
         _assert_equal(shared, through_ray)  # which nobody wrote over
 
         actor_readers.MAPPED = _Hidden()  # type: ignore[misc]
-        _assert_equal(_take(open_feed(Sending())), through_ray)
+        hidden = _take(open_feed(Sending()))
+        assert not _is_writeable(hidden)
+        _assert_equal(hidden, through_ray)
+
+
+class _Forbidden(Segments):
+    """No memory can be shared."""
+
+    def take(self, num_bytes: int, rank: int) -> tuple[Segment, Any]:
+        raise PermissionError(num_bytes)
+
+
+class _PoorReader(Reader):
+    """Of a process that may not share memory."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._segments = _Forbidden()
+
+
+@pytest.mark.timeout(TIMEOUT_SECONDS)
+def test_a_reader_that_cannot_share_memory_sends_its_pieces(tmp_path: Path) -> None:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:
+        beside.submit(_read_poorly, tmp_path).result()
+
+
+def _read_poorly(folder: Path) -> None:
+    workload = Workload(level="none", root=make_table(folder, 60_000).roots["flat"])
+    with _readers(workload, _PoorReader) as (open_feed, _):
+        through_ray = _take(open_feed(Sending(shared_memory=False)))
+        found = _take(open_feed(Sending()))
+        assert not _is_writeable(found)
+        _assert_equal(found, through_ray)
 
 
 @pytest.mark.timeout(TIMEOUT_SECONDS)
@@ -86,12 +122,36 @@ def _switch(folder: Path) -> None:
         )
         usage = WorkerUsage()
         taken = []
+        killed: list[int] = []
         feed = readers.open("training", 0, groups, in_order=True)
         for piece in feed.pieces(Waited(), usage):
             taken.append(piece)
-            time.sleep(0.15)  # the trainer binds
+            # The trainer binds, and takes so long that processes come up on a busy machine, too.
+            time.sleep(1.0 if len(usage.delivered) == 1 else 0.1)
+            if len(usage.delivered) > 1 and not killed:  # processes are asked
+                killed = _reader_processes()
+                os.kill(killed[0], signal.SIGKILL)
         _assert_equal(_take(iter(taken)), expected)
         assert usage.delivered == {"here", ray.get_runtime_context().get_node_id()}
+        assert len(killed) == 2  # of three processors the trainer has one
+        deadline = time.monotonic() + END_SECONDS
+        while _reader_processes() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not _reader_processes()  # they go with the feed
+
+
+def _reader_processes() -> list[int]:
+    """Of those that this process's Ray has."""
+    children = psutil.Process().children(recursive=True)
+    return [child.pid for child in children if _is_reader(child)]
+
+
+def _is_reader(process: psutil.Process) -> bool:
+    try:
+        command = " ".join(process.cmdline())
+    except psutil.Error:
+        return False  # it has ended
+    return command.startswith("ray::Reader") and not command.startswith("ray::ReaderPool")
 
 
 def _plan(workload: Workload) -> tuple[Stream, Sequence[Any]]:
@@ -106,10 +166,12 @@ def _plan(workload: Workload) -> tuple[Stream, Sequence[Any]]:
 
 
 @contextmanager
-def _readers(workload: Workload) -> Iterator[tuple[Any, Sequence[Any]]]:
+def _readers(
+    workload: Workload, reader: type[Reader] = Reader
+) -> Iterator[tuple[Any, Sequence[Any]]]:
     with _ray():
         stream, groups = _plan(workload)
-        pool, held = start_pool({"training": stream}, _fail, None, num_trainers=1)
+        pool, held = start_pool({"training": stream}, _fail, None, num_trainers=1, reader=reader)
 
         def open_feed(sending: Sending) -> Iterator[Piece | ReadyPiece]:
             readers = ActorReaders(pool=pool, streams=held, piece_rows=PIECE_ROWS, sending=sending)

@@ -1,6 +1,7 @@
 """Threads or processes by what a rank waits for: each kind where it is faster, every piece once."""
 
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import pyarrow as pa
@@ -12,8 +13,9 @@ from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.pieces import Header, Piece
-from pipeline_runtime.feed.reader_feed import Crew, ReaderFeed, ReaderLost
-from pipeline_runtime.feed.switching import WINDOW_SECONDS, SwitchingCrew
+from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
+from pipeline_runtime.feed.switching import WINDOW_SECONDS, Processes, SwitchingCrew, Threads
+from pipeline_runtime.feed.usage import WARMING_SECONDS
 from pipeline_runtime.plan import Group
 from pipeline_runtime.sources import Unit
 
@@ -27,17 +29,44 @@ class Clock:
         return self.now
 
 
+class AtOnce(Executor):
+    """Does what it is given before it answers."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except FeedError as error:
+            future.set_exception(error)
+        return future
+
+
 class TimedCrew:
-    """Readers of a kind, of which a rank waits so many seconds for each piece."""
+    """Readers of a kind, of which a rank waits so many seconds for each piece.
+
+    Args:
+        hidden_looks: how often nobody is up.
+        lonely_looks: how often then only the first is.
+        losses: how many calls end with the loss of their reader.
+    """
 
     call_seconds = 0.0
 
     def __init__(
-        self, kind: str, clock: Clock, waits: float, *, hidden_looks: int = 0, losses: int = 0
+        self,
+        kind: str,
+        clock: Clock,
+        waits: float,
+        *,
+        hidden_looks: int = 0,
+        lonely_looks: int = 0,
+        losses: int = 0,
     ) -> None:
         self.kind = kind
         self.made: list[int] = []
         self.closed = 0
+        self.rests = 0
+        self._lonely_looks = lonely_looks
         self._clock, self._waits = clock, waits
         self._hidden_looks, self._losses = hidden_looks, losses
         self._names = [f"{kind}-0", f"{kind}-1"]
@@ -45,8 +74,20 @@ class TimedCrew:
         self._count = 0
 
     def readers(self) -> Sequence[str]:
-        self._hidden_looks -= 1
-        return () if self._hidden_looks >= 0 else tuple(self._names)
+        if self._hidden_looks > 0:
+            self._hidden_looks -= 1
+            return ()
+        if self._lonely_looks > 0:
+            self._lonely_looks -= 1
+            return (self._names[0],)
+        return tuple(self._names)
+
+    @property
+    def is_growing(self) -> bool:
+        return self._hidden_looks + self._lonely_looks > 0
+
+    def rest(self) -> None:
+        self.rests += 1
 
     def worker(self, reader: str) -> str:
         assert reader.startswith(self.kind)
@@ -90,8 +131,8 @@ def _piece(task: Task) -> Piece:
 
 def train(
     clock: Clock,
-    threads: Crew,
-    processes: Callable[[], Crew],
+    threads: Threads,
+    processes: Callable[[], Processes],
     num_groups: int,
     *,
     paused: float = 0,
@@ -99,7 +140,7 @@ def train(
     """The groups that a rank trained on, in order, which takes a second each."""
     units = [Unit(file=0, row_group=i, num_rows=1, num_bytes=1) for i in range(num_groups)]
     feed = ReaderFeed(
-        crew=SwitchingCrew(threads, processes, clock),
+        crew=SwitchingCrew(threads, processes, clock, AtOnce()),
         role="training",
         groups=[Group(epoch=0, index=i, units=(unit,)) for i, unit in enumerate(units)],
         piece_rows=1,
@@ -123,6 +164,17 @@ def test_a_trainer_that_hardly_waits_is_fed_by_processes_once_they_are_up() -> N
     assert len(threads.made) in range(10, 25)
     assert len(threads.made) + len(processes.made) == 60
     assert (threads.closed, processes.closed) == (1, 1)
+    assert threads.rests == 1
+
+
+def test_threads_make_the_rows_until_all_processes_are_up() -> None:
+    clock = Clock()
+    threads = TimedCrew("threads", clock, waits=0.05)
+    processes = TimedCrew("processes", clock, waits=0.05, hidden_looks=3, lonely_looks=30)
+
+    assert train(clock, threads, lambda: processes, 100) == list(range(100))
+
+    assert len(threads.made) in range(25, 35)  # there are two looks a piece
 
 
 def test_a_trainer_that_waits_is_fed_by_threads() -> None:
@@ -141,15 +193,29 @@ def test_processes_that_are_too_slow_give_way_for_good() -> None:
     clock = Clock()
     threads = TimedCrew("threads", clock, waits=0.1)
     processes = TimedCrew("processes", clock, waits=1.0)
-    opened: list[Crew] = []
+    opened: list[Processes] = []
 
-    def open_processes() -> Crew:
+    def open_processes() -> Processes:
         opened.append(processes)
         return processes
 
     assert train(clock, threads, open_processes, 200) == list(range(200))
     assert opened == [processes]
-    assert len(processes.made) in range(1, int(WINDOW_SECONDS) + 5)
+    assert processes.closed == 1
+    assert len(processes.made) in range(1, int(WARMING_SECONDS + WINDOW_SECONDS) + 5)
+
+
+def test_processes_are_judged_once_they_are_warm() -> None:
+    clock = Clock()
+
+    class Warming(TimedCrew):
+        def wait(self, tickets: Sequence[Hashable], waited: Waited) -> Hashable | None:
+            self._waits = 1.0 if len(self.made) < WARMING_SECONDS / 2 else 0.0
+            return super().wait(tickets, waited)
+
+    threads, processes = TimedCrew("threads", clock, 0.1), Warming("processes", clock, 1.0)
+    assert train(clock, threads, lambda: processes, 200) == list(range(200))
+    assert len(processes.made) > 170
 
 
 @pytest.mark.parametrize("when", ["at once", "later"])
@@ -161,7 +227,7 @@ def test_where_no_process_starts_threads_go_on(when: str) -> None:
         def readers(self) -> Sequence[str]:
             raise FeedError("no data worker comes up")
 
-    def open_processes() -> Crew:
+    def open_processes() -> Processes:
         if when == "at once":
             raise FeedError("no coordinator comes up")
         return Broken("processes", clock, waits=0.1)
@@ -172,16 +238,19 @@ def test_where_no_process_starts_threads_go_on(when: str) -> None:
 
 @given(
     waits=st.tuples(st.floats(0, 2), st.floats(0, 2)),
-    hidden_looks=st.integers(0, 30),
+    looks=st.tuples(st.integers(0, 30), st.integers(0, 30)),
     losses=st.integers(0, 3),
     num_groups=st.integers(0, 80),
 )
 def test_every_piece_comes_once(
-    waits: tuple[float, float], hidden_looks: int, losses: int, num_groups: int
+    waits: tuple[float, float], looks: tuple[int, int], losses: int, num_groups: int
 ) -> None:
     clock = Clock()
     threads = TimedCrew("threads", clock, waits[0])
-    processes = TimedCrew("processes", clock, waits[1], hidden_looks=hidden_looks, losses=losses)
+    hidden, lonely = looks
+    processes = TimedCrew(
+        "processes", clock, waits[1], hidden_looks=hidden, lonely_looks=lonely, losses=losses
+    )
     assert train(clock, threads, lambda: processes, num_groups) == list(range(num_groups))
 
 

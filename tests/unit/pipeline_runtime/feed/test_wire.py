@@ -1,14 +1,18 @@
 """Pieces of one call travel together and are what they were, tables and ready ones."""
 
+import os
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline_runtime.arrays.packing import PackedBatch
 from pipeline_runtime.feed.batching import Batching, make_ready
 from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece
-from pipeline_runtime.feed.wire import Wire, pack_all, unpack
+from pipeline_runtime.feed.segments import CAN_SHARE, Mapped, Segments
+from pipeline_runtime.feed.wire import Wire, pack_all, share, unpack, unpack_shared
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 
 
@@ -47,6 +51,28 @@ def test_pieces_come_as_they_were_sent(
         else:
             assert isinstance(after, Piece)
             assert after.table == before.table
+
+
+@pytest.mark.skipif(not CAN_SHARE, reason="only Linux has anonymous files")
+@pytest.mark.parametrize("sparse", [False, True])
+def test_filling_goes_through_shared_memory_but_to_gpus(sparse: bool) -> None:
+    values = [[1 + row % 2] + [0] * 255 for row in range(256)]
+    table = pa.table(
+        {
+            "items": pa.array(values, pa.list_(pa.int64(), 256)),
+            ROW_HASH_COLUMN: pa.array(np.arange(256), pa.uint64()),
+        }
+    )
+    header = Header(epoch=0, group=0, piece=0, is_last=True, num_rows=256, counts=())
+    batching = Batching(batch_size=128, weight_column=None, label_column=None)
+    piece = make_ready(Piece(header=header, table=table), batching)
+    block = share([piece], Segments(), os.getpid(), sparse=sparse)
+    [found] = unpack_shared(block, Mapped().open("reader", block.segment))
+    assert isinstance(found, ReadyPiece)
+    slots = [slot for b in found.batches if isinstance(b, PackedBatch) for slot in b.slots]
+    assert any(slot.fill is not None for slot in slots) is sparse
+    for index in range(len(piece.batches)):
+        assert_equal(found.arrays(index), piece.arrays(index))
 
 
 def assert_equal(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
