@@ -8,10 +8,12 @@ in delivered rows a second:
     model            batches frozen in memory, at least 64 different ones   F
     feed, by each    batches taken, nothing done with them                  S, the better of the two
     both, by each    the training as it is                                  R, to be min(F, S)
+    model, beside    frozen batches, while a loop of integers keeps the other core busy
 
 Models from small to large are tried first; of them those go on whose S/F comes closest to 0.5 (the
 model waits for data), 1 and 2 (data wait for the model). Bars are judged of the readers that
-`feed: auto` settles on, by its own rule: threads while the trainer waits much for rows.
+`feed: auto` settles on, by its own rule: threads while the trainer waits much for rows. What the
+model loses beside a loop that needs no memory is the machine's: cores that are not of their own.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import math
 import multiprocessing
 import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,6 +79,7 @@ NUM_FROZEN: Final = 64
 _TRIED_STEPS: Final = 12  # of each model that might go on
 # The feed's threads begin with the first batches, on the core that their maker is on then.
 _PIN_AFTER: Final = 3
+_NEIGHBOUR_SECONDS: Final = 0.2  # until a neighbour is at work
 # Of the picture: a level of work each; readers each, in Okabe and Ito's colours.
 _MARKERS: Final = ("o", "s")
 _COLOURS: Final = ("#D55E00", "#0072B2")
@@ -217,21 +221,24 @@ class Kind:
     Attributes:
         source: of its batches: `FROZEN`, or readers as threads or processes.
         trains: whether a model is trained on them.
+        has_neighbour: whether another process keeps the data's core busy.
     """
 
     source: str
     trains: bool
+    has_neighbour: bool = False
 
     def __str__(self) -> str:
         if self.source == FROZEN:
-            return "model"
+            return "model, beside" if self.has_neighbour else "model"
         return f"{'both' if self.trains else 'feed'}, {self.source}"
 
 
 MODEL: Final = Kind(source=FROZEN, trains=True)
 FEEDS: Final = {readers: Kind(source=readers, trains=False) for readers in READERS}
 BOTH: Final = {readers: Kind(source=readers, trains=True) for readers in READERS}
-KINDS: Final = (MODEL, *FEEDS.values(), *BOTH.values())
+BESIDE: Final = Kind(source=FROZEN, trains=True, has_neighbour=True)
+KINDS: Final = (MODEL, *FEEDS.values(), *BOTH.values(), BESIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,11 +256,12 @@ class Bench:
         if kind.source == FROZEN:
             session.frozen, session.steps = self.frozen, steps
         try:
-            if kind.trains:
-                train_loop(session)
-            else:
-                for _ in session.batches():
-                    pass
+            with _neighbour(self.cores[1]) if kind.has_neighbour else contextlib.nullcontext():
+                if kind.trains:
+                    train_loop(session)
+                else:
+                    for _ in session.batches():
+                        pass
         finally:
             os.sched_setaffinity(0, set(self.cores))
         return session
@@ -272,6 +280,19 @@ class Bench:
         training = experiment.spec.training.model_copy(update={"config": dict(model)})
         readers = self.readers[THREADS if kind.source == FROZEN else kind.source]
         return Session(training, plan, readers, self.cores)
+
+
+@contextlib.contextmanager
+def _neighbour(core: int) -> Iterator[None]:
+    """A process that keeps a core busy, and uses next to no memory."""
+    code = f"import os\nos.sched_setaffinity(0, {{{core}}})\nn = 0\nwhile True: n = (n + 1) % 1000"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        time.sleep(_NEIGHBOUR_SECONDS)
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def measure(workload: Workload, rounds: int, cores: tuple[int, int]) -> Document:
@@ -333,6 +354,7 @@ def _describe(target: float, model: Document, found: Mapping[Kind, Sequence[Sess
         "model": {**model, "dense": len(model["dense"]), "categorical": len(model["categorical"])},
         "rows_per_second": {str(kind): spread(values) for kind, values in rates.items()},
         "readers": by_readers,
+        "beside": _describe_ratios(rates[BESIDE], rates[MODEL]),
         "auto": settles,
         "at_least": BARS[target],
         "met": None if low is None else low >= BARS[target],
@@ -365,8 +387,8 @@ def build_markdown(results: Document) -> str:
         "`feed: auto` settles on, of which bars are judged.",
         "",
         "| work | S/F wanted | S/F | F | S, threads | S, processes | R/min(F, S), threads | "
-        "processes | auto | asked | met |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "processes | auto | asked | met | model beside a busy core, of F |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for level in results["levels"]:
         for point in level["points"]:
@@ -377,7 +399,7 @@ def build_markdown(results: Document) -> str:
             cells += [f"{rates[str(kind)]['median'] / 1000:,.0f}" for kind in kinds]
             cells += [_bounded(point["readers"][readers]) for readers in READERS]
             met = {None: "unknown", True: "yes", False: "**no**"}[point["met"]]
-            cells += [point["auto"], f"≥ {point['at_least']:g}", met]
+            cells += [point["auto"], f"≥ {point['at_least']:g}", met, _bounded(point["beside"])]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

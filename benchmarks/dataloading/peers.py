@@ -151,13 +151,19 @@ def choose_installed(names: Sequence[str] | None) -> tuple[str, ...]:
         names: peers that somebody asked for; None for all.
 
     Raises:
-        BenchmarkError: one that was asked for is unknown, or cannot do the work.
+        BenchmarkError: one that was asked for is unknown, cannot do the work, or takes the setting
+            that is best for another one, which was not asked for.
     """
     for name in names or ():
         if name not in COMPARED:
             raise BenchmarkError(
                 f"--peers: must be among {', '.join(COMPARED[1:])}, got {name!r}"
                 + (f": {UNABLE[name]}" if name in UNABLE else "")
+            )
+        like = LOADERS[name].tuned_like
+        if like is not None and like not in (names or ()):
+            raise BenchmarkError(
+                f"--peers: {name} takes the setting that is found best for {like}: name that, too"
             )
     chosen = COMPARED if names is None else (SUBJECT, *names)
     return tuple(name for name in COMPARED if name in chosen and LOADERS[name].is_installed)

@@ -148,7 +148,7 @@ def _lay_out_ready(piece: ReadyPiece, wire: Wire) -> tuple[dict[str, Any], Parts
         "codec": wire.codec,
         "hashes": hashes,
         "is_counted": is_counted,
-        "layouts": [[slot.to_json() for slot in slots] for slots in layouts],
+        "layouts": [list(slots) for slots in layouts],
         "batches": batches,
     }, parts
 

@@ -22,7 +22,8 @@ def test_every_point_has_the_rates_of_all_sessions(tmp_path: Path) -> None:
         assert [point["wanted"] for point in level["points"]] == [0.5, 1.0, 2.0]
         for point in level["points"]:
             rates = point["rows_per_second"]
-            assert set(rates) == {"model", *(f"{k}, {r}" for k in KINDS for r in READERS)}
+            by_readers = {f"{kind}, {readers}" for kind in KINDS for readers in READERS}
+            assert set(rates) == {"model", "model, beside", *by_readers}
             assert all(rate["min"] > 0 for rate in rates.values())
             for ratios in point["readers"].values():
                 assert ratios["ratio_low"] <= ratios["ratio_median"] <= ratios["ratio_high"]

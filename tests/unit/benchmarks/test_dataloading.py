@@ -218,6 +218,7 @@ def test_a_peer_that_is_not_installed_is_left_out_with_the_reason(
     [
         pytest.param(["--peers", "spark"], "--peers: must be among dataloader", id="unknown"),
         pytest.param(["--peers", "tf.data"], "TensorFlow has no reader of Parquet", id="unable"),
+        pytest.param(["--peers", "torchdata"], "best for dataloader: name that", id="untuned"),
     ],
 )
 def test_an_option_that_cannot_be_met_is_refused(
