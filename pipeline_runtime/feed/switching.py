@@ -1,7 +1,7 @@
 """Readers of one machine: threads of the trainer's process, or processes once the trainer binds.
 
 Threads begin at once and copy nothing, but hold Python's lock for a fifth of their time: a training
-loop of many short operators loses up to a third of its rate to them, to processes a twentieth
+loop of many short operators loses up to a third of its rate to them, to processes less
 (benchmarks/overlap). Processes take seconds to start, memory, and a copy of each batch. So the only
 rank of a machine begins with threads, and looks at the share of its time that it waits for rows:
 
