@@ -5,7 +5,8 @@ loop of many short operators loses up to a third of its rate to them, to process
 (benchmarks/overlap). Processes take seconds to start, memory, and a copy of each batch. So the only
 rank of a machine begins with threads, and looks at the share of its time that it waits for rows:
 
-    threads      it waits little: the trainer binds, or threads that slow it -> processes
+    threads      it waits little: the trainer binds, or threads that slow it -> processes,
+                 if what is left takes long enough to make up for their start
     processes    it waits much: they make rows more slowly than they are used -> threads, for good
 
 Processes are opened beside the training, and asked once all of them are up; until then, and where
@@ -42,6 +43,8 @@ WINDOW_SECONDS: Final = 10.0
 # Share of them: a trainer that waits more is fed faster by threads. They cost it 0.2 to 0.3 of its
 # rate, so that processes are worth it up to there.
 MAX_WAITED_SHARE: Final = 0.25
+# Of training still to come: processes take seconds of every core to start.
+MIN_LEFT_SECONDS: Final = 60.0
 
 # What opening processes may end with: side tables that cannot be read, a Ray that has no room.
 _FAILURES = (LastmileError, ray.exceptions.RayError, OSError, ValueError)
@@ -68,6 +71,7 @@ class SwitchingCrew:
     """Threads and processes, of which one kind is asked at a time.
 
     Args:
+        num_groups: that the rank will be given, by which it is told how long that takes.
         open_processes: starts those; raises LastmileError, RayError or OSError if that cannot be.
         clock: in seconds; tests have one of their own.
         opener: calls `open_processes` beside the training; tests have it at once.
@@ -77,11 +81,15 @@ class SwitchingCrew:
         self,
         threads: Threads,
         open_processes: Callable[[], Processes],
+        num_groups: int,
         clock: Callable[[], float] = time.perf_counter,
         opener: Executor | None = None,
     ) -> None:
         self._threads = threads
         self._open_processes = open_processes
+        self._num_groups = num_groups
+        self._num_begun = 0
+        self._started: float | None = None  # time used when the first window began
         self._clock = clock
         self._opener = opener or ThreadPoolExecutor(1, "lastmile-processes")
         self._opening: Future[Processes] | None = None
@@ -115,16 +123,24 @@ class SwitchingCrew:
         used = self._clock() - self._waited.paused
         if self._window is None:
             self._window = (used, self._waited.production)
+        if self._started is None:
+            self._started = used
         elapsed = used - self._window[0]
         if elapsed < WINDOW_SECONDS:
             return
         waits_much = (self._waited.production - self._window[1]) / elapsed > MAX_WAITED_SHARE
         if self._asked is not self._threads and waits_much:
             self._give_up()
-        elif self._may_try and not waits_much:
+        elif self._may_try and not waits_much and self._seconds_left(used) > MIN_LEFT_SECONDS:
             self._may_try = False
             self._opening = self._opener.submit(self._open_processes)
         self._window = None
+
+    def _seconds_left(self, used: float) -> float:
+        """Of training, at the rate of before, once `used` seconds are."""
+        assert self._started is not None
+        num_left = self._num_groups - self._num_begun
+        return (used - self._started) * num_left / max(1, self._num_begun)
 
     def _look_for_processes(self) -> Sequence[str]:
         """Those that can be asked; none while they start, or if they are not wanted."""
@@ -156,6 +172,7 @@ class SwitchingCrew:
     def ask(self, reader: str, role: str, tasks: Sequence[Task]) -> Hashable:
         ticket = self._crews[reader].ask(reader, role, tasks)
         self._tickets[ticket] = reader
+        self._num_begun = max(self._num_begun, *(task.position + 1 for task in tasks))
         return ticket
 
     def wait(self, tickets: Sequence[Hashable], waited: Waited) -> Hashable | None:
@@ -220,7 +237,7 @@ class SwitchingReaders:
             return self.threads.open(role, rank, groups, in_order=in_order)
         threads = ThreadCrew(self.threads.streams, threads_per_rank(self.threads.ranks_here))
         return ReaderFeed(
-            crew=SwitchingCrew(threads, self._open_processes),
+            crew=SwitchingCrew(threads, self._open_processes, len(groups)),
             role=role,
             groups=groups,
             piece_rows=self.threads.streams[role].piece_rows,

@@ -113,6 +113,7 @@ def test_a_trainer_that_binds_is_fed_by_processes_after_a_while(tmp_path: Path) 
 def _switch(folder: Path) -> None:
     workload = Workload(level="heavy", root=make_table(folder, 200_000).roots["flat"])
     switching.WINDOW_SECONDS = 0.5  # type: ignore[misc]
+    switching.MIN_LEFT_SECONDS = 1.0  # type: ignore[misc]
     with _ray():
         stream, groups = _plan(workload)
         threads = ThreadReaders(streams={"training": stream}, ranks_here=1)
