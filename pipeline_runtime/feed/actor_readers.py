@@ -264,10 +264,9 @@ class ActorCrew:
         self._streams = streams
         self._sending = sending
         self._codecs = CodecChoice(sending.compression)
-        # The node whose readers share their memory with this process.
         self._space = find_process_space() if sending.shared_memory and CAN_SHARE else None
-        may_share = self._space is not None
-        self._here = ray.get_runtime_context().get_node_id() if may_share else None
+        # The node whose readers share their memory with this process.
+        self._here = ray.get_runtime_context().get_node_id() if self._space is not None else None
         self._shared: dict[Hashable, str] = {}  # calls that are answered through memory: to whom
         self._on_its_way = 0.0  # seconds waited for the piece that is taken next
         self._late: set[Hashable] = set()  # tickets whose pieces were made, but do not arrive

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,11 +43,15 @@ class _Hidden(Mapped):
         raise PermissionError(reader)
 
 
+def _in_own_process(work: Callable[[Path], None], folder: Path) -> None:
+    """In one that may start a Ray of its own."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:
+        beside.submit(work, folder).result()
+
+
 @pytest.mark.timeout(TIMEOUT_SECONDS)
 def test_pieces_are_the_same_whichever_way_they_come(tmp_path: Path) -> None:
-    # In a process of its own, which may start a Ray of its own.
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:
-        beside.submit(_compare_ways, tmp_path).result()
+    _in_own_process(_compare_ways, tmp_path)
 
 
 def _compare_ways(folder: Path) -> None:
@@ -91,8 +95,7 @@ class _PoorReader(Reader):
 
 @pytest.mark.timeout(TIMEOUT_SECONDS)
 def test_a_reader_that_cannot_share_memory_sends_its_pieces(tmp_path: Path) -> None:
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:
-        beside.submit(_read_poorly, tmp_path).result()
+    _in_own_process(_read_poorly, tmp_path)
 
 
 def _read_poorly(folder: Path) -> None:
@@ -106,8 +109,7 @@ def _read_poorly(folder: Path) -> None:
 
 @pytest.mark.timeout(TIMEOUT_SECONDS)
 def test_a_trainer_that_binds_is_fed_by_processes_after_a_while(tmp_path: Path) -> None:
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:
-        beside.submit(_switch, tmp_path).result()
+    _in_own_process(_switch, tmp_path)
 
 
 def _switch(folder: Path) -> None:
