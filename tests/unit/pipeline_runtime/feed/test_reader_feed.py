@@ -159,6 +159,33 @@ class PromptCrew:
         pass
 
 
+class ManyCrew(PromptCrew):
+    """More readers than there are pieces that may be ahead by their bytes."""
+
+    def readers(self) -> Sequence[str]:
+        return tuple(f"r{index}" for index in range(24))
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_no_reader_is_idle_for_want_of_credit(
+    monkeypatch: pytest.MonkeyPatch, in_order: bool
+) -> None:
+    size = make_piece(Task(position=0, group=groups_of([1])[0], piece=0)).table.nbytes
+    monkeypatch.setattr(reader_feed, "CREDIT_BYTES", 3 * max(size, PIECE_ROWS))
+    crew = ManyCrew(call_seconds=0.0)
+    groups = groups_of([PIECE_ROWS] * 240)
+    feed = ReaderFeed(
+        crew=crew, role="training", groups=groups, piece_rows=PIECE_ROWS, in_order=in_order
+    )
+    pieces = feed.pieces(Waited())
+    for _ in range(100):
+        next(pieces)
+    asked = [reader for reader, _ in crew.calls]
+    assert set(asked[:24]) == set(crew.readers())  # one each before the first came
+    assert len(asked) <= 100 + 24
+    assert min(asked.count(reader) for reader in crew.readers()) >= 3
+
+
 @pytest.mark.parametrize(
     ("call_seconds", "most"),
     [
