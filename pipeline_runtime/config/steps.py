@@ -303,7 +303,7 @@ class PipelineOptions(SpecModel):
     broadcast: bool = True
     """Side tables are read once and shared."""
     kernels: bool = True
-    """Compiled kernels pad and hash, lists of numbers are copied whole."""
+    """Compiled kernels pad, hash and copy lists of numbers; off, `pageDecoding` is off too."""
     page_decoding: bool = True
     """Numbers and lists of numbers are decoded by compiled kernels, and not by pyarrow."""
     deduplication: bool = True
@@ -320,6 +320,8 @@ class PipelineOptions(SpecModel):
     """One call asks a data worker for several short pieces."""
     shared_memory: bool = True
     """Data workers in processes share memory with a trainer on their machine."""
+    read_ahead: bool = True
+    """From a store, the next rows are read while a data worker works on those before."""
     # Rows that one piece of work reads and hands on, at most; from the files' row width if absent.
     rows_per_block: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     """Rows of one piece of work, at most; from the files' row width if absent."""

@@ -28,7 +28,7 @@ from pipeline_runtime.feed.compression import CodecChoice
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.reader_actor import Beside, Reader
+from pipeline_runtime.feed.reader_actor import AheadReader, Beside, Reader
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
 from pipeline_runtime.feed.segments import CAN_SHARE, MAPPED, find_process_space
 from pipeline_runtime.feed.wire import Sending, SharedBlock, Wire, unpack, unpack_shared
@@ -202,8 +202,10 @@ class ReaderPool:
     def _start(self, node: str, streams: Mapping[str, Any]) -> None:
         # Soft where trainers are on the same nodes: they may hold this one's CPUs.
         place = NodeAffinitySchedulingStrategy(node, soft=not self._labels)
-        options = {"num_cpus": 1, "scheduling_strategy": place}
-        actor: Any = ray.remote(self._reader).options(**options).remote(streams, self._on_failure)
+        options: dict[str, Any] = {"num_cpus": 1, "scheduling_strategy": place}
+        options["concurrency_groups"] = dict(self._reader.concurrency_groups)
+        reader: Any = ray.remote(**options)(self._reader)
+        actor = reader.remote(streams, self._on_failure)
         # A name that a pool before this one never gave: ranks remember whom they have lost.
         name = f"reader-{secrets.token_hex(8)}"
         self._readers[name] = _Started(actor=actor, node=node, starting=actor.ping.remote())
@@ -229,7 +231,7 @@ def start_pool(
     on_failure: Callable[[LastmileError], None],
     labels: Mapping[str, str] | None,
     num_trainers: int,
-    reader: type[Reader] = Reader,
+    reader: type[Reader] | None = None,
     *,
     is_spare: bool = False,
 ) -> tuple[Any, Mapping[str, Any]]:
@@ -240,13 +242,16 @@ def start_pool(
         on_failure: called where it happens with what ends the run; picklable.
         labels: of the nodes that readers run on; None: any, beside the trainers.
         num_trainers: CPUs that trainers hold on these nodes, where no labels keep them apart.
-        reader: the readers' class; benchmarks have one of their own.
+        reader: the readers' class, if not that of the streams; benchmarks have one of their own.
         is_spare: others make the rows if nobody comes up, so that this ends nothing.
 
     Returns:
         The pool's handle, and the references of the streams by role, which are to be kept.
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    if reader is None:
+        reads_ahead = any(stream.plan.reads_ahead for stream in streams.values())
+        reader = AheadReader if reads_ahead else Reader
     held = {role: ray.put(stream) for role, stream in streams.items()}
     options = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": _MAX_POOL_RESTARTS}
     arguments = (on_failure, labels, num_trainers, reader, is_spare)
@@ -335,6 +340,8 @@ class ActorCrew:
                 unused=MAPPED.take_unused(reader),
                 sparse=self._sending.sparse and self._sending.to_gpus,
             )
+        if self._sending.reads_ahead:
+            self._actors[reader].read_ahead.remote(role, tasks[0])
         reference: Hashable = self._actors[reader].make.remote(role, tasks, wire, beside)
         if beside is not None:
             self._shared[reference] = reader

@@ -1,11 +1,17 @@
-"""The Ray actor that makes pieces: one process, one call at a time (`actor_readers`)."""
+"""The Ray actor that makes pieces: one process, one call at a time (`actor_readers`).
+
+Where the plan reads ahead it has a second thread of calls, by which it is told early what it is
+asked for next.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
+from types import MappingProxyType
+from typing import Any, Final
 
 import pyarrow as pa
 import ray
@@ -13,8 +19,11 @@ import ray
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.maker import PieceMaker
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.segments import Segments, find_process_space
 from pipeline_runtime.feed.wire import SharedBlock, Wire, as_block, pack_all, share
+
+_AHEAD: Final = "ahead"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +41,11 @@ class Reader:
 
     Attributes:
         maker: the class that makes its pieces; benchmarks slow it down.
+        concurrency_groups: threads of calls besides the first, for `ray.remote`.
     """
 
     maker: type[PieceMaker] = PieceMaker
+    concurrency_groups: Mapping[str, int] = MappingProxyType({})
 
     def __init__(
         self, streams: Mapping[str, Any], on_failure: Callable[[LastmileError], None]
@@ -57,7 +68,7 @@ class Reader:
         if beside is not None:
             self._segments.free(beside.unused)
         try:
-            pieces = [self._maker.make(role, task) for task in tasks]
+            pieces = [self._make(role, *pair) for pair in zip_longest(tasks, tasks[1:])]
         except LastmileError as error:
             self._on_failure(error)
             raise
@@ -66,6 +77,11 @@ class Reader:
             with contextlib.suppress(OSError):
                 return share(pieces, self._segments, beside.rank, sparse=beside.sparse)
         return pack_all(pieces, wire)
+
+    def _make(self, role: str, task: Task, following: Task | None) -> Piece | ReadyPiece:
+        if following is not None and following.group != task.group:
+            self._maker.read_ahead(role, following)
+        return self._maker.make(role, task)
 
     def send(self, block: SharedBlock) -> pa.Table:
         """The same pieces through Ray, for a rank that cannot see this one's memory."""
@@ -77,3 +93,14 @@ class Reader:
         """Pieces that nobody has taken or will take are not kept."""
         if isinstance(block, SharedBlock):
             self._segments.free([block.segment.name])
+
+
+class AheadReader(Reader):
+    """The same for plans that read ahead."""
+
+    concurrency_groups = MappingProxyType({_AHEAD: 1})
+
+    @ray.method(concurrency_group=_AHEAD)
+    def read_ahead(self, role: str, task: Task) -> None:
+        """Begin to read this piece's rows, whatever is being made: it is asked for next."""
+        self._maker.read_ahead(role, task)

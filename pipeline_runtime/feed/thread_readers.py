@@ -40,8 +40,9 @@ class ThreadCrew:
         return "here"
 
     def ask(self, reader: str, role: str, tasks: Sequence[Task]) -> Hashable:
-        make = self._makers[reader].make
-        return self._threads[reader].submit(lambda: [make(role, task) for task in tasks])
+        maker = self._makers[reader]
+        maker.read_ahead(role, tasks[0])
+        return self._threads[reader].submit(lambda: [maker.make(role, task) for task in tasks])
 
     def wait(self, tickets: Sequence[Hashable], waited: Waited) -> Hashable | None:
         started = time.perf_counter()

@@ -43,6 +43,7 @@ class Sending:
     batched_calls: bool = True  # pipelineOptions.batchedCalls
     shared_memory: bool = True  # pipelineOptions.sharedMemory
     to_gpus: bool = False  # trainers copy batches to a GPU as they are packed
+    reads_ahead: bool = False  # pipelineOptions.readAhead, from a store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -57,19 +58,58 @@ def read_group(
     first_piece: int = 0,
     *,
     looks_first: bool = False,
+    reading: Executor | None = None,
 ) -> Iterator[Piece]:
     """Read a group and run the first stage on it, from a piece on: earlier ones are read over.
 
     Args:
         looks_first: read what filters need, and the rest of the rows that are left; of groups that
             are one piece, by plans that have a `first_look`. The rows are the same.
+        reading: what reads ahead, from now on: the first rows, and others while pieces are made of
+            those before. None: nothing is read before it is asked for.
 
     Raises SourceError or StepError, which name the file and rows.
     """
-    if looks_first and stream.first_look is not None and _is_one_piece(group, piece_rows):
-        yield _look_first(stream, stream.first_look, group, piece_rows)
-        return
-    parts = _read_pieces(stream, group, piece_rows)
+    look = stream.first_look if looks_first and _is_one_piece(group, piece_rows) else None
+    parts = _read_pieces(stream, group, piece_rows, look.columns if look else None)
+    if reading is not None:
+        parts = _Ahead(parts, reading)
+    if look is not None:
+        return _look_first(stream, look, group, parts)
+    return _make_pieces(stream, group, first_piece, parts)
+
+
+# Rows, where they are from, and the seconds that the read took or was waited for.
+_Part = tuple[Rows, Sequence[Place], float]
+
+
+class _Ahead:
+    """Parts of a group, of which the next is read by another thread while one is in use.
+
+    A part's seconds are those that were waited for it: what a reader's steps take besides is not
+    time of its own.
+    """
+
+    def __init__(self, parts: Iterator[_Part], reading: Executor) -> None:
+        self._parts, self._reading = parts, reading
+        self._next = reading.submit(next, parts, None)
+
+    def __iter__(self) -> _Ahead:
+        return self
+
+    def __next__(self) -> _Part:
+        started = time.perf_counter()
+        part = self._next.result()
+        if part is None:
+            raise StopIteration
+        self._next = self._reading.submit(next, self._parts, None)
+        rows, places, _ = part
+        return rows, places, time.perf_counter() - started
+
+
+def _make_pieces(
+    stream: StreamPlan, group: Group, first_piece: int, parts: Iterator[_Part]
+) -> Iterator[Piece]:
     pending = next(parts, None)
     index = 0
     while pending is not None:
@@ -93,9 +133,11 @@ def _is_one_piece(group: Group, piece_rows: int) -> bool:
     return len(group.units) > 1 or group.units[0].num_rows <= piece_rows
 
 
-def _look_first(stream: StreamPlan, look: FirstLook, group: Group, piece_rows: int) -> Piece:
+def _look_first(
+    stream: StreamPlan, look: FirstLook, group: Group, parts: Iterator[_Part]
+) -> Iterator[Piece]:
     """The group's only piece; of the other columns the rows are read that its filters leave."""
-    [(rows, places, seconds)] = _read_pieces(stream, group, piece_rows, look.columns)
+    [(rows, places, seconds)] = parts
     read = StepCount(rows=rows.num_rows, num_bytes=rows.num_bytes, seconds=seconds)
     header = Header(
         epoch=group.epoch,
@@ -121,7 +163,7 @@ def _look_first(stream: StreamPlan, look: FirstLook, group: Group, piece_rows: i
         )
     else:
         rows.add_empty(stream.table.schema, rest)
-    return _run_stage(stream, 0, replace(header, counts=(read,)), rows, places, done=counts)
+    yield _run_stage(stream, 0, replace(header, counts=(read,)), rows, places, done=counts)
 
 
 def _read_left(
@@ -155,7 +197,7 @@ def _num_bytes(part: pa.Table | NestedRows) -> int:
 
 def _read_pieces(
     stream: StreamPlan, group: Group, piece_rows: int, columns: Sequence[str] | None = None
-) -> Iterator[tuple[Rows, Sequence[Place], float]]:
+) -> Iterator[_Part]:
     """At most `piece_rows` rows at a time; a group of several units fits that (see plan.groups)."""
     wanted = stream.read_columns if columns is None else columns
     started = time.perf_counter()

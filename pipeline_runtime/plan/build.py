@@ -111,7 +111,12 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
         broadcast=spec.pipeline_options.broadcast,
         prefetch=spec.pipeline_options.prefetch,
         feed=feed,
-        delivery=choose_delivery(spec.pipeline_options, feed, spec.training.batch_size),
+        delivery=choose_delivery(
+            spec.pipeline_options,
+            feed,
+            spec.training.batch_size,
+            reads_ahead=streams["training"].reads_ahead,
+        ),
         warnings=tuple(_warnings(spec, streams["training"])),
     )
 
@@ -305,6 +310,7 @@ class _Stream:
             sharing=sharing,
             request_columns=() if is_apart else self._request_columns(steps, sharing),
             first_look=self._first_look(stages[0], read_columns, sharing),
+            reads_ahead=options.read_ahead and not self.table.is_local,
         )
 
     def _first_look(

@@ -32,6 +32,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             "compression": plan.delivery.compression,
             "batchedCalls": plan.delivery.batched_calls,
             "sharedMemory": plan.delivery.shared_memory,
+            "readAhead": plan.delivery.reads_ahead,
         },
         "prefetch": plan.prefetch,
         "evaluation": _scan_document(plan.evaluation) if plan.evaluation else None,
@@ -97,6 +98,8 @@ def _read_notes(stream: StreamPlan) -> list[str]:
             "read first, once a fifth of the rows is in row groups or long runs that filters leave "
             f"nothing of: {names}"
         )
+    if stream.reads_ahead:
+        notes.append("from a store: the next rows are read while those before are worked on")
     if decoding := stream.table.describe_decoding(stream.read_columns):
         notes.append(decoding)
     if stream.sharing.reason:

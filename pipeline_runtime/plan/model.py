@@ -92,6 +92,7 @@ class StreamPlan:
     sharing: Sharing
     request_columns: tuple[str, ...]  # of the output: batches carry them once a request
     first_look: FirstLook | None = None  # None: all columns are read at once
+    reads_ahead: bool = False  # the next rows while readers work on those before
 
     @property
     def steps(self) -> tuple[PlannedStep, ...]:
@@ -126,6 +127,7 @@ class Delivery:
     compression: Literal["auto", "none", "lz4", "zstd"]
     batched_calls: bool  # of readers in processes: several short pieces each
     shared_memory: bool  # of readers in processes, with a trainer on their machine
+    reads_ahead: bool  # readers are told early what they are asked for next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

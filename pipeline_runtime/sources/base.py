@@ -68,6 +68,11 @@ class RawTable(Protocol):
         ...
 
     @property
+    def is_local(self) -> bool:
+        """Whether its files are read as files of this machine; a store's have to be waited for."""
+        ...
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a person should know about how it is stored; often nothing."""
         ...

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as pads
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from pipeline_runtime.config import ParquetSource
@@ -71,6 +72,11 @@ class ParquetTable:
         fields = (self.description, self.schema, self.files, self.paths, self.filesystem)
         decodes_pages = self.opener.decodes_pages
         return _rebuild, (decodes_pages, *fields, self.partition_values, self.layouts)
+
+    @property
+    def is_local(self) -> bool:
+        """See RawTable."""
+        return isinstance(self.filesystem, pafs.LocalFileSystem)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,21 @@ def _compare_ways(folder: Path) -> None:
         hidden = _take(open_feed(Sending()))
         assert not _is_writeable(hidden)
         _assert_equal(hidden, through_ray)
+
+
+@pytest.mark.timeout(TIMEOUT_SECONDS)
+def test_readers_that_read_ahead_make_the_same_pieces(tmp_path: Path) -> None:
+    _in_own_process(_read_ahead, tmp_path)
+
+
+def _read_ahead(folder: Path) -> None:
+    workload = Workload(level="heavy", root=make_table(folder, 60_000).roots["flat"])
+    with _readers(workload, reads_ahead=True) as (open_feed, _):
+        plainly = _take(open_feed(Sending()))
+        told_early = _take(open_feed(Sending(reads_ahead=True)))
+        _assert_equal(told_early, plainly)
+        again = _take(open_feed(Sending(reads_ahead=True, batched_calls=False)))
+        _assert_equal(again, plainly)
 
 
 class _Forbidden(Segments):
@@ -170,10 +186,11 @@ def _plan(workload: Workload) -> tuple[Stream, Sequence[Any]]:
 
 @contextmanager
 def _readers(
-    workload: Workload, reader: type[Reader] = Reader
+    workload: Workload, reader: type[Reader] | None = None, *, reads_ahead: bool = False
 ) -> Iterator[tuple[Any, Sequence[Any]]]:
     with _ray():
         stream, groups = _plan(workload)
+        stream = replace(stream, plan=replace(stream.plan, reads_ahead=reads_ahead))
         pool, held = start_pool({"training": stream}, _fail, None, num_trainers=1, reader=reader)
 
         def open_feed(sending: Sending) -> Iterator[Piece | ReadyPiece]:

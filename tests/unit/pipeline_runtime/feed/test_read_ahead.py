@@ -1,0 +1,187 @@
+"""Reading ahead from a store: the next rows are read beside work on others; all are equal."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline_runtime import Pipeline
+from pipeline_runtime.config.steps import PipelineOptions
+from pipeline_runtime.errors import SourceError, StepError
+from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.leases import Task, num_pieces_of
+from pipeline_runtime.feed.maker import PieceMaker, Stream
+from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.thread_readers import ThreadReaders
+from pipeline_runtime.feed.work import read_group
+from pipeline_runtime.plan import Group, build_plan, plan_groups
+
+PIECE_ROWS = 10
+NUM_ROWS, GROUP_ROWS = 200, 25
+WAIT_SECONDS = 30
+
+
+class Watched(LocalFileSystem):  # type: ignore[misc]
+    """A store whose files are opened once a row group that is read; they may be kept waiting."""
+
+    protocol = "watched"
+    opened = 0
+    gate = Event()
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        stripped: str = super()._strip_protocol(path.removeprefix("watched://"))
+        return stripped
+
+    def _open(self, path: str, *arguments: Any, **options: Any) -> Any:
+        assert Watched.gate.wait(WAIT_SECONDS)
+        Watched.opened += 1
+        return super()._open(path, *arguments, **options)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[str]:
+    fsspec.register_implementation("watched", Watched, clobber=True)
+    rows = {
+        "id": range(NUM_ROWS),
+        "x": [i % 7 for i in range(NUM_ROWS)],
+        "text": [str(i) if i != 60 else "ten" for i in range(NUM_ROWS)],
+    }
+    pq.write_table(pa.table(rows), tmp_path / "a.parquet", row_group_size=GROUP_ROWS)
+    Watched.gate.set()
+    yield f"watched://{tmp_path}/a.parquet"
+    Watched.gate.set()
+
+
+def open_stream(
+    uri: str, piece_rows: int = GROUP_ROWS, derive: str = "x + 1", **options: Any
+) -> tuple[Stream, list[Group]]:
+    base = Pipeline.read_parquet(uri, row_key="id").filter("x > 1").derive(y=derive)
+    base = base.with_options(**options) if options else base
+    plan = build_plan(base.experiment("ahead"), "").training
+    groups = plan_groups(
+        plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=piece_rows
+    )
+    return Stream(plan=plan, piece_rows=piece_rows), list(groups)
+
+
+def wait_until_opened(times: int) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while Watched.opened < times and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert Watched.opened == times
+
+
+def make(maker: PieceMaker, task: Task) -> pa.Table:
+    piece = maker.make("training", task)
+    assert isinstance(piece, Piece)
+    return piece.table
+
+
+def first_of(group: Group) -> Task:
+    return Task(position=group.index, group=group, piece=0)
+
+
+def test_only_a_store_is_read_ahead_and_only_if_it_is_asked_for(store: str) -> None:
+    assert open_stream(store)[0].plan.reads_ahead
+    assert not open_stream(store.removeprefix("watched://"))[0].plan.reads_ahead
+    assert not open_stream(store, read_ahead=False)[0].plan.reads_ahead
+    assert PipelineOptions().read_ahead
+
+
+def test_the_next_groups_rows_are_read_before_they_are_asked_for(store: str) -> None:
+    stream, groups = open_stream(store)
+    maker = PieceMaker(lambda role: stream)
+    before = Watched.opened
+    maker.make("training", first_of(groups[0]))
+    assert Watched.opened == before + 1
+    maker.read_ahead("training", first_of(groups[1]))
+    wait_until_opened(before + 2)
+    maker.read_ahead("training", first_of(groups[1]))  # is known
+    maker.read_ahead("training", first_of(groups[0]))  # was made just now
+    made = make(maker, first_of(groups[1]))
+    assert Watched.opened == before + 2
+    [wanted] = read_group(stream.plan, groups[1], GROUP_ROWS)
+    assert made == wanted.table
+
+
+def test_asking_early_does_not_wait_for_the_store(store: str) -> None:
+    stream, groups = open_stream(store)
+    maker = PieceMaker(lambda role: stream)
+    Watched.gate.clear()
+    maker.read_ahead("training", first_of(groups[0]))
+    Watched.gate.set()
+    assert maker.make("training", first_of(groups[0])).header.group == 0
+
+
+def test_what_nobody_asks_for_is_let_go(store: str) -> None:
+    stream, groups = open_stream(store)
+    maker = PieceMaker(lambda role: stream)
+    for group in groups:
+        maker.read_ahead("training", first_of(group))
+    for group in groups:
+        [wanted] = read_group(stream.plan, group, GROUP_ROWS)
+        assert make(maker, first_of(group)) == wanted.table
+
+
+@given(data=st.data(), piece_rows=st.sampled_from([PIECE_ROWS, GROUP_ROWS, 60]))
+def test_pieces_are_the_same_in_whatever_order_they_are_asked_for(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, piece_rows: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "rows.parquet"
+    if not path.exists():
+        rows = {"id": range(NUM_ROWS), "x": [i % 7 for i in range(NUM_ROWS)]}
+        pq.write_table(pa.table(rows), path, row_group_size=GROUP_ROWS)
+    stream, groups = open_stream(str(path), piece_rows)
+    ahead = replace(stream, plan=replace(stream.plan, reads_ahead=True))
+    maker, plain = PieceMaker(lambda role: ahead), PieceMaker(lambda role: stream)
+    tasks = [
+        Task(position=group.index, group=group, piece=piece)
+        for group in groups
+        for piece in range(num_pieces_of(group, piece_rows))
+    ]
+    asked = data.draw(st.lists(st.sampled_from(tasks), max_size=12))
+    for task in asked or tasks:
+        for early in data.draw(st.lists(st.sampled_from(tasks), max_size=3)):
+            maker.read_ahead("training", early)
+        assert make(maker, task) == make(plain, task)
+    maker.rest()
+
+
+def test_threads_deliver_every_row_of_a_store(store: str) -> None:
+    stream, groups = open_stream(store, PIECE_ROWS)
+    source = ThreadReaders(streams={"training": stream}, ranks_here=1)
+    feed = source.open("training", 0, groups, in_order=True)
+    found = [piece.table for piece in feed.pieces(Waited()) if isinstance(piece, Piece)]
+    wanted = [p.table for g in groups for p in read_group(stream.plan, g, PIECE_ROWS)]
+    assert pa.concat_tables(found) == pa.concat_tables(wanted)
+
+
+def test_what_cannot_be_read_is_said_when_it_is_asked_for(store: str) -> None:
+    stream, groups = open_stream(store)
+    maker = PieceMaker(lambda role: stream)
+    path = Path(store.removeprefix("watched://"))
+    path.write_bytes(path.read_bytes()[:100])
+    maker.read_ahead("training", first_of(groups[0]))
+    with pytest.raises(SourceError, match=r"a\.parquet"):
+        maker.make("training", first_of(groups[0]))
+
+
+def test_a_row_that_fails_is_named_though_it_was_read_ahead(store: str) -> None:
+    stream, groups = open_stream(store, derive="cast(text as bigint)")
+    maker = PieceMaker(lambda role: stream)
+    bad = 60 // GROUP_ROWS
+    [group] = [group for group in groups if group.units[0].row_group == bad]
+    maker.read_ahead("training", first_of(group))
+    with pytest.raises(StepError, match=rf"a\.parquet, row group {bad}"):
+        maker.make("training", first_of(group))
