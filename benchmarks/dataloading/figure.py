@@ -1,4 +1,5 @@
-"""The results as a picture: ratios with their bounds, rates, first batches, memory, by peer.
+"""The results as a picture: ratios with their bounds, rates, first batches, memory, by peer; and
+what each optimisation is worth.
 
 Of runs on several machines ratios are drawn of all, and the rest of the first machine alone.
 """
@@ -21,6 +22,7 @@ _COLOURS = {"none": "#56B4E9", "light": "#009E73", "heavy": "#D55E00"}
 _NAMES = {"none": "no work", "light": "light work", "heavy": "heavy work"}
 _LINE = "#222222"
 _ROW_INCHES = 0.42  # a peer's height
+_ABLATION_ROW = 0.6  # a variant's, as a share of it
 _WIDTH_INCHES = 12.0
 _FRAME_INCHES = 2.2
 _MARKER_GAP = 0.22  # between levels within a peer's row
@@ -31,14 +33,21 @@ def draw(results: Document, path: Path) -> None:
     with matplotlib.rc_context({"svg.hashsalt": "lastmile", "font.size": 9}):
         rows = [row for row in results["throughput"] if _is_drawn(row, results)]
         names = list(dict.fromkeys(_label(row) for row in rows))
-        height = _FRAME_INCHES + 2 * _ROW_INCHES * len(names)
-        figure = Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
-        (ratios, rates), (starts, memory) = figure.subplots(2, 2)
-        _draw_ratios(ratios, results["comparisons"])
-        _draw_bars(rates, rows, "steady state, thousand input rows/s", _rate)
-        _draw_bars(starts, rows, "first batch of a fresh process, s", _cold)
-        _draw_bars(memory, rows, "most memory of all processes, GiB", _memory)
-        handles, labels = rates.get_legend_handles_labels()
+        panels = [["ratios", "rates"], ["starts", "memory"]]
+        heights = [_ROW_INCHES * len(names)] * 2
+        if results["ablation"]:
+            panels.append(["ablation", "ablation"])
+            heights.append(_ROW_INCHES * _ABLATION_ROW * len(results["ablation"]))
+        size = (_WIDTH_INCHES, _FRAME_INCHES + sum(heights))
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.subplot_mosaic(panels, height_ratios=heights)
+        _draw_ratios(axes["ratios"], results["comparisons"])
+        _draw_bars(axes["rates"], rows, "steady state, thousand input rows/s", _rate)
+        _draw_bars(axes["starts"], rows, "first batch of a fresh process, s", _cold)
+        _draw_bars(axes["memory"], rows, "most memory of all processes, GiB", _memory)
+        if results["ablation"]:
+            _draw_ablation(axes["ablation"], results["ablation"])
+        handles, labels = axes["rates"].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
         figure.suptitle(_title(results))
         figure.savefig(path, format="svg", metadata={"Date": None})
@@ -109,6 +118,8 @@ def _draw_bars(
     for level, colour in _COLOURS.items():
         values = [(r, value_of(r)) for r in rows if r["level"] == level]
         found = [(names.index(_label(row)), value) for row, value in values if value is not None]
+        if not found:
+            continue  # else its legend would have another level's colour
         axes.barh(
             [place + _shift(level) for place, _ in found],
             [value for _, value in found],
@@ -117,6 +128,22 @@ def _draw_bars(
             label=_NAMES[level],
         )
     _name_rows(axes, names, title)
+
+
+def _draw_ablation(axes: Axes, rows: Sequence[Document]) -> None:
+    """Median, least and largest of each variant; of what it is compared with it is 1."""
+    medians = [row["ratio"]["median"] for row in rows]
+    ends = [(row["ratio"]["min"], row["ratio"]["max"]) for row in rows]
+    whiskers = [
+        [median - least for median, (least, _) in zip(medians, ends, strict=True)],
+        [most - median for median, (_, most) in zip(medians, ends, strict=True)],
+    ]
+    places = range(len(rows))
+    axes.barh(places, medians, 0.6, color=_COLOURS["heavy"])
+    axes.errorbar(medians, places, xerr=whiskers, fmt="none", ecolor=_LINE, capsize=2)
+    axes.axvline(1, color=_LINE, linewidth=0.8, linestyle="dashed")
+    title = "speed with one optimisation off, to all on (heavy work; median, least, largest)"
+    _name_rows(axes, [row["variant"] for row in rows], title)
 
 
 def _name_rows(axes: Axes, names: Sequence[str], title: str) -> None:

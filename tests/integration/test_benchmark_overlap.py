@@ -29,6 +29,9 @@ def test_every_point_has_the_rates_of_all_sessions(tmp_path: Path) -> None:
                 assert ratios["ratio_low"] <= ratios["ratio_median"] <= ratios["ratio_high"]
                 assert 0 <= ratios["waited_share"]["min"] <= 1
             assert point["auto"] in READERS
+            assert point["left"]["ratio_median"] > 0
+            assert point["auto_of_left"]["ratio_median"] > 0
+            assert 0 <= point["set_aside"] <= 2
     assert len(results["levels"]) == 2
     assert "<svg" in (tmp_path / "results" / "overlap.svg").read_text()
     assert "| heavy | 0.5 |" in (tmp_path / "results" / "overlap.md").read_text()

@@ -1,0 +1,273 @@
+"""What it gains to read ahead from a store: `python -m benchmarks.read_ahead`.
+
+A table on a store that takes its time, one reader, a thread, and a consumer that takes its pieces
+and does nothing with them. With `pipelineOptions.readAhead` and without take turns over the same
+rows, at each level of work and each speed of the store; the sums of all rows' hashes must be equal.
+
+    store     files of this machine, each read after a latency and at so many bytes a second
+    gain      rows a second with, over those without in the same round
+    most      1 + the smaller of reading and working over the larger: by the read alone without
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import fsspec
+import matplotlib
+import numpy as np
+from fsspec.implementations.local import LocalFileSystem
+from matplotlib.figure import Figure
+
+from benchmarks import records
+from benchmarks.dataloading.comparisons import rounded
+from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.dataloading.ratios import pair_ratios
+from benchmarks.dataloading.results import spread
+from benchmarks.dataloading.tables import make_table
+from benchmarks.dataloading.workloads import Workload, build_experiment
+from benchmarks.records import Document
+from pipeline_runtime.allocator import keep_freed_memory
+from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.batching import batching_of
+from pipeline_runtime.feed.maker import Stream
+from pipeline_runtime.feed.pieces import ReadyPiece
+from pipeline_runtime.feed.thread_readers import ThreadReaders
+from pipeline_runtime.kernels import warm
+from pipeline_runtime.plan import Group, build_plan, plan_groups, rows_per_piece
+
+NAME: Final = "read-ahead"
+LEVELS: Final = ("none", "heavy")
+DEFAULT_ROWS: Final = 2_000_000
+DEFAULT_ROUNDS: Final = 7
+LATENCY_SECONDS: Final = 0.03  # an object store's, to the first byte
+RATES: Final = (50, 200, 1000)  # MB/s of one request: slow, usual, next to none
+_COLOURS: Final = {"none": "#0072B2", "heavy": "#D55E00"}  # Okabe and Ito's
+
+
+class SlowStore(LocalFileSystem):  # type: ignore[misc]
+    """Files of this machine, as a store would give them; every file opened is slow alike."""
+
+    protocol = "slow"
+    bytes_per_second: ClassVar[float] = 1e9
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        stripped: str = super()._strip_protocol(path.removeprefix("slow://"))
+        return stripped
+
+    def _open(self, path: str, *_: Any, **__: Any) -> io.FileIO:
+        return _SlowFile(path)
+
+
+class _SlowFile(io.FileIO):
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(-1 if size is None else size)
+        time.sleep(LATENCY_SECONDS + len(data or b"") / SlowStore.bytes_per_second)
+        return data or b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One pass over the table."""
+
+    rows_per_second: float  # of the table
+    read_seconds: float  # that the reader waited for rows
+    work_seconds: float
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """One level of work."""
+
+    stream: Stream
+    groups: Sequence[Group]
+
+    @classmethod
+    def open(cls, workload: Workload) -> Bench:
+        """Over the workload's table on the store."""
+        experiment = build_experiment(workload)
+        plan = build_plan(experiment, f"slow://{workload.root}")
+        rows = plan.training
+        piece_rows = rows_per_piece(rows.scan.units, rows.shuffle, rows.max_rows_per_block)
+        groups = plan_groups(
+            rows.scan.units, seed=0, epoch=0, shuffle=rows.shuffle, piece_rows=piece_rows
+        )
+        batching = batching_of(plan.delivery, rows, experiment.spec.training)
+        return cls(
+            stream=Stream(plan=rows, piece_rows=piece_rows, batching=batching), groups=groups
+        )
+
+    def run(self, *, reads_ahead: bool) -> Pass:
+        """One pass by one reader."""
+        plan = replace(self.stream.plan, reads_ahead=reads_ahead)
+        streams = {"training": replace(self.stream, plan=plan)}
+        num_cores = len(os.sched_getaffinity(0))
+        feed = ThreadReaders(streams=streams, ranks_here=num_cores).open(
+            "training", 0, self.groups, in_order=False
+        )
+        started, checksum, read, work = time.perf_counter(), 0, 0.0, 0.0
+        for piece in feed.pieces(Waited()):
+            assert isinstance(piece, ReadyPiece)
+            checksum = (checksum + int(np.sum(piece.hashes, dtype=np.uint64))) % 2**64
+            first, *steps = piece.header.counts
+            read += first.seconds
+            work += sum(step.seconds for step in steps) + piece.header.batching_seconds
+        seconds = time.perf_counter() - started
+        num_rows = sum(unit.num_rows for group in self.groups for unit in group.units)
+        return Pass(
+            rows_per_second=num_rows / seconds,
+            read_seconds=read,
+            work_seconds=work,
+            checksum=checksum,
+        )
+
+
+def measure(bench: Bench, level: str, rate: int, rounds: int) -> Document:
+    """All rounds of one level and one speed of the store.
+
+    Raises BenchmarkError if rows differ.
+    """
+    SlowStore.bytes_per_second = rate * 1e6
+    found: dict[bool, list[Pass]] = {True: [], False: []}
+    for index in range(rounds):
+        for reads_ahead in (True, False) if index % 2 else (False, True):
+            found[reads_ahead].append(bench.run(reads_ahead=reads_ahead))
+    sums = {one.checksum for passes in found.values() for one in passes}
+    if len(sums) > 1:
+        raise BenchmarkError(f"{level}, {rate} MB/s: rows differ with and without reading ahead")
+    rates = {on: [one.rows_per_second for one in passes] for on, passes in found.items()}
+    gain = pair_ratios(rates[True], rates[False])
+    read, work = (
+        [getattr(one, name) for one in found[False]] for name in ("read_seconds", "work_seconds")
+    )
+    _say(f"{level}, {rate} MB/s: {rounded(gain.median)}")
+    return {
+        "work": level,
+        "megabytes_per_second": rate,
+        "rows_per_second": {"on": spread(rates[True]), "off": spread(rates[False])},
+        "read_seconds": {"on": spread(p.read_seconds for p in found[True]), "off": spread(read)},
+        "work_seconds": {"on": spread(p.work_seconds for p in found[True]), "off": spread(work)},
+        "gain": {
+            "ratio_median": rounded(gain.median),
+            "ratio_low": None if gain.low is None else rounded(gain.low),
+            "ratio_high": None if gain.high is None else rounded(gain.high),
+        },
+        "most": spread(1 + min(r, w) / max(r, w) for r, w in zip(read, work, strict=True)),
+        "checksum": f"{sums.pop():016x}",
+    }
+
+
+def build_markdown(results: Document) -> str:
+    """The page."""
+    lines = [
+        "# Reading ahead from a store",
+        "",
+        f"Made by `{results['command']}` at commit {results['commit']}; do not edit. "
+        "[docs/benchmarks.md](../../docs/benchmarks.md) says how.",
+        "",
+        f"{results['rows']:,} rows, {results['rounds']} interleaved rounds, one reader, "
+        f"{results['machine']['processor']}, {results['machine']['cores']} cores; a store that "
+        f"gives the first byte after {results['latency_seconds'] * 1000:.0f} ms.",
+        "",
+        "| work | MB/s | read, s, off | work, s, off | read, s, on | gain | at most |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for cell in results["cells"]:
+        gain = cell["gain"]
+        bounds = "" if gain["ratio_low"] is None else _bounds(gain)
+        seconds = [cell["read_seconds"]["off"], cell["work_seconds"]["off"]]
+        seconds.append(cell["read_seconds"]["on"])
+        texts = [cell["work"], str(cell["megabytes_per_second"])]
+        texts += [f"{one['median']:.2f}" for one in seconds]
+        texts += [f"{gain['ratio_median']:.2f}{bounds}", f"{cell['most']['median']:.2f}"]
+        lines.append(f"| {' | '.join(texts)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _bounds(gain: Mapping[str, float]) -> str:
+    return f" [{gain['ratio_low']:.2f}–{gain['ratio_high']:.2f}]"
+
+
+def draw(results: Document, path: Path) -> None:
+    """The gain by the store's speed, as SVG; equal results give equal bytes."""
+    with matplotlib.rc_context({"svg.hashsalt": "lastmile", "font.size": 9}):
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        axes = figure.subplots()
+        for level, colour in _COLOURS.items():
+            cells = [cell for cell in results["cells"] if cell["work"] == level]
+            rates = [cell["megabytes_per_second"] for cell in cells]
+            gains = [cell["gain"] for cell in cells]
+            medians = [gain["ratio_median"] for gain in gains]
+            lows = [m - (g["ratio_low"] or m) for g, m in zip(gains, medians, strict=True)]
+            highs = [(g["ratio_high"] or m) - m for g, m in zip(gains, medians, strict=True)]
+            axes.errorbar(
+                rates, medians, yerr=[lows, highs], fmt="o-", color=colour, label=f"{level} work"
+            )
+            most = [cell["most"]["median"] for cell in cells]
+            axes.plot(rates, most, "_", color=colour, markersize=14)
+        axes.axhline(1, color="#222222", linewidth=0.8, linestyle="dashed")
+        axes.set_xscale("log")
+        axes.set_xticks(RATES, [str(rate) for rate in RATES])
+        axes.set_xlabel("MB/s of the store")
+        axes.set_ylabel("speed with reading ahead, to without")
+        axes.set_title(f"{results['rows']:,} rows, one reader; dashes: the most it could be")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def main() -> int:
+    """Measure, print the table, and write JSON, table and picture."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.read_ahead", description=__doc__)
+    parser.add_argument("--rows", type=int, default=DEFAULT_ROWS)
+    parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS)
+    parser.add_argument("--data", type=Path, default=Path("build"), help="folder of the table")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
+    options = parser.parse_args()
+    beginning = records.Beginning()
+    keep_freed_memory()
+    warm()
+    fsspec.register_implementation("slow", SlowStore, clobber=True)
+    root = str(Path(make_table(options.data, options.rows).roots["flat"]).absolute())
+    cells = []
+    try:
+        for level in LEVELS:
+            bench = Bench.open(Workload(level=level, root=root))
+            bench.run(reads_ahead=True)  # files come into memory
+            cells += [measure(bench, level, rate, options.rounds) for rate in RATES]
+    except BenchmarkError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    results = {
+        "version": 1,
+        "benchmark": NAME,
+        **beginning.describe("read_ahead", sys.argv[1:]),
+        "rows": options.rows,
+        "rounds": options.rounds,
+        "latency_seconds": LATENCY_SECONDS,
+        "cells": cells,
+    }
+    print(
+        records.write_results(
+            NAME, results, options.output, build_markdown=build_markdown, draw=draw
+        )
+    )
+    return 0
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
