@@ -1,7 +1,7 @@
 """Making pieces one by one when asked: what a reader does, be it an actor or a thread.
 
 A group that has more than one piece stays open between two calls, so that asking for its pieces in
-order reads it once. Where a plan reads ahead, as from a store, a thread reads the next rows of a
+order reads it once. Where a plan reads ahead, as from a store, threads read the next rows of a
 group while pieces are made of those before; and of the group that is told to come next, its first.
 """
 
@@ -26,6 +26,8 @@ from pipeline_runtime.plan.model import StreamPlan
 _MAX_OPEN_GROUPS = 16
 # Groups that were begun ahead: one a call to a reader. One that nobody asks for goes.
 _MAX_BEGUN_GROUPS = 2
+# Groups read at a time: while the bytes of one are waited for, those of another are decoded.
+_READING_THREADS = 2
 # From this share of rows in row groups and pages without one that is left on, what filters read is
 # read before the rest. Where rows are left everywhere that costs 3 % more (heavy work of
 # benchmarks/dataloading, flat and nested).
@@ -117,7 +119,7 @@ class PieceMaker:
 
     def _begin(self, stream: Stream, role: str, task: Task) -> Iterator[Piece]:
         if stream.plan.reads_ahead and self._reading is None:
-            self._reading = ThreadPoolExecutor(1, "lastmile-reading")
+            self._reading = ThreadPoolExecutor(_READING_THREADS, "lastmile-reading")
         return read_group(
             stream.plan,
             task.group,
