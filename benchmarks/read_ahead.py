@@ -45,7 +45,7 @@ from pipeline_runtime.plan import Group, build_plan, plan_groups, rows_per_piece
 
 NAME: Final = "read-ahead"
 LEVELS: Final = ("none", "heavy")
-DEFAULT_ROWS: Final = 2_000_000
+DEFAULT_ROWS: Final = 500_000
 DEFAULT_ROUNDS: Final = 7
 LATENCY_SECONDS: Final = 0.03  # an object store's, to the first byte
 RATES: Final = (50, 200, 1000)  # MB/s of one request: slow, usual, next to none
