@@ -35,8 +35,6 @@ def start_neighbour(stream: Stream, groups: Sequence[Group], core: int) -> Itera
 
     @contextlib.contextmanager
     def beside(rows_per_second: float) -> Iterator[None]:
-        if not process.is_alive():
-            raise RuntimeError(f"the neighbour ended with {process.exitcode}, see what it printed")
         pace.value = rows_per_second
         time.sleep(_SETTLE_SECONDS)
         try:
@@ -44,6 +42,8 @@ def start_neighbour(stream: Stream, groups: Sequence[Group], core: int) -> Itera
         finally:
             pace.value = 0.0
             time.sleep(_SETTLE_SECONDS)
+        if not process.is_alive():
+            raise RuntimeError(f"the neighbour ended with {process.exitcode}, see what it printed")
 
     process.start()
     try:

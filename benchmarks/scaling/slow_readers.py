@@ -17,8 +17,8 @@ from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.maker import PieceMaker
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.reader_actor import Reader
-from pipeline_runtime.feed.wire import Wire
+from pipeline_runtime.feed.reader_actor import Beside, Reader
+from pipeline_runtime.feed.wire import SharedBlock, Wire
 
 
 def slowed(rows_per_second: float) -> type[Reader]:
@@ -45,8 +45,10 @@ def slowed(rows_per_second: float) -> type[Reader]:
     class SlowReader(Reader):
         maker = SlowMaker
 
-        def make(self, role: str, tasks: Sequence[Task], wire: Wire) -> pa.Table:
-            block = super().make(role, tasks, wire)
+        def make(
+            self, role: str, tasks: Sequence[Task], wire: Wire, beside: Beside | None = None
+        ) -> pa.Table | SharedBlock:
+            block = super().make(role, tasks, wire, beside)
             assert isinstance(self._maker, SlowMaker)
             self._maker.packed = time.perf_counter()
             return block
