@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,8 +24,12 @@ from pipeline_runtime.plan.model import StreamPlan
 
 # Groups kept open: one a rank that the reader serves, and a few whose rank has turned to another.
 _MAX_OPEN_GROUPS = 16
-# Groups that were begun ahead: one a call to a reader. One that nobody asks for goes.
+# Groups that are begun ahead at a time; another one is read when it is asked for. One that nobody
+# asks for, since its trainer has gone, makes room after so many pieces.
 _MAX_BEGUN_GROUPS = 2
+_MAX_PASSED_OVER = 32
+# Groups of late of which it is known that they were made: a call to read ahead may come too late.
+_NUM_LATE = 8
 # Groups read at a time: while the bytes of one are waited for, those of another are decoded.
 _READING_THREADS = 2
 # From this share of rows in row groups and pages without one that is left on, what filters read is
@@ -49,6 +53,14 @@ class Stream:
 _Key = tuple[str, int, int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """A group that is read ahead of its first piece."""
+
+    at: int  # how many pieces had been made
+    pieces: Iterator[Piece]
+
+
 class PieceMaker:
     """Makes the pieces of streams that it gets by their role, training or evaluation."""
 
@@ -57,12 +69,13 @@ class PieceMaker:
         self._finished = time.perf_counter()
         self._streams: dict[str, Stream] = {}
         self._idle_share = defaultdict[str, float](float)  # of late pieces, by role
-        # Groups' next pieces, and what makes them: of those that stay open, and that were begun.
+        # Groups that stay open: their next piece, and what makes it.
         self._open: OrderedDict[_Key, tuple[int, Iterator[Piece]]] = OrderedDict()
-        self._begun: OrderedDict[_Key, tuple[int, Iterator[Piece]]] = OrderedDict()
-        self._latest: _Key | None = None
-        self._lock = threading.Lock()  # of the three above
+        self._begun: dict[_Key, _Begun] = {}
+        self._late: deque[_Key] = deque(maxlen=_NUM_LATE)
+        self._num_made = 0
         self._reading: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()  # of streams and all that is begun
 
     def make(self, role: str, task: Task) -> Piece | ReadyPiece:
         """Make one piece; pieces of its group that come before it are read over, not worked on.
@@ -72,11 +85,15 @@ class PieceMaker:
         stream = self._stream(role)
         key = _key_of(role, task)
         with self._lock:
-            self._latest = key
-            begun = self._begun.pop(key, (-1, iter(())))
-            following, pieces = self._open.pop(key, begun)
-        if following != task.piece:
-            pieces = self._begin(stream, role, task)
+            following, pieces = self._open.pop(key, (-1, iter(())))
+            begun = self._begun.pop(key, None)
+            if following != task.piece:
+                if begun is not None and not task.piece:
+                    pieces = begun.pieces
+                else:
+                    pieces = self._begin(stream, role, task)
+            self._late.append(key)
+            self._num_made += 1
         gap_seconds = time.perf_counter() - self._finished
         piece = next(pieces)
         before = self._idle_share[role]
@@ -95,27 +112,39 @@ class PieceMaker:
         self._finished = time.perf_counter()
         return made
 
-    def read_ahead(self, role: str, task: Task) -> None:
-        """Begin to read what is asked for next, beside what is made now; any thread may ask.
+    def read_ahead(self, role: str, task: Task, *, is_next: bool = False) -> None:
+        """Begin to read what will be asked for, beside what is made now; any thread may ask.
 
-        Nothing happens where the plan does not read ahead, or the group is being read already.
+        Nothing happens where the plan does not read ahead, the group is being read already, or
+        enough others are that come before it.
+
+        Args:
+            is_next: nothing else comes before it but what is made now.
         """
         stream = self._stream(role)
         if not stream.plan.reads_ahead or task.piece:
             return
         key = _key_of(role, task)
         with self._lock:
-            if key == self._latest or key in self._open or key in self._begun:
+            if key in self._late or key in self._open or key in self._begun:
                 return
-            self._begun[key] = (0, self._begin(stream, role, task))
-            if len(self._begun) > _MAX_BEGUN_GROUPS:
-                self._begun.popitem(last=False)
+            oldest = self._num_made - _MAX_PASSED_OVER
+            self._begun = {k: begun for k, begun in self._begun.items() if begun.at >= oldest}
+            if is_next or len(self._begun) < _MAX_BEGUN_GROUPS:
+                pieces = self._begin(stream, role, task)
+                self._begun[key] = _Begun(at=self._num_made, pieces=pieces)
 
     def rest(self) -> None:
         """Let go of groups that were begun; another piece of them would be read anew."""
         with self._lock:
             self._open.clear()
             self._begun.clear()
+
+    def close(self) -> None:
+        """Nothing more is asked for; what is being read ends by itself."""
+        self.rest()
+        if self._reading is not None:
+            self._reading.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self, stream: Stream, role: str, task: Task) -> Iterator[Piece]:
         if stream.plan.reads_ahead and self._reading is None:
@@ -130,9 +159,10 @@ class PieceMaker:
         )
 
     def _stream(self, role: str) -> Stream:
-        if role not in self._streams:
-            self._streams[role] = self._get_stream(role)
-        return self._streams[role]
+        with self._lock:
+            if role not in self._streams:
+                self._streams[role] = self._get_stream(role)
+            return self._streams[role]
 
 
 def _key_of(role: str, task: Task) -> _Key:

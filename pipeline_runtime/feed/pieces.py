@@ -40,6 +40,7 @@ class Header:
     idle_share: float = 0.0  # of its rows, those in long runs of which the first filters left none
     gap_seconds: float = 0.0  # that its reader had nothing to make before it
     batching_seconds: float = 0.0  # that its reader took to make it ready
+    read_seconds: float = 0.0  # that its rows took to be read, beside other work perhaps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

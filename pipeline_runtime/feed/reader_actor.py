@@ -80,7 +80,7 @@ class Reader:
 
     def _make(self, role: str, task: Task, following: Task | None) -> Piece | ReadyPiece:
         if following is not None and following.group != task.group:
-            self._maker.read_ahead(role, following)
+            self._maker.read_ahead(role, following, is_next=True)
         return self._maker.make(role, task)
 
     def send(self, block: SharedBlock) -> pa.Table:

@@ -3,10 +3,10 @@
 The rank's own process is the coordinator of its rows: it knows what was delivered, asks readers for
 pieces ahead of need, leases again what a lost reader still owed, and a part of what a slow one
 would keep an epoch waiting for. A reader that leaves delivers what it was asked for, and others go
-on with the rest. What is ahead is bounded in bytes, but for one piece of each reader, without which
-more readers would bring nothing. All epochs are one stream, so that the next one's first pieces are
-made while this one ends. Readers are threads of this process (`thread_readers`) or actors on the
-data workers (`actor_readers`), behind `Crew`.
+on with the rest. What is ahead is bounded in bytes; where that is less than a piece of each reader,
+the bound is higher, since more readers would bring nothing. All epochs are one stream, so that the
+next one's first pieces are made while this one ends. Readers are threads of this process
+(`thread_readers`) or actors on the data workers (`actor_readers`), behind `Crew`.
 
 A call asks for one piece or several: as many as the reader makes in `Crew.call_seconds`, by its
 late pieces, and no more than its share of what is left, so that all end together.
@@ -30,8 +30,9 @@ _CALLS_PER_READER = 2
 # Bytes of the pieces of a call, unless a single one has more.
 _CALL_BYTES = 32 << 20
 # Pieces ahead of the trainer, made or in the making: two of the largest (plan.groups); if readers
-# are more than these, one of each.
+# are more than these, one of each up to a limit.
 CREDIT_BYTES = 512 << 20
+MAX_CREDIT_BYTES = 4 << 30
 # Seconds that a piece takes at least.
 _SHORTEST = 1e-6
 # How much of the estimated size of a piece a new one replaces.
@@ -145,7 +146,9 @@ class _Pass:
         if readers:  # else one was lost, and the others are to be asked for again
             self._ledger.keep(readers)
         while free := [name for name in readers if load[name] < _CALLS_PER_READER]:
-            reader = self._ledger.choose(sorted(free, key=lambda name: load[name]))
+            # Nobody is asked twice while another has nothing: credit may end there.
+            least = min(load[name] for name in free)
+            reader = self._ledger.choose([name for name in free if load[name] == least])
             tasks = self._take(reader, self._num_tasks(reader, len(readers)))
             if not tasks:
                 break
@@ -173,7 +176,8 @@ class _Pass:
         num_tasks = max(1, int(min(worthwhile, fitting, left)))
         asked = [len(asked.tasks) for asked in self._asked.values()]
         most_ahead = calls * max(num_tasks, *asked, 1)  # a reader that joins is asked for one
-        most_ahead = min(max(num_readers, int(CREDIT_BYTES / self._piece_bytes)), most_ahead)
+        usual, most = (int(c / self._piece_bytes) for c in (CREDIT_BYTES, MAX_CREDIT_BYTES))
+        most_ahead = min(max(1, usual, min(num_readers, most)), most_ahead)
         ahead = sum(asked) + len(self._made) + len(self._ready)
         if self._asked and len(asked) >= calls:  # some by readers that have left
             return 0

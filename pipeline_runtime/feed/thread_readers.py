@@ -65,8 +65,9 @@ class ThreadCrew:
             self._threads[name].submit(maker.rest)
 
     def close(self) -> None:
-        for thread in self._threads.values():
-            thread.shutdown(wait=False, cancel_futures=True)
+        for name, maker in self._makers.items():
+            self._threads[name].shutdown(wait=False, cancel_futures=True)
+            maker.close()
 
 
 def threads_per_rank(ranks_here: int) -> int:

@@ -83,7 +83,7 @@ class Paces:
         rows = header.counts[0].rows if header.counts else 0
         if not rows:
             return
-        self._read_seconds += header.counts[0].seconds
+        self._read_seconds += header.read_seconds
         self._seconds += seconds
         pace = self._seconds_per_row[reader]
         before = seconds / rows if pace is None else pace
@@ -91,7 +91,11 @@ class Paces:
 
     @property
     def read_share(self) -> float:
-        """Of the readers' time; all of it before that is known."""
+        """What reading takes, of the readers' time; all of it before that is known.
+
+        Above 1 where rows are read ahead side by side: a part that is read over takes longer then
+        than it takes in its turn.
+        """
         return self._read_seconds / self._seconds if self._seconds else 1.0
 
     def seconds_per_piece(self, reader: str) -> float:

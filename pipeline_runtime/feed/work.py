@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -73,38 +74,60 @@ def read_group(
     look = stream.first_look if looks_first and _is_one_piece(group, piece_rows) else None
     parts = _read_pieces(stream, group, piece_rows, look.columns if look else None)
     if reading is not None:
-        parts = _Ahead(parts, reading)
+        at_once = None if _is_one_piece(group, piece_rows) else 1
+        parts = _read_ahead(parts, reading, at_once)
     if look is not None:
         return _look_first(stream, look, group, parts)
     return _make_pieces(stream, group, first_piece, parts)
 
 
-# Rows, where they are from, and the seconds that the read took or was waited for.
-_Part = tuple[Rows, Sequence[Place], float]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Rows that were read together.
 
-
-class _Ahead:
-    """Parts of a group, of which the next is read by another thread while one is in use.
-
-    A part's seconds are those that were waited for it: what a reader's steps take besides is not
-    time of its own.
+    Attributes:
+        seconds: that the read took of its reader's time: of rows read ahead, that it waited.
+        read_seconds: that the read took.
     """
 
-    def __init__(self, parts: Iterator[_Part], reading: Executor) -> None:
-        self._parts, self._reading = parts, reading
-        self._next = reading.submit(next, parts, None)
+    rows: Rows
+    places: Sequence[Place]
+    seconds: float
+    read_seconds: float
 
-    def __iter__(self) -> _Ahead:
-        return self
+    @property
+    def count(self) -> StepCount:
+        """Of the read."""
+        rows = self.rows
+        return StepCount(rows=rows.num_rows, num_bytes=rows.num_bytes, seconds=self.seconds)
 
-    def __next__(self) -> _Part:
+
+def _read_ahead(parts: Iterator[_Part], reading: Executor, at_once: int | None) -> Iterator[_Part]:
+    """The parts, which another thread begins to read now, and goes on with while one is in use.
+
+    Args:
+        at_once: parts that are read together; None: all.
+    """
+    return _wait(parts, reading, at_once, reading.submit(_take, parts, at_once))
+
+
+def _wait(
+    parts: Iterator[_Part],
+    reading: Executor,
+    at_once: int | None,
+    pending: Future[list[_Part]] | None,
+) -> Iterator[_Part]:
+    while pending is not None:
         started = time.perf_counter()
-        part = self._next.result()
-        if part is None:
-            raise StopIteration
-        self._next = self._reading.submit(next, self._parts, None)
-        rows, places, _ = part
-        return rows, places, time.perf_counter() - started
+        read = pending.result()
+        waited = time.perf_counter() - started
+        goes_on = bool(read) and at_once is not None
+        pending = reading.submit(_take, parts, at_once) if goes_on else None
+        yield from (replace(part, seconds=waited / len(read)) for part in read)
+
+
+def _take(parts: Iterator[_Part], at_once: int | None) -> list[_Part]:
+    return list(islice(parts, at_once))
 
 
 def _make_pieces(
@@ -114,18 +137,17 @@ def _make_pieces(
     index = 0
     while pending is not None:
         following = next(parts, None)
-        rows, places, seconds = pending
-        read = StepCount(rows=rows.num_rows, num_bytes=rows.num_bytes, seconds=seconds)
         header = Header(
             epoch=group.epoch,
             group=group.index,
             piece=index,
             is_last=following is None,
-            num_rows=rows.num_rows,
-            counts=(read,),
+            num_rows=pending.rows.num_rows,
+            counts=(pending.count,),
+            read_seconds=pending.read_seconds,
         )
         if index >= first_piece:
-            yield _run_stage(stream, 0, header, rows, places)
+            yield _run_stage(stream, 0, header, pending.rows, pending.places)
         pending, index = following, index + 1
 
 
@@ -137,8 +159,8 @@ def _look_first(
     stream: StreamPlan, look: FirstLook, group: Group, parts: Iterator[_Part]
 ) -> Iterator[Piece]:
     """The group's only piece; of the other columns the rows are read that its filters leave."""
-    [(rows, places, seconds)] = parts
-    read = StepCount(rows=rows.num_rows, num_bytes=rows.num_bytes, seconds=seconds)
+    [part] = parts
+    rows, places, read, read_seconds = part.rows, part.places, part.count, part.read_seconds
     header = Header(
         epoch=group.epoch,
         group=group.index,
@@ -154,16 +176,17 @@ def _look_first(
     rest = [name for name in rest if not rows.has(name)]
     if rows.num_rows:
         started = time.perf_counter()
-        part = _join(stream, _read_left(stream, group, rest, rows.kept), rest)
-        rows.add_read(part, rest)
+        left = _join(stream, _read_left(stream, group, rest, rows.kept), rest)
+        rows.add_read(left, rest)
+        seconds = time.perf_counter() - started
         read = replace(
-            read,
-            num_bytes=read.num_bytes + _num_bytes(part),
-            seconds=read.seconds + time.perf_counter() - started,
+            read, num_bytes=read.num_bytes + _num_bytes(left), seconds=read.seconds + seconds
         )
+        read_seconds += seconds
     else:
         rows.add_empty(stream.table.schema, rest)
-    yield _run_stage(stream, 0, replace(header, counts=(read,)), rows, places, done=counts)
+    header = replace(header, counts=(read,), read_seconds=read_seconds)
+    yield _run_stage(stream, 0, header, rows, places, done=counts)
 
 
 def _read_left(
@@ -208,11 +231,18 @@ def _read_pieces(
             parts.append(part)
             places.append(place)
             if len(group.units) == 1:
-                yield Rows.of(part, kernels=stream.kernels), places, time.perf_counter() - started
+                yield _part_of(stream, part, places, started)
                 parts, places, started = [], [], time.perf_counter()
     if parts:
-        joined = _join(stream, parts, [*wanted, ROW_HASH_COLUMN])
-        yield Rows.of(joined, kernels=stream.kernels), places, time.perf_counter() - started
+        yield _part_of(stream, _join(stream, parts, [*wanted, ROW_HASH_COLUMN]), places, started)
+
+
+def _part_of(
+    stream: StreamPlan, rows: pa.Table | NestedRows, places: Sequence[Place], started: float
+) -> _Part:
+    seconds = time.perf_counter() - started
+    made = Rows.of(rows, kernels=stream.kernels)
+    return _Part(rows=made, places=places, seconds=seconds, read_seconds=seconds)
 
 
 def _join(

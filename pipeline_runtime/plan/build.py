@@ -102,7 +102,9 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
         ).build(role)
         for role, split in splits.items()
     }
-    feed = choose_feed(spec.pipeline_options, streams["training"].stages)
+    feed = choose_feed(options, streams["training"].stages)
+    reads_ahead = options.read_ahead and not table.is_local and feed.engine == "readers"
+    streams = {role: replace(s, reads_ahead=reads_ahead) for role, s in streams.items()}
     return Plan(
         training=streams["training"],
         evaluation=streams.get("evaluation"),
@@ -115,7 +117,7 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
             spec.pipeline_options,
             feed,
             spec.training.batch_size,
-            reads_ahead=streams["training"].reads_ahead,
+            reads_ahead=reads_ahead,
         ),
         warnings=tuple(_warnings(spec, streams["training"])),
     )
@@ -310,7 +312,6 @@ class _Stream:
             sharing=sharing,
             request_columns=() if is_apart else self._request_columns(steps, sharing),
             first_look=self._first_look(stages[0], read_columns, sharing),
-            reads_ahead=options.read_ahead and not self.table.is_local,
         )
 
     def _first_look(

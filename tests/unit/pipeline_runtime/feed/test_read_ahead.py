@@ -124,14 +124,43 @@ def test_asking_early_does_not_wait_for_the_store(store: str) -> None:
     assert maker.make("training", first_of(groups[0])).header.group == 0
 
 
-def test_what_nobody_asks_for_is_let_go(store: str) -> None:
+def test_nothing_is_read_twice_however_much_is_told_early(store: str) -> None:
     stream, groups = open_stream(store)
     maker = PieceMaker(lambda role: stream)
-    for group in groups:
+    before = Watched.opened
+    for told in range(0, len(groups), 4):  # by the two calls of two trainers
+        for group in groups[told : told + 4]:
+            maker.read_ahead("training", first_of(group))
+        for group in groups[told : told + 4]:
+            make(maker, first_of(group))
+    assert Watched.opened == before + len(groups)
+
+
+def test_nothing_is_read_twice_by_calls_of_several_pieces(store: str) -> None:
+    stream, groups = open_stream(store)
+    maker = PieceMaker(lambda role: stream)
+    before = Watched.opened
+    maker.read_ahead("training", first_of(groups[0]))
+    maker.read_ahead("training", first_of(groups[4]))  # the next call's first
+    for call in (groups[:4], groups[4:]):
+        for group, following in zip(call, [*call[1:], None], strict=True):
+            if following is not None:
+                maker.read_ahead("training", first_of(following), is_next=True)
+            make(maker, first_of(group))
+    assert Watched.opened == before + len(groups)
+
+
+def test_what_nobody_asks_for_makes_room(store: str) -> None:
+    stream, groups = open_stream(store)
+    maker = PieceMaker(lambda role: stream)
+    for group in groups[:2]:
         maker.read_ahead("training", first_of(group))
-    for group in groups:
-        [wanted] = read_group(stream.plan, group, GROUP_ROWS)
-        assert make(maker, first_of(group)) == wanted.table
+    for _ in range(12):
+        for group in groups[4:]:
+            make(maker, first_of(group))
+    wait_until_opened(before := Watched.opened)
+    maker.read_ahead("training", first_of(groups[2]))
+    wait_until_opened(before + 1)
 
 
 @given(data=st.data(), piece_rows=st.sampled_from([PIECE_ROWS, GROUP_ROWS, 60]))
