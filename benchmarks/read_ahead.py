@@ -52,6 +52,7 @@ DEFAULT_ROUNDS: Final = 7
 LATENCY_SECONDS: Final = 0.03  # an object store's, to the first byte
 RATES: Final = (50, 200, 1000)  # MB/s of one request: slow, usual, next to none
 _COLOURS: Final = {"none": "#0072B2", "heavy": "#D55E00"}  # Okabe and Ito's
+_NAMES: Final = {"none": "no work", "heavy": "heavy work"}
 
 
 class SlowStore(LocalFileSystem):  # type: ignore[misc]
@@ -226,7 +227,7 @@ def draw(results: Document, path: Path) -> None:
             lows = [m - (g["ratio_low"] or m) for g, m in zip(gains, medians, strict=True)]
             highs = [(g["ratio_high"] or m) - m for g, m in zip(gains, medians, strict=True)]
             axes.errorbar(
-                rates, medians, yerr=[lows, highs], fmt="o-", color=colour, label=f"{level} work"
+                rates, medians, yerr=[lows, highs], fmt="o-", color=colour, label=_NAMES[level]
             )
         axes.axhline(1, color="#222222", linewidth=0.8, linestyle="dashed")
         axes.set_xscale("log")
@@ -235,7 +236,7 @@ def draw(results: Document, path: Path) -> None:
         axes.set_ylabel("speed with reading ahead, to without")
         axes.set_title(f"{results['rows']:,} rows, one reader")
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, loc="center right")
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 
