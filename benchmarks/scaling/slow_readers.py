@@ -40,7 +40,8 @@ def slowed(rows_per_second: float) -> type[Reader]:
             self.finished = time.perf_counter()
             read, *others = piece.header.counts
             counts = (replace(read, seconds=read.seconds + slept), *others)
-            return replace(piece, header=replace(piece.header, counts=counts, gap_seconds=idle))
+            times = {"gap_seconds": idle, "read_seconds": piece.header.read_seconds + slept}
+            return replace(piece, header=replace(piece.header, counts=counts, **times))
 
     class SlowReader(Reader):
         maker = SlowMaker

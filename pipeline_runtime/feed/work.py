@@ -240,8 +240,8 @@ def _read_pieces(
 def _part_of(
     stream: StreamPlan, rows: pa.Table | NestedRows, places: Sequence[Place], started: float
 ) -> _Part:
-    seconds = time.perf_counter() - started
     made = Rows.of(rows, kernels=stream.kernels)
+    seconds = time.perf_counter() - started
     return _Part(rows=made, places=places, seconds=seconds, read_seconds=seconds)
 
 

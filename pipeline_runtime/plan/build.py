@@ -113,12 +113,7 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
         broadcast=spec.pipeline_options.broadcast,
         prefetch=spec.pipeline_options.prefetch,
         feed=feed,
-        delivery=choose_delivery(
-            spec.pipeline_options,
-            feed,
-            spec.training.batch_size,
-            reads_ahead=reads_ahead,
-        ),
+        delivery=choose_delivery(options, feed, spec.training.batch_size),
         warnings=tuple(_warnings(spec, streams["training"])),
     )
 

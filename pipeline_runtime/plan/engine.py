@@ -33,9 +33,7 @@ def choose_feed(options: PipelineOptions, stages: Sequence[Stage]) -> FeedChoice
 _MIN_READY_ROWS = 16
 
 
-def choose_delivery(
-    options: PipelineOptions, feed: FeedChoice, batch_size: int, *, reads_ahead: bool = False
-) -> Delivery:
+def choose_delivery(options: PipelineOptions, feed: FeedChoice, batch_size: int) -> Delivery:
     """Whether readers make the batches, and how they send them; the rows are the same."""
     is_ready, reason = True, "batches are made by the data workers"
     if not options.ready_batches:
@@ -53,5 +51,4 @@ def choose_delivery(
         compression=options.compression,
         batched_calls=options.batched_calls,
         shared_memory=options.shared_memory,
-        reads_ahead=reads_ahead,
     )

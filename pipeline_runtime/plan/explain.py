@@ -32,7 +32,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             "compression": plan.delivery.compression,
             "batchedCalls": plan.delivery.batched_calls,
             "sharedMemory": plan.delivery.shared_memory,
-            "readAhead": plan.delivery.reads_ahead,
+            "readAhead": stream.reads_ahead,
         },
         "prefetch": plan.prefetch,
         "evaluation": _scan_document(plan.evaluation) if plan.evaluation else None,

@@ -127,7 +127,6 @@ class Delivery:
     compression: Literal["auto", "none", "lz4", "zstd"]
     batched_calls: bool  # of readers in processes: several short pieces each
     shared_memory: bool  # of readers in processes, with a trainer on their machine
-    reads_ahead: bool  # readers are told early what they are asked for next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -268,7 +268,7 @@ def _build_feeds(
         batched_calls=delivery.batched_calls,
         shared_memory=delivery.shared_memory,
         to_gpus=place.has_cuda,
-        reads_ahead=delivery.reads_ahead,
+        reads_ahead=run.plan.training.reads_ahead,
     )
     if run.plan.feed.may_be_threads and options.address == "local":
         threads = ThreadReaders(streams=streams, ranks_here=run.world_size)
