@@ -29,30 +29,8 @@ def knock_from(stage: Stage, pod: str, doors: Iterable[Door]) -> set[Door]:
 
 def knock_as_stranger(stage: Stage, doors: Iterable[Door]) -> set[Door]:
     """Doors that are open to a pod of somebody else in the stage's namespace."""
-    container = {
-        "name": "stranger",
-        "image": IMAGES["operator"],
-        "command": ["python", "-c", KNOCK, json.dumps([*doors]), str(SECONDS)],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "runAsNonRoot": True,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-    }
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "stranger"},
-        "spec": {"restartPolicy": "Never", "containers": [container]},
-    }
-    stage.kubectl("create", "-f", "-", stdin=json.dumps(pod))
-    try:
-        ended = "--for=jsonpath={.status.phase}=Succeeded"
-        stage.kubectl("wait", ended, "pod/stranger", "--timeout=120s")
-        return _read(stage.kubectl("logs", "stranger"))
-    finally:
-        stage.kubectl("delete", "pod", "stranger", "--wait=false")
+    command = ["python", "-c", KNOCK, json.dumps([*doors]), str(SECONDS)]
+    return _read(stage.run_pod("stranger", IMAGES["operator"], command))
 
 
 def _read(said: str) -> set[Door]:

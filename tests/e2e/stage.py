@@ -123,6 +123,33 @@ class Stage:
                 raise AssertionError(self.tell(found))
             time.sleep(POLL_SECONDS)
 
+    def run_pod(self, name: str, image: str, command: list[str]) -> str:
+        """What a command printed in a pod of somebody else, under the `restricted` level."""
+        container = {
+            "name": name,
+            "image": image,
+            "command": command,
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+                "runAsNonRoot": True,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        }
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {"restartPolicy": "Never", "containers": [container]},
+        }
+        self.kubectl("create", "-f", "-", stdin=json.dumps(pod))
+        try:
+            ended = "--for=jsonpath={.status.phase}=Succeeded"
+            self.kubectl("wait", ended, f"pod/{name}", "--timeout=120s")
+            return self.kubectl("logs", name)
+        finally:
+            self.kubectl("delete", "pod", name, "--wait=false")
+
     def find_pod(self, name: str, role: Role) -> str:
         """The name of a pod of an experiment."""
         labels = f"{EXPERIMENT_LABEL}={name},{ROLE_LABEL}={role}"
