@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -137,14 +137,24 @@ def _used_columns(training: Training, taken: Taken) -> set[str] | None:
 
 
 def describe_hops(
-    taken: Taken, reading: Reading, steps: Sequence[StepCost], trainer: Trainer, need: Need
+    taken: Taken,
+    reading: Reading,
+    steps: Sequence[StepCost],
+    packed: Mapping[str, float],
+    trainer: Trainer,
+    need: Need,
 ) -> tuple[Hop, ...]:
-    """Bytes at each place on the way, for each sample at its end."""
+    """Bytes at each place on the way, for each sample at its end.
+
+    Args:
+        packed: by `measure_packed`.
+    """
     rows_per_sample = taken.rows / taken.samples
     sizes = {
         "storage": reading.stored_bytes_per_row * rows_per_sample,
         "decoded": reading.decoded_bytes_per_row * rows_per_sample,
         "after the steps": steps[-1].bytes_per_row,
+        **packed,
         f"batch on {trainer.device}": trainer.batch_bytes_per_sample,
     }
     return tuple(

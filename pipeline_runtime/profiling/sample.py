@@ -26,6 +26,8 @@ from pipeline_runtime.training.stream import explain_no_rows
 MIN_PASSES = 3
 # More say nothing new.
 MAX_PASSES = 30
+_MAX_PACKED = 4  # pieces
+_CODECS = {"auto": ("lz4", "zstd"), "none": ()}  # by pipelineOptions.compression, or itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +164,28 @@ def measure_passes(taken: Taken, seconds: float) -> tuple[Pass, ...]:
     return tuple(passes)
 
 
+def measure_packed(taken: Taken, compression: str) -> dict[str, float]:
+    """Bytes a sample between processes, of the first pieces: packed, and by each codec besides.
+
+    Args:
+        compression: `pipelineOptions.compression`.
+    """
+    pieces = taken.pieces[:_MAX_PACKED]
+    samples = sum(piece.header.num_rows for piece in pieces)
+    codecs = (None, *_CODECS.get(compression, (compression,)))
+    return {
+        f"packed, by {codec}" if codec else "packed": sum(
+            _pack(taken, piece, replace(taken.wire, codec=codec)).nbytes for piece in pieces
+        )
+        / samples
+        for codec in codecs
+    }
+
+
+def _pack(taken: Taken, piece: Piece, wire: Wire) -> pa.Table:
+    return pack(piece if taken.batching is None else make_ready(piece, taken.batching), wire)
+
+
 def _run_pass(taken: Taken) -> Pass:
     floor, whole = Spent(), Spent()
     counts: tuple[StepCount, ...] = ()
@@ -172,7 +196,7 @@ def _run_pass(taken: Taken) -> Pass:
         pieces = []
         for piece in _make_pieces(taken.stream, group, taken.piece_rows):
             pieces.append(piece.header)
-            pack(piece if taken.batching is None else make_ready(piece, taken.batching), taken.wire)
+            _pack(taken, piece, taken.wire)
             del piece  # a reader holds one at a time
         floor, whole = floor + (decoded - started), whole + (read_clock() - decoded)
         for header in pieces:

@@ -28,7 +28,7 @@ from pipeline_runtime.profiling.describe import (
 from pipeline_runtime.profiling.document import Profile
 from pipeline_runtime.profiling.need import find_binding, plan_need
 from pipeline_runtime.profiling.roofline import measure_roofline
-from pipeline_runtime.profiling.sample import Limits, measure_passes, take_sample
+from pipeline_runtime.profiling.sample import Limits, measure_packed, measure_passes, take_sample
 from pipeline_runtime.report import ExperimentName
 from pipeline_runtime.run.prepare import check_entrypoint, check_rows, check_training
 from pipeline_runtime.run.summarise import machine, versions
@@ -74,6 +74,7 @@ def profile_experiment(
         taken = take_sample(plan.training, limits, batching, Wire(sparse=plan.delivery.sparse))
         tell(f"the work on {taken.rows:,} rows, step by step")
         passes = measure_passes(taken, _WORK_SHARE * options.seconds)
+        packed = measure_packed(taken, plan.delivery.compression)
         tell(f"the model on {taken.samples:,} frozen samples")
         device = _device(experiment)
         roofline = measure_roofline(spec, taken, device, _TRAIN_SHARE * options.seconds)
@@ -107,7 +108,7 @@ def profile_experiment(
         reading=reading,
         steps=steps,
         columns=columns,
-        hops=describe_hops(taken, reading, steps, roofline.trainer, need),
+        hops=describe_hops(taken, reading, steps, packed, roofline.trainer, need),
         need=need,
         binding=binding,
         advice=advise(findings),
