@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import sys
 import time
 from collections.abc import Iterator
@@ -36,8 +37,10 @@ from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.batches import REQUEST_INDEX, Batch
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
-from pipeline_runtime.feed.batching import Batching, make_ready
-from pipeline_runtime.feed.work import read_group
+from pipeline_runtime.feed.batching import Batching
+from pipeline_runtime.feed.leases import Task
+from pipeline_runtime.feed.maker import PieceMaker, Stream
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.plan import build_plan, plan_groups
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.request_batches import expand
@@ -106,15 +109,15 @@ def measure(data: Path, rows: int, factor: int, rounds: int) -> dict[str, Any]:
     Raises AssertionError if two cells hand over other rows.
     """
     folder = make_table(data / f"{NAME}-{rows}-{factor}", rows, factor)
-    plans = {cell.name: plan_of(folder, cell) for cell in CELLS}
-    digests = {name: digest(plan) for name, plan in plans.items()}  # and warms up
+    readers = {cell.name: Reader(plan_of(folder, cell)) for cell in CELLS}
+    digests = {name: digest(reader) for name, reader in readers.items()}  # and warms up
     assert len(set(digests.values())) == 1, digests
     rates: dict[str, list[float]] = {cell.name: [] for cell in CELLS}
     for index in range(rounds):
-        names = list(plans)
+        names = list(readers)
         for name in names[index % len(names) :] + names[: index % len(names)]:
             started = time.perf_counter()
-            for _ in batches_of(plans[name]):
+            for _ in readers[name].batches():
                 pass
             rates[name].append(rows / (time.perf_counter() - started))
     base = rates[CELLS[0].name]
@@ -184,25 +187,39 @@ def plan_of(folder: Path, cell: Cell) -> StreamPlan:
     return build_plan(pipeline.experiment(NAME, **training), "").training
 
 
-def batches_of(plan: StreamPlan, *, in_order: bool = False) -> Iterator[Batch]:
-    """Batches as a trainer on this machine gets them, made by this thread."""
-    groups = plan_groups(
-        plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=GROUP_ROWS
-    )
-    batching = Batching(
-        batch_size=BATCH_SIZE, weight_column=None, label_column=None, once=plan.request_columns
-    )
-    pieces = (
-        make_ready(piece, batching) for g in groups for piece in read_group(plan, g, GROUP_ROWS)
-    )
-    return take_batches(pieces, groups, BATCH_SIZE, in_order=in_order)
+class Reader:
+    """What makes the pieces of a plan, and finds out what pays, for as long as a run lasts."""
+
+    def __init__(self, plan: StreamPlan) -> None:
+        self.plan = plan
+        self._groups = plan_groups(
+            plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=GROUP_ROWS
+        )
+        batching = Batching(
+            batch_size=BATCH_SIZE, weight_column=None, label_column=None, once=plan.request_columns
+        )
+        stream = Stream(plan=plan, piece_rows=GROUP_ROWS, batching=batching)
+        self._maker = PieceMaker(lambda role: stream)
+
+    def batches(self, *, in_order: bool = False) -> Iterator[Batch]:
+        """Batches as a trainer on this machine gets them, made by this thread."""
+        return take_batches(self._pieces(), self._groups, BATCH_SIZE, in_order=in_order)
+
+    def _pieces(self) -> Iterator[Piece | ReadyPiece]:
+        for group in self._groups:
+            for index in itertools.count():
+                task = Task(position=group.index, group=group, piece=index)
+                piece = self._maker.make("training", task)
+                yield piece
+                if piece.header.is_last:
+                    break
 
 
-def digest(plan: StreamPlan) -> str:
+def digest(reader: Reader) -> str:
     """Of all batches in the table's order, a request's columns expanded."""
     found = hashlib.sha256()
-    for batch in batches_of(plan, in_order=True):
-        flat = expand(batch, plan.request_columns)
+    for batch in reader.batches(in_order=True):
+        flat = expand(batch, reader.plan.request_columns)
         for name in sorted(flat.keys() - {REQUEST_INDEX}):
             found.update(flat[name].numpy().tobytes())
     return found.hexdigest()

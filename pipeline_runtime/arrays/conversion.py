@@ -75,7 +75,13 @@ def check_tensor_schema(
     return problems + list(_name_clashes(schema, weight_column))
 
 
-def to_arrays(table: pa.Table, *, weight_column: str | None, label_column: str | None) -> Arrays:
+def to_arrays(
+    table: pa.Table,
+    *,
+    weight_column: str | None,
+    label_column: str | None,
+    is_shared: bool = True,
+) -> Arrays:
     """The rows of a table as arrays by name.
 
     Args:
@@ -83,6 +89,8 @@ def to_arrays(table: pa.Table, *, weight_column: str | None, label_column: str |
             `REQUEST_COLUMN`, of which come `request_index` and arrays of Q requests.
         weight_column: whose values become `row_weight`; every row weighs 1 when None.
         label_column: may hold neither nulls nor NaN.
+        is_shared: whether a request may have rows in the next batch too, which must not see what
+            is written to this one.
 
     Raises:
         TrainingError: a null or a value that has no place in its array; names column and count.
@@ -94,8 +102,8 @@ def to_arrays(table: pa.Table, *, weight_column: str | None, label_column: str |
         requests, arrays[REQUEST_INDEX] = requests_of(table)
         for name, column in zip(requests.schema.names, requests.columns, strict=True):
             for array_name, array in _column_arrays(name, column):
-                # A request may have rows in the next batch too, which must not see what is written.
-                array.flags.writeable = False
+                if is_shared:
+                    array.flags.writeable = False
                 arrays[array_name] = array
     if label_column is not None:
         _check_label(label_column, table.column(label_column).type, arrays)

@@ -48,17 +48,21 @@ def batching_of(delivery: Delivery, stream: StreamPlan, training: Training) -> B
 def make_ready(piece: Piece, batching: Batching) -> ReadyPiece:
     """The piece as batches. Raises TrainingError as `to_arrays` does."""
     started = time.perf_counter()
-    weight_column, label_column = batching.weight_column, batching.label_column
     parts = [
-        to_arrays(part, weight_column=weight_column, label_column=label_column)
+        to_arrays(
+            part,
+            weight_column=batching.weight_column,
+            label_column=batching.label_column,
+            is_shared=piece.is_shared,
+        )
         for part in _parts(piece.table, batching.batch_size)
     ]
     batches = tuple(split_parts(parts, batching.batch_size, batching.once))
     hashes = piece.table.column(ROW_HASH_COLUMN).to_numpy()
     num_bytes = hashes.nbytes + sum(array.nbytes for part in parts for array in part.values())
     is_counted = None
-    if weight_column is not None:
-        is_counted = np.concatenate([part[weight_column] > 0 for part in parts])
+    if batching.weight_column is not None:
+        is_counted = np.concatenate([part[batching.weight_column] > 0 for part in parts])
     seconds = time.perf_counter() - started
     return ReadyPiece(
         header=replace(piece.header, batching_seconds=seconds),

@@ -3,6 +3,7 @@
 A group that has more than one piece stays open between two calls, so that asking for its pieces in
 order reads it once. Where a plan reads ahead, as from a store, threads read the next rows of a
 group while pieces are made of those before; and of the group that is told to come next, its first.
+Where rows of a flat table are to be found to be requests, a reader does so as long as that pays.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pipeline_runtime.errors import TrainingError
 from pipeline_runtime.feed.batching import Batching, make_ready
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.trial import Trial
 from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.plan.model import StreamPlan
 
@@ -69,6 +71,7 @@ class PieceMaker:
         self._finished = time.perf_counter()
         self._streams: dict[str, Stream] = {}
         self._idle_share = defaultdict[str, float](float)  # of late pieces, by role
+        self._sharing = defaultdict[str, Trial](Trial)  # whether it pays, by role
         # Groups that stay open: their next piece, and what makes it.
         self._open: OrderedDict[_Key, tuple[int, Iterator[Piece]]] = OrderedDict()
         self._begun: dict[_Key, _Begun] = {}
@@ -149,20 +152,35 @@ class PieceMaker:
     def _begin(self, stream: Stream, role: str, task: Task) -> Iterator[Piece]:
         if stream.plan.reads_ahead and self._reading is None:
             self._reading = ThreadPoolExecutor(_READING_THREADS, "lastmile-reading")
-        return read_group(
-            stream.plan,
+        plan, shares = stream.plan, True
+        if plan.sharing.key is not None:
+            shares = self._sharing[role].choose()
+            plan = plan if shares else _without_sharing(plan)
+        pieces = read_group(
+            plan,
             task.group,
             stream.piece_rows,
             first_piece=task.piece,
             looks_first=self._idle_share[role] > MIN_IDLE_SHARE,
-            reading=self._reading if stream.plan.reads_ahead else None,
+            reading=self._reading if plan.reads_ahead else None,
         )
+        return self._sharing[role].watch(pieces, shares)
 
     def _stream(self, role: str) -> Stream:
         with self._lock:
             if role not in self._streams:
                 self._streams[role] = self._get_stream(role)
             return self._streams[role]
+
+
+def _without_sharing(plan: StreamPlan) -> StreamPlan:
+    """The same, without what is only done to save work.
+
+    Batches that carry requests once depend on their rows alone: there requests are found as before.
+    """
+    if plan.request_columns:
+        return replace(plan, sharing=replace(plan.sharing, folds=False))
+    return replace(plan, sharing=replace(plan.sharing, key=None))
 
 
 def _key_of(role: str, task: Task) -> _Key:

@@ -49,6 +49,7 @@ class Piece:
 
     header: Header
     table: pa.Table
+    is_shared: bool = True  # whether a request may have several rows, here or in other pieces
 
     @property
     def num_bytes(self) -> int:

@@ -265,7 +265,7 @@ def _read_unit(
     key = (sharing.key,) if sharing.key else ()
     columns = list(dict.fromkeys([*wanted, *stream.identity.columns, *key]))
     read = stream.table.read_nested if sharing.is_on else stream.table.read
-    if sharing.key:
+    if sharing.key and sharing.folds:
         read = partial(stream.table.read_nested, folded=sharing.columns)
     first_row = 0
     file = stream.table.files[unit.file]
@@ -372,7 +372,7 @@ def _run_stage(
         seconds = counts[-1].seconds + time.perf_counter() - started
         counts[-1] = replace(counts[-1], num_bytes=rows.num_bytes, seconds=seconds)
     header = replace(before, num_rows=table.num_rows, counts=(*before.counts, *counts))
-    return Piece(header=header, table=table)
+    return Piece(header=header, table=table, is_shared=rows.requests is not None)
 
 
 def _share_in_runs(kept: Int64s | None, num_rows: Sequence[int]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -157,6 +158,37 @@ def test_what_a_loop_writes_to_a_batch_is_not_in_the_next(folder: str, way: str)
             tensor.zero_()
     for mine, theirs in zip(got, expected, strict=True):
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_where_requests_do_not_pay_batches_are_not_copied_for_them(tmp_path: Path) -> None:
+    columns = {"id": range(200), "item": range(200), "request": range(200)}
+    table = pa.table({name: pa.array(values) for name, values in columns.items()})
+    table = table.append_column("padded", pa.array([[i, 0, 7] for i in range(200)]))
+    pq.write_table(table, tmp_path / "alone.parquet")
+    pipeline = (
+        Pipeline.read_parquet(
+            str(tmp_path / "alone.parquet"),
+            row_key="id",
+            request_key="request",
+            request_columns=("padded",),
+        )
+        .filter("item % 5 != 0")
+        .pad_sequence("padded", length=4)
+    )
+    experiment = pipeline.experiment("alone", columns=["padded", "item"], deduplicated=True)
+    plan = build_plan(experiment, "").training
+    batching = Batching(
+        batch_size=BATCH_SIZE, weight_column=None, label_column=None, once=plan.request_columns
+    )
+    [group] = plan_groups(
+        plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=PIECE_ROWS * 9
+    )
+    [piece] = read_group(plan, group, PIECE_ROWS * 9)
+    made = make_ready(piece, batching)
+    for index in range(len(made.batches)):
+        arrays = made.arrays(index)
+        assert len(arrays["padded"]) == len(arrays[REQUEST_INDEX])
+        assert arrays["padded"].flags.writeable  # a loop may have it as it is
 
 
 def test_entrypoints_get_a_value_a_row_unless_they_ask(folder: str) -> None:
