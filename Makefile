@@ -8,7 +8,7 @@ ROWS ?= 1000000
 NODE := simulated
 ARGS ?=
 
-.PHONY: bench-autoscaling bench-deduplication bench-operator bench-overlap bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-wire bench-table-size help setup lock test-tools run sample-data bench chart dashboards test test-nightly test-slow test-unit lint lint-types format crd clean
+.PHONY: bench-autoscaling bench-deduplication bench-operator bench-overlap bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-wire bench-table-size help setup lock test-tools run sample-data bench chart dashboards test test-nightly test-slow test-unit lint lint-types format crd clean
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -115,6 +115,9 @@ bench-plant-pods: setup test-tools ## The same with real pods under the operator
 
 bench-read-ahead: setup ## Measure what it gains to read ahead from a store
 	$(BIN)/python -m benchmarks.read_ahead $(ARGS)
+
+bench-shared-memory: setup ## Measure what it gains that a reader shares memory with its trainer
+	$(BIN)/python -m benchmarks.shared_memory $(ARGS)
 
 bench-scaling: setup ## Measure what 1 to 8 data-worker nodes bring to a trainer (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.scaling $(ARGS)

@@ -29,7 +29,7 @@ from fsspec.implementations.local import LocalFileSystem
 from matplotlib.figure import Figure
 
 from benchmarks import records
-from benchmarks.dataloading.comparisons import rounded
+from benchmarks.dataloading.comparisons import describe_ratio, rounded
 from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.dataloading.ratios import pair_ratios
 from benchmarks.dataloading.results import spread
@@ -161,11 +161,7 @@ def measure(bench: Bench, level: str, rate: int, rounds: int) -> Document:
         "megabytes_per_second": rate,
         "rows_per_second": {"on": spread(rates[True]), "off": spread(rates[False])},
         **{name: _seconds(found, name) for name in _SECONDS},
-        "gain": {
-            "ratio_median": rounded(gain.median),
-            "ratio_low": None if gain.low is None else rounded(gain.low),
-            "ratio_high": None if gain.high is None else rounded(gain.high),
-        },
+        "gain": describe_ratio(gain),
         "checksum": f"{sums.pop():016x}",
     }
 

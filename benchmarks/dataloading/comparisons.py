@@ -90,6 +90,15 @@ def next_starts_of(epochs: Sequence[Epoch]) -> list[float]:
     return [seconds for seconds in found if seconds is not None]
 
 
+def describe_ratio(ratio: Ratio) -> dict[str, float | None]:
+    """A ratio as results have it."""
+    return {
+        "ratio_median": rounded(ratio.median),
+        "ratio_low": None if ratio.low is None else rounded(ratio.low),
+        "ratio_high": None if ratio.high is None else rounded(ratio.high),
+    }
+
+
 def rounded(value: float) -> float:
     """Four significant digits: more would only look exact."""
     return float(f"{value:.4g}")

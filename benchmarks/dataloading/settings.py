@@ -26,13 +26,15 @@ _PUSHDOWN_OFF: Final = ("pushdown", False)
 # By variant: what of `spec.pipelineOptions` differs from the default.
 SWITCHES: Final[Mapping[str, tuple[tuple[str, bool | str], ...]]] = {
     "pushdown off": (_PUSHDOWN_OFF,),
-    # Where statistics prune, nothing is left to it.
+    "late materialisation off": (("lateMaterialisation", False),),
+    # Where statistics prune, little is left to it.
     "pushdown, late materialisation off": (_PUSHDOWN_OFF, ("lateMaterialisation", False)),
     "projection off": (("projection", False),),
     "fusion off": (FUSION_OFF,),
     "kernels off": (("kernels", False),),
     "page decoding off": (("pageDecoding", False),),
     "broadcast off": (("broadcast", False),),
+    "prefetch off": (("prefetch", False),),
     "ready batches off": (("readyBatches", False),),
     "readers off": (RAY_DATA,),
     "nested, page decoding off": (("pageDecoding", False),),

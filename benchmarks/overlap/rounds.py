@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-from benchmarks.dataloading.comparisons import rounded
+from benchmarks.dataloading.comparisons import describe_ratio
 from benchmarks.dataloading.ratios import pair_ratios
 from benchmarks.dataloading.results import spread
 from benchmarks.dataloading.rounds import MAX_OFF
@@ -163,12 +163,7 @@ def _slower(model: Sequence[float], feed: Sequence[float]) -> list[float]:
 
 
 def _describe_ratios(both: Sequence[float], slower: Sequence[float]) -> Document:
-    found = pair_ratios(both, slower)
-    return {
-        "ratio_median": rounded(found.median),
-        "ratio_low": None if found.low is None else rounded(found.low),
-        "ratio_high": None if found.high is None else rounded(found.high),
-    }
+    return describe_ratio(pair_ratios(both, slower))
 
 
 def _say(line: str) -> None:

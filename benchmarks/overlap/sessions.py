@@ -28,7 +28,7 @@ from pipeline_runtime.feed.thread_readers import ThreadReaders
 from pipeline_runtime.plan import Group, Plan, build_plan, plan_groups, rows_per_piece
 from pipeline_runtime.profiling.replay import wire_alone
 from pipeline_runtime.training.context import TrainContext
-from pipeline_runtime.training.position import Position
+from pipeline_runtime.training.position import Checksum, Position
 from pipeline_runtime.training.ranking import train_loop
 from pipeline_runtime.training.stream import BatchStream, Cutting, agree_alone
 
@@ -74,7 +74,7 @@ class Session(TrainContext):
         self.frozen: Sequence[Batch] = ()
         self.steps: int | None = None  # of frozen batches; None: as long as there are batches
         self.taken: list[tuple[float, int]] = []  # when, and how many rows had come by then
-        self._waited = stream.waited
+        self._stream = stream
         self._cores = cores
 
     def epochs(self) -> Iterator[int]:
@@ -103,7 +103,12 @@ class Session(TrainContext):
     @property
     def waited_share(self) -> float:
         """Of the trainer's time: waiting for rows to be made."""
-        return self._waited.production / self.taken[-1][0]
+        return self._stream.waited.production / self.taken[-1][0]
+
+    @property
+    def checksum(self) -> Checksum:
+        """Of all rows that were taken."""
+        return self._stream.position.checksum
 
 
 def _piece_rows(plan: Plan) -> int:
