@@ -153,7 +153,8 @@ class PieceMaker:
         if stream.plan.reads_ahead and self._reading is None:
             self._reading = ThreadPoolExecutor(_READING_THREADS, "lastmile-reading")
         plan, shares = stream.plan, True
-        if plan.sharing.key is not None:
+        is_tried = plan.sharing.key is not None
+        if is_tried:
             shares = self._sharing[role].choose()
             plan = plan if shares else _without_sharing(plan)
         pieces = read_group(
@@ -164,7 +165,8 @@ class PieceMaker:
             looks_first=self._idle_share[role] > MIN_IDLE_SHARE,
             reading=self._reading if plan.reads_ahead else None,
         )
-        return self._sharing[role].watch(pieces, shares)
+        is_whole = not task.piece  # earlier pieces would be read over
+        return self._sharing[role].watch(pieces, shares) if is_tried and is_whole else pieces
 
     def _stream(self, role: str) -> Stream:
         with self._lock:

@@ -41,6 +41,7 @@ class Header:
     gap_seconds: float = 0.0  # that its reader had nothing to make before it
     batching_seconds: float = 0.0  # that its reader took to make it ready
     read_seconds: float = 0.0  # that its rows took to be read, beside other work perhaps
+    apart_seconds: float = 0.0  # of a processor, that another thread took for that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,43 +7,47 @@ then, since tables change on their way and machines do other things.
 
 from __future__ import annotations
 
-from collections import deque
+import time
 from collections.abc import Iterator
 from typing import Final
 
-from pipeline_runtime.feed.pieces import Header, Piece
+from pipeline_runtime.feed.pieces import Piece
 
-# Of each way so many late pieces count, by the cheapest: what else runs only makes them dearer.
+# Of each way so many late groups count, by the cheapest: what else runs only makes them dearer.
 _NUM_LATE: Final = 4
 # Every so many groups the dearer way is tried; it may cost twice as much, so 3 % at most.
 _TRY_EVERY: Final = 32
 
 
 class Trial:
-    """What the pieces of two ways cost; a way is True or False."""
+    """What groups of two ways cost, in seconds of a processor; a way is True or False."""
 
     def __init__(self) -> None:
-        self._costs = {way: deque[float](maxlen=_NUM_LATE) for way in (True, False)}
+        # Replaced, not changed: one thread may choose while another adds.
+        self._costs: dict[bool, tuple[float, ...]] = {True: (), False: ()}
         self._num_chosen = 0
 
     def choose(self) -> bool:
         """The way of the next group."""
         self._num_chosen += 1
-        is_known = all(len(costs) == _NUM_LATE for costs in self._costs.values())
-        if not is_known:
+        if any(len(costs) < _NUM_LATE for costs in self._costs.values()):
             return self._num_chosen % 2 == 1
         cheaper = min(self._costs[True]) <= min(self._costs[False])
         return cheaper != (self._num_chosen % _TRY_EVERY == 0)
 
     def watch(self, pieces: Iterator[Piece], way: bool) -> Iterator[Piece]:
-        """The pieces of a group, whose costs are added."""
+        """All pieces of a group, whose cost is added with the last of them."""
+        spent, num_rows = 0.0, 0
+        started = time.thread_time()
         for piece in pieces:
-            if piece.header.counts[0].rows:
-                self._costs[way].append(_cost_of(piece.header))
+            header = piece.header
+            spent += time.thread_time() - started + header.apart_seconds
+            num_rows += header.counts[0].rows
+            if header.is_last and num_rows:
+                self.add(way, spent / num_rows)
             yield piece
+            started = time.thread_time()
 
-
-def _cost_of(header: Header) -> float:
-    """Seconds a row that was read, of reading and of all steps."""
-    read, *steps = header.counts
-    return (header.read_seconds + sum(step.seconds for step in steps)) / read.rows
+    def add(self, way: bool, cost: float) -> None:
+        """Count a group of a way; its cost a row."""
+        self._costs[way] = (*self._costs[way], cost)[-_NUM_LATE:]

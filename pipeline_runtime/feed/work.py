@@ -65,13 +65,16 @@ def read_group(
 
     Args:
         looks_first: read what filters need, and the rest of the rows that are left; of groups that
-            are one piece, by plans that have a `first_look`. The rows are the same.
+            are one piece and not looked through for requests, by plans that have a `first_look`.
+            The rows are the same.
         reading: what reads ahead, from now on: the first rows, and others while pieces are made of
             those before. None: nothing is read before it is asked for.
 
     Raises SourceError or StepError, which name the file and rows.
     """
-    look = stream.first_look if looks_first and _is_one_piece(group, piece_rows) else None
+    look = None
+    if looks_first and _is_one_piece(group, piece_rows) and stream.sharing.key is None:
+        look = stream.first_look
     parts = _read_pieces(stream, group, piece_rows, look.columns if look else None)
     if reading is not None:
         at_once = None if _is_one_piece(group, piece_rows) else 1
@@ -88,12 +91,14 @@ class _Part:
     Attributes:
         seconds: that the read took of its reader's time: of rows read ahead, that it waited.
         read_seconds: that the read took.
+        apart_seconds: of a processor, that another thread took for it.
     """
 
     rows: Rows
     places: Sequence[Place]
     seconds: float
     read_seconds: float
+    apart_seconds: float = 0.0
 
     @property
     def count(self) -> StepCount:
@@ -127,7 +132,10 @@ def _wait(
 
 
 def _take(parts: Iterator[_Part], at_once: int | None) -> list[_Part]:
-    return list(islice(parts, at_once))
+    started = time.thread_time()
+    taken = list(islice(parts, at_once))
+    spent = time.thread_time() - started
+    return [replace(part, apart_seconds=spent / len(taken)) for part in taken]
 
 
 def _make_pieces(
@@ -145,6 +153,7 @@ def _make_pieces(
             num_rows=pending.rows.num_rows,
             counts=(pending.count,),
             read_seconds=pending.read_seconds,
+            apart_seconds=pending.apart_seconds,
         )
         if index >= first_piece:
             yield _run_stage(stream, 0, header, pending.rows, pending.places)

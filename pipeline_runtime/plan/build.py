@@ -290,6 +290,8 @@ class _Stream:
         )
         stages = _fuse(_annotate(steps, push, after), fusion=options.fusion)
         is_apart = any(stage.steps for stage in stages[1:])  # rows between tasks are flat
+        request_columns = () if is_apart else self._request_columns(steps, sharing)
+        looks_for_requests = sharing.key is not None and request_columns  # at any rate
         return StreamPlan(
             role=role,
             table=self.table,
@@ -305,18 +307,13 @@ class _Stream:
             max_rows_per_block=options.rows_per_block,
             kernels=options.kernels,
             sharing=sharing,
-            request_columns=() if is_apart else self._request_columns(steps, sharing),
-            first_look=self._first_look(stages[0], read_columns, sharing),
+            request_columns=request_columns,
+            first_look=None if looks_for_requests else self._first_look(stages[0], read_columns),
         )
 
-    def _first_look(
-        self, stage: Stage, read_columns: Sequence[str], sharing: Sharing
-    ) -> FirstLook | None:
-        """The columns that the steps up to the last filter need; None if that spares nothing.
-
-        Where requests are looked for in a flat table, that takes their columns.
-        """
-        if not self.spec.pipeline_options.late_materialisation or sharing.key is not None:
+    def _first_look(self, stage: Stage, read_columns: Sequence[str]) -> FirstLook | None:
+        """The columns that the steps up to the last filter need; None if that spares nothing."""
+        if not self.spec.pipeline_options.late_materialisation:
             return None
         known = list(takewhile(lambda step: _keeps_places(step.transform), stage.steps))
         drops = [index for index, step in enumerate(known) if step.transform.changes_rows]

@@ -33,10 +33,7 @@ def choose_sharing(
     if not any(_is_wide(schema.field(name).type) for name in columns):
         reason = "requests are not looked for: of their columns only numbers are read"
         return Sharing(is_on=True, reason=reason)
-    reason = (
-        f"once a request ({dataset.request_key}): {', '.join(columns)}; a reader leaves off what "
-        "does not pay"
-    )
+    reason = f"once a request ({dataset.request_key}): {', '.join(columns)}"
     return Sharing(is_on=True, key=dataset.request_key, columns=columns, reason=reason)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -44,7 +43,7 @@ COLUMNS = ["item", "score", "clicked", "country", "age", "history", "padded"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """`flat.parquet` and `nested`, the same 60 requests of 3 to 12 rows."""
+    """`flat.parquet` and `nested`, 60 requests of 3 to 12 rows; `alone.parquet`, of one."""
     path = tmp_path_factory.mktemp("requests")
     draw = random.Random(2)
     rows: list[dict[str, Any]] = []
@@ -61,6 +60,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
             item = {"id": len(rows), "item": draw.randrange(50), "score": draw.random()}
             rows.append(item | {"clicked": draw.random() < 0.4} | user)
     pq.write_table(pa.Table.from_pylist(rows), path / "flat.parquet", row_group_size=70)
+    alone = [row | {"request": row["id"]} for row in rows]
+    pq.write_table(pa.Table.from_pylist(alone), path / "alone.parquet", row_group_size=70)
     convert_table(
         open_parquet(ParquetSource(uri=str(path / "flat.parquet")), ""),
         open_location(str(path / "nested")),
@@ -148,8 +149,11 @@ def test_batches_with_requests_once_expand_to_those_with_a_value_a_row(
 
 
 @pytest.mark.parametrize("way", ["rows", "made", "sent"])
-def test_what_a_loop_writes_to_a_batch_is_not_in_the_next(folder: str, way: str) -> None:
-    plan = plan_of(f"{folder}/nested")
+@pytest.mark.parametrize("table", ["flat.parquet", "nested", "alone.parquet"])
+def test_what_a_loop_writes_to_a_batch_is_not_in_the_next(
+    folder: str, table: str, way: str
+) -> None:
+    plan = plan_of(f"{folder}/{table}", deduplicated=True)
     expected = list(batches_of(plan))
     got = []
     for batch in batches_of(plan, way):
@@ -160,30 +164,15 @@ def test_what_a_loop_writes_to_a_batch_is_not_in_the_next(folder: str, way: str)
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
-def test_where_requests_do_not_pay_batches_are_not_copied_for_them(tmp_path: Path) -> None:
-    columns = {"id": range(200), "item": range(200), "request": range(200)}
-    table = pa.table({name: pa.array(values) for name, values in columns.items()})
-    table = table.append_column("padded", pa.array([[i, 0, 7] for i in range(200)]))
-    pq.write_table(table, tmp_path / "alone.parquet")
-    pipeline = (
-        Pipeline.read_parquet(
-            str(tmp_path / "alone.parquet"),
-            row_key="id",
-            request_key="request",
-            request_columns=("padded",),
-        )
-        .filter("item % 5 != 0")
-        .pad_sequence("padded", length=4)
-    )
-    experiment = pipeline.experiment("alone", columns=["padded", "item"], deduplicated=True)
-    plan = build_plan(experiment, "").training
+def test_where_requests_do_not_pay_batches_are_not_copied_for_them(folder: str) -> None:
+    plan = plan_of(f"{folder}/alone.parquet", deduplicated=True)
     batching = Batching(
         batch_size=BATCH_SIZE, weight_column=None, label_column=None, once=plan.request_columns
     )
-    [group] = plan_groups(
-        plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=PIECE_ROWS * 9
+    [group, *_] = plan_groups(
+        plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=PIECE_ROWS
     )
-    [piece] = read_group(plan, group, PIECE_ROWS * 9)
+    [piece] = read_group(plan, group, PIECE_ROWS)
     made = make_ready(piece, batching)
     for index in range(len(made.batches)):
         arrays = made.arrays(index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -12,9 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline_runtime import Pipeline, kernels
-from pipeline_runtime.feed import work
+from pipeline_runtime.feed import maker, work
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.maker import PieceMaker, Stream
 from pipeline_runtime.feed.pieces import Header, Piece, StepCount
 from pipeline_runtime.feed.trial import Trial
 from pipeline_runtime.feed.work import read_group
@@ -24,31 +24,12 @@ from pipeline_runtime.plan.model import StreamPlan
 GROUP_ROWS, NUM_GROUPS = 60, 24
 
 
-def piece_of(rows: int, read_seconds: float, step_seconds: float) -> Piece:
-    counts = (
-        StepCount(rows=rows, num_bytes=0, seconds=0.0),
-        StepCount(rows=rows, num_bytes=0, seconds=step_seconds),
-    )
-    header = Header(
-        epoch=0,
-        group=0,
-        piece=0,
-        is_last=True,
-        num_rows=rows,
-        counts=counts,
-        read_seconds=read_seconds,
-    )
-    return Piece(header=header, table=pa.table({}))
-
-
 def go_on(trial: Trial, costs: dict[bool, float], groups: int) -> list[bool]:
-    """Choose for so many groups, whose rows cost so many seconds each by way, half of them read."""
+    """Choose for so many groups, whose rows cost so much by way."""
     ways = []
     for _ in range(groups):
-        way = trial.choose()
-        half = 100 * costs[way] / 2
-        assert len(list(trial.watch(iter([piece_of(100, half, half)]), way))) == 1
-        ways.append(way)
+        ways.append(trial.choose())
+        trial.add(ways[-1], costs[ways[-1]])
     return ways
 
 
@@ -68,10 +49,46 @@ def test_one_that_becomes_dear_is_left() -> None:
     assert go_on(trial, {True: 2.0, False: 1.2}, 32).count(True) == 1
 
 
-def test_a_piece_without_rows_tells_nothing() -> None:
+def burn(seconds: float) -> None:
+    started = time.thread_time()
+    while time.thread_time() < started + seconds:
+        pass
+
+
+def piece_of(rows: int, *, is_last: bool, apart_seconds: float = 0.0) -> Piece:
+    header = Header(
+        epoch=0,
+        group=0,
+        piece=0,
+        is_last=is_last,
+        num_rows=rows,
+        counts=(StepCount(rows=rows, num_bytes=0, seconds=0.0),),
+        apart_seconds=apart_seconds,
+    )
+    return Piece(header=header, table=pa.table({}))
+
+
+def group_of(seconds: float, rows: int = 50, apart_seconds: float = 0.0) -> Iterator[Piece]:
+    """Two pieces; the second is read with the first."""
+    burn(seconds)
+    yield piece_of(rows, is_last=False, apart_seconds=apart_seconds)
+    yield piece_of(rows, is_last=True)
+
+
+def test_a_group_costs_what_all_its_pieces_do_wherever_they_are_read() -> None:
+    trial = Trial()
+    for way in (True, False) * 4:
+        apart_seconds = 0.0 if way else 0.02
+        for _ in trial.watch(group_of(0.01 if way else 0.0, apart_seconds=apart_seconds), way):
+            burn(0.0 if way else 0.01)  # is not the pieces'
+    assert [trial.choose() for _ in range(20)] == [True] * 20
+
+
+def test_a_group_that_is_left_or_has_no_rows_tells_nothing() -> None:
     trial = Trial()
     for _ in range(20):
-        list(trial.watch(iter([piece_of(0, 0.1, 0.1)]), trial.choose()))
+        next(trial.watch(group_of(0.0), trial.choose()))
+        assert len(list(trial.watch(group_of(0.0, rows=0), trial.choose()))) == 2
     assert go_on(trial, {True: 1.0, False: 2.0}, 8).count(True) == 4
 
 
@@ -120,9 +137,9 @@ def groups_of(plan: StreamPlan) -> list[Group]:
 
 
 def made(plan: StreamPlan) -> Iterator[pa.Table]:
-    maker = PieceMaker(lambda role: Stream(plan=plan, piece_rows=GROUP_ROWS))
+    pieces = maker.PieceMaker(lambda role: maker.Stream(plan=plan, piece_rows=GROUP_ROWS))
     for group in groups_of(plan):
-        piece = maker.make("training", Task(position=group.index, group=group, piece=0))
+        piece = pieces.make("training", Task(position=group.index, group=group, piece=0))
         assert isinstance(piece, Piece)
         yield piece.table
 
@@ -141,8 +158,25 @@ def test_batches_that_carry_requests_once_are_the_same_whether_it_pays_or_not(ur
     plan = plan_of(uri, is_once=True)
     assert plan.request_columns == ("history",)
     wanted = [next(read_group(plan, group, GROUP_ROWS)).table for group in groups_of(plan)]
-    for table, other in zip(made(plan), wanted, strict=True):
-        assert table.equals(other)
+    with patch.object(maker, "read_group", wraps=read_group) as reading:
+        for table, other in zip(made(plan), wanted, strict=True):
+            assert table.equals(other)
+    ways = [call.args[0].sharing for call in reading.call_args_list]
+    assert {way.key for way in ways} == {"request"}
+    assert {way.folds for way in ways} == {True, False}
+
+
+def test_columns_are_read_late_only_while_requests_are_not_looked_for(uri: str) -> None:
+    assert plan_of(uri, is_once=False).first_look is not None
+    assert plan_of(uri, is_once=True).first_look is None
+    plan = plan_of(uri, is_once=False)
+    [group, *_] = groups_of(plan)
+    with patch.object(work, "_look_first") as looking:
+        next(read_group(plan, group, GROUP_ROWS, looks_first=True))
+        assert not looking.called
+        plain = replace(plan, sharing=replace(plan.sharing, key=None))
+        read_group(plain, group, GROUP_ROWS, looks_first=True)
+        assert looking.called
 
 
 def test_requests_are_not_looked_for_where_that_costs_more(uri: str) -> None:
@@ -150,7 +184,7 @@ def test_requests_are_not_looked_for_where_that_costs_more(uri: str) -> None:
 
     def dear(*arguments: Any) -> None:
         calls.append(1)
-        time.sleep(0.02)
+        burn(0.02)
 
     plan = plan_of(uri, is_once=False)
     with patch.object(work, "find_requests", dear):
