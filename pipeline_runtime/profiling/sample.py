@@ -15,6 +15,7 @@ import pyarrow as pa
 from pipeline_runtime import kernels
 from pipeline_runtime.errors import TrainingError
 from pipeline_runtime.feed.batching import Batching, make_ready
+from pipeline_runtime.feed.compression import CODECS
 from pipeline_runtime.feed.pieces import Piece, StepCount, add_counts
 from pipeline_runtime.feed.wire import Wire, pack
 from pipeline_runtime.feed.work import name_of, places_of, read_group, run_stage
@@ -27,7 +28,6 @@ MIN_PASSES = 3
 # More say nothing new.
 MAX_PASSES = 30
 _MAX_PACKED = 4  # pieces
-_CODECS = {"auto": ("lz4", "zstd"), "none": ()}  # by pipelineOptions.compression, or itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,12 +167,14 @@ def measure_passes(taken: Taken, seconds: float) -> tuple[Pass, ...]:
 def measure_packed(taken: Taken, compression: str) -> dict[str, float]:
     """Bytes a sample between processes, of the first pieces: packed, and by each codec besides.
 
+    Only batches are compressed, not rows of which the trainer makes them.
+
     Args:
         compression: `pipelineOptions.compression`.
     """
     pieces = taken.pieces[:_MAX_PACKED]
     samples = sum(piece.header.num_rows for piece in pieces)
-    codecs = (None, *_CODECS.get(compression, (compression,)))
+    codecs = dict.fromkeys((None, *(CODECS[compression] if taken.batching else ())))
     return {
         f"packed, by {codec}" if codec else "packed": sum(
             _pack(taken, piece, replace(taken.wire, codec=codec)).nbytes for piece in pieces
