@@ -74,6 +74,7 @@ class Session(TrainContext):
         self.frozen: Sequence[Batch] = ()
         self.steps: int | None = None  # of frozen batches; None: as long as there are batches
         self.taken: list[tuple[float, int]] = []  # when, and how many rows had come by then
+        self.cpu_seconds = 0.0  # of this process, all batches long
         self._stream = stream
         self._cores = cores
 
@@ -86,13 +87,14 @@ class Session(TrainContext):
         trainer, data = self._cores
         os.sched_setaffinity(0, {data})
         source = itertools.cycle(self.frozen) if self.frozen else super().batches()
-        started, rows = time.perf_counter(), 0
+        started, cpu, rows = time.perf_counter(), time.process_time(), 0
         for index, batch in enumerate(itertools.islice(source, self.steps)):
             if index == _PIN_AFTER:
                 os.sched_setaffinity(0, {trainer})
             rows += len(batch[ROW_WEIGHT])
             self.taken.append((time.perf_counter() - started, rows))
             yield batch
+        self.cpu_seconds = time.process_time() - cpu
 
     @property
     def rows_per_second(self) -> float:

@@ -145,8 +145,10 @@ class Stage:
         self.kubectl("create", "-f", "-", stdin=json.dumps(pod))
         try:
             ended = "--for=jsonpath={.status.phase}=Succeeded"
-            self.kubectl("wait", ended, f"pod/{name}", "--timeout=120s")
+            self.kubectl("wait", ended, f"pod/{name}", "--timeout=300s")
             return self.kubectl("logs", name)
+        except KubectlError as error:
+            raise AssertionError(self.kubectl("describe", "pod", name)) from error
         finally:
             self.kubectl("delete", "pod", name, "--wait=false")
 
