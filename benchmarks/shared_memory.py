@@ -142,7 +142,7 @@ def draw(results: Document, path: Path) -> None:
         figure = Figure(figsize=(8, 3.5), layout="constrained")
         panels = {
             "rows_per_second": ("thousand rows a second", 1e-3),
-            "taking_seconds": ("seconds of the taking process, a million rows", 1.0),
+            "taking_seconds": ("seconds to take a million rows", 1.0),
         }
         for axes, (name, (label, scale)) in zip(
             figure.subplots(1, len(panels)), panels.items(), strict=True
