@@ -194,7 +194,9 @@ def _look_first(
         read_seconds += seconds
     else:
         rows.add_empty(stream.table.schema, rest)
-    header = replace(header, counts=(read,), read_seconds=read_seconds)
+    header = replace(
+        header, counts=(read,), read_seconds=read_seconds, apart_seconds=part.apart_seconds
+    )
     yield _run_stage(stream, 0, header, rows, places, done=counts)
 
 

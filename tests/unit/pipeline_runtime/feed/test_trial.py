@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -177,6 +178,16 @@ def test_columns_are_read_late_only_while_requests_are_not_looked_for(uri: str) 
         plain = replace(plan, sharing=replace(plan.sharing, key=None))
         read_group(plain, group, GROUP_ROWS, looks_first=True)
         assert looking.called
+
+
+@pytest.mark.parametrize("looks_first", [True, False])
+def test_what_another_thread_reads_is_counted(uri: str, *, looks_first: bool) -> None:
+    plan = plan_of(uri, is_once=False, deduplication=False)
+    assert plan.first_look is not None
+    [group, *_] = groups_of(plan)
+    with ThreadPoolExecutor(1) as reading:
+        [piece] = read_group(plan, group, GROUP_ROWS, looks_first=looks_first, reading=reading)
+    assert piece.header.apart_seconds > 0
 
 
 def test_requests_are_not_looked_for_where_that_costs_more(uri: str) -> None:
