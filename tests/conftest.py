@@ -46,7 +46,12 @@ GROUPS = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give each process of tests a folder of Ray's: there it notes the cluster of the machine."""
+    """Give each process of tests a folder of Ray's: there it notes the cluster of the machine.
+
+    Ray's workers keep the priority of others: at Ray's own, 15, they stand still while tests beside
+    them use the cores, and one that has not joined its node in a minute is started anew, for ever.
+    """
+    os.environ.setdefault("RAY_worker_niceness", "0")
     folder = tempfile.mkdtemp(prefix="ray-")
     os.environ["RAY_TMPDIR"] = folder
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))

@@ -49,6 +49,7 @@ SETTINGS = parse_settings(
 )
 GPU_PAGE = 'ray_node_gpus_utilization{GpuDeviceName="NVIDIA H200",GpuIndex="0",GpuUuid="a"} 60\n'
 POLL_SECONDS = 0.5
+WAIT_SECONDS = 240.0  # for one thing, on a slow machine that does something else meanwhile
 # The trainer takes rows faster than the pipeline makes them, and saves often.
 MODULE = """
 import time
@@ -88,10 +89,11 @@ MANIFEST: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What was started: its stage, and its Prometheus."""
+    """What was started: its stage, its Prometheus, and what the run and its Ray print."""
 
     stage: Stage
     url: str
+    logs: tuple[Path, ...]
 
     async def query(self, expr: str) -> list[dict[str, Any]]:
         """The series of an expression now; Prometheus' own words fail the test."""
@@ -112,10 +114,19 @@ class Observed:
         return series
 
     async def until(self, expr: str) -> list[dict[str, Any]]:
-        """Wait until it has series; the test's time limit ends the wait."""
+        """Wait until it has series; fail with what the run printed if it never has."""
+        deadline = time.monotonic() + WAIT_SECONDS
         while not (found := await self.query(expr)):
+            assert time.monotonic() < deadline, f"no series of {expr}: {await self.tell()}"
             await asyncio.sleep(POLL_SECONDS)
         return found
+
+    async def tell(self) -> str:
+        """Everything that helps to see why."""
+        up = {series["metric"]["job"]: series["value"][1] for series in await self.query("up")}
+        printed = [f"{log.name}: {log.read_text()[-4000:]}" for log in self.logs]
+        status = json.dumps(await self.stage.status(), indent=1)
+        return "\n".join([f"targets up: {up}", status, *printed])
 
 
 @contextlib.contextmanager
@@ -191,7 +202,8 @@ async def observing(
             )
             with running(program, folder, config) as port:
                 async with _beside(_hand_on(stage, driver_port)):
-                    yield Observed(stage=stage, url=f"http://127.0.0.1:{port}")
+                    logs = (folder / "head.log", folder / "run.log")
+                    yield Observed(stage=stage, url=f"http://127.0.0.1:{port}", logs=logs)
 
 
 def _configure(*jobs: dict[str, Any]) -> dict[str, object]:
