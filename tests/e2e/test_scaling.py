@@ -16,7 +16,7 @@ from stage import LASTMILE, MOUNT, VOLUME, Stage, condition
 
 from dataset_operator.api import DATA_WORKERS, EXPERIMENT_LABEL, HEAD, ROLE_LABEL
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 NAME = "paced"
 SOURCE = Path(__file__).with_name("paced.py")

@@ -8,7 +8,7 @@ from stage import MOUNT, Stage, condition
 
 from dataset_operator.api import DATA_WORKERS, TRAINERS
 
-pytestmark = pytest.mark.timeout(1800)  # two clusters come up, one after another
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # two clusters, one after another
 
 
 def test_a_run_suspended_resumed_and_robbed_of_pods_trains_on_what_the_undisturbed_one_does(
