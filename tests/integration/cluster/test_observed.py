@@ -23,7 +23,7 @@ from tools.dashboards.__main__ import BOARDS
 from tools.dashboards.__main__ import FOLDER as BOARDS_FOLDER
 from tools.go_tools import ToolError
 
-pytestmark = [pytest.mark.usefixtures("played"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.usefixtures("played"), pytest.mark.timeout(600)]
 
 RULES = Path(__file__).parents[3] / "deploy" / "prometheus" / "rules.yaml"
 SELECTOR = re.compile(r"lastmile_\w+(?:\{[^}]*\})?")
