@@ -24,7 +24,7 @@ run: setup sample-data ## Make the sample data, train on it and write build/quic
 test: setup test-tools ## Run the tests, two at a time; without a GPU those that need one are skipped (ARGS="-k word")
 	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m "not slow" $(ARGS)
 
-test-slow: setup test-tools ## Run the tests that make test leaves out: tiny benchmarks, kill -9 everywhere, pods suspended, scaled and lost
+test-slow: setup test-tools ## Run the tests that make test leaves out: tiny benchmarks, rarer faults, kill -9 everywhere, pods suspended, scaled, lost and left alone
 	$(BIN)/python -m pytest -m slow tests/integration tests/e2e $(ARGS)
 
 test-nightly: setup test-tools ## Ten thousand bad specs, and the operator killed a thousand times (LASTMILE_KILLS, LASTMILE_SEED)

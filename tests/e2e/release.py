@@ -45,6 +45,10 @@ class Release:
         assert (program, verb, arguments[0]) == ("helm", "install", RELEASE)
         self._give(verb, *(str(CHART) if a == "charts/lastmile" else a for a in arguments[1:]))
 
+    def is_installed(self) -> bool:
+        listed = self.helm("list", "--short", "--namespace", OPERATOR_NAMESPACE)
+        return RELEASE in listed.split()
+
     def upgrade(self, **values: Any) -> None:
         """As docs/operating/install.md says, to these values."""
         options = ("--namespace", OPERATOR_NAMESPACE, "--wait", "--reset-then-reuse-values")

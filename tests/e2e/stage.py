@@ -191,7 +191,10 @@ class Stage:
         """Everything that helps to see why."""
         pods = self.kubectl("get", "pods", "-o", "wide")
         status = yaml.safe_dump(document.get("status"))
-        log = self.node.kubectl(*OPERATOR_LOG)
+        try:
+            log = self.node.kubectl(*OPERATOR_LOG)
+        except KubectlError as error:  # the release is gone, say; the rest is told all the same
+            log = str(error)
         return f"{status}\n{pods}\n{log[-4000:]}"
 
 

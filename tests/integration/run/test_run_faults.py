@@ -192,6 +192,7 @@ def label_with_nulls() -> dict[str, Any]:
             3,
             ["clicks/part-3.parquet: cannot read row group 1 (500 rows)", "replace it"],
             id="a corrupt page",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {},
@@ -238,6 +239,7 @@ def label_with_nulls() -> dict[str, Any]:
             1,
             ["SystemExit: 3\nspec.pipeline[0] (map user_steps:exits", "failed on part-"],
             id="a map function that exits",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {"pipeline": [{"map": {"function": "user_steps:dies_always"}}], "rows": 200},
@@ -246,6 +248,7 @@ def label_with_nulls() -> dict[str, Any]:
             1,
             ["group ", " of epoch 0: 11 data workers died", "spec.dataWorkers"],
             id="a map function that kills its worker every time",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {"pipeline": [{"map": {**RAISES, "concurrency": 1}}], "rows": 200},
@@ -254,6 +257,7 @@ def label_with_nulls() -> dict[str, Any]:
             1,
             ["ValueError: I cannot bear 7601\nspec.pipeline[0] (map", "failed on part-", ", rows "],
             id="a map function on workers of its own that raises",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {
@@ -269,6 +273,7 @@ def label_with_nulls() -> dict[str, Any]:
             1,
             ["column 'user': must hold ids from 0 to 49 (hashSize)", "outOfRange: hash"],
             id="an id out of range",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -374,6 +379,7 @@ def test_a_full_disk_costs_checkpoints_and_nothing_else(
     assert any(warning in text and "No space left" in text for text in run.summary.warnings)
 
 
+@pytest.mark.slow
 def test_a_full_disk_for_the_report_leaves_the_training_whole(
     small_disk: Path, clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
 ) -> None:

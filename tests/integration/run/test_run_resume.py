@@ -146,6 +146,7 @@ def first_step(run: Project) -> int:
     return run.attempts()[-1].first_step
 
 
+@pytest.mark.slow
 def test_a_run_killed_after_its_last_batch_does_what_followed_it(
     clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
 ) -> None:
@@ -200,6 +201,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
     assert sorted(stopped.ids + resumed.ids) == sorted(clicks.kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("times", "step_seconds"),
     [
