@@ -32,6 +32,7 @@ from matplotlib.figure import Figure
 from benchmarks import records
 from benchmarks.dataloading.results import spread
 from benchmarks.taking import take_batches
+from benchmarks.turns import in_turn
 from pipeline_runtime import Pipeline
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.batches import REQUEST_INDEX, Batch
@@ -114,8 +115,7 @@ def measure(data: Path, rows: int, factor: int, rounds: int) -> dict[str, Any]:
     assert len(set(digests.values())) == 1, digests
     rates: dict[str, list[float]] = {cell.name: [] for cell in CELLS}
     for index in range(rounds):
-        names = list(readers)
-        for name in names[index % len(names) :] + names[: index % len(names)]:
+        for name in in_turn(list(readers), index):
             started = time.perf_counter()
             for _ in readers[name].batches():
                 pass

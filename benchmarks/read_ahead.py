@@ -36,6 +36,7 @@ from benchmarks.dataloading.results import spread
 from benchmarks.dataloading.tables import make_table
 from benchmarks.dataloading.workloads import Workload, build_experiment
 from benchmarks.records import Document
+from benchmarks.turns import in_turn
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.batching import batching_of
@@ -148,7 +149,7 @@ def measure(bench: Bench, level: str, rate: int, rounds: int) -> Document:
     SlowStore.bytes_per_second = rate * 1e6
     found: dict[bool, list[Pass]] = {True: [], False: []}
     for index in range(rounds):
-        for reads_ahead in (True, False) if index % 2 else (False, True):
+        for reads_ahead in in_turn((False, True), index):
             found[reads_ahead].append(bench.run(reads_ahead=reads_ahead))
     sums = {one.checksum for passes in found.values() for one in passes}
     if len(sums) > 1:

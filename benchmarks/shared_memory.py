@@ -32,6 +32,7 @@ from benchmarks.dataloading.tables import make_table
 from benchmarks.dataloading.workloads import Workload
 from benchmarks.overlap.sessions import FEEDS, MODELS, PROCESSES, Bench, open_bench
 from benchmarks.records import Document
+from benchmarks.turns import in_turn
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.feed.actor_readers import ActorReaders
 from pipeline_runtime.feed.wire import Sending
@@ -63,7 +64,7 @@ def measure(workload: Workload, rounds: int, cores: tuple[int, int]) -> Document
         for one in benches.values():
             run(one)  # all warm up
         for index in range(rounds):
-            for way in ("on", "off") if index % 2 else ("off", "on"):
+            for way in in_turn(("off", "on"), index):
                 found[way].append(run(benches[way]))
     first, *others = [one.checksum for passes in found.values() for one in passes]
     if any(checksum != first for checksum in others):

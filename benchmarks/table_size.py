@@ -20,14 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.dataloading.machine import (
-    describe_commit,
-    describe_machine,
-    describe_versions,
-    tree_pss_bytes,
-)
+from benchmarks.dataloading.machine import tree_pss_bytes
 from benchmarks.dataloading.results import spread
 from benchmarks.dataloading.workloads import sample_options
+from benchmarks.records import Beginning
+from benchmarks.turns import in_turn
 from pipeline_runtime.report import load_summary
 from pipeline_runtime.sample_data import write_sample_data
 
@@ -53,20 +50,16 @@ class Measured:
 def main() -> int:
     """Measure, print a table, and write it as JSON."""
     options = _parse()
-    started = time.monotonic()
+    beginning = Beginning()
     runs: dict[int, list[Measured]] = {factor: [] for factor in options.factors}
     tables = {factor: make_table(options.data, options.rows, factor) for factor in options.factors}
     for turn in range(options.repeats):
-        for factor in _in_turn(options.factors, turn):
+        for factor in in_turn(options.factors, turn):
             runs[factor].append(measure(tables[factor], factor, options.steps))
     document = {
         "version": 1,
         "benchmark": NAME,
-        "command": f"python -m benchmarks.table_size {' '.join(sys.argv[1:])}".strip(),
-        "commit": describe_commit(),
-        "minutes": round((time.monotonic() - started) / 60, 1),
-        "machine": describe_machine(),
-        "versions": describe_versions(),
+        **beginning.describe("table_size", sys.argv[1:]),
         "settings": {"rows": options.rows, "repeats": options.repeats, "steps": options.steps},
         "tables": [_summarise(options.rows, factor, runs[factor], runs) for factor in runs],
     }
@@ -128,12 +121,6 @@ def _watch(process: subprocess.Popen[bytes]) -> Iterator[int]:
     while process.poll() is None:
         yield tree_pss_bytes(process.pid)
         time.sleep(POLL_SECONDS)
-
-
-def _in_turn(factors: Sequence[int], turn: int) -> Sequence[int]:
-    """All of them; with each turn the next goes first."""
-    first = turn % len(factors)
-    return (*factors[first:], *factors[:first])
 
 
 def _summarise(

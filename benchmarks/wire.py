@@ -28,6 +28,7 @@ from matplotlib.figure import Figure
 from benchmarks import records
 from benchmarks.dataloading.results import spread
 from benchmarks.taking import take_batches
+from benchmarks.turns import in_turn
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.arrays.conversion import Array
 from pipeline_runtime.batches import Batch
@@ -129,7 +130,7 @@ def measure(rows: int, repeats: int) -> list[records.Document]:
             raise ValueError(f"fill rate {fill_rate}: other batches by another way: {digests}")
         trips: dict[str, list[Trip]] = {name: [] for name in WAYS}
         for index in range(repeats):
-            for name in [*WAYS][index % len(WAYS) :] + [*WAYS][: index % len(WAYS)]:
+            for name in in_turn(list(WAYS), index):
                 trips[name].append(run_trip(piece, WAYS[name], digested=False))
         cells += [_describe(fill_rate, rows, name, trips) for name in WAYS]
     return cells

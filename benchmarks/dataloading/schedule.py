@@ -42,6 +42,7 @@ from benchmarks.dataloading.settings import (
 from benchmarks.dataloading.tables import Table
 from benchmarks.dataloading.tuning import quick, tune
 from benchmarks.dataloading.workloads import Workload
+from benchmarks.turns import in_turn
 
 # The timed consumer takes the tensors; the proof reads every value of them.
 TAKE, TRAIN, PROVE = "take", "train", "prove"
@@ -136,10 +137,8 @@ class _Schedule:
             floor: self._run(self._job(floor, level, TAKE, settings.table), settings.table)
             for floor in settings.floors
         }
-        contenders = settings.contenders
-        turn = index % len(contenders)  # nobody always comes first
         epochs = {}
-        for contender in contenders[turn:] + contenders[:turn]:
+        for contender in in_turn(settings.contenders, index):
             job = self._job(contender, level, TAKE, settings.table)
             asks_again = contender.loader in settings.starters
             epochs[contender] = self._run(replace(job, asks_again=asks_again), settings.table)

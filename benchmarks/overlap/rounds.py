@@ -31,6 +31,7 @@ from benchmarks.overlap.sessions import (
     open_bench,
 )
 from benchmarks.records import Document
+from benchmarks.turns import in_turn
 from pipeline_runtime.feed.switching import MAX_WAITED_SHARE
 
 TARGETS: Final = (0.5, 1.0, 2.0)  # S/F
@@ -106,8 +107,8 @@ class _Point:
 
     def measure(self) -> Mapping[str, int]:
         """One round; delivered rows a second by kind."""
-        first = len(self._rounds) % len(KINDS)
-        self._rounds.append({kind: self._run(kind) for kind in KINDS[first:] + KINDS[:first]})
+        kinds = in_turn(KINDS, len(self._rounds))
+        self._rounds.append({kind: self._run(kind) for kind in kinds})
         return {str(k): round(s.rows_per_second) for k, s in self._rounds[-1].items()}
 
     def describe(self, target: float, wanted: int) -> Document:
