@@ -1,9 +1,14 @@
-"""Skips what needs a GPU where there is none, tells what was left out, and what may run together.
+"""Runs the tests in two processes, skips what this machine lacks, and reports what was left out.
 
-`make test` runs two processes of them (pytest-xdist): they wait for others most of their time. What
-shares something of the machine is one group, whose tests run one after another.
+`make test` runs two processes (pytest-xdist). Tests that share something of the machine are one
+group, whose tests run one after another in one process. A process takes the next group in the order
+of `GROUPS`, then the other files: first the long groups, last the files of seconds that fill the
+gaps, so that both processes end together. While `make test` still builds tools, a process prefers a
+group whose tools are ready, and a test waits for those that it needs.
 """
 
+import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -11,6 +16,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +24,7 @@ import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 settings.register_profile("lastmile", deadline=None)
 settings.load_profile("lastmile")
@@ -27,22 +34,65 @@ TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS / "support"))
 GPU_TESTS = TESTS / "gpu"
 NOT_SLOW = "not slow"  # what `make test` selects
-# Tests of a folder or file → what of the machine they share.
-GROUPS = {
-    "contract": "ray",  # one Ray for most of them
-    "gpu": "ray",
-    "integration/run": "ray",
-    "integration/run/test_readme.py": "own ray",  # each starts its own
-    "integration/run/test_run_end_to_end.py": "own ray",
-    "integration/run/test_run_on_s3.py": "own ray",
-    "integration/test_benchmark_dataloading.py": "own ray",
-    "integration/test_benchmark_table_size.py": "own ray",
-    "integration/test_notebook_sample.py": "own ray",
-    "e2e": "node",  # containerd's images are one node's at a time
-    "integration/images": "node",
-    "integration/node": "node",
-    "integration/cluster": "cluster",  # one control plane for all of them
-}
+READY_VARIABLE = "LASTMILE_TOOLS_READY"  # of tools/build_tools.py
+# How long a test may take on two cores that other tests use too; the table in CONTRIBUTING.md says
+# the same. A test that takes longer is reported at the end of a run, and does not fail.
+LIMITS_SECONDS = {"unit": 5, "contract": 60, "integration": 60, "e2e": 240}
+SLOW_LIMIT_SECONDS = 600
+CONTROL_PLANE = ("programs", "control-plane")
+NODE = (*CONTROL_PLANE, "node", "images")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Tests that run one after another.
+
+    Attributes:
+        name: says what they share.
+        paths: folders and files below tests/; the longest that fits a test decides.
+        needs: stages of tools/build_tools.py that must have ended before.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+
+
+GROUPS = (
+    Group(name="cluster", paths=("integration/cluster",), needs=CONTROL_PLANE),
+    # containerd's images belong to one node at a time
+    Group(name="node", paths=("e2e", "integration/images", "integration/node"), needs=NODE),
+    Group(name="Ray", paths=("contract", "gpu", "integration/run")),
+    Group(
+        name="own Ray",
+        paths=(
+            "integration/run/test_readme.py",
+            "integration/run/test_run_end_to_end.py",
+            "integration/run/test_run_on_s3.py",
+            "integration/test_benchmark_dataloading.py",
+            "integration/test_benchmark_table_size.py",
+            "integration/test_notebook_sample.py",
+        ),
+        needs=("programs",),
+    ),
+    Group(
+        name="Argo CD", paths=("integration/argocd",), needs=("programs", "control-plane", "argocd")
+    ),
+    Group(
+        name="kernels",
+        paths=(
+            "unit/pipeline_runtime/kernels",
+            "unit/pipeline_runtime/sources",
+            "unit/pipeline_runtime/steps/test_step_lists.py",
+            "unit/pipeline_runtime/feed/test_feed_requests.py",
+            "unit/pipeline_runtime/feed/test_first_look.py",
+            "unit/pipeline_runtime/feed/test_trial.py",
+        ),
+        needs=("kernels",),
+    ),
+)
+_ORDER = [group.name for group in GROUPS]
+_GROUP_OF = {path: group for group in GROUPS for path in group.paths}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -78,23 +128,64 @@ def skip_unless_ci() -> Callable[[str], NoReturn]:
     return skip
 
 
-def find_group(path: Path) -> str:
-    """What the tests of a file are run one after another with; the file's own, if nothing else."""
+def find_group(nodeid: str) -> Group:
+    """Return the group of a test; a file that no group names is one of its own."""
+    file = nodeid.partition("::")[0]
+    path = Path(file.removeprefix(f"{TESTS.name}/"))
     for place in (path, *path.parents):
-        if group := GROUPS.get(place.as_posix()):
+        if group := _GROUP_OF.get(place.as_posix()):
             return group
-    return path.as_posix()
+    needs = ("programs",) if path.parts[0] == "integration" else ()
+    return Group(name=file, paths=(path.as_posix(),), needs=needs)
 
 
 class GroupScheduling(LoadScopeScheduling):
     """Gives a process a group of tests at a time."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return find_group(Path(nodeid.partition("::")[0]).relative_to(TESTS.name))
+        return find_group(nodeid).name
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """Assign the first group whose tools are ready, or the first if there is none."""
+        waiting = [find_group(next(iter(tests))) for tests in self.workqueue.values()]
+        named = sorted(
+            (group for group in waiting if group.name in _ORDER),
+            key=lambda group: _ORDER.index(group.name),
+        )
+        waiting = [*named, *(group for group in waiting if group.name not in _ORDER)]
+        chosen = next(filter(is_ready, waiting), waiting[0])
+        self.workqueue.move_to_end(chosen.name, last=False)
+        super()._assign_work_unit(node)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
     return GroupScheduling(config, log)
+
+
+def is_ready(group: Group) -> bool:
+    """Return whether the tools that a group needs are built, as far as they can be."""
+    try:
+        await_tools(group, fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def await_tools(group: Group, flags: int = 0) -> None:
+    """Wait for the builds of the tools that a group needs, if `make test` runs them."""
+    if folder := os.environ.get(READY_VARIABLE):
+        for stage in group.needs:
+            with (
+                contextlib.suppress(FileNotFoundError),  # the builds were interrupted
+                Path(folder, stage).open() as lock,
+            ):
+                fcntl.flock(lock, fcntl.LOCK_SH | flags)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before the time limit of the test begins
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    await_tools(find_group(item.nodeid))
+    return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -112,29 +203,59 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> Generator[None]:
-    """Name what was left out, a line for each folder and reason: green does not mean all."""
+    """Report the tests that were left out (green does not mean all), and those that took too long.
+
+    The reasons of skipped tests are one line for each folder and reason.
+    """
     yield
-    lines = [*tell_skipped(terminalreporter)]
+    left_out = [*describe_skipped(terminalreporter)]
     if config.option.markexpr == NOT_SLOW:
-        lines.append("tests marked slow: make test-slow runs them")
-    if lines:
-        terminalreporter.section("left out", yellow=True, bold=True)
-        for line in lines:
-            terminalreporter.write_line(line, yellow=True)
+        left_out.append("tests marked slow: make test-slow runs them")
+    too_long = [*describe_too_long(terminalreporter)]
+    for title, lines in (("longer than their tier allows", too_long), ("left out", left_out)):
+        if lines:
+            terminalreporter.section(title, yellow=True, bold=True)
+            for line in lines:
+                terminalreporter.write_line(line, yellow=True)
 
 
-def tell_skipped(reporter: pytest.TerminalReporter) -> Iterator[str]:
-    """`tests/e2e: 3 of 3 tests: it needs root`, for each folder and reason."""
-    tests: defaultdict[str, set[str]] = defaultdict(set)
-    skipped: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+def find_reports(reporter: pytest.TerminalReporter) -> Iterator[tuple[str, pytest.TestReport]]:
+    """Yield the outcome and the report of each part of a test: set-up, call, and teardown."""
     for outcome, reports in reporter.stats.items():
         for report in reports:
-            if not isinstance(report, pytest.TestReport):
-                continue  # a warning, or a module that could not be collected
-            folder = Path(report.nodeid.partition("::")[0]).parent.as_posix()
-            tests[folder].add(report.nodeid)
-            if outcome == "skipped" and isinstance(report.longrepr, tuple):
-                reason = report.longrepr[2].removeprefix("Skipped: ")
-                skipped[folder, reason].add(report.nodeid)
+            # Others are warnings, and modules that could not be collected.
+            if isinstance(report, pytest.TestReport):
+                yield outcome, report
+
+
+def describe_skipped(reporter: pytest.TerminalReporter) -> Iterator[str]:
+    """Yield `tests/e2e: 3 of 3 tests: it needs root`, for each folder and reason."""
+    tests: defaultdict[str, set[str]] = defaultdict(set)
+    skipped: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for outcome, report in find_reports(reporter):
+        folder = Path(report.nodeid.partition("::")[0]).parent.as_posix()
+        tests[folder].add(report.nodeid)
+        if outcome == "skipped" and isinstance(report.longrepr, tuple):
+            reason = report.longrepr[2].removeprefix("Skipped: ")
+            skipped[folder, reason].add(report.nodeid)
     for (folder, reason), left_out in sorted(skipped.items()):
         yield f"{folder}: {len(left_out)} of {len(tests[folder])} tests: {reason}"
+
+
+def describe_too_long(reporter: pytest.TerminalReporter) -> Iterator[str]:
+    """Yield the tests whose call took longer than LIMITS_SECONDS, the longest first.
+
+    What fixtures take is not counted: other tests share most of them.
+    """
+    calls = [report for _, report in find_reports(reporter) if report.when == "call"]
+    for report in sorted(calls, key=lambda report: -report.duration):
+        if report.duration > (limit := find_limit_seconds(report)):
+            yield f"{report.nodeid}: {report.duration:.0f} s, its tier allows {limit} s"
+
+
+def find_limit_seconds(report: pytest.TestReport) -> int:
+    """Return how long a test may take by its tier: `slow`, or its folder's."""
+    if "slow" in report.keywords:
+        return SLOW_LIMIT_SECONDS
+    folder = report.nodeid.removeprefix(f"{TESTS.name}/").partition("/")[0]
+    return LIMITS_SECONDS.get(folder, max(LIMITS_SECONDS.values()))

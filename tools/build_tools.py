@@ -1,21 +1,25 @@
 """Gets the programs that the integration tests talk to; called by `make test-tools`.
 
-versitygw, an S3 server over a folder, helm, Argo CD and the cluster in a box are compiled from
-pinned Go modules by `go_tools.py`, which fetches the Prometheus operator's CRDs too; what runs real
-pods, and the images in them, only for root, who alone can use it. Chromium, Prometheus and Redis
-come from PATH or from Debian: the first is installed, for root alone, the others unpacked into the
-cache. Standard library only.
+`go_tools.py` compiles versitygw (an S3 server over a folder), helm, Argo CD and the cluster in a
+box from pinned Go modules, and fetches the Prometheus operator's CRDs. The programs that run real
+pods and the images in them are built for root only, since only root can use them. Chromium,
+Prometheus and Redis come from PATH or from Debian: Chromium is installed, for root only, the others
+are unpacked into the cache. Standard library only.
 
-The tests run `build_tools.py --print-path NAME` to find each.
+The tests run `build_tools.py --print-path NAME` to find each. `make test` calls
+`build_tools.py --during COMMAND`, which runs the tests during the builds.
 """
 
 import argparse
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 from tools import debian
@@ -177,13 +181,25 @@ def find_redis() -> Path:
     return path
 
 
-def build_cluster() -> None:
-    """See to the cluster in a box, with what runs real pods if this is root."""
+def build_control_plane() -> None:
+    """Compile the control plane of the cluster in a box unless the cache holds it."""
+    binaries.build_control_plane()
+
+
+def build_node() -> None:
+    """Compile the programs of a node that runs real pods, if this is root."""
     if os.geteuid() == 0:
         node_binaries.build_full_node()
-        return
-    binaries.build_control_plane()
-    say("no full node, which runs real pods: it needs root")
+    else:
+        say("no full node, which runs real pods: it needs root")
+
+
+def compile_kernels() -> None:
+    """Compile the runtime's kernels into numba's cache, which each checkout has for itself.
+
+    It takes a minute. Without it, each process that needs them would compile them anew.
+    """
+    subprocess.run([sys.executable, "-m", "pipeline_runtime.kernels"], check=True)
 
 
 def build_images() -> None:
@@ -194,6 +210,28 @@ def build_images() -> None:
     for name in NAMES:
         build_image(name)
 
+
+# Tests wait for the stages that they need (tests/conftest.py). Programs that many tests need come
+# first, the one that takes the longest for the fewest tests comes last.
+Stage = tuple[Callable[[], None], ...]
+STAGES: dict[str, Stage] = {
+    "kernels": (compile_kernels,),
+    "images": (build_images,),
+    "programs": (
+        install_browser,
+        get_prometheus,
+        get_redis,
+        build_versitygw,
+        build_helm,
+        fetch_monitoring_crds,
+    ),
+    "control-plane": (build_control_plane,),
+    "node": (build_node,),
+    "argocd": (build_argocd,),
+}
+CONCURRENT = ("kernels", "images")
+READY_VARIABLE = "LASTMILE_TOOLS_READY"
+BUILD_NICENESS = 10  # tests have deadlines, builds have none
 
 FINDERS: dict[str, Callable[[], Path]] = {
     "versitygw": find_versitygw,
@@ -206,25 +244,29 @@ FINDERS: dict[str, Callable[[], Path]] = {
 }
 
 
-def get_tools() -> None:
-    """Get every tool; one that cannot be had is told, and fails the tests that need it.
+def get_tools(
+    stages: Mapping[str, Stage] = STAGES, on_done: Callable[[str], None] = lambda _: None
+) -> None:
+    """Get every tool. A tool that cannot be had is reported, and fails the tests that need it.
 
-    Images come from networks and disks, the rest mostly from the compiler: side by side.
+    Args:
+        stages: parts by the name of their stage. Those of CONCURRENT get a thread each, since they
+            wait for networks and disks or use one core; the others follow one another.
+        on_done: is called with the name of each stage that has ended, well or not.
     """
-    with ThreadPoolExecutor() as beside:
-        images = beside.submit(_get, build_images)
-        for get in (
-            build_versitygw,
-            build_helm,
-            fetch_monitoring_crds,
-            install_browser,
-            get_prometheus,
-            get_redis,
-        ):
-            _get(get)
-        for get in (build_cluster, build_argocd):  # the longest last
-            _get(get)
-        images.result()
+
+    def get(*names: str) -> None:
+        for name in names:
+            for part in stages[name]:
+                _get(part)
+            on_done(name)
+
+    # Linux keeps the niceness of each thread, and the programs that it starts inherit it.
+    with ThreadPoolExecutor(initializer=os.nice, initargs=(BUILD_NICENESS,)) as threads:
+        running = [threads.submit(get, name) for name in CONCURRENT if name in stages]
+        running.append(threads.submit(get, *(name for name in stages if name not in CONCURRENT)))
+        for each in running:
+            each.result()
 
 
 def _get(get: Callable[[], None]) -> None:
@@ -234,15 +276,36 @@ def _get(get: Callable[[], None]) -> None:
         print(f"test-tools: {error}", file=sys.stderr)
 
 
+def run_during_builds(command: Sequence[str], stages: Mapping[str, Stage] = STAGES) -> int:
+    """Run a command while the tools are built at a low priority, and return its exit status.
+
+    The command finds a file for each stage in the folder that READY_VARIABLE names. A stage is
+    ready when its file can be locked: this process holds the locks of the other stages, and the
+    kernel releases them if it dies.
+    """
+    with tempfile.TemporaryDirectory(prefix="lastmile-tools-") as folder, ExitStack() as stack:
+        locks = {stage: stack.enter_context(Path(folder, stage).open("w")) for stage in stages}
+        for lock in locks.values():
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        running = subprocess.Popen(command, env={**os.environ, READY_VARIABLE: folder})
+        get_tools(stages, on_done=lambda stage: locks[stage].close())
+        return running.wait()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Get the programs that the tests talk to.")
     parser.add_argument("--print-path", metavar="NAME", choices=sorted(FINDERS))
-    name = parser.parse_args().print_path
-    if name is None:
+    parser.add_argument(
+        "--during", nargs=argparse.REMAINDER, metavar="COMMAND", help="run it during the builds"
+    )
+    options = parser.parse_args()
+    if options.during:
+        raise SystemExit(run_during_builds(options.during))
+    if options.print_path is None:
         get_tools()
         return
     try:
-        print(FINDERS[name]())
+        print(FINDERS[options.print_path]())
     except ToolError as error:
         raise SystemExit(str(error)) from None
 
