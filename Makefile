@@ -7,6 +7,11 @@ BIN := .venv/bin
 ROWS ?= 1000000
 NODE := simulated
 ARGS ?=
+SHARD ?=
+SHARDS := 5
+# Builds the tools that are missing, and runs the tests meanwhile.
+TESTS = $(BIN)/python -m tools.build_tools --during \
+  $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
 
 .PHONY: bench-autoscaling bench-deduplication bench-operator bench-overlap bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-wire bench-table-size help setup lock test-tools run sample-data bench chart dashboards test test-nightly test-slow test-unit lint lint-types format crd clean
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
@@ -21,15 +26,16 @@ help: ## Show this list
 run: setup sample-data ## Make the sample data, train on it and write build/quickstart/report.html
 	$(BIN)/lastmile run -f deploy/samples/quickstart.yaml --output build/quickstart
 
-test: setup test-tools ## Run the tests, two at a time; without a GPU those that need one are skipped (ARGS="-k word")
-	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m "not slow" $(ARGS)
+test: setup ## Run the tests that each change must pass, in two processes (ARGS="-k word")
+	@$(TESTS) -m "not slow" $(ARGS)
 
-test-slow: setup test-tools ## Run the tests that make test leaves out: tiny benchmarks, rarer faults, kill -9 everywhere, pods suspended, scaled, lost and left alone
-	$(BIN)/python -m pytest -m slow tests/integration tests/e2e $(ARGS)
+test-slow: setup ## Run the slow tests: rarer faults, benchmarks, minutes in pods (SHARD=1 to 5: a fifth of them)
+	@$(TESTS) -m slow $(if $(SHARD),--splits $(SHARDS) --group $(SHARD)) $(ARGS)
 
-test-nightly: setup test-tools ## Ten thousand bad specs, and the operator killed a thousand times (LASTMILE_KILLS, LASTMILE_SEED)
-	LASTMILE_BAD_SPECS=$${LASTMILE_BAD_SPECS:-10000} $(BIN)/python -m pytest tests/unit/dataset_operator/test_ten_thousand_bad_specs.py
-	LASTMILE_KILLS=$${LASTMILE_KILLS:-1000} LASTMILE_RESULTS=$${LASTMILE_RESULTS:-build} $(BIN)/python -m pytest -s tests/integration/cluster/test_kills.py $(ARGS)
+test-nightly: test ## Run all tests, 10,000 bad specs, and an operator killed 1,000 times (LASTMILE_KILLS, LASTMILE_SEED)
+	@$(MAKE) --no-print-directory test-slow
+	LASTMILE_BAD_SPECS=$${LASTMILE_BAD_SPECS:-10000} $(BIN)/python -m pytest -n 2 tests/unit/dataset_operator/test_ten_thousand_bad_specs.py
+	LASTMILE_KILLS=$${LASTMILE_KILLS:-1000} LASTMILE_RESULTS=$${LASTMILE_RESULTS:-build} $(BIN)/python -m pytest -s tests/integration/cluster/test_kills.py
 
 ##@ Set-up
 

@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import NoReturn
 
 import pytest
@@ -189,7 +190,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark everything in tests/gpu as `gpu`; skip what is so marked on a machine without one."""
+    """Mark everything in tests/gpu as `gpu`; skip what is so marked on a machine without one.
+
+    LASTMILE_TEST_ORDER is a seed that shuffles the files, and the tests of each file: tests that
+    depend on the leftovers of others fail then.
+    """
+    if seed := os.environ.get("LASTMILE_TEST_ORDER"):
+        shuffle(items, Random(seed))
     for item in items:
         if item.path.is_relative_to(GPU_TESTS):
             item.add_marker(pytest.mark.gpu)
@@ -197,6 +204,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if marked and not has_gpu():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="no GPU: nvidia-smi lists none"))
+
+
+def shuffle(items: list[pytest.Item], random: Random) -> None:
+    """Put files, and the tests of each file, in a random order."""
+    files: defaultdict[Path, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        files[item.path].append(item)
+    shuffled = [random.sample(tests, len(tests)) for tests in files.values()]
+    random.shuffle(shuffled)
+    items[:] = [item for tests in shuffled for item in tests]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # after the terminal's own: the last is read

@@ -47,10 +47,10 @@ ARGOCD_MODULE = Module(
     upstream="github.com/argoproj/argo-cd/v3",
     version_variables=("github.com/argoproj/argo-cd/v3/common.version",),
 )
-# Of upstream's programs only those that the tests run; it is called by the name of the one wanted.
+# One program that holds all of Argo CD's; it runs the one whose name it is called by.
 ARGOCD = Program(name="argocd", module=ARGOCD_MODULE, package=".")
 ARGOCD_CRDS = Files(name="crds", module=ARGOCD_MODULE, source="manifests/crds")
-# Of these, the kinds that the chart has objects of.
+# The chart has objects of some of these kinds.
 MONITORING_CRDS = Files(
     name="crds",
     module=Module(
@@ -128,7 +128,7 @@ def find_browser() -> Path:
 
 
 def install_browser() -> None:
-    """See to it that there is a Chromium, unless it is not wanted."""
+    """Install Chromium unless PATH has one or LASTMILE_SKIP_BROWSER=1 skips its tests."""
     if os.environ.get("LASTMILE_SKIP_BROWSER") == "1":
         return
     try:
@@ -140,13 +140,13 @@ def install_browser() -> None:
 
 
 def get_prometheus() -> None:
-    """See to it that there is a Prometheus."""
+    """Unpack Debian's Prometheus into the cache unless PATH has one."""
     if shutil.which("prometheus") is None:
         debian.unpack("prometheus")
 
 
 def find_prometheus() -> Path:
-    """Return a Prometheus: of PATH, or of the cache."""
+    """Return the Prometheus on PATH, or the one in the cache."""
     on_path = shutil.which("prometheus")
     path = Path(on_path) if on_path else debian.unpacked("prometheus") / "usr/bin/prometheus"
     if not path.exists():
@@ -158,16 +158,16 @@ def find_prometheus() -> Path:
 
 
 def get_redis() -> None:
-    """See to it that there is a Redis."""
+    """Unpack Debian's Redis into the cache unless PATH has one."""
     if shutil.which("redis-server") is None:
         debian.unpack("redis-tools", with_missing=True)
 
 
 def find_redis() -> Path:
-    """Return a Redis: of PATH, or of the cache.
+    """Return the redis-server on PATH, or the one in the cache.
 
-    Debian's package of tools has the server under another name, and the program is what its name
-    says: link to it as `redis-server`, and let it find the libraries in `../lib`.
+    Debian's redis-tools holds the server under another name. The program acts by the name it is
+    called by: link to it as `redis-server`, and let it find the libraries in `../lib`.
     """
     on_path = shutil.which("redis-server")
     if on_path:

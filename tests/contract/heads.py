@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import aiohttp
 from loopback import free_ports
+from ray_heads import RealRay
 
 from dataset_operator.api import DASHBOARD_PORT, RUNTIME_METRICS_PORT
 from dataset_operator.observed import Job
@@ -36,29 +34,6 @@ ENDINGS = {
 }
 SUCCEEDS, FAILS, IS_KILLED, LACKS_MEMORY = ENDINGS
 RUNS_ON = "sleep 600"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RealRay:
-    """A running `ray start --head`."""
-
-    token: str
-    gcs: int
-    dashboard: int
-    folder: Path
-
-    @property
-    def env(self) -> dict[str, str]:
-        """What its processes have in their environment."""
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        ours = {
-            "PATH": path,  # jobs call this Python
-            "RAY_ADDRESS": "",
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": self.token,
-            "RAY_USAGE_STATS_ENABLED": "0",
-        }
-        return {**os.environ, **ours}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

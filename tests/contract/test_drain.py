@@ -16,8 +16,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from heads import DEADLINE_SECONDS, POLL_SECONDS, Head, Open, RealRay, open_real, play
+from heads import DEADLINE_SECONDS, POLL_SECONDS, Head, Open, open_real, play
 from loopback import free_ports
+from ray_heads import RealRay
 
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.kube.execute import execute

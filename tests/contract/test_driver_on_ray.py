@@ -14,7 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from heads import DEADLINE_SECONDS, POLL_SECONDS, Head, RealRay, build_submit, open_real, play
+from heads import DEADLINE_SECONDS, POLL_SECONDS, Head, build_submit, open_real, play
+from ray_heads import RealRay
 
 from dataset_operator.api import RUNTIME_METRICS_PORT
 from dataset_operator.errors import RayUnreachable

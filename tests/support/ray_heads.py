@@ -1,17 +1,142 @@
-"""What the tests that start a head of Ray share."""
+"""Heads of Ray for the tests: started once for a folder of tests, and checked after each module."""
 
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
 import subprocess
+import sys
+import tempfile
 import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
+from loopback import free_ports
+
+RAY = Path(sys.executable).with_name("ray")
 START_SECONDS = 120.0  # 10 to 20 on an idle machine
-# When it is told to end, Ray would wait half a minute for actors that tests left behind.
+STOP_SECONDS = 60.0
+LEFTOVER_SECONDS = 30.0  # until Ray has noticed that a driver or a node is gone
+# When Ray is told to end, it would wait half a minute for actors that tests left behind.
 NO_DRAIN = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
+NUM_CPUS = 4
+OBJECT_STORE_BYTES = 400_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealRay:
+    """A running `ray start --head`, which wants a token.
+
+    Attributes:
+        gcs: port of its global control store.
+        dashboard: port of its dashboard, which serves the Jobs API.
+        folder: where it keeps sockets and logs.
+    """
+
+    token: str
+    gcs: int
+    dashboard: int
+    folder: Path
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Return the environment of its processes, and of those that talk to it."""
+        path = os.pathsep.join([str(RAY.parent), os.environ["PATH"]])
+        ours = {
+            "PATH": path,  # jobs call this Python, and `lastmile`
+            "RAY_ADDRESS": "",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": self.token,
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+        return {**os.environ, **ours}
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.dashboard}"
+
+    def find_leftovers(self) -> list[str]:
+        """Return the nodes beside the head, and the jobs and actors that still run."""
+        nodes, actors, jobs = self._list("nodes"), self._list("actors"), self._get("/api/jobs/")
+        return [
+            *(f"node {node['node_id']}" for node in nodes if not node["is_head_node"]),
+            *(f"actor {actor['class_name']}" for actor in actors),
+            *(f"job {job['job_id']}" for job in jobs if job["status"] in ("PENDING", "RUNNING")),
+        ]
+
+    def check_nothing_is_left(self) -> None:
+        """Fail the module that just ran if it left something for the next."""
+        deadline = time.monotonic() + LEFTOVER_SECONDS
+        while left := self.find_leftovers():
+            assert time.monotonic() < deadline, f"tests left {left} on the Ray cluster"
+            time.sleep(0.2)
+
+    def _list(self, kind: str) -> list[dict[str, Any]]:
+        """Return the nodes or actors that live (https://docs.ray.io, State API)."""
+        query = {"filter_keys": "state", "filter_predicates": "!=", "filter_values": "DEAD"}
+        answer = self._get(f"/api/v0/{kind}?{urlencode(query)}")
+        found: list[dict[str, Any]] = answer["data"]["result"]["result"]
+        return found
+
+    def _get(self, path: str) -> Any:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        request = urllib.request.Request(self.url + path, headers=headers)
+        with urllib.request.urlopen(request, timeout=START_SECONDS) as answer:
+            return json.load(answer)
+
+
+@contextmanager
+def running_head() -> Iterator[RealRay]:
+    """Run a Ray of the pinned version on free ports, in a session of processes of its own."""
+    # Not in pytest's folder: Ray's sockets live there, whose paths may have 107 bytes.
+    folder = Path(tempfile.mkdtemp(prefix="lm-", dir="/tmp"))
+    gcs, dashboard, agent, metrics = free_ports(4)
+    ray = RealRay(token=secrets.token_hex(16), gcs=gcs, dashboard=dashboard, folder=folder)
+    command = [str(RAY), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
+    command += [f"--port={gcs}", f"--dashboard-port={dashboard}", f"--temp-dir={folder}"]
+    command += [f"--dashboard-agent-listen-port={agent}", f"--metrics-export-port={metrics}"]
+    command += [f"--num-cpus={NUM_CPUS}", f"--object-store-memory={OBJECT_STORE_BYTES}"]
+    command += ["--include-log-monitor=False"]
+    log = folder / "start.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, env=ray.env | NO_DRAIN, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        wait_until_started(process, log)
+        yield ray
+    finally:
+        _stop(process)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a head by its process id, and then the rest of its session."""
+    process.terminate()
+    try:
+        process.wait(timeout=STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
 
 
 def wait_until_started(head: subprocess.Popen[bytes], log: Path) -> None:
-    """Return once `ray start --block` says that it is up; fail with its log if it ends or never
-    does.
+    """Return once `ray start --block` reports that it is up.
+
+    Raises:
+        AssertionError: it ended, or never came up; the message is its log.
     """
     deadline = time.monotonic() + START_SECONDS
     while b"Ray runtime started" not in log.read_bytes():

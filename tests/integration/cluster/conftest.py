@@ -28,6 +28,23 @@ from tools.go_tools import ToolError
 
 CRDS = Path(__file__).parents[3] / "crds"  # Lastmile's own
 CRD_SECONDS = 60.0  # until the API server has looked at a new one
+GONE_SECONDS = 90.0  # until a namespace and its pods are deleted, on a busy machine
+CLUSTER_KINDS = (
+    "clusterroles",
+    "clusterrolebindings",
+    "crd",
+    "mutatingwebhookconfigurations",
+    "nodes",
+    "persistentvolumes",
+    "priorityclasses",
+    "validatingadmissionpolicies",
+    "validatingwebhookconfigurations",
+)
+# The first `reconcile_stage.log_in` of a run makes these for all that follow.
+KEPT = {
+    "clusterrole.rbac.authorization.k8s.io/lastmile-tests-operator",
+    "clusterrolebinding.rbac.authorization.k8s.io/lastmile-tests-operator",
+}
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +58,9 @@ def parts(skip_unless_ci: Callable[[str], NoReturn]) -> Binaries:
 
 
 @pytest.fixture(scope="package")
-def box(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+def shared_box(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Box]:
     """Start a control plane that all tests share, or use the cluster that the user names."""
     existing = find_existing()
     if existing is not None:
@@ -52,9 +71,46 @@ def box(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     settings = Settings(crds=tuple(sorted(CRDS.glob("*.yaml"))))
     started = ControlPlane.start(tmp_path_factory.mktemp("box"), settings=settings, parts=parts)
     try:
+        before = _list_objects(started, "namespaces")
         yield started
+        _wait_until_gone(lambda: _list_objects(started, "namespaces") - before)
     finally:
         started.stop(keep_logs=True)
+
+
+@pytest.fixture(scope="module")
+def box(shared_box: Box) -> Iterator[Box]:
+    """Yield the shared control plane; fail a module that leaves objects there for the next.
+
+    A namespace need only be on its way out: `shared_box` waits for all of them once, at the end.
+    """
+    if not isinstance(shared_box, ControlPlane):  # others may use the user's cluster meanwhile
+        yield shared_box
+        return
+
+    def list_all() -> set[str]:
+        active = ("namespaces", "--field-selector=status.phase=Active")
+        return (
+            _list_objects(shared_box, ",".join(CLUSTER_KINDS))
+            | _list_objects(shared_box, *active)
+            | _list_objects(shared_box, "all,dsexp", "-n", "default")
+        )
+
+    before = list_all()
+    yield shared_box
+    _wait_until_gone(lambda: list_all() - before - KEPT)
+
+
+def _list_objects(box: Box, *arguments: str) -> set[str]:
+    """Return the `kind/name` of what `kubectl get` finds."""
+    return set(box.kubectl("get", *arguments, "-o", "name").split())
+
+
+def _wait_until_gone(find: Callable[[], set[str]]) -> None:
+    deadline = time.monotonic() + GONE_SECONDS
+    while left := find():
+        assert time.monotonic() < deadline, f"tests left {sorted(left)} on the control plane"
+        time.sleep(0.5)
 
 
 def _install_crds(existing: Box) -> None:
@@ -75,17 +131,20 @@ def _install_crds(existing: Box) -> None:
         time.sleep(0.2)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def kuberay(box: Box) -> Box:
-    """The cluster, if it has KubeRay; one that was started here has."""
+    """Return the cluster if it has KubeRay, as one that was started here has; skip otherwise."""
     if "rayclusters.ray.io" not in _find_kinds(box):
         pytest.skip("the existing cluster has no KubeRay")
     return box
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def played(kuberay: Box) -> Box:
-    """The cluster, if kwok plays its pods: those of the tests name images that nobody has."""
+    """Return the cluster if kwok simulates its pods; skip otherwise.
+
+    The pods of the tests name images that do not exist.
+    """
     kwoks, others = (
         kuberay.kubectl("get", "nodes", f"--selector=type{sign}kwok", "-o", "name").split()
         for sign in ("=", "!=")

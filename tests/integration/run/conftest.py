@@ -1,12 +1,6 @@
 """Tables, a warm command line and a Ray cluster for the tests of whole runs."""
 
-import importlib.util
-import os
-import secrets
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,15 +12,12 @@ import pytest
 # Tests are no package: this makes `run_support` importable for the modules beside it.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from loopback import free_ports
-from ray_heads import NO_DRAIN, wait_until_started
-from run_support import RAY, Clicks, Cluster, Lastmile, Project, sampled
+from ray_heads import RealRay, running_head
+from run_support import Clicks, Lastmile, Project, run_env, sampled
 
 NUM_FILES = 6
 FILE_ROWS = 2000
 GROUP_ROWS = 500
-# What ray[default] brings, and its Jobs API needs.
-DASHBOARD_MODULES = ("aiohttp_cors", "colorful", "opencensus", "smart_open")
 
 # Several runs a test, and the machine may be busy with other work.
 TEST_SECONDS = 900
@@ -104,51 +95,30 @@ def project(tmp_path: Path, clicks: Clicks) -> Callable[..., Project]:
 
 
 @pytest.fixture(scope="package")
-def cluster() -> Iterator[Cluster]:
-    """A Ray cluster of its own ports, folder and token."""
-    # Not pytest's folder: Ray's sockets live there, whose paths may have 107 bytes.
-    folder = Path(tempfile.mkdtemp(prefix="lm-", dir="/tmp"))
-    token = folder / "token"
-    token.write_text(secrets.token_hex(32))
-    port, dashboard_port, agent_port = free_ports(3)
-    has_dashboard = all(map(_is_installed, DASHBOARD_MODULES))
-    env = {
-        "RAY_ADDRESS": f"127.0.0.1:{port}",
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(token),
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
-    command = [RAY, "start", "--head", "--block", f"--port={port}", "--node-ip-address=127.0.0.1"]
-    command += ["--num-cpus=4", "--object-store-memory=400000000", f"--temp-dir={folder}"]
-    command += [f"--dashboard-port={dashboard_port}", f"--include-dashboard={has_dashboard}"]
-    command += [f"--dashboard-agent-listen-port={agent_port}", "--include-log-monitor=False"]
-    log = folder / "start.log"
-    path = os.pathsep.join([str(Path(RAY).parent), os.environ["PATH"]])  # jobs call `lastmile`
-    with log.open("wb") as output:
-        head = subprocess.Popen(
-            command,
-            env={**os.environ, **env, **NO_DRAIN, "RAY_ADDRESS": "", "PATH": path},
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        wait_until_started(head, log)
-        dashboard = f"http://127.0.0.1:{dashboard_port}" if has_dashboard else None
-        yield Cluster(env=env, dashboard=dashboard)
-    finally:
-        head.terminate()
-        head.wait(timeout=60)
-        shutil.rmtree(folder, ignore_errors=True)
+def shared_ray() -> Iterator[RealRay]:
+    """Run a Ray that the modules of this folder share."""
+    with running_head() as ray:
+        yield ray
 
 
-def _is_installed(module: str) -> bool:
-    """`find_spec` raises for `colorful` once it was imported, which leaves no spec behind."""
-    return module in sys.modules or importlib.util.find_spec(module) is not None
+@pytest.fixture(scope="module")
+def cluster(shared_ray: RealRay) -> Iterator[RealRay]:
+    """Yield the shared Ray; fail a module that leaves nodes, jobs or actors there."""
+    yield shared_ray
+    shared_ray.check_nothing_is_left()
 
 
 @pytest.fixture(scope="package")
-def on_cluster(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lastmile]:
-    """`lastmile` whose `--address auto` is the cluster of these tests."""
-    lastmile = Lastmile(tmp_path_factory.mktemp("on-cluster"), cluster.env)
+def warm_lastmile(
+    shared_ray: RealRay, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lastmile]:
+    """Run a process that has paid for its imports, and whose `--address auto` is the shared Ray."""
+    lastmile = Lastmile(tmp_path_factory.mktemp("on-cluster"), run_env(shared_ray))
     yield lastmile
     lastmile.close()
+
+
+@pytest.fixture
+def on_cluster(warm_lastmile: Lastmile, cluster: RealRay) -> Lastmile:
+    """Return a `lastmile` whose `--address auto` is the shared Ray."""
+    return warm_lastmile

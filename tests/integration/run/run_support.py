@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import yaml
+from ray_heads import RealRay
 
 from pipeline_runtime import hashing
 from pipeline_runtime.report import Summary, load_summary
 
 LASTMILE = str(Path(sys.executable).with_name("lastmile"))
-RAY = str(Path(sys.executable).with_name("ray"))
 # A run takes 15 to 40 seconds on two busy cores; far beyond that it hangs.
 RUN_SECONDS = 240.0
 
@@ -89,12 +89,9 @@ class Ended:
         return f"exit {self.code}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """A running Ray cluster."""
-
-    env: dict[str, str]  # what finds it, and its token
-    dashboard: str | None  # address of its Jobs API, if ray[default] is installed
+def run_env(ray: RealRay) -> dict[str, str]:
+    """Return the environment in which `--address auto` finds a Ray."""
+    return ray.env | {"RAY_ADDRESS": f"127.0.0.1:{ray.gcs}"}
 
 
 class Lastmile:

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from ray_heads import wait_until_started
+from ray_heads import RAY, RealRay, wait_until_started
 from run_support import (
     CLICKS_PIPELINE,
-    RAY,
     RUN_SECONDS,
     Clicks,
-    Cluster,
     Lastmile,
     Project,
     checksum_of,
@@ -58,13 +56,13 @@ class Node:
 
 
 @contextmanager
-def second_node(cluster: Cluster, log: Path) -> Iterator[Node]:
-    command = [RAY, "start", f"--address={cluster.env['RAY_ADDRESS']}", "--block"]
+def second_node(cluster: RealRay, log: Path) -> Iterator[Node]:
+    command = [str(RAY), "start", f"--address=127.0.0.1:{cluster.gcs}", "--block"]
     command += ["--num-cpus=2", "--object-store-memory=200000000", "--node-ip-address=127.0.0.1"]
     with log.open("wb") as output:
         node = subprocess.Popen(
             command,
-            env={**os.environ, **cluster.env, "RAY_ADDRESS": ""},
+            env=cluster.env,
             stdout=output,
             stderr=output,
             start_new_session=True,
@@ -76,13 +74,13 @@ def second_node(cluster: Cluster, log: Path) -> Iterator[Node]:
         Node(process=node).kill()
 
 
-def drain(cluster: Cluster, node: Node) -> None:
+def drain(cluster: RealRay, node: Node) -> None:
     """Announce that a node goes, as the operator does, and a raylet whose pod is ended."""
     [node_id] = node.ids()
-    command = [RAY, "drain-node", f"--address={cluster.env['RAY_ADDRESS']}"]
+    command = [str(RAY), "drain-node", f"--address=127.0.0.1:{cluster.gcs}"]
     command += [f"--node-id={node_id}", "--reason=DRAIN_NODE_REASON_PREEMPTION"]
     command += ["--reason-message=its pod ends", "--deadline-remaining-seconds=60"]
-    subprocess.run(command, env={**os.environ, **cluster.env}, check=True)
+    subprocess.run(command, env=cluster.env, check=True)
 
 
 @pytest.mark.parametrize("end", ["killed", "drained"])
@@ -91,7 +89,7 @@ def test_a_node_joins_works_and_goes(
     clicks: Clicks,
     project: Callable[..., Project],
     on_cluster: Lastmile,
-    cluster: Cluster,
+    cluster: RealRay,
 ) -> None:
     run = project()
     nodes = run.folder / "nodes"

@@ -14,17 +14,18 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from ray_heads import RealRay
 from run_support import (
     LASTMILE,
     RUN_SECONDS,
     Clicks,
-    Cluster,
     Lastmile,
     Project,
     all_processes,
     checksum_of,
     clicks_spec,
     command_line,
+    run_env,
     wait_for,
 )
 
@@ -65,7 +66,7 @@ def test_whatever_is_killed_every_row_is_trained_once(
     clicks: Clicks,
     project: Callable[..., Project],
     on_cluster: Lastmile,
-    cluster: Cluster,
+    cluster: RealRay,
 ) -> None:
     made: list[Project] = []
 
@@ -100,12 +101,12 @@ def test_whatever_is_killed_every_row_is_trained_once(
     kill_and_compare()
 
 
-def run_and_kill(run: Project, cluster: Cluster, kind: str, step: int) -> int:
+def run_and_kill(run: Project, cluster: RealRay, kind: str, step: int) -> int:
     """Run, kill one process of the kind once the step is seen; how the driver ended."""
     log = run.folder / "rank0.jsonl"
     driver = subprocess.Popen(
         [LASTMILE, *run.args("--address", "auto")],
-        env={**os.environ, **cluster.env},
+        env=run_env(cluster),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=run.folder,
@@ -130,9 +131,9 @@ def num_steps(log: Path) -> int:
     return log.read_text().count("step")
 
 
-def workers_called(cluster: Cluster, name: str) -> list[int]:
+def workers_called(cluster: RealRay, name: str) -> list[int]:
     """Workers of the cluster by what Ray calls them: `ray::Reader`, or `ray::Reader.make`."""
-    folder = str(Path(cluster.env["RAY_AUTH_TOKEN_PATH"]).parent)
+    folder = str(cluster.folder)
     lines = [(process.pid, parent, command_line(process)) for process, parent in all_processes()]
     raylets = {pid for pid, _, line in lines if "/raylet " in line and folder in line}
     return [

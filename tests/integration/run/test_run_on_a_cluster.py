@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from run_support import Clicks, Cluster, Lastmile, Project, checksum_of, clicks_spec
+from ray_heads import RealRay
+from run_support import Clicks, Lastmile, Project, checksum_of, clicks_spec
 
 
 def test_auto_finds_the_cluster_and_leaves_it_running(
-    clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile, cluster: Cluster
+    clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile, cluster: RealRay
 ) -> None:
     run = project()
     run.write(clicks_spec(run))
@@ -22,21 +23,18 @@ def test_auto_finds_the_cluster_and_leaves_it_running(
     assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)
     environment = json.loads((run.folder / "environment.json").read_text())
     assert environment["MIMALLOC_PURGE_DELAY"] == "10000"  # of a process that the cluster started
-    host, port = cluster.env["RAY_ADDRESS"].split(":")
-    socket.create_connection((host, int(port)), timeout=5).close()
+    socket.create_connection(("127.0.0.1", cluster.gcs), timeout=5).close()
 
 
 def test_a_job_is_submitted_followed_and_ends_as_the_run_ended(
-    clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile, cluster: Cluster
+    clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile, cluster: RealRay
 ) -> None:
-    if cluster.dashboard is None:
-        pytest.skip("ray[default] is not installed: no Jobs API")
     run = project("job")
     run.write(clicks_spec(run, code={"workingDir": str(run.folder)}, config={"failAt": 18}))
 
-    failed = on_cluster.run(*run.args("--address", cluster.dashboard))
+    failed = on_cluster.run(*run.args("--address", cluster.url))
     (run.folder / "cured").touch()
-    ended = on_cluster.run(*run.args("--address", cluster.dashboard, "--run-id", "nightly-7"))
+    ended = on_cluster.run(*run.args("--address", cluster.url, "--run-id", "nightly-7"))
 
     assert failed.code == 1, failed
     assert "the user's own mistake" in failed.stdout
