@@ -30,7 +30,7 @@ test: setup ## Run the tests that each change must pass, in two processes (ARGS=
 	@$(TESTS) -m "not slow" $(ARGS)
 
 test-slow: setup ## Run the slow tests: rarer faults, benchmarks, minutes in pods (SHARD=1 to 5: a fifth of them)
-	@$(TESTS) -m slow $(if $(SHARD),--splits $(SHARDS) --group $(SHARD)) $(ARGS)
+	@$(TESTS) tests/contract tests/integration tests/e2e -m slow $(if $(SHARD),--splits $(SHARDS) --group $(SHARD)) $(ARGS)
 
 test-nightly: test ## Run all tests, 10,000 bad specs, and an operator killed 1,000 times (LASTMILE_KILLS, LASTMILE_SEED)
 	@$(MAKE) --no-print-directory test-slow

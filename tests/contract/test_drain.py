@@ -61,6 +61,9 @@ def data_worker(real_ray: RealRay, tmp_path: Path) -> Iterator[None]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+REAL = pytest.param("ray", marks=pytest.mark.slow)
+
+
 @pytest.fixture(params=["stand-in", "ray"])
 def head(request: pytest.FixtureRequest) -> Open:
     if request.param == "stand-in":
@@ -93,6 +96,7 @@ def test_a_drained_node_goes_and_the_others_stay(head: Open) -> None:
     play(head, story)
 
 
+@pytest.mark.parametrize("head", ["stand-in", REAL], indirect=True)
 @pytest.mark.parametrize(
     ("node", "status"),
     [("ab" * 28, "SUCCEEDED"), ("zz", "FAILED")],

@@ -159,6 +159,7 @@ def test_the_users_code_trains_below_the_operators_root_and_tells_how_it_goes(
     play(lambda: open_with_root(real_ray, tmp_path), story)
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_asked_to_stop_leaves_a_checkpoint_that_no_other_run_takes(
     real_ray: RealRay, name: str, tmp_path: Path
 ) -> None:

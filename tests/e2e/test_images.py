@@ -7,6 +7,7 @@ from stage import Stage
 pytestmark = pytest.mark.timeout(1200)
 
 
+@pytest.mark.slow
 def test_a_pod_finds_its_kernels_compiled(stage: Stage) -> None:
     command = ["env", "NUMBA_DEBUG_CACHE=1", "python", "-m", "pipeline_runtime.kernels"]
 

@@ -37,6 +37,7 @@ class _Crew(ActorCrew):
         return ticket
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_SECONDS)
 def test_the_pieces_of_others_arrive_before_a_lost_node_is_known_to_be_lost(
     tmp_path: Path,

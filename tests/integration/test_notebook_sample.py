@@ -9,6 +9,7 @@ from nbclient import NotebookClient
 NOTEBOOK = Path(__file__).parents[2] / "deploy" / "samples" / "quickstart.ipynb"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_notebook_runs_and_trains(tmp_path: Path) -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)

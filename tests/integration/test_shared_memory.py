@@ -79,6 +79,7 @@ def _compare_ways(folder: Path) -> None:
         _assert_equal(hidden, through_ray)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_SECONDS)
 def test_readers_that_read_ahead_make_the_same_pieces(tmp_path: Path) -> None:
     _in_own_process(_read_ahead, tmp_path)
@@ -123,6 +124,7 @@ def _read_poorly(folder: Path) -> None:
         _assert_equal(found, through_ray)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_SECONDS)
 def test_a_trainer_that_binds_is_fed_by_processes_after_a_while(tmp_path: Path) -> None:
     _in_own_process(_switch, tmp_path)

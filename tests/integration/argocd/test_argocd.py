@@ -75,6 +75,7 @@ async def scale(ops: Gitops, replicas: int) -> None:
     await until(f"{replicas} data workers", is_there)
 
 
+@pytest.mark.slow
 def test_workers_come_and_go_a_commit_makes_another_run_and_a_removed_manifest_ends_it(
     argocd: ArgoCD, repository: Repository
 ) -> None:
@@ -121,6 +122,7 @@ def test_workers_come_and_go_a_commit_makes_another_run_and_a_removed_manifest_e
     play(argocd, repository, story)
 
 
+@pytest.mark.slow
 def test_who_stops_an_experiment_keeps_it_stopped_unless_git_has_a_say(
     argocd: ArgoCD, repository: Repository
 ) -> None:
@@ -147,6 +149,7 @@ def test_who_stops_an_experiment_keeps_it_stopped_unless_git_has_a_say(
     play(argocd, repository, story)
 
 
+@pytest.mark.slow
 def test_a_set_has_an_application_for_each_team_which_its_project_keeps_within_bounds(
     argocd: ArgoCD, repository: Repository
 ) -> None:

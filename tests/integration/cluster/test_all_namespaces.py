@@ -37,6 +37,7 @@ def log_in_as_operator(box: ControlPlane, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_crd_that_goes_away_ends_the_operator_whose_next_sees_the_one_made_anew(
     own_box: ControlPlane, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

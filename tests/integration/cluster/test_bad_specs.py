@@ -48,6 +48,7 @@ def test_the_api_server_and_the_models_refuse_the_same(box: Box) -> None:
     assert NUMBER / 2 < sum(map(bool, said)) < NUMBER
 
 
+@pytest.mark.slow
 def test_what_the_api_server_lets_through_harms_nobody_else(
     box: Box, namespace: str, tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ def test_without_network_the_build_says_what_it_needs(tmp_path: Path) -> None:
     assert not (tmp_path / "box").exists()
 
 
+@pytest.mark.slow
 def test_without_go_and_without_packages_it_says_what_to_do(tmp_path: Path) -> None:
     done = run_up(tmp_path, PATH=str(tmp_path), PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path))
 

@@ -126,6 +126,7 @@ def test_upgrade_and_rollback_restart_nothing(box: Box, release: Release, tmp_pa
     assert all(len(s["data"]["release"]) < MAX_SECRET_BYTES / 2 for s in stored["items"])
 
 
+@pytest.mark.slow
 def test_what_is_left_after_uninstall_trains_on_and_can_be_deleted(
     box: Box, release: Release, tmp_path: Path
 ) -> None:
@@ -162,7 +163,13 @@ def test_what_is_left_after_uninstall_trains_on_and_can_be_deleted(
 NAMESPACED: Document = {"crds": {"install": False}, "rbac": {"aggregateRoles": False}}
 
 
-@pytest.mark.parametrize("is_named", [True, False], ids=["namespaces named", "all namespaces"])
+@pytest.mark.parametrize(
+    "is_named",
+    [
+        pytest.param(True, id="namespaces named"),
+        pytest.param(False, id="all namespaces", marks=pytest.mark.slow),
+    ],
+)
 def test_the_operator_works_with_its_service_accounts_rights_alone(
     box: Box, release: Release, tmp_path: Path, is_named: bool
 ) -> None:
@@ -192,6 +199,7 @@ def test_the_operator_works_with_its_service_accounts_rights_alone(
         assert [line for line in refused if "services/proxy" not in line] == []
 
 
+@pytest.mark.slow
 def test_the_election_may_be_turned_off_and_on_again(release: Release) -> None:
     def deployed() -> tuple[str, int]:
         spec = release.get("deployment", OPERATOR)["spec"]
@@ -205,6 +213,7 @@ def test_the_election_may_be_turned_off_and_on_again(release: Release) -> None:
     assert deployed() == ("RollingUpdate", 2)
 
 
+@pytest.mark.slow
 def test_a_second_release_is_refused_the_cluster_wide_objects_of_the_first(
     box: Box, release: Release, helm: str, tmp_path: Path
 ) -> None:
@@ -220,6 +229,7 @@ def test_a_second_release_is_refused_the_cluster_wide_objects_of_the_first(
     assert crd["metadata"]["annotations"]["meta.helm.sh/release-namespace"] == release.namespace
 
 
+@pytest.mark.slow
 def test_an_uninstall_with_a_namespace_gone_is_ended_as_the_docs_say(
     box: Box, release: Release, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ def bare(parts: Binaries, tmp_path: Path) -> Iterator[ControlPlane]:
         yield box
 
 
+@pytest.mark.slow
 def test_a_release_that_keeps_nothing_leaves_nothing(
     bare: ControlPlane, helm: str, tmp_path: Path
 ) -> None:

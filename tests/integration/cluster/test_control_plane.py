@@ -85,7 +85,11 @@ def test_only_its_owner_can_read_its_folder_and_keys(own_box: ControlPlane) -> N
     "resources",
     [
         pytest.param({"cpu": "16", "memory": "64Gi"}, id="with workers that have CPUs alone"),
-        pytest.param({"cpu": "8", "nvidia.com/gpu": "8"}, id="with workers that have GPUs"),
+        pytest.param(
+            {"cpu": "8", "nvidia.com/gpu": "8"},
+            id="with workers that have GPUs",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_ray_cluster_becomes_ready(
@@ -97,6 +101,7 @@ def test_a_ray_cluster_becomes_ready(
     assert [pod["status"]["phase"] for pod in pods] == ["Running"] * (1 + NUM_WORKERS)
 
 
+@pytest.mark.slow
 def test_what_a_deleted_ray_cluster_owned_is_collected(played: Box, namespace: str) -> None:
     create_ready_ray_cluster(played, namespace, RAY_RESOURCES)
     assert names(played, namespace, "pods")
@@ -109,6 +114,7 @@ def test_what_a_deleted_ray_cluster_owned_is_collected(played: Box, namespace: s
     assert names(played, namespace, "pods,services") == []
 
 
+@pytest.mark.slow
 def test_a_deleted_namespace_goes_with_all_that_is_in_it(played: Box, namespace: str) -> None:
     create_ready_ray_cluster(played, namespace, RAY_RESOURCES)
 
@@ -117,6 +123,7 @@ def test_a_deleted_namespace_goes_with_all_that_is_in_it(played: Box, namespace:
     assert names(played, namespace, "pods,services,rayclusters") == []
 
 
+@pytest.mark.slow
 def test_a_stage_of_the_test_decides_how_its_pods_fare(played: Box, namespace: str) -> None:
     stage = {
         "apiVersion": "kwok.x-k8s.io/v1alpha1",

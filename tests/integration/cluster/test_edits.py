@@ -149,6 +149,7 @@ def quota(stage: Stage, **hard: str) -> None:
     stage.box.kubectl("wait", jsonpath, "-n", stage.namespace, "resourcequota/team")
 
 
+@pytest.mark.slow
 def test_a_quota_on_clusters_is_said_and_lifted(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
         quota(stage, count__rayclusters_ray_io="0")
@@ -162,6 +163,7 @@ def test_a_quota_on_clusters_is_said_and_lifted(box: Box, namespace: str) -> Non
     play(box, namespace, story)
 
 
+@pytest.mark.slow
 def test_a_quota_that_no_dry_run_sees_is_said_too(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
         quota(stage, count__configmaps="1")  # the namespace has one already
@@ -178,6 +180,7 @@ def test_a_quota_that_no_dry_run_sees_is_said_too(box: Box, namespace: str) -> N
     play(box, namespace, story)
 
 
+@pytest.mark.slow
 def test_a_quota_on_pods_is_told_with_its_numbers(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
         quota(stage, pods="1")
@@ -217,6 +220,7 @@ def trainer_of(stage: Stage, cluster: str) -> str:
     return names.strip()
 
 
+@pytest.mark.slow
 def test_a_failure_after_a_trainer_was_lost_says_so(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
         await stage.train()
@@ -230,6 +234,7 @@ def test_a_failure_after_a_trainer_was_lost_says_so(box: Box, namespace: str) ->
     play(box, namespace, story)
 
 
+@pytest.mark.slow
 def test_a_failure_after_a_container_ran_out_of_memory_says_what_to_raise(
     box: Box, namespace: str
 ) -> None:
@@ -260,6 +265,7 @@ def test_a_failure_after_a_container_ran_out_of_memory_says_what_to_raise(
     play(box, namespace, story)
 
 
+@pytest.mark.slow
 def test_a_clusters_queue_is_its_experiments(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
         stage.apply()
@@ -282,6 +288,7 @@ def test_what_kuberays_crd_adds_by_itself_is_known_to_be_no_drift(box: Box) -> N
     assert told == {(name, value) for name, values in DEFAULTS.items() for value in values}
 
 
+@pytest.mark.slow
 def test_what_the_api_server_puts_back_each_time_is_not_told_each_time(
     box: Box, namespace: str
 ) -> None:

@@ -27,6 +27,7 @@ def bare(parts: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield box
 
 
+@pytest.mark.slow
 def test_without_the_crd_the_command_that_installs_it_is_told(bare: ControlPlane) -> None:
     user = User(box=bare, namespace="default")
     assert "kubectl apply --server-side -f crds/" in user.fails("get")
@@ -34,6 +35,7 @@ def test_without_the_crd_the_command_that_installs_it_is_told(bare: ControlPlane
     assert "must be installed: kubectl apply --server-side -f crds/" in started
 
 
+@pytest.mark.slow
 def test_the_tests_install_the_crd_and_skip_what_the_cluster_cannot_play(
     bare: ControlPlane, tmp_path: Path
 ) -> None:

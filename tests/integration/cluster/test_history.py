@@ -114,6 +114,7 @@ def test_a_cluster_goes_when_its_history_is_kept(box: Box, namespace: str) -> No
     play(box, namespace, story)
 
 
+@pytest.mark.slow
 def test_what_a_pod_failed_by_is_told_and_the_cluster_goes(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
         owner = await stage.owner()
@@ -131,6 +132,7 @@ def test_what_a_pod_failed_by_is_told_and_the_cluster_goes(box: Box, namespace: 
     play(box, namespace, story)
 
 
+@pytest.mark.slow
 def test_a_quota_that_has_no_room_for_the_pod_holds_nothing_up(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
         owner = await stage.owner()
@@ -155,6 +157,7 @@ async def until_state_despite_refusals(stage: Stage, state: str) -> dict[str, An
                 await asyncio.sleep(POLL_SECONDS)
 
 
+@pytest.mark.slow
 def test_a_deleted_experiments_history_is_kept_before_it_goes(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
         cluster = (await stage.owner()).ray_cluster

@@ -27,16 +27,16 @@ async def be_refused(stage: Stage) -> None:
     await stage.until("Accepted", "False", "InvalidSpec")
 
 
-IDLE: dict[str, Callable[[Stage], Awaitable[None]]] = {
-    "suspended": be_suspended,
-    "complete": be_complete,
-    "refused": be_refused,
-}
-
-
-@pytest.mark.parametrize("state", IDLE)
-def test_who_does_not_run_and_does_not_change_is_not_written(
-    state: str, box: Box, namespace: str
+@pytest.mark.parametrize(
+    "become_idle",
+    [
+        pytest.param(be_suspended, id="suspended"),
+        pytest.param(be_complete, id="complete", marks=pytest.mark.slow),
+        pytest.param(be_refused, id="refused", marks=pytest.mark.slow),
+    ],
+)
+def test_an_idle_experiment_is_not_written(
+    become_idle: Callable[[Stage], Awaitable[None]], box: Box, namespace: str
 ) -> None:
     asked: list[str] = []
 
@@ -45,7 +45,7 @@ def test_who_does_not_run_and_does_not_change_is_not_written(
 
     async def story() -> None:
         async with stage_of(box, namespace, observe=note) as stage:
-            await IDLE[state](stage)
+            await become_idle(stage)
             await stage.step()  # what its last write announced
             asked.clear()
             for _ in range(NUM_LOOKS):

@@ -40,6 +40,7 @@ def check_nothing_is_left(box: Box, namespace: str) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_doubled_however_often_the_operator_is_killed(
     box: Box, namespace: str, seed: int
 ) -> None:

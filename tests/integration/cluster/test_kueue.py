@@ -61,6 +61,7 @@ async def templates(stage: Stage) -> list[dict[str, Any]]:
     return [group["template"]["spec"] for group in groups]
 
 
+@pytest.mark.slow
 def test_a_queue_has_the_last_word_on_when_and_where_a_cluster_runs(
     box: Box, namespace: str
 ) -> None:
@@ -128,6 +129,7 @@ def test_what_a_queue_takes_back_while_it_trains_resumes_and_is_no_failure(
     play(box, namespace, story)
 
 
+@pytest.mark.slow
 def test_a_priority_class_is_taken_along_and_one_that_is_not_there_is_told(
     box: Box, namespace: str
 ) -> None:

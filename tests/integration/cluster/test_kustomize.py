@@ -40,7 +40,14 @@ def namespaces(box: Box) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("namespaces")
-@pytest.mark.parametrize("overlay", ["cluster-wide", "namespaced", "air-gapped"])
+@pytest.mark.parametrize(
+    "overlay",
+    [
+        "cluster-wide",
+        pytest.param("namespaced", marks=pytest.mark.slow),
+        pytest.param("air-gapped", marks=pytest.mark.slow),
+    ],
+)
 def test_an_overlay_is_taken_by_the_api_server_and_has_settings_of_its_own(
     box: Box, overlay: str
 ) -> None:

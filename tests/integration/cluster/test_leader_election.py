@@ -203,6 +203,7 @@ def test_a_run_goes_on_while_its_operators_are_stopped_and_killed(
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kuberay")
 def test_a_lease_that_is_released_is_taken_long_before_its_end(
     box: Box, namespace: str, tmp_path: Path
@@ -226,6 +227,7 @@ def test_a_lease_that_is_released_is_taken_long_before_its_end(
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kuberay")
 def test_who_stands_by_ends_at_once_and_leaves_the_lease_alone(
     box: Box, namespace: str, tmp_path: Path
@@ -244,6 +246,7 @@ def test_who_stands_by_ends_at_once_and_leaves_the_lease_alone(
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kuberay")
 def test_who_is_cut_off_from_the_api_server_ends_by_itself(
     box: Box, namespace: str, tmp_path: Path
@@ -328,6 +331,7 @@ def test_the_manifests_role_is_enough_for_its_lease_and_for_no_other(
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_the_manifest_runs_two_of_whom_one_may_be_taken_away(box: Box, namespace: str) -> None:
     documents = {d["kind"]: d for d in yaml.safe_load_all(OPERATOR_FILE.read_text())}
     deployment, budget = documents["Deployment"], documents["PodDisruptionBudget"]

@@ -24,6 +24,8 @@ from tools.cluster.processes import find_processes
 from tools.cluster.registry import MARKER
 from tools.go_tools import cache_root
 
+pytestmark = pytest.mark.slow  # the box itself changes rarely
+
 # What controller-runtime's setup-envtest brings.
 BROUGHT = {"etcd", "kube-apiserver", "kubectl"}
 # Starts a box in the folder argv[1] and waits to be killed.

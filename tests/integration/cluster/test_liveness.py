@@ -84,6 +84,7 @@ def test_a_process_whose_watch_has_ended_is_not_healthy_until_another_watches(
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_watches_that_end_leave_the_other_tasks_of_the_process_alone(
     box: Box, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def test_the_charts_monitors_and_rules_are_what_the_operator_of_prometheus_takes
         apply(watched, namespace, spoilt)
 
 
+@pytest.mark.slow
 def test_so_are_the_examples_of_the_page(watched: Box, namespace: str) -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     monitors = [d for block in blocks for d in yaml.safe_load_all(block) if "kind" in d]

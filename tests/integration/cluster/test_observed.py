@@ -109,6 +109,7 @@ async def find_missing(
             yield about, expr
 
 
+@pytest.mark.slow
 def test_every_query_finds_what_it_asks_for(
     box: Box, namespace: str, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ async def is_seen(stage: Stage, watched: Watched) -> None:
             await asyncio.sleep(POLL_SECONDS)
 
 
+@pytest.mark.slow
 def test_a_thousand_events_at_once_cost_at_most_two_passes(
     box: Box, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,7 @@ def test_the_process_tells_of_itself_and_ends_in_order(
         assert operator.log.read_text().splitlines()[-1].endswith("INFO stopped")
 
 
+@pytest.mark.slow
 def test_another_operator_goes_on_where_a_killed_one_was(
     box: Box, namespace: str, tmp_path: Path
 ) -> None:

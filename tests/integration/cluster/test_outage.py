@@ -33,6 +33,7 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_an_api_server_that_is_away_for_a_minute_costs_nothing(
     own_box: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:

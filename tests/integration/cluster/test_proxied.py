@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("played")
 LOG = "one\ntwo\n"
 
 
+@pytest.mark.slow
 def test_an_experiment_is_trained_and_its_log_read_through_the_proxy(
     box: Box, namespace: str
 ) -> None:

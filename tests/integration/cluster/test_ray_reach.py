@@ -114,7 +114,9 @@ def _is_so(failure: str, says: str) -> bool:
     return says in failure if says else not failure
 
 
-@pytest.mark.parametrize("credentials", [by_certificate, by_token])
+@pytest.mark.parametrize(
+    "credentials", [by_certificate, pytest.param(by_token, marks=pytest.mark.slow)]
+)
 def test_a_job_is_submitted_followed_and_stopped_through_the_proxy(
     box: Box, namespace: str, credentials: Callable[..., Any]
 ) -> None:
@@ -146,6 +148,7 @@ def test_a_job_is_submitted_followed_and_stopped_through_the_proxy(
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_what_is_not_the_heads_own_answer_is_none(box: Box, namespace: str) -> None:
     async def story() -> None:
         async with (
@@ -193,6 +196,7 @@ def test_one_without_the_right_to_proxy_is_told_by_the_api_server(box: Box, name
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_head_that_is_up_and_does_not_answer_is_said(box: Box, namespace: str) -> None:
     async def story() -> None:
         async with stage_of(box, namespace) as stage:

@@ -85,6 +85,7 @@ def test_a_deleted_experiment_stops_its_driver_and_takes_everything_along(
     play(box, namespace, story)
 
 
+@pytest.mark.slow
 def test_a_cluster_deleted_by_hand_is_made_again_and_counts_as_a_failure(
     box: Box, namespace: str
 ) -> None:
@@ -137,6 +138,7 @@ def test_pods_that_find_no_node_are_said_in_the_schedulers_words(box: Box, names
     play(box, namespace, story)
 
 
+@pytest.mark.slow
 def test_a_guard_that_was_deleted_by_hand_comes_back(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
         await stage.train()

@@ -59,6 +59,7 @@ def test_pods_without_a_node_are_one_warning(box: Box, namespace: str) -> None:
     play(box, namespace, story)
 
 
+@pytest.mark.slow
 def test_a_part_that_is_refused_while_the_cluster_is_up_is_said_and_made_once_it_may_be(
     box: Box, namespace: str
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_part_that_is_refused_while_the_cluster_is_up_is_said_and_made_once_it
     play(box, namespace, story)
 
 
+@pytest.mark.slow
 def test_a_submission_that_ray_refuses_is_an_attempt_that_failed(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
         stage.ray.refuses = "TypeError: entrypoint must be a string"

@@ -77,6 +77,7 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(POLL_SECONDS)
 
 
+@pytest.mark.slow
 def test_a_namespace_that_refuses_pauses_alone_and_is_watched_once_it_lets_the_operator_in(
     box: Box,
     namespace: str,
@@ -139,6 +140,7 @@ def test_a_namespace_that_refuses_pauses_alone_and_is_watched_once_it_lets_the_o
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_finalizers_are_released_where_they_can_be(
     box: Box, namespace: str, other: str, tmp_path: Path
 ) -> None:

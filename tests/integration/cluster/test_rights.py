@@ -224,6 +224,7 @@ async def tell_of_history(box: Box, namespace: str, account: str) -> str:
         return str(status["history"].get("message", ""))
 
 
+@pytest.mark.slow
 def test_without_any_one_right_over_it_no_history_is_whole_and_each_cluster_goes(
     box: Box, namespace: str, chart: Helm, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -243,6 +244,7 @@ def impatient() -> kopf.OperatorSettings:
     return settings
 
 
+@pytest.mark.slow
 def test_without_any_one_watch_the_operator_says_that_it_is_blind(
     box: Box,
     namespace: str,
@@ -286,6 +288,7 @@ def test_for_all_namespaces_it_has_the_same_rights(namespace: str, chart: Helm) 
     assert rights_of(everywhere) == rights_of(here)
 
 
+@pytest.mark.slow
 def test_without_any_one_right_to_the_lease_nobody_leads(
     box: Box, namespace: str, chart: Helm, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -324,6 +327,7 @@ def test_without_any_one_right_to_the_lease_nobody_leads(
         assert right.words in asyncio.run(stand(right))
 
 
+@pytest.mark.slow
 def test_without_any_one_right_the_hook_that_lets_go_of_finalizers_fails(
     box: Box, namespace: str, chart: Helm, tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ def test_a_run_that_took_too_long_is_stopped_and_goes_when_its_time_to_live_is_o
     play(box, namespace, story)
 
 
+@pytest.mark.slow
 def test_a_cluster_whose_token_is_gone_is_made_again_with_another(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
         await stage.train()
@@ -61,6 +62,7 @@ def test_a_cluster_whose_token_is_gone_is_made_again_with_another(box: Box, name
     play(box, namespace, story)
 
 
+@pytest.mark.slow
 def test_a_number_of_workers_that_was_written_meanwhile_is_not_overwritten(
     box: Box, namespace: str
 ) -> None:
@@ -95,6 +97,7 @@ def test_a_number_of_workers_that_was_written_meanwhile_is_not_overwritten(
     play(box, namespace, story)
 
 
+@pytest.mark.slow
 def test_settings_of_the_operator_that_change_leave_a_running_cluster_as_it_is(
     box: Box, namespace: str
 ) -> None:

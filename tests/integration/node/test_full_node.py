@@ -17,6 +17,8 @@ from tools.cluster.errors import BoxError, KubectlError
 from tools.cluster.full_node import FullNode
 from tools.cluster.node_binaries import CONTAINERD_MODULE
 
+pytestmark = pytest.mark.slow  # tests/e2e runs pods on such a node in each change
+
 CLIENT_PORT = 7_070
 GET = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())"
 

@@ -22,6 +22,8 @@ from tools.cluster.processes import IN_POD, find_processes
 from tools.cluster.startup import build_kubectl
 from tools.go_tools import cache_root
 
+pytestmark = pytest.mark.slow  # the node itself changes rarely
+
 # Starts a full node in the folder argv[1] with the image argv[2] and waits to be killed.
 OWNER = """
 import sys

@@ -83,7 +83,7 @@ def drain(cluster: RealRay, node: Node) -> None:
     subprocess.run(command, env=cluster.env, check=True)
 
 
-@pytest.mark.parametrize("end", ["killed", "drained"])
+@pytest.mark.parametrize("end", ["killed", pytest.param("drained", marks=pytest.mark.slow)])
 def test_a_node_joins_works_and_goes(
     end: str,
     clicks: Clicks,

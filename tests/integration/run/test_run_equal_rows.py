@@ -26,12 +26,14 @@ TWO_RANKS = {"trainers": {"replicas": 2, "gpusPerReplica": 0}}
             {"shuffle": {"unit": "row", "windowRows": 1700}},
             {},
             id="pushdown, batched calls and shared memory off, windows over several row groups",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {"projection": False, "preserveOrder": True, "rowsPerBlock": 130},
             {"shuffle": {"unit": "none"}},
             {},
             id="projection off, no shuffle, order kept, small blocks",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {"fusion": False}, {"epochs": 2}, TWO_RANKS, id="fusion off, two ranks, two epochs"
@@ -41,6 +43,7 @@ TWO_RANKS = {"trainers": {"replicas": 2, "gpusPerReplica": 0}}
             {},
             TWO_RANKS,
             id="broadcast off, order kept, two ranks",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -217,6 +217,7 @@ def label_with_nulls() -> dict[str, Any]:
             1,
             ["label column 'label': must be known, got ", "fillNull or filter it before training"],
             id="nulls in the label",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {"pipeline": [{"map": RAISES}]},
@@ -316,7 +317,7 @@ def assert_reads_well(ended: Ended) -> None:
     assert "site-packages/ray" not in ended.stdout, ended
 
 
-@pytest.mark.parametrize("feed", ["readers", "rayData"])
+@pytest.mark.parametrize("feed", ["readers", pytest.param("rayData", marks=pytest.mark.slow)])
 def test_a_killed_data_worker_costs_no_row(
     feed: str, clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_killed_run_in_order_repeats_the_batches_that_are_left(
     wait_for(lambda: not still_there(below), MONITORS_SECONDS, "end of the killed run's Ray")
 
 
+@pytest.mark.slow
 def test_a_killed_run_out_of_order_trains_the_rows_that_are_left_on_more_ranks(
     clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
 ) -> None:
