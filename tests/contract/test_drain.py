@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
-import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 from heads import DEADLINE_SECONDS, POLL_SECONDS, Head, Open, open_real, play
-from loopback import free_ports
-from ray_heads import RealRay
+from ray_heads import RealRay, running_node
 
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.kube.execute import execute
@@ -27,8 +22,6 @@ from dataset_operator.plan.decision import Decision, Drain
 from dataset_operator.ray.nodes import RayNode
 from dataset_operator.testing import LIES, StandInRay
 
-RAY = Path(sys.executable).with_name("ray")
-STOP_SECONDS = 60.0
 DRAIN_SECONDS = 60
 
 
@@ -41,24 +34,9 @@ async def open_stand_in() -> AsyncIterator[Head]:
 
 @pytest.fixture
 def data_worker(real_ray: RealRay, tmp_path: Path) -> Iterator[None]:
-    """A second node of the real cluster, on this machine."""
-    agent, metrics = free_ports(2)
-    command = [str(RAY), "start", f"--address=127.0.0.1:{real_ray.gcs}", "--block", "--num-cpus=1"]
-    command += [f"--dashboard-agent-listen-port={agent}", f"--metrics-export-port={metrics}"]
-    command += ["--object-store-memory=100000000"]
-    with (tmp_path / "worker.log").open("wb") as log:
-        process = subprocess.Popen(
-            command, env=real_ray.env, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
+    """Run a second node of the real cluster."""
+    with running_node(real_ray, tmp_path / "worker.log", num_cpus=1):
         yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(timeout=STOP_SECONDS)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
 
 
 REAL = pytest.param("ray", marks=pytest.mark.slow)

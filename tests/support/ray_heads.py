@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from urllib.parse import urlencode
 from loopback import free_ports
 
 RAY = Path(sys.executable).with_name("ray")
+START_ATTEMPTS = 4
 START_SECONDS = 120.0  # 10 to 20 on an idle machine
 STOP_SECONDS = 60.0
 LEFTOVER_SECONDS = 30.0  # until Ray has noticed that a driver or a node is gone
@@ -29,6 +30,7 @@ LEFTOVER_SECONDS = 30.0  # until Ray has noticed that a driver or a node is gone
 NO_DRAIN = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
 NUM_CPUS = 4
 OBJECT_STORE_BYTES = 400_000_000
+NODE_OBJECT_STORE_BYTES = 200_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +40,14 @@ class RealRay:
     Attributes:
         gcs: port of its global control store.
         dashboard: port of its dashboard, which serves the Jobs API.
+        metrics: port of its node's Prometheus metrics.
         folder: where it keeps sockets and logs.
     """
 
     token: str
     gcs: int
     dashboard: int
+    metrics: int
     folder: Path
 
     @property
@@ -58,6 +62,11 @@ class RealRay:
             "RAY_USAGE_STATS_ENABLED": "0",
         }
         return {**os.environ, **ours}
+
+    @property
+    def driver_env(self) -> dict[str, str]:
+        """Return the environment of a driver whose `--address auto` is this Ray."""
+        return self.env | {"RAY_ADDRESS": f"127.0.0.1:{self.gcs}"}
 
     @property
     def url(self) -> str:
@@ -99,40 +108,76 @@ def running_head() -> Iterator[RealRay]:
     # Not in pytest's folder: Ray's sockets live there, whose paths may have 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="lm-", dir="/tmp"))
     gcs, dashboard, agent, metrics = free_ports(4)
-    ray = RealRay(token=secrets.token_hex(16), gcs=gcs, dashboard=dashboard, folder=folder)
+    ray = RealRay(
+        token=secrets.token_hex(16), gcs=gcs, dashboard=dashboard, metrics=metrics, folder=folder
+    )
     command = [str(RAY), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
     command += [f"--port={gcs}", f"--dashboard-port={dashboard}", f"--temp-dir={folder}"]
     command += [f"--dashboard-agent-listen-port={agent}", f"--metrics-export-port={metrics}"]
     command += [f"--num-cpus={NUM_CPUS}", f"--object-store-memory={OBJECT_STORE_BYTES}"]
     command += ["--include-log-monitor=False"]
-    log = folder / "start.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env=ray.env | NO_DRAIN, stdout=output, stderr=output, start_new_session=True
-        )
     try:
-        wait_until_started(process, log)
-        yield ray
+        process = _start(command, ray.env | NO_DRAIN, folder / "start.log")
+        try:
+            yield ray
+        finally:
+            stop(process)
     finally:
-        _stop(process)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a head by its process id, and then the rest of its session."""
+@contextmanager
+def running_node(ray: RealRay, log: Path, *, num_cpus: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run another node of the cluster on this machine, and stop it at the end if it still runs."""
+    agent, metrics = free_ports(2)
+    command = [str(RAY), "start", f"--address=127.0.0.1:{ray.gcs}", "--block"]
+    command += [f"--num-cpus={num_cpus}", "--node-ip-address=127.0.0.1"]
+    command += [f"--object-store-memory={NODE_OBJECT_STORE_BYTES}"]
+    command += [f"--dashboard-agent-listen-port={agent}", f"--metrics-export-port={metrics}"]
+    process = _start(command, ray.env, log)
+    try:
+        yield process
+    finally:
+        stop(process)
+
+
+def _start(command: list[str], env: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a node and return once it is up.
+
+    Ray gives a node 30 seconds to register and then ends it (ray/_private/node.py), which can be
+    too short beside other tests: start it again.
+    """
+    for attempt in range(1, START_ATTEMPTS + 1):
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, env=env, stdout=output, stderr=output, start_new_session=True
+            )
+        try:
+            _wait_until_started(process, log)
+            return process
+        except BaseException:
+            kill(process)
+            if attempt == START_ATTEMPTS or b"timed out during startup" not in log.read_bytes():
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a node by its process id, and then the rest of its session."""
     process.terminate()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    try:
+    kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the whole session of a node at once, as when its machine is lost."""
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+    process.wait()
 
 
-def wait_until_started(head: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_started(head: subprocess.Popen[bytes], log: Path) -> None:
     """Return once `ray start --block` reports that it is up.
 
     Raises:

@@ -11,10 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -24,7 +22,7 @@ from typing import Any
 import aiohttp
 from loopback import free_ports
 from prometheus_server import running
-from ray_heads import NO_DRAIN, wait_until_started
+from ray_heads import RealRay, running_head
 from reconcile_stage import NAME, SMALL, Stage, stage_of
 
 from dataset_operator.api import RAY_METRICS_PORT
@@ -130,10 +128,9 @@ class Observed:
 
 
 @contextlib.contextmanager
-def training(folder: Path) -> Iterator[tuple[int, int]]:
-    """A run that goes on until the end: the ports of its driver's page, and of its Ray node's."""
-    driver_port, node_port, gcs_port, agent_port = free_ports(4)
-    env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+def training(folder: Path) -> Iterator[tuple[int, RealRay]]:
+    """Run a training that goes on until the end; yield its driver's metrics port, and its Ray."""
+    [driver_port] = free_ports(1)
     subprocess.run(
         [BIN / "lastmile", "sample-data", "--rows", "100000", "--output", folder],
         check=True,
@@ -141,30 +138,19 @@ def training(folder: Path) -> Iterator[tuple[int, int]]:
     )
     (folder / "slow_loop.py").write_text(MODULE)
     (folder / "manifest.yaml").write_text(json.dumps(MANIFEST))
+    command = [BIN / "lastmile", "run", "-f", folder / "manifest.yaml", "--address", "auto"]
+    command += ["--storage-root", folder, "--output", folder / "output"]
+    command += ["--metrics-port", str(driver_port)]
     with (
-        tempfile.TemporaryDirectory(prefix="lm-", dir="/tmp") as short,
-        contextlib.ExitStack() as stack,
+        running_head() as ray,
+        _started(command, folder / "run.log", ray.driver_env, folder),
     ):
-        # Sockets of Ray live there, whose paths may have 107 bytes.
-        log = folder / "head.log"
-        command = [BIN / "ray", "start", "--head", "--block", f"--port={gcs_port}"]
-        command += ["--node-ip-address=127.0.0.1", "--num-cpus=3", f"--temp-dir={short}"]
-        command += ["--object-store-memory=200000000", "--include-dashboard=False"]
-        command += [f"--metrics-export-port={node_port}", "--include-log-monitor=False"]
-        command += [f"--dashboard-agent-listen-port={agent_port}"]
-        head = stack.enter_context(_started(command, log, {**env, **NO_DRAIN}))
-        wait_until_started(head, log)
-        command = [BIN / "lastmile", "run", "-f", folder / "manifest.yaml", "--address", "auto"]
-        command += ["--storage-root", folder, "--output", folder / "output"]
-        command += ["--metrics-port", str(driver_port)]
-        address = {"RAY_ADDRESS": f"127.0.0.1:{gcs_port}"}
-        stack.enter_context(_started(command, folder / "run.log", env | address, folder))
-        yield driver_port, node_port
+        yield driver_port, ray
 
 
 @contextlib.contextmanager
 def _started(
-    command: list[Any], log: Path, env: dict[str, str], folder: Path | None = None
+    command: list[Any], log: Path, env: dict[str, str], folder: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as output:
         process = subprocess.Popen(command, env=env, cwd=folder, stdout=output, stderr=output)
@@ -185,7 +171,7 @@ async def observing(
 ) -> AsyncIterator[Observed]:
     """All of it, with an experiment that trains."""
     metrics = OperatorMetrics(Watched(), SETTINGS.prices)
-    with training(folder) as (driver_port, node_port):
+    with training(folder) as (driver_port, ray):
         async with (
             stage_of(box, namespace, settings=SETTINGS, observe=metrics.count_request) as stage,
             answering(metrics, host="127.0.0.1", port=0) as operator_port,
@@ -197,12 +183,12 @@ async def observing(
             config = _configure(
                 _job("operator", operator_port),
                 _job("driver", driver_port, **of_pod, pod=HEAD_POD),
-                _job("node", node_port, **of_pod, pod=HEAD_POD),
+                _job("node", ray.metrics, **of_pod, pod=HEAD_POD),
                 _job("gpus", node, **of_pod, pod=TRAINER_POD),
             )
             with running(program, folder, config) as port:
                 async with _beside(_hand_on(stage, driver_port)):
-                    logs = (folder / "head.log", folder / "run.log")
+                    logs = (ray.folder / "start.log", folder / "run.log")
                     yield Observed(stage=stage, url=f"http://127.0.0.1:{port}", logs=logs)
 
 

@@ -13,7 +13,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from ray_heads import RealRay, running_head
-from run_support import Clicks, Lastmile, Project, run_env, sampled
+from run_support import Clicks, Project, sampled
+from warm_lastmile import Lastmile
 
 NUM_FILES = 6
 FILE_ROWS = 2000
@@ -113,7 +114,7 @@ def warm_lastmile(
     shared_ray: RealRay, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Lastmile]:
     """Run a process that has paid for its imports, and whose `--address auto` is the shared Ray."""
-    lastmile = Lastmile(tmp_path_factory.mktemp("on-cluster"), run_env(shared_ray))
+    lastmile = Lastmile(tmp_path_factory.mktemp("on-cluster"), shared_ray.driver_env)
     yield lastmile
     lastmile.close()
 

@@ -1,14 +1,12 @@
-"""What the tests of whole runs share: projects to run, a warm command line, a naive reference.
+"""What the tests of whole runs share: projects to run, and a naive reference.
 
-A run of `lastmile` pays seconds of imports before it starts. `Lastmile` keeps one process that has
-paid them and takes one command line after another; `start` gives a process of its own, to signal.
+`Project.args` are the arguments for a warm command line (`warm_lastmile`); `Project.start` gives a
+process of its own, to signal.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import selectors
 import subprocess
 import sys
 import time
@@ -20,38 +18,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import yaml
-from ray_heads import RealRay
+from warm_lastmile import RUN_SECONDS as RUN_SECONDS
 
 from pipeline_runtime import hashing
 from pipeline_runtime.report import Summary, load_summary
 
 LASTMILE = str(Path(sys.executable).with_name("lastmile"))
-# A run takes 15 to 40 seconds on two busy cores; far beyond that it hangs.
-RUN_SECONDS = 240.0
-
-# Takes argument lists as JSON lines and runs each as the console script would.
-_SERVER = """
-import json, os, sys
-from pipeline_runtime import cli
-import pipeline_runtime.run.session
-reply = os.fdopen(os.dup(1), "w", buffering=1)
-for line in sys.stdin:
-    request = json.loads(line)
-    for number, path in ((1, request["stdout"]), (2, request["stderr"])):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(file, number)
-        os.close(file)
-    os.chdir(request["cwd"])
-    sys.argv = ["lastmile", *request["args"]]
-    try:
-        cli.main()
-        code = 0
-    except SystemExit as end:
-        code = end.code or 0
-    sys.stdout.flush()
-    sys.stderr.flush()
-    reply.write(json.dumps(code) + "\\n")
-"""
 
 # An entrypoint that writes down which rows each step saw, and may fail at a step, or be slow until
 # it is told to hurry.
@@ -75,81 +47,6 @@ def loop(ctx):
                 saved = {"step": ctx.step} if ctx.checkpoint_due() else None
                 ctx.report({"loss": 1.0 / ctx.step}, saved)
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """What a command line left."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-    def __str__(self) -> str:
-        return f"exit {self.code}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
-
-
-def run_env(ray: RealRay) -> dict[str, str]:
-    """Return the environment in which `--address auto` finds a Ray."""
-    return ray.env | {"RAY_ADDRESS": f"127.0.0.1:{ray.gcs}"}
-
-
-class Lastmile:
-    """One process that runs `lastmile` command lines, one after another."""
-
-    def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
-        self._folder = folder
-        self._env = {**os.environ, **(env or {})}
-        self._process: subprocess.Popen[str] | None = None
-        self._calls = 0
-
-    def run(self, *args: str, cwd: Path | None = None) -> Ended:
-        """Run to the end and take what was printed."""
-        process = self._running()
-        out, err = self._folder / f"{self._calls}.out", self._folder / f"{self._calls}.err"
-        self._calls += 1
-        request = {
-            "args": args,
-            "stdout": str(out),
-            "stderr": str(err),
-            "cwd": str(cwd or self._folder),
-        }
-        assert process.stdin
-        process.stdin.write(json.dumps(request) + "\n")
-        process.stdin.flush()
-        code = self._reply(process, err)
-        return Ended(code=code, stdout=out.read_text(), stderr=err.read_text())
-
-    def _running(self) -> subprocess.Popen[str]:
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _SERVER],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                env=self._env,
-                cwd=self._folder,
-            )
-        return self._process
-
-    def _reply(self, process: subprocess.Popen[str], err: Path) -> int:
-        assert process.stdout
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            if not selector.select(RUN_SECONDS):
-                self.close()
-                raise TimeoutError(f"no end after {RUN_SECONDS} s:\n{err.read_text()}")
-        line = process.stdout.readline()
-        assert line, f"the process died:\n{err.read_text()}"
-        code: int = json.loads(line)
-        return code
-
-    def close(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_support import Clicks, Ended, Lastmile, Project, clicks_spec
+from run_support import Clicks, Project, clicks_spec
+from warm_lastmile import Ended, Lastmile
 
 LOOP = """
 import ray

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from run_support import Lastmile
+from warm_lastmile import Lastmile
 
 from pipeline_runtime.report import load_summary
 

@@ -1,22 +1,19 @@
 """A node of data workers that joins a run is put to work; one that goes, however, costs no row."""
 
-import os
 import re
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from ray_heads import RAY, RealRay, wait_until_started
+from ray_heads import RAY, RealRay, kill, running_node
 from run_support import (
     CLICKS_PIPELINE,
     RUN_SECONDS,
     Clicks,
-    Lastmile,
     Project,
     checksum_of,
     clicks_spec,
@@ -24,6 +21,7 @@ from run_support import (
     descendants,
     wait_for,
 )
+from warm_lastmile import Lastmile
 
 # A name of its own: the process of the runs imports a module once.
 NOTES_ITS_NODE = """
@@ -44,34 +42,15 @@ class Node:
     process: subprocess.Popen[bytes]
 
     def ids(self) -> set[str]:
-        """Ray's id of the node while its raylet runs; `ray start` itself outlives that."""
+        """Return Ray's id of the node while its raylet runs; `ray start` itself lives longer."""
         lines = " ".join(map(command_line, descendants(self.process.pid)))
         return set(re.findall(r"raylet/raylet .*?--node_id=(\w+)", lines))
-
-    def kill(self) -> None:
-        """All of it at once, as when its machine is lost."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
 
 
 @contextmanager
 def second_node(cluster: RealRay, log: Path) -> Iterator[Node]:
-    command = [str(RAY), "start", f"--address=127.0.0.1:{cluster.gcs}", "--block"]
-    command += ["--num-cpus=2", "--object-store-memory=200000000", "--node-ip-address=127.0.0.1"]
-    with log.open("wb") as output:
-        node = subprocess.Popen(
-            command,
-            env=cluster.env,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    try:
-        wait_until_started(node, log)
-        yield Node(process=node)
-    finally:
-        Node(process=node).kill()
+    with running_node(cluster, log, num_cpus=2) as process:
+        yield Node(process=process)
 
 
 def drain(cluster: RealRay, node: Node) -> None:
@@ -110,7 +89,7 @@ def test_a_node_joins_works_and_goes(
         with second_node(cluster, run.folder / "node.log") as node:
             wait_for(lambda: len(list(nodes.iterdir())) == 2, RUN_SECONDS, "work on the node")
             if end == "killed":
-                node.kill()
+                kill(node.process)
             else:
                 drain(cluster, node)
                 wait_for(lambda: not node.ids(), RUN_SECONDS, "end of the drained node")

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from run_support import Clicks, Lastmile, Project, checksum_of, clicks_spec
+from run_support import Clicks, Project, checksum_of, clicks_spec
+from warm_lastmile import Lastmile
 
 TWO_RANKS = {"trainers": {"replicas": 2, "gpusPerReplica": 0}}
 

@@ -8,15 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from run_support import (
-    CLICKS_PIPELINE,
-    Clicks,
-    Ended,
-    Lastmile,
-    Project,
-    checksum_of,
-    clicks_spec,
-)
+from run_support import CLICKS_PIPELINE, Clicks, Project, checksum_of, clicks_spec
+from warm_lastmile import Ended, Lastmile
 
 from pipeline_runtime.report import load_summary
 

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-from run_support import Lastmile, Project, checksum_of
+from run_support import Project, checksum_of
+from warm_lastmile import Lastmile
 
 # Hive partitions with a null and a name to be escaped, decimals, timestamps, enums, structs.
 WRITE = """

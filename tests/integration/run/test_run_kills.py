@@ -19,15 +19,14 @@ from run_support import (
     LASTMILE,
     RUN_SECONDS,
     Clicks,
-    Lastmile,
     Project,
     all_processes,
     checksum_of,
     clicks_spec,
     command_line,
-    run_env,
     wait_for,
 )
+from warm_lastmile import Lastmile
 
 # What Ray calls the processes of a run, beside its driver.
 KINDS = {
@@ -106,7 +105,7 @@ def run_and_kill(run: Project, cluster: RealRay, kind: str, step: int) -> int:
     log = run.folder / "rank0.jsonl"
     driver = subprocess.Popen(
         [LASTMILE, *run.args("--address", "auto")],
-        env=run_env(cluster),
+        env=cluster.driver_env,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=run.folder,

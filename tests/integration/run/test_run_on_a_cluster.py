@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from ray_heads import RealRay
-from run_support import Clicks, Lastmile, Project, checksum_of, clicks_spec
+from run_support import Clicks, Project, checksum_of, clicks_spec
+from warm_lastmile import Lastmile
 
 
 def test_auto_finds_the_cluster_and_leaves_it_running(

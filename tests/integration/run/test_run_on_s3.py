@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Protocol
 
 from pyarrow import fs as pafs
-from run_support import RECORDER, Clicks, Lastmile, Project, checksum_of, clicks_spec
+from run_support import RECORDER, Clicks, Project, checksum_of, clicks_spec
+from warm_lastmile import Lastmile
 
 
 class S3Keys(Protocol):

@@ -10,7 +10,6 @@ import pytest
 from run_support import (
     RUN_SECONDS,
     Clicks,
-    Lastmile,
     Process,
     Project,
     checksum_of,
@@ -19,6 +18,7 @@ from run_support import (
     still_there,
     wait_for,
 )
+from warm_lastmile import Lastmile
 
 EVERY_STEPS = {"checkpoint": {"everySteps": 4, "keep": 2}}
 SLOW = {"sleepSeconds": 0.25}
