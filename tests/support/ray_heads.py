@@ -28,6 +28,7 @@ STOP_SECONDS = 60.0
 LEFTOVER_SECONDS = 30.0  # until Ray has noticed that a driver or a node is gone
 # When Ray is told to end, it would wait half a minute for actors that tests left behind.
 NO_DRAIN = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
+KEPT_ACTORS = {"_AutoscalingCoordinatorActor"}  # Ray Data makes it once for all drivers
 NUM_CPUS = 4
 OBJECT_STORE_BYTES = 400_000_000
 NODE_OBJECT_STORE_BYTES = 200_000_000
@@ -77,7 +78,7 @@ class RealRay:
         nodes, actors, jobs = self._list("nodes"), self._list("actors"), self._get("/api/jobs/")
         return [
             *(f"node {node['node_id']}" for node in nodes if not node["is_head_node"]),
-            *(f"actor {actor['class_name']}" for actor in actors),
+            *(name for actor in actors if (name := actor["class_name"]) not in KEPT_ACTORS),
             *(f"job {job['job_id']}" for job in jobs if job["status"] in ("PENDING", "RUNNING")),
         ]
 
