@@ -29,7 +29,6 @@ from pipeline_runtime.profiling.page import write_profile
 from pipeline_runtime.profiling.session import ProfileOptions, profile_experiment
 from pipeline_runtime.profiling.testing import build_sample_profile
 
-DOCS = Path(__file__).parents[2] / "docs" / "simulate.md"
 SHORT = ("--hours", "0.1")
 READERS = 4  # of a data worker whose spec names no CPUs
 DOCUMENT: dict[str, Any] = {
@@ -459,9 +458,3 @@ def test_the_profile_that_is_read_is_the_one_that_is_written(tmp_path: Path) -> 
     assert read.need.reader.median == made.need.reader.median
     assert read.trainer.intake.high == made.trainer.intake.high
     assert [step.share for step in read.steps] == [step.share for step in made.steps]
-
-
-def test_the_docs_name_every_part_of_the_document() -> None:
-    text = DOCS.read_text(encoding="utf-8")
-    for field in Simulation.model_fields.values():
-        assert f"| `{field.alias}` |" in text

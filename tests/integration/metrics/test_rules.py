@@ -15,7 +15,6 @@ TESTS = Path(__file__).with_name("rules.test.yaml")
 RUNBOOKS = ROOT / "docs" / "operating" / "runbooks"
 GROUPS = yaml.safe_load(RULES.read_text())["groups"]
 ALERTS = {rule["alert"]: rule for group in GROUPS for rule in group["rules"]}
-HEADINGS = ("What it means", "Look", "Do", "Ignore it when")
 
 
 @pytest.fixture(scope="module")
@@ -74,16 +73,14 @@ def test_an_alert_that_is_wrong_is_noticed(
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_an_alert_tells_a_person_what_to_do(alert: str) -> None:
+def test_an_alert_has_a_severity_and_links_to_its_runbook(alert: str) -> None:
     rule = ALERTS[alert]
     assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
     assert rule["labels"] == {"severity": rule["labels"]["severity"]}
     assert rule["labels"]["severity"] in ("warning", "critical")
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
     page = RUNBOOKS / rule["annotations"]["runbook_url"].rpartition("/")[2]
-    text = page.read_text()
-    assert text.startswith(f"# {alert}\n")
-    assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == [*HEADINGS]
+    assert alert in page.read_text()
 
 
 def test_every_runbook_is_of_an_alert() -> None:

@@ -16,14 +16,13 @@ from pydantic import AfterValidator, Field
 
 from pipeline_runtime.config import DatasetExperiment, SpecModel, read_documents
 from pipeline_runtime.config.base import Column, check_unique
-from pipeline_runtime.config.introspect import field_names, find_model, walk_fields
+from pipeline_runtime.config.introspect import find_model, walk_fields
 from pipeline_runtime.config.manifest import load_manifests
-from tools.crd import CRD_FILE, build_crd, build_schema, find_description, render
+from tools.crd import CRD_FILE, build_crd, build_schema, render
 from tools.crd_rules import RULES
 
 ROOT = Path(__file__).parents[3]
 CORPUS = ROOT / "tests" / "corpus" / "broken"
-GUIDE = ROOT / "docs" / "manifest.md"
 Schema = dict[str, Any]
 
 CRD: Schema = yaml.safe_load(CRD_FILE.read_text(encoding="utf-8"))
@@ -189,28 +188,6 @@ def test_a_rule_stands_where_its_model_does() -> None:
         for rule in rules
         if json.dumps(rule.to_schema()) not in said
     ] == []
-
-
-def guide_meanings() -> dict[str, set[str]]:
-    """Of each field name: what the guide's tables say of it, in lower case."""
-    meanings: dict[str, set[str]] = {}
-    rows = re.findall(
-        r"^\| `(\w+)` \| .*? \| .*? \| (.+) \|$", GUIDE.read_text("utf-8"), flags=re.M
-    )
-    for name, meaning in rows:
-        meanings.setdefault(name, set()).add(meaning.removesuffix(", see below").lower())
-    return meanings
-
-
-def test_the_guide_and_the_crd_say_the_same() -> None:
-    meanings = guide_meanings()
-    wrong = []
-    for model in set(all_models(DatasetExperiment)):
-        for alias, name in field_names(model).items():
-            text = find_description(model, name).removesuffix(".").lower()
-            if text and text not in meanings.get(alias, ()):
-                wrong.append(f"{model.__name__}.{name}: {text}")
-    assert wrong == []
 
 
 class Later(SpecModel):

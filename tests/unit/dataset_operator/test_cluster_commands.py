@@ -17,7 +17,6 @@ from dataset_operator.cli.scale import build_patch
 from dataset_operator.cli.text import format_age, format_duration
 from dataset_operator.errors import UserError
 from dataset_operator.headline import find_headline
-from dataset_operator.settings import OperatorSettings
 from pipeline_runtime.config import API_VERSION, KIND
 
 UID = "0f3c6c1e-1111-2222-3333-444455556666"
@@ -304,9 +303,3 @@ def test_options_come_before_the_file(tmp_path: Path) -> None:
     settings = load_settings(file, {"runtimeImage": "new", "storageRoot": None})
 
     assert (settings.runtime_image, settings.storage_root) == ("new", "s3://b/")
-
-
-def test_every_setting_is_documented() -> None:
-    page = (Path(__file__).parents[3] / "docs/operating/operator.md").read_text()
-    names = [field.alias for field in OperatorSettings.model_fields.values()]
-    assert [name for name in names if f"| `{name}` |" not in page] == []

@@ -1,4 +1,4 @@
-"""docs/operating/observe.md says what there is: the monitors' ports and labels, and every alert."""
+"""What docs/operating/observe.md shows is there: the monitors' ports and labels, the pictures."""
 
 import re
 from pathlib import Path
@@ -17,16 +17,7 @@ from dataset_operator.api import (
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "operating" / "observe.md").read_text()
-RULES = ROOT / "deploy" / "prometheus" / "rules.yaml"
 OPERATOR = ROOT / "deploy" / "operator" / "operator.yaml"
-UNITS = {"m": 60, "h": 3600, "s": 1}
-ROW = re.compile(r"^\| \[(\w+)\]\(runbooks/([\w-]+\.md)\) \| (\w+) \| (\d+) min \|", re.MULTILINE)
-# Of alerts whose expression looks back, or has a limit in time, itself: minutes more.
-LOOKS_BACK = {
-    "LastmileTrainingStalled": 10,
-    "LastmileCheckpointTooOld": 30,
-    "LastmileOperatorStale": 2,
-}
 
 
 def read_monitors() -> list[dict[str, Any]]:
@@ -61,24 +52,10 @@ def test_the_monitor_of_experiments_gives_the_labels_that_dashboards_ask_for() -
     assert named in ray["relabelings"]
     heads = {"sourceLabels": [name_label(ROLE_LABEL)], "regex": HEAD, "action": "keep"}
     assert heads in driver["relabelings"]
-    assert f"`{driver['port']}`, {RUNTIME_METRICS_PORT}" in PAGE
-    assert f"`{ray['port']}`, {RAY_METRICS_PORT}" in PAGE
-
-
-def test_every_alert_stands_in_the_table() -> None:
-    groups = yaml.safe_load(RULES.read_text())["groups"]
-    rules = [rule for group in groups for rule in group["rules"]]
-    told = {
-        name: (page, severity, int(minutes)) for name, page, severity, minutes in ROW.findall(PAGE)
-    }
-    assert told == {
-        rule["alert"]: (
-            rule["annotations"]["runbook_url"].rpartition("/")[2],
-            rule["labels"]["severity"],
-            int(rule["for"][:-1]) * UNITS[rule["for"][-1]] // 60 + LOOKS_BACK.get(rule["alert"], 0),
-        )
-        for rule in rules
-    }
+    # As test_builders.py finds them on the pods.
+    assert (driver["port"], ray["port"]) == ("lastmile", "metrics")
+    assert str(RUNTIME_METRICS_PORT) in PAGE
+    assert str(RAY_METRICS_PORT) in PAGE
 
 
 @pytest.mark.parametrize("name", ["lastmile-fleet.png", "lastmile-experiment.png"])

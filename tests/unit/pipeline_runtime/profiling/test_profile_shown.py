@@ -1,7 +1,6 @@
 """A profile on a terminal, in a pipe, as a page and as JSON."""
 
 import io
-import re
 from pathlib import Path
 
 import pytest
@@ -88,10 +87,3 @@ def test_what_is_written_is_what_is_printed(profile: Profile, tmp_path: Path) ->
     written = (tmp_path / "new" / "profile.json").read_text(encoding="utf-8")
     assert Profile.model_validate_json(written) == profile
     assert '"samplesPerSecond": 896000.0' in written
-
-
-def test_the_docs_name_every_part_of_the_document() -> None:
-    text = (Path(__file__).parents[4] / "docs" / "profile.md").read_text(encoding="utf-8")
-    rows = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
-    plain = {"version", "experiment", "measuredAt", "seconds", "versions", "machine"}
-    assert rows == {field.alias for field in Profile.model_fields.values()} - plain

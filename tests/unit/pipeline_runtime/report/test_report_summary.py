@@ -2,18 +2,14 @@
 
 import json
 import math
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Union, get_args, get_origin
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.report import (
-    HISTORY_NAMES,
     Checksum,
     ExperimentName,
     Run,
@@ -23,10 +19,8 @@ from pipeline_runtime.report import (
     load_summary,
     write_summary,
 )
-from pipeline_runtime.report.history import HISTORY_SCHEMA
 from pipeline_runtime.report.testing import build_sample_summary
 
-DOCS = Path(__file__).parents[4] / "docs" / "summary.md"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -40,25 +34,6 @@ def build_early_failure() -> Summary:
         error="no file",
     )
     return Summary(experiment=ExperimentName(name="early"), run=run)
-
-
-def find_models(annotation: object) -> Iterator[type[BaseModel]]:
-    """The models that a field's annotation names, through lists, options and constraints."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    if get_origin(annotation) in (tuple, Union, UnionType, Annotated, dict):
-        for part in get_args(annotation):
-            yield from find_models(part)
-
-
-def list_fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted alias, description) of every field, `[]` after a list."""
-    for field in model.model_fields.values():
-        is_list = get_origin(field.annotation) is tuple
-        alias = f"{prefix}{field.alias}{'[]' if is_list else ''}"
-        yield alias, field.description or ""
-        for inner in find_models(field.annotation):
-            yield from list_fields(inner, alias + ".")
 
 
 @pytest.mark.parametrize(
@@ -209,20 +184,3 @@ def test_checksums_have_sixteen_digits(text: str, stored: str) -> None:
 def test_a_checksum_beyond_64_bits_is_refused() -> None:
     with pytest.raises(ValidationError):
         Checksum(sum="1" + "0" * 16)  # 2**64
-
-
-def test_every_field_is_documented() -> None:
-    text = DOCS.read_text(encoding="utf-8")
-    missing = [
-        alias
-        for alias, description in list_fields(Summary)
-        if not description or f"| `{alias}` | {description} |" not in text
-    ]
-    assert not missing
-
-
-def test_every_name_and_column_of_the_history_is_documented() -> None:
-    text = DOCS.read_text(encoding="utf-8")
-    rows = [f"| `{name}` | {meaning} |" for name, meaning in HISTORY_NAMES.items()]
-    assert [row for row in rows if row not in text] == []
-    assert [name for name in HISTORY_SCHEMA.names if f"| `{name}` |" not in text] == []
