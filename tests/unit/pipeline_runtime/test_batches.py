@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import torch
+from facts import assert_told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -321,65 +322,61 @@ def test_dates_and_times_are_ticks_in_their_own_unit() -> None:
     assert (batch["day"].tolist(), batch["at"].tolist()) == ([2], [5])
 
 
-ADVICE = "fillNull or filter it before training"
 REFUSALS: dict[str, tuple[pa.Array, dict[str, str], str]] = {
     "null integers": (
         pa.array([1, None, None]),
         {},
-        f"column 'x': must have no nulls, got 2 among 3 values of type int64; {ADVICE}",
+        "column 'x': … 2 … 3 … int64 … fillNull",
     ),
     "null booleans": (
         pa.array([True, None]),
         {},
-        f"column 'x': must have no nulls, got 1 among 2 values of type bool; {ADVICE}",
+        "column 'x': … 1 … 2 … bool … fillNull",
     ),
     "null integers within lists": (
         pa.array([[1, None], [2]]),
         {},
-        f"column 'x': must have no nulls, got 1 among 3 values of type int64; {ADVICE}",
+        "column 'x': … 1 … 3 … int64 … fillNull",
     ),
     "null fixed lists of integers": (
         pa.array([[1, 2], None], pa.list_(pa.int64(), 2)),
         {},
-        f"column 'x': must have no nulls, got 2 among 4 values of type int64; {ADVICE}",
+        "column 'x': … 2 … 4 … int64 … fillNull",
     ),
     "null in a dictionary": (
         pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array([5, None])),
         {},
-        f"column 'x': must have no nulls, got 1 among 2 values of type int64; {ADVICE}",
+        "column 'x': … 1 … 2 … int64 … fillNull",
     ),
     "unsigned beyond int64": (
         pa.array([1, 2**63], pa.uint64()),  # 2**63 - 1 is the largest that fits
         {},
-        "column 'x': must be below 2**63 to become int64, got 9223372036854775808; hashBucket it, "
-        "or leave it out through training.columns",
+        "column 'x': … 2**63 … int64 … 9223372036854775808",
     ),
     "text": (
         pa.array(["a"]),
         {},
-        "column 'x': must be a number, a boolean, a time or a list of these to become a tensor, "
-        "got string; hashBucket it, or leave it out through training.columns",
+        "column 'x': … string … training.columns",
     ),
     "null and NaN labels": (
         pa.array([1.0, None, math.nan]),
         {"label_column": "x"},
-        f"label column 'x': must be known, got 2 null or NaN in 3 rows; {ADVICE}",
+        "label column 'x': … 2 … 3",
     ),
     "a list as label": (
         pa.array([[1]]),
         {"label_column": "x"},
-        "label column 'x': must hold one number a row, got list<item: int64>",
+        "label column 'x': … list<item: int64>",
     ),
     "unknown weights": (
         pa.array([1.0, None, math.inf, -2.0]),
         {"weight_column": "x"},
-        "weight column 'x': must be finite and at least 0, got 3 others in 4 rows, such as nan; "
-        f"{ADVICE}",
+        "weight column 'x': … 3 … 4 … nan",
     ),
     "a list as weight": (
         pa.array([[1.0]]),
         {"weight_column": "x"},
-        "weight column 'x': must hold one number a row, got list<item: double>",
+        "weight column 'x': … list<item: double>",
     ),
 }
 
@@ -390,7 +387,7 @@ def test_what_no_tensor_can_hold_is_refused(
 ) -> None:
     with pytest.raises(TrainingError) as caught:
         convert(pa.table({"x": array}), **options)
-    assert str(caught.value) == message
+    assert_told(str(caught.value), message)
 
 
 def test_weights_become_float32_and_stay_a_column() -> None:
@@ -400,37 +397,33 @@ def test_weights_become_float32_and_stay_a_column() -> None:
     assert (batch[ROW_WEIGHT].tolist(), batch["w"].tolist()) == ([0.0, 2.0], [0, 2])
 
 
-SCALAR_RULE = "must be a number, a boolean, a time or a list of these to become a tensor"
-LIST_RULE = "must be a list of numbers or booleans to become a tensor"
-LEAVE_OUT = "leave it out through training.columns"
 SCHEMAS: dict[str, tuple[pa.DataType, str]] = {
-    "text": (pa.string(), f"{SCALAR_RULE}, got string; hashBucket it, or {LEAVE_OUT}"),
+    "text": (pa.string(), "… string … training.columns"),
     "text in a dictionary": (
         pa.dictionary(pa.int8(), pa.string()),
-        f"{SCALAR_RULE}, got dictionary<values=string, indices=int8, ordered=0>; "
-        f"hashBucket it, or {LEAVE_OUT}",
+        "… dictionary<values=string, indices=int8, ordered=0> … training.columns",
     ),
     "lists of text": (
         pa.list_(pa.string()),
-        f"{LIST_RULE}, got list<item: string>; hashBucket it, or {LEAVE_OUT}",
+        "… list<item: string> … training.columns",
     ),
     "lists of lists": (
         pa.list_(pa.list_(pa.int8())),
-        f"{LIST_RULE}, got list<item: list<item: int8>>; {LEAVE_OUT}",
+        "… list<item: list<item: int8>> … training.columns",
     ),
     "decimals": (
         pa.decimal128(9, 2),
-        f"{SCALAR_RULE}, got decimal128(9, 2); cast it to float64, or {LEAVE_OUT}",
+        "… decimal128(9, 2) … training.columns",
     ),
     "structs": (
         pa.struct({"a": pa.int8()}),
-        f"{SCALAR_RULE}, got struct<a: int8>; {LEAVE_OUT}",
+        "… struct<a: int8> … training.columns",
     ),
-    "nulls only": (pa.null(), f"{SCALAR_RULE}, got null; {LEAVE_OUT}"),
-    "bytes": (pa.binary(), f"{SCALAR_RULE}, got binary; {LEAVE_OUT}"),
+    "nulls only": (pa.null(), "… null … training.columns"),
+    "bytes": (pa.binary(), "… binary … training.columns"),
     "intervals": (
         pa.month_day_nano_interval(),
-        f"{SCALAR_RULE}, got month_day_nano_interval; {LEAVE_OUT}",
+        "… month_day_nano_interval … training.columns",
     ),
 }
 
@@ -440,28 +433,26 @@ def test_the_schema_check_names_what_cannot_become_a_tensor(
     data_type: pa.DataType, message: str
 ) -> None:
     schema = pa.schema({"good": pa.int64(), "bad": data_type, "_lastmile_x": pa.string()})
-    assert check_tensor_schema(schema) == [("bad", message)]
+    [(column, told)] = check_tensor_schema(schema)
+    assert column == "bad"
+    assert_told(told, message)
 
 
 def test_the_schema_check_finds_names_that_would_meet() -> None:
     schema = pa.schema(
         {"c": pa.list_(pa.int64()), "c.values": pa.int64(), "row_weight": pa.float32()}
     )
-    assert check_tensor_schema(schema, weight_column="row_weight") == [
-        ("c.values", "must not have the name of a tensor of the list column 'c'; rename one")
-    ]
-    assert check_tensor_schema(schema)[0] == (
-        "row_weight",
-        "must not have the name of the weight in every batch; rename it, or make it "
-        "training.weightColumn",
-    )
+    [(column, told)] = check_tensor_schema(schema, weight_column="row_weight")
+    assert column == "c.values"
+    assert "'c'" in told
+    column, told = check_tensor_schema(schema)[0]
+    assert column == "row_weight"
+    assert "training.weightColumn" in told
 
 
 def test_columns_that_look_like_the_tensors_of_a_list_are_refused() -> None:
     schema = pa.schema({"ts.values": pa.float32(), "ts.offsets": pa.int64(), "a": pa.int64()})
-    [(column, message)] = check_tensor_schema(schema)
-    assert column == "ts.offsets"
-    assert "must not be named as a list's" in message
+    assert [column for column, _ in check_tensor_schema(schema)] == ["ts.offsets"]
     table = pa.table({"q": [[1], [2, 3]], "q.offsets.values": [7, 8]})
     assert check_tensor_schema(table.schema) == []
     parts = list(split_parts([arrays_of(table)], 1))

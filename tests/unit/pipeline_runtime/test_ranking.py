@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from facts import assert_told
 from torch import nn
 
 from pipeline_runtime.batches import ROW_WEIGHT, Batch, empty_batch, to_batch
@@ -252,11 +253,11 @@ def test_seeds_differ_by_seed_rank_and_step() -> None:
 WRONG_STATES: dict[str, tuple[dict[str, Any], str]] = {
     "another version": (
         {"version": 0},
-        "ranking model's version: must be this run's, got 0, this run has 1; start anew",
+        "ranking model's version: … 0 … 1",
     ),
     "other columns": (
         {"features": {"label": "saves"}},
-        "ranking model's features: must be this run's, got {'label': 'saves'}, this run has ",
+        "ranking model's features: … {'label': 'saves'} … 'clicked'",
     ),
 }
 
@@ -267,7 +268,7 @@ def test_a_checkpoint_of_another_model_is_refused(change: dict[str, Any], messag
     saved = run(FakeContext(table, {})).checkpoints[-1]
     with pytest.raises(CheckpointError) as caught:
         run(FakeContext(table, {}, resume={**saved, **change}))
-    assert str(caught.value).startswith(message)
+    assert_told(str(caught.value), message)
 
 
 # --- rows that are odd ----------------------------------------------------------------------------
@@ -347,24 +348,22 @@ BAD_ROWS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "id beyond the table": (
         {"item": [0, 64, 65]},  # 63 is the last that fits
         {"outOfRange": "error"},
-        "column 'item': must hold ids from 0 to 63 (hashSize), got 64 (one of 2 in this batch); "
-        "raise hashSize, hashBucket the column, or set outOfRange: hash",
+        "column 'item': … 63 … hashSize … 64 … 2",
     ),
     "negative id in a sequence": (
         {"item": [0, 1, 2], "history": [[1], [], [-5]]},
         {"outOfRange": "error"},
-        "column 'history': must hold ids from 0 to 63 (hashSize), got -5 (one of 1 in this batch); "
-        "raise hashSize, hashBucket the column, or set outOfRange: hash",
+        "column 'history': … 63 … hashSize … -5 … 1",
     ),
     "label of more than two kinds": (
         {"item": [0, 1, 2], "clicked": [0, 1, 5]},
         {},
-        "label column 'clicked': must be from 0 to 1, got 1 others; derive one that is",
+        "label column 'clicked': … 0 … 1",
     ),
     "loss that is not finite": (
         {"item": [0, 1, 2], "clicked": [0.0, 1.0, math.nan]},
         {},
-        "loss: must be finite, got nan in the steps up to 1; lower training.config.learningRate",
+        "loss: … nan … training.config.learningRate",
     ),
 }
 
@@ -376,7 +375,7 @@ def test_rows_that_cannot_be_learned_from_are_refused(
     table = pa.table({"clicked": [True, False, True], **columns})
     with pytest.raises(TrainingError) as caught:
         run(FakeContext(table, config))
-    assert str(caught.value) == message
+    assert_told(str(caught.value), message)
 
 
 def test_features_of_one_kind_are_enough() -> None:

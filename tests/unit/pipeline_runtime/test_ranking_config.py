@@ -1,4 +1,4 @@
-"""The ranking model's config: messages of what is wrong, columns chosen by type, schedules."""
+"""The ranking model's config: what is wrong is told, columns chosen by type, schedules."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from facts import assert_all_told
 
 from pipeline_runtime.errors import LastmileError, ManifestError
 from pipeline_runtime.training.ranking import check_config, learning_rate
@@ -30,94 +31,89 @@ SCHEMA = pa.schema(
 WRONG_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "misspelt field": (
         {"hashsize": 8},
-        f"{FIELD}.hashsize: unknown field; did you mean hashSize?",
+        f"{FIELD}.hashsize: … hashSize",
     ),
     "misspelt field of a sequence": (
         {"sequences": [{"column": "history", "targt": "item"}]},
-        f"{FIELD}.sequences[0].targt: unknown field; did you mean target?",
+        f"{FIELD}.sequences[0].targt: … target",
     ),
     "unknown field": (
         {"sequences": [{"column": "history", "x": 1}]},
-        f"{FIELD}.sequences[0].x: unknown field; the fields here are column, paddingId, target",
+        f"{FIELD}.sequences[0].x: … column, paddingId, target",
     ),
     "wrong type": (
         {"embeddingDim": "16"},
-        f"{FIELD}.embeddingDim: must be an integer, got '16' (a string); remove the quotes",
+        f"{FIELD}.embeddingDim: … integer … '16' … string",
     ),
     "out of bounds": (
         {"hashSize": 0},
-        f"{FIELD}.hashSize: must be ≥ 1, got 0; raise it",
+        f"{FIELD}.hashSize: … 1 … 0",
     ),
     "a size of hidden layers": (
         {"hidden": [64, 0]},
-        f"{FIELD}.hidden[1]: must be ≥ 1, got 0; raise it",
+        f"{FIELD}.hidden[1]: … 1 … 0",
     ),
     "unknown choice": (
         {"optimizer": "adma"},
-        f"{FIELD}.optimizer: must be one of adam, adagrad, got 'adma'; did you mean adam?",
+        f"{FIELD}.optimizer: … adam, adagrad … 'adma'",
     ),
     "schedule without an end": (
         {"schedule": "cosine", "warmupSteps": 10},
-        f"{FIELD}.decaySteps: must be above warmupSteps (10) for schedule cosine, got none; give "
-        "the number of steps of the run",
+        f"{FIELD}.decaySteps: … warmupSteps … 10 … cosine",
     ),
     "end without a schedule": (
         {"decaySteps": 10},
-        f"{FIELD}.decaySteps: must come with schedule linear or cosine, got constant; remove it",
+        f"{FIELD}.decaySteps: … linear … cosine … constant",
     ),
     "a column twice": (
         {"dense": ["dense", "dense"]},
-        f"{FIELD}.dense: must not repeat an item, got 'dense' twice; remove one",
+        f"{FIELD}.dense: … 'dense'",
     ),
     "a sequence twice": (
         {"sequences": [{"column": "history"}, {"column": "history", "target": "item"}]},
-        f"{FIELD}.sequences: must not repeat an item, got 'history' twice; remove one",
+        f"{FIELD}.sequences: … 'history'",
     ),
     "two errors at once": (
         {"hashSize": 0, "hiden": [1]},
-        f"{FIELD}.hiden: unknown field; did you mean hidden?\n"
-        f"{FIELD}.hashSize: must be ≥ 1, got 0; raise it",
+        f"{FIELD}.hiden: … hidden\n{FIELD}.hashSize: … 1 … 0",
     ),
     "misspelt column": (
         {"dense": ["dens"]},
-        f"{FIELD}.dense[0]: must be a column of the batches, got 'dens'; did you mean dense?",
+        f"{FIELD}.dense[0]: … 'dens'",
     ),
     "column that is not there": (
         {"categorical": ["qqq"]},
-        f"{FIELD}.categorical[0]: must be a column of the batches, got 'qqq'; add it to the "
-        "pipeline or training.columns",
+        f"{FIELD}.categorical[0]: … 'qqq'",
     ),
     "number as category": (
         {"categorical": ["dense"]},
-        f"{FIELD}.categorical[0]: must be an integer, got 'dense' of type float; cast it",
+        f"{FIELD}.categorical[0]: … integer … 'dense' … float",
     ),
     "list as number": (
         {"dense": ["scores"]},
-        f"{FIELD}.dense[0]: must be a number or a boolean, got 'scores' of type "
-        "list<item: float>; cast it",
+        f"{FIELD}.dense[0]: … 'scores' … list<item: float>",
     ),
     "list of numbers as sequence": (
         {"sequences": [{"column": "scores", "target": "dense"}]},
-        f"{FIELD}.sequences[0].column: must be a list of integers, got 'scores' of type "
-        f"list<item: float>; cast it\n"
-        f"{FIELD}.sequences[0].target: must be an integer, got 'dense' of type float; cast it",
+        f"{FIELD}.sequences[0].column: … 'scores' … list<item: float>\n"
+        f"{FIELD}.sequences[0].target: … integer … 'dense' … float",
     ),
     "unknown label": (
         {"label": "click"},
-        f"{FIELD}.label: must be a column of the batches, got 'click'; did you mean clicked?",
+        f"{FIELD}.label: … 'click' … clicked",
     ),
     "nothing to learn from": (
         {"dense": [], "categorical": [], "sequences": []},
-        f"{FIELD}: must leave a column to learn from, got only the label; add one",
+        f"{FIELD}: … label",
     ),
 }
 
 
 @pytest.mark.parametrize(("config", "message"), WRONG_CONFIGS.values(), ids=WRONG_CONFIGS.keys())
-def test_each_wrong_config_has_its_message(config: dict[str, Any], message: str) -> None:
+def test_a_wrong_config_is_told_by_field_and_value(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ManifestError) as caught:
         check_config(config, SCHEMA, label="clicked", weight="sample_weight")
-    assert str(caught.value) == message
+    assert_all_told(str(caught.value).splitlines(), message.splitlines())
 
 
 def test_columns_are_chosen_by_type_without_label_and_weight() -> None:
@@ -141,7 +137,7 @@ def test_a_target_is_looked_up_even_if_no_category() -> None:
 
 
 def test_a_missing_default_label_is_an_error() -> None:
-    with pytest.raises(LastmileError, match=r"spec\.training\.config\.label: must be a column"):
+    with pytest.raises(LastmileError, match=r"spec\.training\.config\.label: .*'clicked'"):
         choose_features(parse_config({}), pa.schema({"a": pa.int64()}), label=None, weight=None)
 
 

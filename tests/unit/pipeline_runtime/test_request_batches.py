@@ -199,7 +199,8 @@ def test_entrypoints_get_a_value_a_row_unless_they_ask(folder: str) -> None:
     apart = pipeline_of(uri).with_options(fusion=False).experiment("requests", columns=COLUMNS)
     assert build_plan(apart, "").training.request_columns == ()
     text = explain(build_plan(pipeline_of(uri).experiment("requests", columns=COLUMNS), ""))
-    assert "batches of 7 columns (country, age, history, padded once a request)" in text
+    [batches] = [line for line in text.splitlines() if "country, age, history, padded" in line]
+    assert "7 columns" in batches
 
 
 @pytest.mark.parametrize("asked", [True, False, None])
@@ -208,8 +209,7 @@ def test_batches_without_anything_once_are_warned_of_where_they_were_asked_for(
 ) -> None:
     flat = Pipeline.read_parquet(f"{folder}/flat.parquet", row_key="id")
     plan = build_plan(flat.experiment("requests", columns=["age"], deduplicated=asked), "")
-    said = [warning.partition(",")[0] for warning in plan.warnings]
-    assert said == (["training.deduplicated is true"] if asked else [])
+    assert ["training.deduplicated" in warning for warning in plan.warnings] == [True] * bool(asked)
 
 
 def test_a_rank_without_rows_gets_one_that_weighs_nothing(folder: str) -> None:
@@ -220,9 +220,8 @@ def test_a_rank_without_rows_gets_one_that_weighs_nothing(folder: str) -> None:
 
 
 def test_a_column_that_would_be_taken_for_the_index_is_refused() -> None:
-    assert check_tensor_schema(pa.schema({REQUEST_INDEX: pa.int64()})) == [
-        (REQUEST_INDEX, "must not have the name of a batch's own tensor; rename it")
-    ]
+    refused = check_tensor_schema(pa.schema({REQUEST_INDEX: pa.int64()}))
+    assert [column for column, _ in refused] == [REQUEST_INDEX]
 
 
 @pytest.mark.parametrize("target", [None, "item"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from facts import assert_all_told, assert_told
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,46 +88,44 @@ BROKEN = [
     pytest.param(
         RenameStep(columns={"aa": "z", "a": "b"}),
         [
-            "rename.columns.aa: must be a column of the step's input, got 'aa'; did you mean 'a'?",
-            "rename.columns.a: must be a name of no other column, got 'b'; rename or drop that one",
+            "rename.columns.aa: … 'aa' … 'a'",
+            "rename.columns.a: … 'b'",
         ],
         id="rename of an unknown column and to a name that is taken",
     ),
     pytest.param(
         SelectStep(columns=("a", "zzz")),
         [
-            "select.columns[1]: must be a column of the step's input, got 'zzz'; "
-            "there are: a, b, c",
+            "select.columns[1]: … 'zzz' … a, b, c",
         ],
         id="select of an unknown column",
     ),
     pytest.param(
         DropStep(columns=("a", "b", "c")),
-        ["drop.columns: must leave at least one column, got all 3"],
+        ["drop.columns: … 3"],
         id="drop of everything",
     ),
     pytest.param(
         CastStep(columns={"a": "itn32", "b": "list<int64>", "q": "int8"}),
         [
-            "cast.columns.a: must be an Arrow type, got 'itn32'; did you mean 'int32'?",
-            "cast.columns.b: must be a type that string can become, got 'list<int64>'; derive the "
-            "column instead",
-            "cast.columns.q: must be a column of the step's input, got 'q'; there are: a, b, c",
+            "cast.columns.a: … 'itn32' … 'int32'",
+            "cast.columns.b: … string … 'list<int64>'",
+            "cast.columns.q: … 'q' … a, b, c",
         ],
         id="casts to no type, to an impossible one and of no column",
     ),
     pytest.param(
         FillNullStep(columns={"a": "x", "b": 1, "c": 0}),
         [
-            "fillNull.columns.a: must be a constant that fits int64, got 'x'",
-            "fillNull.columns.b: must be a constant that fits string, got 1",
-            "fillNull.columns.c: must be a constant that fits bool, got 0",
+            "fillNull.columns.a: … int64 … 'x'",
+            "fillNull.columns.b: … string … 1",
+            "fillNull.columns.c: … bool … 0",
         ],
         id="constants of another kind",
     ),
     pytest.param(
         FillNullStep(columns={"a": 1.5}),
-        ["fillNull.columns.a: must be a constant that fits int64, got 1.5"],
+        ["fillNull.columns.a: … int64 … 1.5"],
         id="a fraction for an integer",
     ),
 ]
@@ -136,7 +135,7 @@ BROKEN = [
 def test_a_broken_step_reports_every_problem(config: SpecModel, expected: list[str]) -> None:
     with pytest.raises(ManifestError) as caught:
         bind(config)
-    assert [str(problem) for problem in caught.value.problems] == expected
+    assert_all_told([str(problem) for problem in caught.value.problems], expected)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +153,9 @@ def test_a_broken_step_reports_every_problem(config: SpecModel, expected: list[s
     ],
 )
 def test_a_constant_out_of_range_is_refused(data_type: pa.DataType, value: Any) -> None:
-    with pytest.raises(ManifestError, match="must be a constant that fits"):
+    with pytest.raises(ManifestError) as caught:
         bind(FillNullStep(columns={"v": value}), pa.schema([("v", data_type)]))
+    assert_told(str(caught.value), f"fillNull.columns.v: … {data_type} … {value!r}")
 
 
 FILLS = [
@@ -232,15 +232,13 @@ def test_cast_converts_values(array: pa.Array, type_name: str, expected: list[An
 
 
 TOO_LARGE = [
-    pytest.param(pa.array([1, 300]), "int8", "Integer value 300 not in range", id="an integer"),
-    pytest.param(pa.array([1.5]), "int64", "Float value 1.5", id="a fraction"),
-    pytest.param(
-        pa.array([100]), "decimal128(4, 2)", "does not fit in precision 4", id="a decimal"
-    ),
-    pytest.param(pa.array([1e39]), "float32", "Float value 1e+39 not in range", id="a float"),
+    pytest.param(pa.array([1, 300]), "int8", "300", id="an integer"),
+    pytest.param(pa.array([1.5]), "int64", "1.5", id="a fraction"),
+    pytest.param(pa.array([100]), "decimal128(4, 2)", "precision 4", id="a decimal"),
+    pytest.param(pa.array([1e39]), "float32", "1e+39", id="a float"),
     pytest.param(pa.array(["abc"]), "int64", "'abc'", id="a text that is no number"),
-    pytest.param(pa.array([[300]]), "list<int8>", "300 not in range", id="an item of a list"),
-    pytest.param(pa.array([300]).dictionary_encode(), "int8", "300 not", id="a dictionary's value"),
+    pytest.param(pa.array([[300]]), "list<int8>", "300", id="an item of a list"),
+    pytest.param(pa.array([300]).dictionary_encode(), "int8", "300", id="a dictionary's value"),
 ]
 
 
@@ -249,8 +247,7 @@ def test_a_value_that_does_not_fit_is_named(array: pa.Array, type_name: str, val
     table = pa.table({"v": array})
     with pytest.raises(StepError) as caught:
         bind(CastStep(columns={"v": type_name}), table.schema)(table)
-    assert str(caught.value).startswith("cast.columns.v: every value must fit")
-    assert value in str(caught.value)
+    assert_told(str(caught.value), f"cast.columns.v: … {value}")
 
 
 @given(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from facts import assert_all_told, assert_told
 
 from pipeline_runtime.config.steps import DeriveStep, FilterStep, WeightStep
 from pipeline_runtime.errors import ManifestError, StepError
@@ -80,29 +81,31 @@ def test_weight_multiplies_what_is_there_in_its_type(data_type: pa.DataType) -> 
 @pytest.mark.parametrize(
     ("by", "got"),
     [
-        pytest.param("x - 3", "got -2.0 for 'w' = x - 3", id="a negative weight"),
-        pytest.param("x * 1e300", "got inf for 'w'", id="a weight that float32 cannot hold"),
+        pytest.param("x - 3", "-2.0 … 'w' … x - 3", id="a negative weight"),
+        pytest.param("x * 1e300", "inf … 'w' … x * 1e300", id="a weight that float32 cannot hold"),
     ],
 )
 def test_weight_refuses_values_that_are_no_weights(by: str, got: str) -> None:
-    with pytest.raises(StepError, match="must be finite and not negative") as caught:
+    with pytest.raises(StepError) as caught:
         weigh(TABLE, by)
-    assert got in str(caught.value)
+    assert_told(str(caught.value), f"… {got}")
 
 
 def test_weight_refuses_nan() -> None:
     table = pa.table({"f": [1.0, float("nan")]})
-    with pytest.raises(StepError, match="got nan for 'w' = f"):
+    with pytest.raises(StepError) as caught:
         weigh(table, "f")
+    assert_told(str(caught.value), "… nan … 'w' … f")
 
 
 def test_weight_checks_its_column_and_its_factor() -> None:
     with pytest.raises(ManifestError) as caught:
         Weight.bind(WeightStep(column="x", by="s"), SCHEMA)
-    assert [str(problem) for problem in caught.value.problems] == [
-        "weight.column: must be a float or double column, got 'x' of type int64; cast it",
-        "weight.by: must be a number, got 's' of type string; use case to make one",
+    expected = [
+        "weight.column: … 'x' … int64",
+        "weight.by: … 's' … string",
     ]
+    assert_all_told([str(problem) for problem in caught.value.problems], expected)
 
 
 def test_weight_is_left_out_when_its_inputs_are() -> None:

@@ -12,6 +12,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
+from facts import assert_all_told, assert_told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -219,40 +220,35 @@ def test_a_bound_join_says_what_it_reads_and_adds() -> None:
 BROKEN_JOINS = [
     pytest.param(
         {"on": ("usr",), "columns": ("age",)},
-        ["join.on[0]: must be a column of the step's input, got 'usr'; did you mean 'user'?"],
+        ["join.on[0]: … 'usr' … 'user'"],
         id="a key that the input has not",
     ),
     pytest.param(
         {"left_on": ("user",), "right_on": ("name",), "columns": ("age",)},
         [
-            "join.rightOn[0]: must be keys of one kind, got 'user' of type int64 and 'name' of "
-            "type string; cast the left one before this step",
+            "join.rightOn[0]: … 'user' … int64 … 'name' … string",
         ],
         id="an integer against a string",
     ),
     pytest.param(
         {"on": ("price",)},
         [
-            "join.on[0]: the left key 'price' must be of a type with exact equality, got double; "
-            "cast it to an integer or a string first",
-            "join.columns: must not clash with the input's columns, got 'user' on both sides; name "
-            "in columns what to add, or rename the input's column before this step",
+            "join.on[0]: … 'price' … double",
+            "join.columns: … 'user'",
         ],
         id="a float key and a clash",
     ),
     pytest.param(
         {"on": ("user",), "columns": ("price",)},
         [
-            "join.columns[0]: must not clash with the input's columns, got 'price' on both sides; "
-            "name in columns what to add, or rename the input's column before this step",
+            "join.columns[0]: … 'price'",
         ],
         id="a column of both sides",
     ),
     pytest.param(
         {"on": ("user",), "columns": ("age",), "max_bytes": 3},
         [
-            "join.maxBytes: must hold the side table in maxBytes (3 bytes), got 16 bytes of "
-            "side.parquet; name fewer columns, add where, or raise maxBytes",
+            "join.maxBytes: … 3 bytes … 16 bytes … side.parquet",
         ],
         id="a side table that is too large",
     ),
@@ -263,17 +259,17 @@ BROKEN_JOINS = [
 def test_a_broken_join_says_what_to_do(options: dict[str, Any], expected: list[str]) -> None:
     left = pa.schema([("user", pa.int64()), ("price", pa.float64())])
     right = pa.table({"user": [1], "name": ["n"], "price": [1.0], "usr": [1], "age": [30]})
-    assert problems_of(Join, left, right, **options) == expected
+    assert_all_told(problems_of(Join, left, right, **options), expected)
 
 
 def test_a_source_that_cannot_be_opened_is_the_step_s_problem() -> None:
     def fail(request: SideTableRequest) -> SideTable:
-        raise SourceError("spam.parquet: must exist, got no such file")
+        raise SourceError("spam.parquet: no such file")
 
     config = AntiJoinStep(parquet=SOURCE, on=("k",))
     with pytest.raises(ManifestError) as caught:
         AntiJoin.bind(config, pa.schema([("k", pa.int64())]), BindContext(open_side_table=fail))
-    assert str(caught.value) == "antiJoin: spam.parquet: must exist, got no such file"
+    assert str(caught.value) == "antiJoin: spam.parquet: no such file"
 
 
 def test_a_side_table_is_loaded_once_in_a_process_by_many_threads() -> None:
@@ -326,8 +322,9 @@ def test_rows_larger_than_promised_are_refused_when_loaded() -> None:
         rows.schema,
         BindContext(open_side_table=lambda request: side),
     )
-    with pytest.raises(StepError, match=r"maxBytes \(100 bytes\), got 800 bytes of grown.parquet"):
+    with pytest.raises(StepError) as caught:
         bound(rows)
+    assert_told(str(caught.value), "… maxBytes … 100 bytes … 800 bytes … grown.parquet")
 
 
 def test_a_bound_join_travels_to_another_process() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from facts import assert_all_told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -230,11 +231,9 @@ BROKEN = [
         PadSequence,
         PadSequenceStep(columns=("x", "s", "l"), length=2),
         [
-            "padSequence.columns[0]: must be a column of lists, got 'x' of type double",
-            "padSequence.columns[1]: must be a column of lists of numbers, got 's' of type "
-            "list<item: string>; cast it, or hash its items with hashBucket first",
-            "padSequence.columns[2]: must be a column of the step's input, got 'l'; there are: "
-            "x, i, s",
+            "padSequence.columns[0]: … 'x' … double",
+            "padSequence.columns[1]: … 's' … list<item: string>",
+            "padSequence.columns[2]: … 'l' … x, i, s",
         ],
         id="padding of what is no list of numbers",
     ),
@@ -242,23 +241,21 @@ BROKEN = [
         PadSequence,
         PadSequenceStep(columns=("i",), length=2, value=300),
         [
-            "padSequence.columns[0]: value must be a constant that fits int8, got 300 (the items "
-            "of 'i')",
+            "padSequence.columns[0]: … value … int8 … 300 … 'i'",
         ],
         id="padding with a value that does not fit",
     ),
     pytest.param(
         Truncate,
         TruncateStep(columns=("x",), length=2),
-        ["truncate.columns[0]: must be a column of lists, got 'x' of type double"],
+        ["truncate.columns[0]: … 'x' … double"],
         id="truncating a number",
     ),
     pytest.param(
         HashBucket,
         HashBucketStep(columns=("x",), buckets=2),
         [
-            "hashBucket.columns[0]: must be a column of integers or strings, or of lists of them, "
-            "got 'x' of type double; cast it first",
+            "hashBucket.columns[0]: … 'x' … double",
         ],
         id="hashing a float",
     ),
@@ -271,4 +268,4 @@ def test_a_broken_list_step_reports_every_problem(
 ) -> None:
     with pytest.raises(ManifestError) as caught:
         kind.bind(config, SCHEMA)
-    assert [str(problem) for problem in caught.value.problems] == expected
+    assert_all_told([str(problem) for problem in caught.value.problems], expected)

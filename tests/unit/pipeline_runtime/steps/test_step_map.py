@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from facts import assert_told
 
 from pipeline_runtime.config.steps import MapResources, MapStep
 from pipeline_runtime.errors import ManifestError, StepError
@@ -223,73 +224,67 @@ BROKEN = [
     pytest.param(
         "no_such_package.module:f",
         {},
-        "map.function: must name a module that can be imported, got 'no_such_package.module', and "
-        "there is no module 'no_such_package'; install it or add its directory to PYTHONPATH",
+        "map.function: … 'no_such_package.module' … 'no_such_package'",
         id="no such module",
     ),
     pytest.param(
         "user_functions:doubel",
         {},
-        "map.function: must name a function of user_functions, got 'user_functions:doubel', which "
-        "has no 'doubel'; did you mean 'double'?",
+        "map.function: … 'user_functions:doubel' … 'doubel' … 'double'",
         id="no such function",
     ),
     pytest.param(
         "user_functions:NotAFunction",
         {},
-        "map.function: must name a function, got 'user_functions:NotAFunction', which is a type",
+        "map.function: … 'user_functions:NotAFunction' … type",
         id="a class",
     ),
     pytest.param(
         "user_functions:double",
         {"options": {"facto": 3}},
-        "map.options: must be arguments of the function, got 'facto'; did you mean 'factor'?",
+        "map.options: … 'facto' … 'factor'",
         id="an unknown option",
     ),
     pytest.param(
         "user_functions:keyword_only",
         {"options": {"name": "n"}},
-        "map.options: must give every argument without a default, got no 'size'; add it",
+        "map.options: … 'size'",
         id="a missing option",
     ),
     pytest.param(
         "user_functions:nothing",
         {},
-        "map.options: the function must take the batch as its first argument, got none",
+        "map.options: … argument",
         id="a function of no argument",
     ),
     pytest.param(
         "user_functions:needs_rows",
         {},
-        "map.outputColumns: must be declared unless user_functions:needs_rows can be asked with an "
-        "empty table, which raised IndexError: index out of bounds; add outputColumns with the "
-        "name and type of each column that it adds or changes",
+        "map.outputColumns: … user_functions:needs_rows … IndexError: index out of bounds",
         id="a function that fails on no rows",
     ),
     pytest.param(
         "user_functions:only_y",
         {"output_columns": {"y": "it64"}},
-        "map.outputColumns.y: must be an Arrow type, got 'it64'; did you mean 'int64'?",
+        "map.outputColumns.y: … 'it64' … 'int64'",
         id="an unknown type",
     ),
     pytest.param(
         "user_functions:only_y",
         {"input_columns": ("xx",)},
-        "map.inputColumns[0]: must be a column of the step's input, got 'xx'; did you mean 'x'?",
+        "map.inputColumns[0]: … 'xx' … 'x'",
         id="an unknown input column",
     ),
     pytest.param(
         "user_functions:torch_score",
         {"format": "torch"},
-        "map.format: torch tensors must be of numbers, booleans or fixed-size lists of them, got "
-        "'s' of type string; leave it out with inputColumns, or pad or hash it first",
+        "map.format: … 's' … string … inputColumns",
         id="a string for torch",
     ),
     pytest.param(
         "user_functions:torch_score",
         {"format": "torch", "input_columns": ("x",), "changes_rows": True},
-        "map.format: must be arrow or numpy with changesRows, so that the function can return "
-        "_lastmile_row_hash, got 'torch'",
+        "map.format: … changesRows … _lastmile_row_hash … 'torch'",
         id="torch that changes rows",
     ),
 ]
@@ -301,7 +296,7 @@ def test_a_broken_map_is_found_before_anything_runs(
 ) -> None:
     with pytest.raises(ManifestError) as caught:
         Map.bind(MapStep(function=function, **options), SCHEMA)
-    assert str(caught.value) == expected
+    assert_told(str(caught.value), expected)
 
 
 def test_any_option_goes_to_a_function_of_any_options() -> None:
@@ -313,7 +308,7 @@ def test_a_module_that_raises_while_imported_is_named(
 ) -> None:
     (tmp_path / "bad_user_module.py").write_text("raise RuntimeError('at import')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ManifestError, match="whose import raised RuntimeError: at import"):
+    with pytest.raises(ManifestError, match=r"bad_user_module.*RuntimeError: at import"):
         Map.bind(MapStep(function="bad_user_module:f"), SCHEMA)
 
 
@@ -321,47 +316,43 @@ WRONG_RESULTS = [
     pytest.param(
         "fewer",
         {"output_columns": {"x": "int64"}},
-        "must return as many rows as it was given (3), got 1; set changesRows: true if that is "
-        "meant",
+        "3 … 1 … changesRows",
         id="fewer rows",
     ),
     pytest.param(
         "narrow",
         {"output_columns": {"y": "int64"}},
-        "must return the column 'y' as int64, got int32; cast it in the function or change "
-        "outputColumns",
+        "'y' … int64 … int32 … outputColumns",
         id="another type",
     ),
     pytest.param(
         "only_y",
         {"output_columns": {"z": "int64"}},
-        "must return the column 'z' of type int64, got the columns ['y']",
+        "'z' … int64 … ['y']",
         id="a column that is missing",
     ),
     pytest.param(
         "extra",
         {"output_columns": {"y": "int64"}},
-        "must return the columns ['y'], got 'z' too; declare it in outputColumns or leave it out",
+        "['y'] … 'z' … outputColumns",
         id="a column that nobody declared",
     ),
     pytest.param(
         "a_list",
         {"output_columns": {"y": "int64"}},
-        "must return a pyarrow.Table, got list",
+        "pyarrow.Table … list",
         id="no table",
     ),
     pytest.param(
         "forgets_identity",
         {"changes_rows": True},
-        "must return the column _lastmile_row_hash with changesRows, got ['x']; it is each row's "
-        "identity, which sampling and checksums need: keep it with the row it came with, and "
-        "repeat it where a row is repeated",
+        "_lastmile_row_hash … changesRows … ['x']",
         id="rows without identity",
     ),
     pytest.param(
         "numpy_ragged",
         {"format": "numpy", "input_columns": ("x",), "output_columns": {"a": "int64"}},
-        "must return arrays of one length, got {'a': 3, 'b': 1}",
+        "{'a': 3, 'b': 1}",
         id="arrays of several lengths",
     ),
 ]
@@ -373,11 +364,11 @@ def test_a_result_that_breaks_its_promise_is_refused(
 ) -> None:
     with pytest.raises(StepError) as caught:
         bind(function, **options)(TABLE)
-    assert str(caught.value) == f"map.function: user_functions:{function} {expected}"
+    assert_told(str(caught.value), f"map.function: … user_functions:{function} … {expected}")
 
 
 def test_nulls_in_integers_do_not_become_numpy() -> None:
     table = pa.table({"x": [1, None]})
     bound = bind("numpy_score", table.schema, format="numpy")
-    with pytest.raises(StepError, match="got 1 in 'x'; fill them with fillNull first"):
+    with pytest.raises(StepError, match=r"1 .*'x'.* fillNull"):
         bound(table)

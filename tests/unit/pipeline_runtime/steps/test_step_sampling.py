@@ -141,7 +141,7 @@ def test_downsample_refuses_an_integer_weight_and_a_number_as_condition() -> Non
 def test_a_table_without_identity_is_refused() -> None:
     bound = Sample.bind(SampleStep(keep_percent=10), SCHEMA)
     assert bound.needs_row_hash
-    with pytest.raises(StepError, match="must have the column _lastmile_row_hash"):
+    with pytest.raises(StepError, match="_lastmile_row_hash"):
         bound(ROWS.select(["id"]))
 
 
@@ -165,7 +165,7 @@ def test_sample_by_a_key_treats_null_as_a_key() -> None:
 
 def test_sample_by_a_float_is_refused() -> None:
     schema = pa.schema([("f", pa.float64())])
-    with pytest.raises(ManifestError, match=r"sample\.by\[0\]: column 'f' must be of a type with"):
+    with pytest.raises(ManifestError, match=r"sample\.by\[0\]: .*'f'"):
         Sample.bind(SampleStep(keep_percent=50, by=("f",)), schema)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from facts import assert_told
 
 from pipeline_runtime.steps.type_names import TypeNameError, parse_type
 
@@ -71,20 +72,20 @@ def test_a_type_is_parsed_from_what_people_write(name: str, expected: pa.DataTyp
 
 
 WRONG = [
-    ("", "must be an Arrow type, got ''; use a name such as int64 or list<int64>"),
-    ("in64", "must be an Arrow type, got 'in64'; did you mean 'int64'?"),
-    ("list<itn64>", "'list<itn64>': must be an Arrow type, got 'itn64'; did you mean 'int64'?"),
-    ("list<int64", "'list<int64': must have '>', got its end"),
-    ("list", "'list': must have '<', got its end"),
-    ("int64 x", "'int64 x': must end after the type, got 'x'"),
-    ("timestamp[min]", "'timestamp[min]': "),
-    ("decimal128(99, 2)", "'decimal128(99, 2)': "),
-    ("decimal128(x)", "'decimal128(x)': must have a number, got 'x'"),
-    ("int64[3]", "'int64[3]': must have nothing in brackets after 'int64'"),
-    ("int;64", "'int;64': must be a type, got ';' in it"),
-    ("dictionary<indices=int8>", "must name the type of its values, got none"),
-    ("struct<a int64>", "'struct<a int64>': must have ':', got 'int64'"),
-    ("dictionary<string, indices=float>", "'dictionary<string, indices=float>': "),
+    ("", "…''"),
+    ("in64", "… 'in64' … 'int64'"),
+    ("list<itn64>", "… 'list<itn64>' … 'itn64' … 'int64'"),
+    ("list<int64", "… 'list<int64' … '>'"),
+    ("list", "… 'list' … '<'"),
+    ("int64 x", "… 'int64 x' … 'x'"),
+    ("timestamp[min]", "… 'timestamp[min]'"),
+    ("decimal128(99, 2)", "… 'decimal128(99, 2)'"),
+    ("decimal128(x)", "… 'decimal128(x)' … 'x'"),
+    ("int64[3]", "… 'int64[3]' … 'int64'"),
+    ("int;64", "… 'int;64' … ';'"),
+    ("dictionary<indices=int8>", "… 'dictionary<indices=int8>' … values"),
+    ("struct<a int64>", "… 'struct<a int64>' … ':' … 'int64'"),
+    ("dictionary<string, indices=float>", "… 'dictionary<string, indices=float>'"),
 ]
 
 
@@ -92,4 +93,4 @@ WRONG = [
 def test_a_wrong_name_says_which_part(name: str, message: str) -> None:
     with pytest.raises(TypeNameError) as caught:
         parse_type(name)
-    assert message in str(caught.value)
+    assert_told(str(caught.value), message)
