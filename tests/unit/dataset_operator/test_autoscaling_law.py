@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 from autoscaling_story import Story
+from facts import assert_told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_simulation import Lastmile
@@ -28,9 +29,7 @@ def test_a_starved_trainer_gets_what_it_needs_and_some_headroom() -> None:
     assert story.desired == 11  # 10 busy workers, 7.5 % more
     up = next(decision for decision in decisions if decision.desired > 8)
     assert up.recommended.reason == "DesiredWithinRange"
-    assert "would take 1,000 rows a second, a busy worker makes 100: 10.0 workers" in (
-        up.recommended.message
-    )
+    assert_told(up.recommended.message, "… 1,000 … 100 … 10.0")
     assert all(decision.active.reason == "ValidMetricFound" for decision in decisions)
 
 

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 import pytest
 from aiohttp import ClientSession
+from facts import assert_told
 from kubernetes.aio.client import ApiClient, Configuration
 
 from dataset_operator.election.candidate import Candidate, build_identity
@@ -58,19 +59,17 @@ def test_an_api_server_that_does_not_answer_is_asked_again_and_told_of_once(
             clock.now += 60  # four durations of the lease: at the limit
             assert candidate.find_staleness() is None
             clock.now += 1
-            assert candidate.find_staleness() == (
-                "the election has tried nothing for 61 s (limit 60 s)"
-            )
+            assert_told(candidate.find_staleness() or "", "… 61 s … 60 s")
 
     asyncio.run(story())
     [told] = [record.getMessage() for record in caplog.records]
-    assert told.startswith("cannot ask for the lease ns/lease: ")
+    assert "ns/lease" in told
 
 
 def test_who_does_not_lead_may_not_write() -> None:
     async def story() -> None:
         async with ApiClient(Configuration(host=NOBODY)) as client:
-            with pytest.raises(Ended, match="the lease ns/lease: it was not taken"):
+            with pytest.raises(Ended, match="ns/lease"):
                 stand(client, Clock()).check()
 
     asyncio.run(story())

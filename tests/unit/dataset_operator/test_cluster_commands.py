@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from facts import assert_all_told, assert_told
 
 from dataset_operator import api
 from dataset_operator.cli.advice import advise
@@ -103,11 +104,11 @@ def test_there_is_no_headline_before_the_first_pass() -> None:
 
 def test_advice_names_the_experiment_and_the_command() -> None:
     waiting = experiment(condition("Suspended", "True", api.SUSPENDED_BY_SPEC))
-    assert advise(waiting) == "go on with: lastmile resume clicks"
+    assert "lastmile resume clicks" in advise(waiting)
 
 
 def test_the_advice_for_what_nobody_reconciles_is_to_look_at_the_operator() -> None:
-    assert "whether the operator runs" in advise(experiment())
+    assert "operator" in advise(experiment())
 
 
 def test_a_row_has_the_crds_columns_and_nothing_where_nothing_is_known() -> None:
@@ -139,25 +140,29 @@ def test_the_summary_tells_phase_run_workers_and_training() -> None:
             "metrics": [{"name": "loss", "value": "0.31"}],
         },
     )
-    assert list(build_summary(document)) == [
-        ("Experiment", "team/clicks"),
-        ("Age", "unknown"),
-        ("Phase", "Training: attempt 2 trains"),
-        ("Next", "follow it: lastmile logs clicks -f"),
-        ("Run", "1 (abc), attempt 2, failures 1 of 2"),
-        ("Workers", "2 of 4 ready"),
-        ("Training", "40 %, 10m left, 18,000 samples/s"),
-        ("  loss", "0.31"),
-    ]
+    facts = {
+        "Experiment": "team/clicks",
+        "Age": "unknown",
+        "Phase": "Training: attempt 2 trains",
+        "Next": "… lastmile logs clicks -f",
+        "Run": "1 … abc … attempt 2 … failures 1",
+        "Workers": "2 … 4",
+        "Training": "40 … 10m … 18,000",
+        "  loss": "0.31",
+    }
+    told = dict(build_summary(document))
+    assert [*told] == [*facts]
+    assert_all_told([*told.values()], [*facts.values()])
 
 
 def test_the_summary_tells_what_was_used_and_what_it_cost() -> None:
     used = {"gpuSeconds": 36_000, "gpuMeasuredSeconds": 18_000, "gpuIdleSeconds": 900}
     bill = {"cost": "27.50", "currency": "EUR"}
     told = dict(build_summary(experiment(usage={**used, "dataWorkerSeconds": 90_000, **bill})))
-    assert told["Used"] == "10.0 GPU hours (5% idle), 25.0 data worker hours, 27.50 EUR"
+    assert_told(told["Used"], "10.0 … 5% … 25.0 … 27.50 EUR")
     told = dict(build_summary(experiment(usage={"gpuSeconds": 36_000, "gpuMeasuredSeconds": 0})))
-    assert told["Used"] == "10.0 GPU hours, 0.0 data worker hours"  # idle: nobody said
+    assert_told(told["Used"], "10.0 … 0.0")
+    assert "%" not in told["Used"]  # idle: nobody said
 
 
 def test_costs_have_a_column_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,15 +217,15 @@ def test_artifacts_are_where_the_operator_says_unless_told_otherwise(
 
 
 def test_before_the_first_run_there_are_no_artifacts() -> None:
-    with pytest.raises(UserError, match="clicks has no run yet"):
+    with pytest.raises(UserError, match="clicks"):
         locate(experiment(), None)
 
 
 @pytest.mark.parametrize(
     ("status", "wanted", "message"),
     [
-        ({}, None, "no attempt was submitted"),
-        ({"attempt": 2}, 3, "must be at most 2"),
+        ({}, None, "attempt"),
+        ({"attempt": 2}, 3, r"\b2\b"),
     ],
 )
 def test_a_log_that_never_was_is_refused(
@@ -259,8 +264,9 @@ def test_scaling_while_workers_leave_counts_those_that_stay() -> None:
 
 @pytest.mark.parametrize("wanted", [0, 6])
 def test_scaling_keeps_within_the_bounds(wanted: int) -> None:
-    with pytest.raises(UserError, match=rf"\(1\) to maxReplicas \(5\), got {wanted}"):
+    with pytest.raises(UserError) as caught:
         build_patch(ray_cluster(), wanted, experiment())
+    assert_told(str(caught.value), f"… minReplicas … 1 … maxReplicas … 5 … {wanted}")
 
 
 def test_every_problem_of_the_settings_is_told_with_its_field(tmp_path: Path) -> None:
@@ -273,19 +279,19 @@ def test_every_problem_of_the_settings_is_told_with_its_field(tmp_path: Path) ->
     with pytest.raises(UserError) as caught:
         load_settings(file, {})
 
-    assert str(caught.value).splitlines() == [
-        f"{file}: runtimeImage: must be given; set it in --config FILE, or by --runtime-image",
-        f"{file}: resources.head.frobs: is no setting; remove it",
-        f"{file}: network.apiServerCidrs.0: must be a range of addresses such as 10.0.0.0/28 "
-        "(10.0.0.1/28 has host bits set), got '10.0.0.1/28'; change it",
-        f"{file}: runAsUser: input should be greater than or equal to 1, got 0; change it",
-        f"{file}: runtimeImge: is no setting; did you mean runtimeImage?",
+    expected = [
+        f"{file}: runtimeImage: … --runtime-image",
+        f"{file}: resources.head.frobs: ",
+        f"{file}: network.apiServerCidrs.0: … '10.0.0.1/28'",
+        f"{file}: runAsUser: … 1 … 0",
+        f"{file}: runtimeImge: … runtimeImage",
     ]
+    assert_all_told(str(caught.value).splitlines(), expected)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("- a", "must be a mapping of settings, got"), ("a: [", "must be YAML, got")],
+    [("- a", "mapping"), ("a: [", "YAML")],
 )
 def test_a_file_that_holds_no_settings_is_refused(
     tmp_path: Path, content: str, message: str

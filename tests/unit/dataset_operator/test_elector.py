@@ -87,7 +87,7 @@ def test_who_leads_acts_for_a_deadline_after_it_asked_and_never_again() -> None:
     assert not one.may_act(110.0)
     assert one.propose(110.0, NOON) is None
     assert not one.may_act(105.0)  # an end is final
-    assert one.lost == "it was not renewed for 10 s (renewDeadlineSeconds)"
+    assert "renewDeadlineSeconds" in one.lost
 
 
 def test_a_late_answer_counts_from_when_it_was_asked_for() -> None:
@@ -122,7 +122,7 @@ def test_who_sees_another_hold_its_lease_has_lost_it() -> None:
     take(server, second, 15.0)
     first.see(server.read(), 101.0)
     assert not first.may_act(101.0)
-    assert first.lost == "second holds it"
+    assert "second" in first.lost
     assert first.release(101.0, NOON) is None
 
 

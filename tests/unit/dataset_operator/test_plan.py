@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from facts import assert_told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from world import SETTINGS, World, build_document, running
@@ -47,7 +48,7 @@ def test_nothing_is_submitted_before_the_pods_are_ready() -> None:
     world.settle()
     assert world.submitted == []
     found = [c for c in world.status["conditions"] if c["type"] == "ClusterReady"]
-    assert found[0]["message"] == "0 of 1 trainers ready: no GPU is free"
+    assert_told(found[0]["message"], "… 0 … 1 … trainers … no GPU is free")
     assert not world.finalizer
 
 
@@ -272,7 +273,7 @@ def test_an_invalid_spec_from_the_start_makes_nothing() -> None:
     assert world.condition("Accepted") == ("False", "InvalidSpec")
     assert world.ray_cluster is None
     found = world.status["conditions"][0]
-    assert found["message"].startswith("nothing was changed: spec.backoffLimit: ")
+    assert "spec.backoffLimit: " in found["message"]
     assert world.status["phase"] == "Invalid"
 
 
@@ -316,7 +317,7 @@ def test_a_head_that_nobody_reaches_is_given_up_with_why() -> None:
     world.step(seconds=60)
     [found] = [c for c in world.status["conditions"] if c["type"] == FAILED]
     assert found["reason"] == "PreRunningDeadlineExceeded"
-    assert "Ray does not answer the operator: connection refused" in found["message"]
+    assert "connection refused" in found["message"]
 
 
 def test_a_bad_edit_takes_no_deadline_away() -> None:
@@ -347,9 +348,7 @@ def test_a_head_that_wanted_memory_is_told_from_a_lost_cluster() -> None:
     [training] = [c for c in decision.status["conditions"] if c["type"] == TRAINING]
     assert training["reason"] == "Retrying"
     assert "(OutOfMemory)" in training["message"]
-    assert (
-        "head-0 ran out of memory: raise spec.head.resources.limits.memory" in (training["message"])
-    )
+    assert_told(training["message"], "… head-0 … spec.head.resources.limits.memory")
 
 
 def test_time_to_live_deletes_a_finished_experiment() -> None:

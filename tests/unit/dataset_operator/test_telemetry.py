@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from facts import assert_told
 from prometheus_client import generate_latest
 
 from dataset_operator.errors import KubeRefused
@@ -120,7 +121,7 @@ def test_a_listed_version_that_never_comes_means_a_dead_watch() -> None:
     clock.now += DEAD_SECONDS - 60
     assert find_staleness(watched) is None  # at the limit
     clock.now += 1
-    assert "team/clicks as listed 121 s ago" in str(find_staleness(watched))
+    assert_told(str(find_staleness(watched)), "… team/clicks … 121 s")
 
     watched.see("MODIFIED", experiment(3))
     assert find_staleness(watched) is None
@@ -232,7 +233,7 @@ def test_a_change_is_logged_once_and_the_list_at_the_beginning_not(
     watched.see("MODIFIED", experiment(4, reason="ClusterRefused"))
 
     [told] = caplog.records
-    assert told.getMessage() == "Pending: ClusterReady is False: 0 of 1 head ready"
+    assert_told(told.getMessage(), "Pending: … ClusterReady … False … 0 of 1 head ready")
     assert (told.__dict__["experiment"], told.__dict__["attempt"]) == ("clicks", 3)
 
 

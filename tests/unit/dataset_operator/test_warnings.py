@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from facts import assert_told
 from world import SETTINGS, World, build_document, running
 
 from dataset_operator.api import CLUSTER_READY, TRAINERS
@@ -103,9 +104,7 @@ def test_trainers_that_found_no_gpu_are_told_when_their_number_is_known() -> Non
     for progress in (Progress(cpu_ranks=1), Progress(cpu_ranks=2), None, Progress(cpu_ranks=2)):
         world.progress = progress
         world.step(10)
-    assert training_message(world) == (
-        "attempt 1 trains; 2 of 2 ranks found no GPU and train on their CPUs"
-    )
+    assert_told(training_message(world), "attempt 1 … 2 … GPU")
     assert world.condition("Training") == ("True", "Running")
     assert world.events.count("Warning GpusMissing") == 2  # one rank, then both
 
@@ -125,21 +124,24 @@ def test_nothing_is_said_of_gpus_that_nobody_misses(
     world = running(trainers=trainers)
     world.progress = progress
     world.settle()
-    assert training_message(world) == "attempt 1 trains"
+    assert "attempt 1" in training_message(world)
+    assert "GPU" not in training_message(world)
     assert "Warning GpusMissing" not in world.events
 
 
-CHECKPOINT = "from the last checkpoint"
 ADVICE = {
-    "more attempts failed than allowed": ([("Failed", "True", "BackoffLimitExceeded")], CHECKPOINT),
-    "it took too long": ([("Failed", "True", "DeadlineExceeded")], CHECKPOINT),
+    "more attempts failed than allowed": (
+        [("Failed", "True", "BackoffLimitExceeded")],
+        "… checkpoint",
+    ),
+    "it took too long": ([("Failed", "True", "DeadlineExceeded")], "… checkpoint"),
     "it never began": (
         [("Failed", "True", "PreRunningDeadlineExceeded")],
-        "from its last checkpoint",
+        "… checkpoint",
     ),
     "an edit waits while it trains": (
         [("Accepted", "True", "ChangePending"), ("Training", "True", "Running")],
-        "updatePolicy: Restart: an edit of the cluster goes on from a checkpoint",
+        "… updatePolicy: Restart … checkpoint",
     ),
 }
 
@@ -148,25 +150,25 @@ ADVICE = {
 def test_advice_says_what_an_edit_keeps(conditions: list[tuple[str, str, str]], says: str) -> None:
     names = ("type", "status", "reason")
     status = {"conditions": [dict(zip(names, values, strict=True)) for values in conditions]}
-    assert says in advise({"metadata": {"name": "clicks"}, "status": status})
+    assert_told(advise({"metadata": {"name": "clicks"}, "status": status}), says)
 
 
 def refuse_checkpoint(world: World) -> None:
     world.end_job("FAILED", exit_code=4, message="the checkpoint is of run abc")
 
 
-# what ends a run for good, and what its condition and its event say after what to do about it
+# what ends a run for good; its reason; what its condition tells beside what to do about it
 ENDINGS: dict[str, tuple[Callable[[World], Any], str, str]] = {
     "more attempts failed than allowed": (
         lambda world: world.end_job("FAILED", exit_code=1, message="boom"),
         "BackoffLimitExceeded",
-        "; logs are in experiments/clicks/; the last (JobFailed): boom",
+        "… experiments/clicks/ … JobFailed … boom",
     ),
-    "it took too long": (lambda world: world.step(seconds=100), "DeadlineExceeded", ""),
+    "it took too long": (lambda world: world.step(seconds=100), "DeadlineExceeded", "…"),
     "its checkpoint is refused": (
         refuse_checkpoint,
         "CheckpointRefused",
-        "; the checkpoint is of run abc",
+        "… the checkpoint is of run abc",
     ),
 }
 
@@ -181,10 +183,12 @@ def test_a_run_that_failed_for_good_says_once_what_to_do(
     [failed] = [c for c in world.status["conditions"] if c["type"] == "Failed"]
     assert failed["reason"] == reason
     advice = advise(world.document)
-    assert failed["message"].endswith(f"; {advice}{cause}")
+    assert advice in failed["message"]
+    assert_told(failed["message"], cause)
     summary = dict(build_summary(world.document))
     assert summary["Next"] == advice
-    assert summary["Phase"] == f"Failed: {failed['message'].replace(f'; {advice}', '')}"
+    assert_told(summary["Phase"], f"Failed{cause}")
+    assert advice not in summary["Phase"]
 
 
 def test_a_kuberay_that_does_nothing_is_named_after_a_minute() -> None:
@@ -203,6 +207,6 @@ def test_a_kuberay_that_does_nothing_is_named_after_a_minute() -> None:
 
     assert "KubeRay" not in without_pods()
     world.now += timedelta(seconds=61)
-    assert "KubeRay does nothing about its RayCluster" in without_pods()
+    assert "KubeRay" in without_pods()
     world.ray_cluster["status"] = {"state": "suspended"}
     assert "KubeRay" not in without_pods()

@@ -1,5 +1,6 @@
 """However much is wrong with a document, it is said in a little, and soon."""
 
+import re
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ FREE = {
 def test_what_is_nested_deep_is_refused(path: str, depth: int) -> None:
     document = build(**FREE[path](nested(depth)))
     for parse in (parse_experiment, parse_stored):
-        with pytest.raises(ManifestError, match="nested deeper than 64 levels") as error:
+        with pytest.raises(ManifestError, match="64") as error:
             parse(document)
         [problem] = error.value.problems
         assert problem.path.startswith("spec")
@@ -52,7 +53,7 @@ def test_what_is_nested_a_little_is_taken(path: str) -> None:
 def test_of_many_problems_the_first_are_told_and_how_many_follow() -> None:
     found = judge(build(training={"columns": [1] * 4_000})).found
     assert len(found) == MAX_PROBLEMS + 1
-    assert found[-1][1].endswith("more rules or so; correct these first")
+    assert re.search(r"\b3,9\d\d\b", found[-1][1])
 
 
 def test_a_template_that_breaks_one_rule_often_is_judged_soon() -> None:

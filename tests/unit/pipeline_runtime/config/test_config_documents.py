@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from facts import assert_all_told, assert_told
 
 from pipeline_runtime.config.documents import format_path, read_documents, read_value
 
@@ -44,7 +45,7 @@ def test_a_value_is_read_as(text: str, value: Any) -> None:
 
 @pytest.mark.parametrize("text", ["[1", "{a", "[1] a", ".inf", "-.INF", ".nan", "1e999"])
 def test_a_value_that_json_cannot_say_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="must be"):
+    with pytest.raises(ValueError):  # noqa: PT011
         read_value(text)
 
 
@@ -79,10 +80,8 @@ def test_an_explicit_string_tag_quotes() -> None:
 def test_a_bare_on_is_a_key_and_warned_of() -> None:
     (document,) = read_documents("on: [user_id]\ncountry: no\n", "m.yaml")
     assert document.value == {"on": ["user_id"], "country": False}
-    assert [str(warning) for warning in document.warnings] == [
-        "m.yaml:1:1: on: kubectl reads on without quotes as a boolean; quote it",
-        "m.yaml:2:10: country: kubectl reads no without quotes as a boolean; quote it",
-    ]
+    told = [str(warning) for warning in document.warnings]
+    assert_all_told(told, ["m.yaml:1:1: on: … boolean", "m.yaml:2:10: country: … no … boolean"])
 
 
 def test_a_quoted_on_is_not_warned_of() -> None:
@@ -93,33 +92,31 @@ def test_a_quoted_on_is_not_warned_of() -> None:
 def test_documents_before_a_broken_one_are_kept() -> None:
     good, broken = read_documents("a: 1\n---\nb: [1\n", "m.yaml")
     assert good.value == {"a": 1}
-    assert [str(problem) for problem in broken.problems] == [
-        "m.yaml:3:4: must be YAML, got a bracket or brace that is not closed; close it"
-    ]
+    assert_all_told([str(problem) for problem in broken.problems], ["m.yaml:3:4: … YAML"])
 
 
 REFUSED = {
-    "larger than 1 MiB": ("a: " + "x" * (1 << 20), "must be at most 1,048,576 bytes"),
-    "nested too deep": ("[" * 80 + "]" * 80, "must not be nested deeper than 64 levels"),
+    "larger than 1 MiB": ("a: " + "x" * (1 << 20), "1,048,576"),
+    "nested too deep": ("[" * 80 + "]" * 80, "64"),
     "nested too deep by aliases": (
         "\n".join(
             f"a{i}: &a{i} {'[' * 30}{f'*a{i - 1}' if i else 'x'}{']' * 30}" for i in range(9)
         ),
-        "must not be nested deeper than 64 levels",
+        "64",
     ),
-    "half a surrogate pair": ('a: "\\ud800"', "got half a surrogate pair"),
-    "a control character": ("a: \x01", "must be printable text, got the character U+0001"),
-    "a list as a key": ("? [a]\n: 1", "must have texts as keys"),
-    "a template's braces": ("a: {{ .Values.x }}", "must have texts as keys"),
-    "a reserved character": ("a: @b", "got '@' at the start of a value; quote the text"),
-    "a key without a colon": ("a: 1\nb\nc: 2", "must be YAML"),
-    "a value that never comes": ("a: [", "got the end of the text where a value should stand"),
-    "a merge of a text": ("a: {<<: b}", "must merge a mapping"),
-    "binary": ("a: !!binary aGk=", "must be plain YAML, got the tag !!binary"),
+    "half a surrogate pair": ('a: "\\ud800"', "surrogate"),
+    "a control character": ("a: \x01", "U+0001"),
+    "a list as a key": ("? [a]\n: 1", "key"),
+    "a template's braces": ("a: {{ .Values.x }}", "key"),
+    "a reserved character": ("a: @b", "'@'"),
+    "a key without a colon": ("a: 1\nb\nc: 2", "YAML"),
+    "a value that never comes": ("a: [", "YAML … end"),
+    "a merge of a text": ("a: {<<: b}", "merge … mapping"),
+    "binary": ("a: !!binary aGk=", "!!binary"),
 }
 
 
 @pytest.mark.parametrize(("text", "words"), REFUSED.values(), ids=REFUSED)
-def test_refused(text: str, words: str) -> None:
+def test_a_text_that_is_no_plain_yaml_is_refused(text: str, words: str) -> None:
     problems = [problem for document in read_documents(text) for problem in document.problems]
-    assert words in "\n".join(map(str, problems))
+    assert_told("\n".join(map(str, problems)), f"… {words}")

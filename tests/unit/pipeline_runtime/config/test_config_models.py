@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from facts import assert_all_told
 
 from pipeline_runtime.config import DatasetExperiment, DataWorkers, ManifestError, parse_experiment
 from pipeline_runtime.config.credentials import (
@@ -110,8 +111,8 @@ def test_a_uri_carries_credentials(uri: str, carries: bool) -> None:
 def test_credentials_are_hidden() -> None:
     assert hide_credentials("s3://u:p@b/x?sig=1&a=2") == "s3://…@b/x?sig=…&a=2"
     assert show("x" * 100) == "'" + "x" * 58 + "…"
-    assert show("hush", ("spec", "env", 0, "value")) == "a value that is not shown"
-    assert show("hush", ("spec", "training", "config", "apiKey")) == "a value that is not shown"
+    assert "hush" not in show("hush", ("spec", "env", 0, "value"))
+    assert "hush" not in show("hush", ("spec", "training", "config", "apiKey"))
 
 
 def test_a_too_long_uri_does_not_show_its_password() -> None:
@@ -182,40 +183,37 @@ def test_accepted(spec: dict[str, Any]) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a template larger than 64 KiB": (
         {"head": {"template": {"metadata": {"annotations": {"a": "x" * 70_000}}}}},
-        "spec.head.template: must have at most 65,536 bytes as JSON, got 70,040; shorten it",
+        "spec.head.template: … 65,536 … 70,040",
     ),
     "more than 256 steps": (
         {"pipeline": [{"drop": {"columns": ["a"]}}] * 257},
-        "spec.pipeline: must have at most 256 items, got 257; remove some",
+        "spec.pipeline: … 256 … 257",
     ),
     "an address without a scheme": (
         {"dataset": {"parquet": {"uri": "s3://b/x", "s3": {"endpoint": "minio:9000"}}}},
-        "spec.dataset.parquet.s3.endpoint: must be an http:// or https:// address, got "
-        "'minio:9000'; add the scheme",
+        "spec.dataset.parquet.s3.endpoint: … http:// … 'minio:9000'",
     ),
     "a string of the wrong type deep inside": (
         {"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": 3}}}]},
-        "spec.env[0].valueFrom.fieldRef.fieldPath: must be a string, got 3 (an integer); quote it",
+        "spec.env[0].valueFrom.fieldRef.fieldPath: … string … 3 … integer",
     ),
 }
 
 
 @pytest.mark.parametrize(("spec", "expected"), REFUSED.values(), ids=REFUSED)
-def test_refused(spec: dict[str, Any], expected: str) -> None:
-    assert problems(**spec) == [expected]
+def test_a_spec_beyond_a_bound_is_refused(spec: dict[str, Any], expected: str) -> None:
+    assert_all_told(problems(**spec), [expected])
 
 
 def test_status_takes_at_most_sixteen_metrics() -> None:
     metrics = [{"name": f"m{index}", "value": "0.5"} for index in range(17)]
     document = experiment() | {"status": {"trainer": {"metrics": metrics}}}
-    with pytest.raises(
-        ManifestError, match=r"status\.trainer\.metrics: must have at most 16 items"
-    ):
+    with pytest.raises(ManifestError, match=r"status\.trainer\.metrics: .*16"):
         parse_experiment(document)
 
 
 def test_a_model_called_from_python_names_its_broken_rules() -> None:
-    with pytest.raises(ValueError, match="maxReplicas: must be ≥ minReplicas"):
+    with pytest.raises(ValueError, match=r"maxReplicas.*minReplicas.*3.*2"):
         DataWorkers(min_replicas=3, max_replicas=2)
 
 

@@ -89,7 +89,7 @@ def test_mask_turns_null_into_false() -> None:
 
 
 def test_mask_needs_a_boolean() -> None:
-    with pytest.raises(ExpressionError, match="a filter needs a boolean, got int64"):
+    with pytest.raises(ExpressionError, match=r"boolean.*int64"):
         mask(parse("i"), pa.table({"i": [1]}))
 
 
@@ -181,7 +181,7 @@ def test_nested_guards_do_not_grow_the_work() -> None:
     for _ in range(90):
         text = f"if(s != 'x', {text}, -1)"
     assert evaluate(parse(text), pa.table({"s": ["1", "x"]})).to_pylist() == [1, -1]
-    with pytest.raises(ExpressionError, match="Failed to parse string: 'y'"):
+    with pytest.raises(ExpressionError, match="'y'"):
         evaluate(parse(text), pa.table({"s": ["y", "x"]}))
 
 

@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from facts import assert_told
 
 from pipeline_runtime.errors import ExpressionError
 from pipeline_runtime.expressions import evaluate, infer_type, parse
@@ -231,20 +232,20 @@ def test_every_function_is_tried_above() -> None:
 @pytest.mark.parametrize(
     ("text", "message", "place"),
     [
-        pytest.param("i + 9223372036854775807", "`+` left the range of int64", None, id="plus"),
-        pytest.param("hash - 6", "`-` left the range of uint64", None, id="below zero"),
-        pytest.param("1 + i * 9223372036854775807", "`*` left", "i * 9223372036854775807", id="*"),
-        pytest.param("hash + i", "cast the other to uint64", "hash", id="uint64 and signed"),
-        pytest.param("abs(cast(zero - 128 as int8))", "`abs` left the range", None, id="abs"),
-        pytest.param("cast(i as uint8)", "cast to uint8: Integer value -7 not in", None, id="cast"),
-        pytest.param("cast(i as decimal(2, 2))", "does not fit in precision", None, id="decimal"),
-        pytest.param("1 + cast(s as int64)", "Failed to parse", "cast(s as int64)", id="text"),
-        pytest.param("cast(nan as int64)", "cast to int64: Float value nan", None, id="NaN"),
-        pytest.param("cast(1e300 as int64)", "Float value 10000000000000000525…", None, id="large"),
-        pytest.param("list_sum(list_slice(big, 0))", "a sum does not fit int64", None, id="sum"),
+        pytest.param("i + 9223372036854775807", "`+` … int64", None, id="plus"),
+        pytest.param("hash - 6", "`-` … uint64", None, id="below zero"),
+        pytest.param("1 + i * 9223372036854775807", "`*`", "i * 9223372036854775807", id="*"),
+        pytest.param("hash + i", "uint64", "hash", id="uint64 and signed"),
+        pytest.param("abs(cast(zero - 128 as int8))", "`abs` … int8", None, id="abs"),
+        pytest.param("cast(i as uint8)", "uint8 … -7", None, id="cast"),
+        pytest.param("cast(i as decimal(2, 2))", "decimal", None, id="decimal"),
+        pytest.param("1 + cast(s as int64)", "int64", "cast(s as int64)", id="text"),
+        pytest.param("cast(nan as int64)", "int64 … nan", None, id="NaN"),
+        pytest.param("cast(1e300 as int64)", "10000000000000000525", None, id="large"),
+        pytest.param("list_sum(list_slice(big, 0))", "int64", None, id="sum"),
         pytest.param(
             "far > cast(ts as timestamp_ns)",
-            "would result in out of bounds timestamp",
+            "timestamp",
             "far",
             id="beyond nanoseconds",
         ),
@@ -258,8 +259,7 @@ def test_a_value_that_has_no_result_is_an_error_with_its_place(
     with pytest.raises(ExpressionError) as caught:
         evaluate(parse(text), table)
     error = caught.value
-    assert error.message.startswith("at run time: ")
-    assert message in error.message
+    assert_told(error.message, f"… {message}")
     assert text[error.offset : error.offset + error.length] == (place or text)
 
 

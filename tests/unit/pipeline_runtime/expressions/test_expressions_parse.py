@@ -3,6 +3,7 @@
 import pickle
 
 import pytest
+from facts import assert_told
 
 from pipeline_runtime.errors import ExpressionError
 from pipeline_runtime.expressions import Expression, conjuncts, parse, rename_columns
@@ -93,7 +94,7 @@ def test_text_parses_to_tree(text: str, tree: str) -> None:
         pytest.param(
             "price >",
             """
-            expected a value, got the end of the text
+            … end
                 price >
                        ^
             """,
@@ -102,7 +103,7 @@ def test_text_parses_to_tree(text: str, tree: str) -> None:
         pytest.param(
             "a = 'de",
             """
-            this string is not closed; add a ' at its end (a ' inside a string is written '')
+            … '
                 a = 'de
                     ^
             """,
@@ -111,7 +112,7 @@ def test_text_parses_to_tree(text: str, tree: str) -> None:
         pytest.param(
             "a = “de”",
             """
-            quoted names stand in straight quotes: "name"
+            … "
                 a = “de”
                     ^
             """,
@@ -120,7 +121,7 @@ def test_text_parses_to_tree(text: str, tree: str) -> None:
         pytest.param(
             "a && b",
             """
-            '&' is no operator; write `and`
+            … & … and
                 a && b
                   ^
             """,
@@ -129,7 +130,7 @@ def test_text_parses_to_tree(text: str, tree: str) -> None:
         pytest.param(
             "0 < a < 5",
             """
-            comparisons do not chain; join two with `and`, or use parentheses
+            … and
                 0 < a < 5
                       ^
             """,
@@ -138,7 +139,7 @@ def test_text_parses_to_tree(text: str, tree: str) -> None:
         pytest.param(
             "a = not b",
             """
-            `not` binds looser than this operator; put it in parentheses: (not x)
+            … (not
                 a = not b
                     ^^^
             """,
@@ -147,7 +148,7 @@ def test_text_parses_to_tree(text: str, tree: str) -> None:
         pytest.param(
             "a in ()",
             """
-            the list after `in` is empty; write at least one value, or `false`
+            … in … false
                 a in ()
                       ^
             """,
@@ -156,7 +157,7 @@ def test_text_parses_to_tree(text: str, tree: str) -> None:
         pytest.param(
             "(a > 1\nand b > 2",
             """
-            expected `)` to close the parenthesis, got the end of the text
+            … ) … end
                 and b > 2
                          ^
             """,
@@ -165,7 +166,7 @@ def test_text_parses_to_tree(text: str, tree: str) -> None:
         pytest.param(
             "a > 1\nand end = 2",
             """
-            expected a value, got the keyword `end`; a column is written "end"
+            … `end` … "end"
                 and end = 2
                     ^^^
             """,
@@ -174,7 +175,7 @@ def test_text_parses_to_tree(text: str, tree: str) -> None:
         pytest.param(
             "a b",
             """
-            expected an operator or the end of the text, got `b`
+            … `b`
                 a b
                   ^
             """,
@@ -183,7 +184,7 @@ def test_text_parses_to_tree(text: str, tree: str) -> None:
         pytest.param(
             "a > 1.2.3",
             """
-            a number ends before a letter or a second point; put a space, or quote the name
+            … number
                 a > 1.2.3
                     ^^^^
             """,
@@ -192,8 +193,7 @@ def test_text_parses_to_tree(text: str, tree: str) -> None:
         pytest.param(
             "a > 18446744073709551616",
             """
-            an integer lies from -9223372036854775808 to 18446744073709551615, """
-            """got 18446744073709551616; write a float
+            … -9223372036854775808 … 18446744073709551615 … 18446744073709551616
                 a > 18446744073709551616
                     ^^^^^^^^^^^^^^^^^^^^
             """,
@@ -202,7 +202,7 @@ def test_text_parses_to_tree(text: str, tree: str) -> None:
         pytest.param(
             "d > date '2026-02-30'",
             """
-            '2026-02-30' is no day of the calendar (day is out of range for month)
+            … '2026-02-30'
                 d > date '2026-02-30'
                          ^^^^^^^^^^^^
             """,
@@ -211,7 +211,7 @@ def test_text_parses_to_tree(text: str, tree: str) -> None:
         pytest.param(
             "a is 5",
             """
-            expected `null` after `is`, got `5`
+            … null … is … 5
                 a is 5
                      ^
             """,
@@ -220,7 +220,7 @@ def test_text_parses_to_tree(text: str, tree: str) -> None:
         pytest.param(
             "case a end",
             """
-            expected `when` after `case`, got `end`
+            … when … case … end
                 case a end
                        ^^^
             """,
@@ -231,12 +231,15 @@ def test_text_parses_to_tree(text: str, tree: str) -> None:
 def test_a_broken_rule_is_shown_with_its_place(text: str, message: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         parse(text)
-    assert str(caught.value) == unindent(message)
+    words, _, place = str(caught.value).partition("\n")
+    facts, _, shown = unindent(message).partition("\n")
+    assert_told(words, facts)
+    assert place == shown
 
 
 @pytest.mark.parametrize("text", ["", " \n "])
 def test_an_empty_text_is_refused(text: str) -> None:
-    with pytest.raises(ExpressionError, match="an expression is empty; write one such as"):
+    with pytest.raises(ExpressionError, match="empty"):
         parse(text)
 
 
@@ -261,7 +264,7 @@ def unindent(block: str) -> str:
     ],
 )
 def test_deep_nesting_is_refused(text: str) -> None:
-    with pytest.raises(ExpressionError, match="nests at most 100 levels deep"):
+    with pytest.raises(ExpressionError, match=str(MAX_DEPTH)):
         parse(text)
 
 
@@ -276,7 +279,7 @@ def test_long_chains_of_and_are_not_deep() -> None:
 
 
 def test_a_text_that_is_too_long_is_refused() -> None:
-    with pytest.raises(ExpressionError, match=f"at most {MAX_TEXT_CHARS} characters, got 16385"):
+    with pytest.raises(ExpressionError, match=rf"{MAX_TEXT_CHARS}.*16385"):
         parse("a" * (MAX_TEXT_CHARS + 1))
 
 

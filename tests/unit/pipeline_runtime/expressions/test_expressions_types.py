@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 import pytest
+from facts import assert_told
 
 from pipeline_runtime.errors import ExpressionError
 from pipeline_runtime.expressions import check_boolean, infer_type, parse
@@ -92,89 +93,77 @@ def test_type(text: str, dtype: pa.DataType) -> None:
 @pytest.mark.parametrize(
     ("text", "message", "place"),
     [
-        pytest.param(
-            "i46 > 1", "no column is named 'i46'; did you mean 'i64'?", "i46", id="a typing error"
-        ),
-        pytest.param("TEXT = 'a'", "no column is named 'TEXT'", "TEXT", id="case matters"),
-        pytest.param(
-            'text = "de"', "for a string, write 'de' in single quotes", '"de"', id="wrong quotes"
-        ),
+        pytest.param("i46 > 1", "'i46' … 'i64'", "i46", id="a typing error"),
+        pytest.param("TEXT = 'a'", "'TEXT'", "TEXT", id="case matters"),
+        pytest.param('text = "de"', "'de'", '"de"', id="wrong quotes"),
         pytest.param(
             "lenght(text)",
-            "no function is named 'lenght'; did you mean 'length'",
+            "'lenght' … 'length'",
             "lenght",
             id="fn",
         ),
         pytest.param(
             "lower(text, 1)",
-            "lower takes 1 argument, got 2: lower(s)",
+            "lower … 1 … 2 … lower(s)",
             "lower(text, 1)",
             id="too many arguments",
         ),
         pytest.param(
             "substr(text)",
-            "substr takes 2 to 3 arguments, got 1: substr(s, start[, length])",
+            "substr … 2 … 3 … 1 … substr(s, start[, length])",
             "substr(text)",
             id="too few arguments",
         ),
-        pytest.param(
-            "i8 = 'x'", "`=` needs two values of one kind", "i8 = 'x'", id="int and string"
-        ),
+        pytest.param("i8 = 'x'", "`=` … int8 … string", "i8 = 'x'", id="int and string"),
         pytest.param(
             "text > day",
-            "needs two values of one kind, got string and date32",
+            "string … date32",
             None,
             id="str, date",
         ),
-        pytest.param("ts < tz", "got timestamp[ms] and timestamp[us, tz=", None, id="zones"),
-        pytest.param("flag = 1", "got bool and int64", None, id="bool and int"),
+        pytest.param("ts < tz", "timestamp[ms] … timestamp[us, tz=", None, id="zones"),
+        pytest.param("flag = 1", "bool … int64", None, id="bool and int"),
+        pytest.param("clicks = clicks", "`=` … list", None, id="lists"),
+        pytest.param("i8 in (1, 'a')", "`in` … int8 … string", None, id="in"),
+        pytest.param("i8 and flag", "`and` … int8", "i8", id="and of int"),
+        pytest.param("flag or not text", "`not` … string", "text", id="not of a string"),
+        pytest.param("text + 1", "||", "text", id="sum of strings"),
+        pytest.param("day - ts", "date_diff_days(a, b)", "day", id="difference of dates"),
+        pytest.param("-flag", "`-` … bool", "flag", id="minus a boolean"),
+        pytest.param("day > 'soon'", "'2026-01-31'", "'soon'", id="no date"),
+        pytest.param("day between '2026-01-01' and 'x'", "'x'", "'x'", id="no date in between"),
+        pytest.param("day in ('2026-01-01', 'x')", "'x'", "'x'", id="no date in a list"),
         pytest.param(
-            "clicks = clicks", "compares numbers, strings, times and booleans", None, id="lists"
+            "tsn < '9999-01-01'", "9999-01-01 … timestamp[ns]", "'9999-01-01'", id="beyond ns"
         ),
-        pytest.param("i8 in (1, 'a')", "`in` needs two values of one kind", None, id="in"),
-        pytest.param(
-            "i8 and flag", "`and` needs a boolean, got int8; compare it", "i8", id="and of int"
-        ),
-        pytest.param("flag or not text", "`not` needs a boolean", "text", id="not of a string"),
-        pytest.param("text + 1", "join strings with `||`", "text", id="sum of strings"),
-        pytest.param("day - ts", "use date_diff_days(a, b)", "day", id="difference of dates"),
-        pytest.param("-flag", "`-` needs numbers, got bool", "flag", id="minus a boolean"),
-        pytest.param("day > 'soon'", "a date is written '2026-01-31'", "'soon'", id="no date"),
-        pytest.param("day between '2026-01-01' and 'x'", "got 'x'", "'x'", id="no date in between"),
-        pytest.param("day in ('2026-01-01', 'x')", "got 'x'", "'x'", id="no date in a list"),
-        pytest.param(
-            "tsn < '9999-01-01'", "is no time of a timestamp[ns]", "'9999-01-01'", id="beyond ns"
-        ),
-        pytest.param(
-            "lower(i8)", "argument 1 of lower must be a string, got int8", "i8", id="argument type"
-        ),
+        pytest.param("lower(i8)", "1 … lower … string … int8", "i8", id="argument type"),
         pytest.param(
             "contains(text, text)",
-            "argument 2 of contains must be a string literal",
+            "2 … contains … string literal",
             None,
             id="lit",
         ),
-        pytest.param("substr(text, 0)", "argument 2 of substr counts from 1", "0", id="substr 0"),
+        pytest.param("substr(text, 0)", "2 … substr … 1", "0", id="substr 0"),
         pytest.param("substr(text, 18446744073709551615)", "integer literal", None, id="huge"),
-        pytest.param("round(f64, 19)", "must lie from -18 to 18, got 19", "19", id="digits"),
-        pytest.param("list_element(clicks, u64)", "at most int64, got uint64", "u64", id="index"),
-        pytest.param("regexp_match(text, '(')", "expression of RE2, got '('", "'('", id="regex"),
-        pytest.param("text like text", "`like` needs a string literal", None, id="like a column"),
-        pytest.param("hour(day)", "argument 1 of hour must be a timestamp", "day", id="hour"),
-        pytest.param("year('x')", "argument 1 of year must be a date", "'x'", id="year of text"),
-        pytest.param("greatest(flag, true)", "greatest needs numbers", None, id="greatest of bool"),
-        pytest.param("coalesce(i8, text)", "coalesce needs arguments of one type", None, id="mix"),
-        pytest.param("if(i8, 1, 2)", "needs a boolean, got int8", "i8", id="condition"),
-        pytest.param("if(flag, 1, 'a')", "all branches need one type", None, id="branches"),
-        pytest.param("list_length(text)", "must be a list, got string", "text", id="not a list"),
-        pytest.param("list_contains(clicks, 'a')", "comparable with items", "'a'", id="items"),
-        pytest.param("user.name", "the struct has no field 'name'", "user.name", id="no field"),
-        pytest.param("a.b > 1", 'is written "a.b", in double', "a.b", id="a name with a point"),
-        pytest.param("i8.x", "needs a struct, got int8", "i8.x", id="no struct"),
-        pytest.param("cast(i8 as int)", "write int32 or int64", "int", id="unclear type"),
-        pytest.param("cast(i8 as money)", "a cast names one of", "money", id="unknown type"),
-        pytest.param("cast(day as int64)", "use epoch_seconds", None, id="no such cast"),
-        pytest.param("cast(clicks as string)", "cast turns no list", None, id="a list as text"),
+        pytest.param("round(f64, 19)", "-18 … 18 … 19", "19", id="digits"),
+        pytest.param("list_element(clicks, u64)", "int64 … uint64", "u64", id="index"),
+        pytest.param("regexp_match(text, '(')", "RE2 … '('", "'('", id="regex"),
+        pytest.param("text like text", "`like` … literal", None, id="like a column"),
+        pytest.param("hour(day)", "1 … hour … timestamp", "day", id="hour"),
+        pytest.param("year('x')", "1 … year … date", "'x'", id="year of text"),
+        pytest.param("greatest(flag, true)", "greatest … bool", None, id="greatest of bool"),
+        pytest.param("coalesce(i8, text)", "coalesce … int8 … string", None, id="mix"),
+        pytest.param("if(i8, 1, 2)", "boolean … int8", "i8", id="condition"),
+        pytest.param("if(flag, 1, 'a')", "int64 … string", None, id="branches"),
+        pytest.param("list_length(text)", "list … string", "text", id="not a list"),
+        pytest.param("list_contains(clicks, 'a')", "list_contains", "'a'", id="items"),
+        pytest.param("user.name", "'name'", "user.name", id="no field"),
+        pytest.param("a.b > 1", '"a.b"', "a.b", id="a name with a point"),
+        pytest.param("i8.x", "struct … int8", "i8.x", id="no struct"),
+        pytest.param("cast(i8 as int)", "int32 … int64", "int", id="unclear type"),
+        pytest.param("cast(i8 as money)", "cast … int64", "money", id="unknown type"),
+        pytest.param("cast(day as int64)", "epoch_seconds", None, id="no such cast"),
+        pytest.param("cast(clicks as string)", "cast … list", None, id="a list as text"),
     ],
 )
 def test_a_broken_type_rule_is_shown_with_its_place(
@@ -183,19 +172,19 @@ def test_a_broken_type_rule_is_shown_with_its_place(
     with pytest.raises(ExpressionError) as caught:
         infer_type(parse(text), SCHEMA)
     error = caught.value
-    assert message in error.message
+    assert_told(error.message, f"… {message}")
     if place is not None:
         assert text[error.offset : error.offset + error.length] == place
 
 
 def test_a_filter_must_be_boolean() -> None:
     check_boolean(parse("i8 > 1"), SCHEMA)
-    with pytest.raises(ExpressionError, match="a filter needs a boolean, got int64; compare it"):
+    with pytest.raises(ExpressionError, match=r"boolean.*int64"):
         check_boolean(parse("i8 + 1"), SCHEMA)
 
 
 def test_a_column_that_occurs_twice_is_refused() -> None:
     schema = pa.schema([("a", pa.int8()), ("a", pa.int8()), ("b", pa.int8())])
     assert infer_type(parse("b > 1"), schema) == pa.bool_()
-    with pytest.raises(ExpressionError, match="more than one column 'a'"):
+    with pytest.raises(ExpressionError, match="'a'"):
         infer_type(parse("b > a"), schema)
