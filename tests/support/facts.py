@@ -21,6 +21,11 @@ def assert_told(text: str, facts: str) -> None:
     assert find_untold(text, facts) == [], text
 
 
+def assert_one_tells(texts: Sequence[str], facts: str) -> None:
+    """Fail unless one of the texts, the lines of a report say, tells all of these facts."""
+    assert any(find_untold(text, facts) == [] for text in texts), (facts, texts)
+
+
 def assert_all_told(texts: Sequence[str], facts: Sequence[str]) -> None:
     """Fail unless there is a text for each of the facts, in their order, and no other."""
     assert len(texts) == len(facts), texts

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from facts import assert_told
 
 from pipeline_runtime import errors
 from pipeline_runtime.cli import main
@@ -51,7 +52,7 @@ def test_an_id_that_no_folder_could_be_told_by_is_refused(
     assert call(monkeypatch, "run", "-f", "good.yaml", f"--run-id={run_id}") == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "--run-id" in said
-    assert "must be letters, digits and dashes, the first no dash, 63 at most, got" in said
+    assert "63" in said
 
 
 def test_validate_says_what_is_valid(
@@ -99,9 +100,9 @@ def test_validate_finds_an_expression_that_does_not_parse(
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        pytest.param("lowr(x) = 'a'", "no function is named 'lowr'; did you mean", id="function"),
-        pytest.param("abs(x, 2) > 1", "abs takes 1 argument, got 2: ", id="number of arguments"),
-        pytest.param("cast(x as in64) > 1", "a cast names one of ", id="type of a cast"),
+        pytest.param("lowr(x) = 'a'", "'lowr' … lower", id="function"),
+        pytest.param("abs(x, 2) > 1", "abs … 1 … 2", id="number of arguments"),
+        pytest.param("cast(x as in64) > 1", "cast … int64", id="type of a cast"),
     ],
 )
 def test_validate_finds_what_no_table_could_make_right(
@@ -109,8 +110,8 @@ def test_validate_finds_what_no_table_could_make_right(
 ) -> None:
     (folder / "names.yaml").write_text(MANIFEST.format(name="names", where=where))
     assert call(monkeypatch, "validate", "-f", "names.yaml") == 2
-    found = f"error: names.yaml:8:14: spec.pipeline[0].filter.where: {message}"
-    assert capsys.readouterr().err.startswith(found)
+    found = f"error: names.yaml:8:14: spec.pipeline[0].filter.where: … {message}"
+    assert_told(capsys.readouterr().err, found)
 
 
 def test_validate_finds_a_type_that_arrow_has_not(
@@ -119,10 +120,8 @@ def test_validate_finds_a_type_that_arrow_has_not(
     cast = MANIFEST.replace('filter: {{where: "{where}"}}', "cast: {{columns: {{x: {where}}}}}")
     (folder / "cast.yaml").write_text(cast.format(name="cast", where="int65"))
     assert call(monkeypatch, "validate", "-f", "cast.yaml") == 2
-    assert capsys.readouterr().err.startswith(
-        "error: cast.yaml:8:22: spec.pipeline[0].cast.columns.x: must be an Arrow type, "
-        "got 'int65'; did you mean 'int64'?"
-    )
+    found = "error: cast.yaml:8:22: spec.pipeline[0].cast.columns.x: … 'int65' … 'int64'"
+    assert_told(capsys.readouterr().err, found)
 
 
 def test_what_an_override_broke_stands_under_set(
@@ -130,21 +129,21 @@ def test_what_an_override_broke_stands_under_set(
 ) -> None:
     change = "pipeline[0].filter.where=y > 1"
     assert call(monkeypatch, "explain", "-f", "good.yaml", "--set", change) == 2
-    assert "--set: spec.pipeline[0].filter.where: no column" in capsys.readouterr().err
+    assert "--set: spec.pipeline[0].filter.where: " in capsys.readouterr().err
 
 
 def test_validate_without_a_file_is_a_usage_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     assert call(monkeypatch, "validate") == 2
-    assert "give at least one file or directory with -f" in capsys.readouterr().err
+    assert "-f" in capsys.readouterr().err
 
 
 def test_explain_prints_the_plan_and_set_changes_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     assert call(monkeypatch, "explain", "-f", "good.yaml") == 0
-    assert "pushed to the files: x > 1" in capsys.readouterr().out
+    assert "x > 1" in capsys.readouterr().out
     change = "pipelineOptions.pushdown=false"
     assert call(monkeypatch, "explain", "-f", "good.yaml", "--set", change, "--json") == 0
     assert json.loads(capsys.readouterr().out)["pushedPredicates"] == []
@@ -154,11 +153,9 @@ def test_explain_shows_where_an_expression_is_wrong(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     assert call(monkeypatch, "explain", "-f", "typo.yaml") == 2
-    assert capsys.readouterr().err == (
-        "error:\ntypo.yaml:8:14: spec.pipeline[0].filter.where: no column is named 'y'; "
-        "there are x\n"
-        "    y > 1\n    ^\n"
-    )
+    _, told, *place = capsys.readouterr().err.splitlines()
+    assert_told(told, "typo.yaml:8:14: spec.pipeline[0].filter.where: … 'y' … x")
+    assert place == ["    y > 1", "    ^"]
 
 
 @pytest.mark.parametrize("command", ["explain", "run"])
@@ -167,7 +164,7 @@ def test_explain_shows_where_an_expression_is_wrong(
     [
         pytest.param(
             "    columns: [x]\n    config: {learningrate: 1}",
-            "bad.yaml:15:14: spec.training.config.learningrate: unknown field",
+            "bad.yaml:15:14: spec.training.config.learningrate: ",
             id="a misspelt option of the built-in model",
         ),
         pytest.param(
@@ -200,24 +197,21 @@ def test_a_missing_entrypoint_is_shown_where_it_stands(
     text = MANIFEST.format(name="gone", where="x > 0") + "  training: {entrypoint: nowhere:loop}\n"
     (folder / "gone.yaml").write_text(text)
     assert call(monkeypatch, "run", "-f", "gone.yaml") == 2
-    assert (
-        "gone.yaml:9:14: spec.training.entrypoint: no module named 'nowhere'"
-        in capsys.readouterr().err
-    )
+    assert_told(capsys.readouterr().err, "… gone.yaml:9:14: spec.training.entrypoint: … 'nowhere'")
 
 
 def test_a_missing_table_has_its_own_exit_code(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     assert call(monkeypatch, "explain", "-f", "good.yaml", "--storage-root", "elsewhere/") == 3
-    assert "elsewhere/t/: nothing is there" in capsys.readouterr().err
+    assert "elsewhere/t/: " in capsys.readouterr().err
 
 
 def test_sample_data_is_bounded(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     assert call(monkeypatch, "sample-data", "--rows", "5") == 2
-    assert "must be from 10,000 to 100,000,000, got 5" in " ".join(capsys.readouterr().err.split())
+    assert_told(capsys.readouterr().err, "… --rows … 10,000 … 100,000,000 … 5")
 
 
 def test_sample_data_says_what_it_wrote(

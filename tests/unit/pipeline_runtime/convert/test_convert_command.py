@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from facts import assert_one_tells, assert_told
 
 from pipeline_runtime.cli import main
 from pipeline_runtime.config import ParquetSource
@@ -79,9 +80,9 @@ FLAGS = ("--input", "build/t", "--request-key", "request", "--request-columns", 
 
 def test_a_summary_tells_rows_requests_and_what_did_not_fit(folder: Path, convert: Command) -> None:
     assert convert(*FLAGS, "--output", "out") == 0
-    assert convert.out.startswith("out: 6 rows in 5 requests (1.2 each) of 1 files, ")
-    assert "1 rows differ from the row before in their request's columns" in convert.out
-    assert "2 rows have no request key; each is a request of its own" in convert.out
+    assert_told(convert.out, "out: … 6 rows … 5 requests … 1.2 … 1 file")
+    assert_one_tells(convert.out.splitlines(), "… 1 row … differ")
+    assert_one_tells(convert.out.splitlines(), "… 2 rows … key")
     assert ids(open_("out")) == [1, 3, 4, 2, 5, 6]
     assert not list(folder.glob(".*"))
 
@@ -170,7 +171,7 @@ def test_files_that_readers_would_pass_over_are_refused(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         pq.write_table(pa.table(ROWS), tmp_path / name / "x.parquet")
     source = ParquetSource(uris=(f"{tmp_path}/_a", f"{tmp_path}/_b"))
-    with pytest.raises(ManifestError, match="--input: must have names that readers see, got '_a/"):
+    with pytest.raises(ManifestError, match=r"--input: .*_a/"):
         convert_table(
             open_parquet(source, ""),
             open_location(f"{tmp_path}/out"),
@@ -181,9 +182,9 @@ def test_files_that_readers_would_pass_over_are_refused(tmp_path: Path) -> None:
 def test_a_second_call_is_refused_and_may_replace_the_first(folder: Path, convert: Command) -> None:
     assert convert(*FLAGS, "--output", "out") == 0
     assert convert(*FLAGS, "--output", "out") == 2
-    assert "--output: out: must be empty or new, holds a table converted earlier" in convert.error
+    assert "--output: out: " in convert.error
     assert convert(*FLAGS[:4], "--output", "out", "--overwrite") == 0
-    assert "of 1 files" in convert.out
+    assert "1 file" in convert.out
     assert open_("out").layouts[0].request_columns == ("request",)
     assert not list(folder.glob(".*"))
 
@@ -197,7 +198,7 @@ def test_a_conversion_that_fails_leaves_what_was_there(folder: Path, convert: Co
     data[4:200] = b"\xff" * 196
     path.write_bytes(data)
     assert convert(*FLAGS, "--output", "out", "--overwrite") == 3
-    assert "b.parquet: cannot read row group 0" in convert.error
+    assert "b.parquet: " in convert.error
     assert ids(open_("out")) == before
     assert not list(folder.glob(".*"))
 
@@ -223,7 +224,7 @@ def test_an_object_store_s_marker_says_whether_the_table_is_whole(tmp_path: Path
 
 def test_a_column_of_the_layout_s_own_name_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"k": [1], "_lastmile_num_rows": [1]}), tmp_path / "a.parquet")
-    with pytest.raises(ManifestError, match="--input: must have no column '_lastmile_num_rows'"):
+    with pytest.raises(ManifestError, match=r"--input: .*'_lastmile_num_rows'"):
         convert_table(
             open_(tmp_path / "a.parquet"),
             open_location(f"{tmp_path}/out"),
@@ -235,50 +236,50 @@ REFUSED = {
     "an unknown key": (
         ("--input", "build/t", "--request-key", "request_"),
         2,
-        "--request-key: must be a column of the table, got 'request_'; did you mean 'request'?",
+        "--request-key: … 'request_' … 'request'",
     ),
     "unknown columns": (
         (*FLAGS[:4], "--request-columns", "usr,nothing"),
         2,
-        "--request-columns: must be a column of the table, got 'usr'; did you mean 'user'?",
+        "--request-columns: … 'usr' … 'user'",
     ),
     "a column of the manifest": (
         ("-f", "nest.yaml", "--input", "build/other"),
         2,
-        "nest.yaml:10:5: spec.dataset.requestColumns: must be a column of the table, got 'user'",
+        "nest.yaml:10:5: spec.dataset.requestColumns: … 'user'",
     ),
     "a key of floats": (
         ("--input", "build/t", "--request-key", "score"),
         2,
-        "--request-key: column 'score': must be of a type with exact equality, got double",
+        "--request-key: … 'score' … double",
     ),
-    "no key": (("--input", "build/t"), 2, "must name the column that tells requests apart"),
-    "no table": (("--request-key", "request"), 2, "must be given, or a manifest (-f) with"),
+    "no key": (("--input", "build/t"), 2, "--request-key: "),
+    "no table": (("--request-key", "request"), 2, "--input: … -f"),
     "a table that is not there": (
         ("--input", "build/x", "--request-key", "request"),
         3,
-        "build/x: nothing is there",
+        "build/x: ",
     ),
     "a table that is no Parquet": (
         ("--input", "nest.yaml", "--request-key", "request"),
         3,
-        "nest.yaml: cannot read the Parquet footer",
+        "nest.yaml: … Parquet",
     ),
     "an unknown codec": (
         (*FLAGS, "--compression", "zip"),
         2,
-        "must be one of auto, input, none, snappy, gzip, brotli, lz4, zstd, got 'zip'",
+        "--compression: … auto, input, none, snappy, gzip, brotli, lz4, zstd … 'zip'",
     ),
     "somebody's folder": (
         (*FLAGS, "--output", "build/other", "--overwrite"),
         2,
-        "build/other: must be empty or new, or an earlier conversion's; it holds 'a.parquet'",
+        "build/other: … 'a.parquet'",
     ),
-    "a file": ((*FLAGS, "--output", "nest.yaml"), 2, "must be a folder, is a file; name another"),
+    "a file": ((*FLAGS, "--output", "nest.yaml"), 2, "nest.yaml: … folder"),
     "the input": (
         (*FLAGS, "--output", "build/t", "--overwrite"),
         2,
-        "--output: must be apart from the input, got a folder that holds",
+        "--output: … input",
     ),
 }
 
@@ -291,6 +292,6 @@ def test_what_cannot_be_is_refused_with_the_flag_or_field(
     pq.write_table(pa.table({"request": [1]}), folder / "build/other/a.parquet")
     output = () if "--output" in arguments else ("--output", "out")
     assert convert(*arguments, *output) == code
-    assert message in convert.error.replace("│ ", "")
+    assert_told(convert.error.replace("│ ", ""), f"… {message}")
     assert sorted(path.name for path in folder.iterdir()) == ["build", "nest.yaml"]
     assert pq.read_table(folder / "build/t/a.parquet").num_rows == 6
