@@ -124,9 +124,7 @@ def test_a_submission_that_makes_no_sense_is_refused_for_good_and_in_rays_words(
 ) -> None:
     async def story(ray: Head) -> None:
         no_id: Any = 7
-        with pytest.raises(
-            RayRefused, match=r"^Ray refuses the job: TypeError: submission_id must"
-        ):
+        with pytest.raises(RayRefused, match="TypeError: submission_id"):
             await ray.jobs.submit(build_submit(no_id))
         assert await ray.jobs.get("7") is None
         await ray.start(name, SUCCEEDS)  # a head that refused one takes the next

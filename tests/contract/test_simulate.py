@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from facts import assert_told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,7 +106,7 @@ def test_the_autoscaler_settles_at_the_need_with_headroom(simulated: Simulated) 
     assert (ours.workers_settled, ours.replicas) == (7, None)
     assert ours.workers_max <= 8
     assert ours.settled_idle_ratio < 0.02
-    assert "it settles at 7 data workers after" in found.headline
+    assert "7 data workers" in found.headline
     assert found.outcome("advised").replicas == 7  # 6.2 · 1.1 is 6.8
 
 
@@ -145,7 +146,7 @@ def test_the_whole_run_takes_what_its_samples_take(simulated: Simulated, epochs:
         assert advised.whole_run.worker_hours == pytest.approx(7 * hours, rel=0.03)
     else:
         assert advised.whole_run.hours < 15 / 3600
-        assert any("too soon for an autoscaler" in warning for warning in found.warnings)
+        assert any("autoscaler" in warning for warning in found.warnings)
 
 
 def test_prices_and_hours_are_the_persons(simulated: Simulated) -> None:
@@ -176,14 +177,14 @@ def test_what_if(simulated: Simulated, arguments: list[str], need: float) -> Non
         (
             6.2,
             (1, 4),
-            "maxReplicas (4) is reached where 7 are needed: GPUs wait 3",
-            "raise it to 7",
+            "… maxReplicas … 4 … 7 … 3",
+            "7",
         ),
-        (0.4, (1, 9), "it stays at minReplicas: 1 data worker is enough, it makes 2.5 times", ""),
-        (2.1, (5, 9), "minReplicas (5) is more than is needed: 3 data workers are", "3 would do"),
-        (2.1, (3, 3), "nothing scales, since minReplicas and maxReplicas are both 3", ""),
-        (6.2, (3, 3), "both 3: 7 are needed, GPUs wait 5", "raise it to 7"),
-        (2.1, (9, 9), "both 9: 3 data workers are enough", "3 would do"),
+        (0.4, (1, 9), "… minReplicas … 1 … 2.5", ""),
+        (2.1, (5, 9), "… minReplicas … 5 … 3", "3"),
+        (2.1, (3, 3), "… minReplicas … maxReplicas … 3", ""),
+        (6.2, (3, 3), "… 3 … 7 … 5", "7"),
+        (2.1, (9, 9), "… 9 … 3", "3"),
     ],
     ids=["max reached", "model binds", "min too high", "fixed", "fixed too low", "fixed too high"],
 )
@@ -193,16 +194,16 @@ def test_a_sentence_says_what_it_comes_to(
     least, most = bounds
     override = f"dataWorkers={{minReplicas: {least}, maxReplicas: {most}}}"
     found = simulated(need, "--set", override)
-    assert headline in found.headline
+    assert_told(found.headline, headline)
     texts = [change.text for change in found.advice]
-    assert [text.startswith(advice) for text in texts] == ([True] if advice else [])
+    assert [advice in text for text in texts] == ([True] if advice else [])
     assert least <= found.outcome("autoscaler").workers_max <= most
 
 
 def test_the_specs_autoscaling_block_rules(simulated: Simulated) -> None:
     found = simulated(6.2, "--set", "autoscaling.scaleUp.selectPolicy=Disabled")
-    assert found.headline.startswith("it stays at 1 of the 7 data workers that are needed")
-    assert "autoscaling.scaleUp.selectPolicy is Disabled" in found.advice[0].text
+    assert_told(found.headline, "… 1 … 7 data workers")
+    assert "autoscaling.scaleUp.selectPolicy" in found.advice[0].text
 
 
 def test_slow_pods_cost_gpu_time(simulated: Simulated) -> None:
@@ -218,7 +219,7 @@ def test_trainers_without_gpus_are_called_so(call: Call) -> None:
     _, out, _ = call("--profile", "profile", *SHORT, *few)
     assert "GPU" not in out.replace("--gpu-price", "")
     assert "TRAINER IDLE" in out
-    assert "trainers wait" in out
+    assert "trainers" in out
 
 
 def test_the_same_seed_gives_the_same_document(simulated: Simulated) -> None:
@@ -288,7 +289,7 @@ def test_what_is_written_is_what_is_printed(call: Call, tmp_path: Path) -> None:
     assert page.count("<svg") == 2
     _, text, _ = call(*arguments)
     assert "simulation: out/sim/simulation.html" in text
-    for said in ("ranking: it ", "POLICY", "autoscaler", "1 (minReplicas)", "7 (advised)"):
+    for said in ("ranking: ", "POLICY", "autoscaler", "1 (minReplicas)", "7 (advised)"):
         assert said in text
 
 
@@ -339,16 +340,12 @@ def test_without_a_profile_it_says_how_to_make_one(call: Call) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param(None, "must be a profile.json or its folder, got 'p.json'", id="missing"),
-        pytest.param("apiVersion: v1", "--profile must be JSON, got 'p.json'", id="a manifest"),
-        pytest.param("[1]", "must be what `lastmile profile` wrote, got 'p.json'", id="a list"),
-        pytest.param('{"version": 1}', "which has no `trainer`", id="another document"),
-        pytest.param(
-            '{"version": 2, "trainer": {}}', "p.json: version: must be 1, got 2", id="version"
-        ),
-        pytest.param(
-            '{"version": 1, "trainer": {}}', "p.json: need: field required", id="half a profile"
-        ),
+        pytest.param(None, "'p.json'", id="missing"),
+        pytest.param("apiVersion: v1", "--profile … JSON … 'p.json'", id="a manifest"),
+        pytest.param("[1]", "`lastmile profile` … 'p.json'", id="a list"),
+        pytest.param('{"version": 1}', "trainer", id="another document"),
+        pytest.param('{"version": 2, "trainer": {}}', "p.json: version: … 1 … 2", id="version"),
+        pytest.param('{"version": 1, "trainer": {}}', "p.json: need: ", id="half a profile"),
     ],
 )
 def test_what_is_no_profile_is_one_error(call: Call, text: str | None, message: str) -> None:
@@ -356,7 +353,7 @@ def test_what_is_no_profile_is_one_error(call: Call, text: str | None, message: 
         Path("p.json").write_text(text)
     code, out, err = call("--profile", "p.json")
     assert (code, out) == (1, "")
-    assert message in err
+    assert_told(err, f"… {message}")
     assert "lastmile profile -f m.yaml" in err
 
 
@@ -367,8 +364,7 @@ def test_impossible_figures_are_named(call: Call, value: object) -> None:
     Path("p.json").write_text(json.dumps(document))
     code, _, err = call("--profile", "p.json")
     assert code == 1
-    assert "p.json: need.reader.median: input should be" in err
-    assert f"got {value!r}" in err
+    assert_told(err, f"… p.json: need.reader.median: … {value!r}")
 
 
 def test_a_profile_of_another_experiment_is_refused(call: Call) -> None:
@@ -380,7 +376,7 @@ def test_a_profile_of_another_experiment_is_refused(call: Call) -> None:
     )
     code, _, err = call("--profile", "profile")
     assert code == 1
-    assert "must be of the manifest's experiment (ranking), got one of 'ads'" in err
+    assert_told(err, "… ranking … 'ads'")
 
 
 @pytest.mark.parametrize("is_old", [True, False], ids=["written before hashes were", "renamed"])
@@ -398,7 +394,7 @@ def test_what_was_changed_since_it_was_profiled_is_said(simulated: Simulated) ->
     changed = ("training.batchSize=512", "dataset.where=day > 3")
     found = simulated(0.5, *SHORT, *(part for field in changed for part in ("--set", field)))
     [warning] = [text for text in found.warnings if "profiled" in text]
-    assert warning.startswith("spec.dataset and spec.training are not what was profiled")
+    assert_told(warning, "… spec.dataset … spec.training")
 
 
 def test_a_model_that_was_profiled_on_a_cpu_is_said(call: Call) -> None:
@@ -407,7 +403,7 @@ def test_a_model_that_was_profiled_on_a_cpu_is_said(call: Call) -> None:
     write_profile(Path("profile"), made.model_copy(update={"trainer": on_cpu}))
     for arguments, is_told in (((), True), (("--gpu-speed", "30"), False)):
         _, out, _ = call("--profile", "profile", *SHORT, *arguments)
-        assert ("say with --gpu-speed how many times faster" in out) is is_told
+        assert ("--gpu-speed" in out) is is_told
 
 
 @pytest.mark.parametrize(
@@ -418,8 +414,8 @@ def test_a_model_that_was_profiled_on_a_cpu_is_said(call: Call) -> None:
         (["--gpu-speed", "0"], "--gpu-speed"),
         (["--row-cost", "-1"], "--row-cost"),
         (["--start-delay", "-1"], "--start-delay"),
-        (["--gpu-price", "inf", "--worker-price", "1"], "must be a finite number, got inf"),
-        (["--gpu-price", "3"], "give both --gpu-price and --worker-price, or none"),
+        (["--gpu-price", "inf", "--worker-price", "1"], "--gpu-price … inf"),
+        (["--gpu-price", "3"], "--gpu-price … --worker-price"),
         (["--seed", "-1"], "--seed"),
     ],
 )
@@ -427,7 +423,7 @@ def test_impossible_options_are_refused(call: Call, arguments: list[str], messag
     write_profile(Path("profile"), build_profile(6.2))
     code, out, err = call("--profile", "profile", *arguments)
     assert (code, out) == (2, "")
-    assert message in err
+    assert_told(err, f"… {message}")
 
 
 def test_one_experiment_at_a_time(call: Call) -> None:
@@ -435,7 +431,7 @@ def test_one_experiment_at_a_time(call: Call) -> None:
     Path("m.yaml").write_text("\n---\n".join(two))
     code, _, err = call("--profile", "profile")
     assert code == 2
-    assert "must hold one experiment, got 2: a, b" in err
+    assert_told(err, "… 2 … a, b")
 
 
 def test_it_needs_nothing_of_a_cluster() -> None:

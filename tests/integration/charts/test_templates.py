@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from cluster_commands import ROOT
+from facts import assert_told
 from helm_chart import (
     CHART,
     NAMESPACE,
@@ -412,31 +413,31 @@ def test_notes_say_the_next_command(chart: Helm) -> None:
     plain = notes()
     assert "rollout status deployment/lastmile-operator" in plain
     assert "all namespaces" in plain
-    assert "settings.storageRoot is not set" in plain
+    assert "settings.storageRoot" in plain
     other = notes(
         watchNamespaces=["a", "b"],
         settings={"storageRoot": "s3://b/"},
         uninstall={"releaseFinalizers": False},
     )
-    assert "the experiments of a, b" in other
+    assert "a, b" in other
     assert "-n a -f deploy/samples/quickstart.yaml" in other
-    assert "storageRoot is not set" not in other
+    assert "settings.storageRoot" not in other
     assert "release-finalizers --all-namespaces" in other
 
 
 REFUSED: dict[str, tuple[Document, str]] = {
-    "a typo": ({"replicaCuont": 3}, "additional properties 'replicaCuont' not allowed"),
+    "a typo": ({"replicaCuont": 3}, "'replicaCuont'"),
     "a typo in a map": (
         {"metrics": {"serviceMonitor": {"enable": True}}},
-        "at '/metrics/serviceMonitor': additional properties 'enable' not allowed",
+        "'/metrics/serviceMonitor' … 'enable'",
     ),
     "a typo in a setting": (
         {"settings": {"prices": {"gpuHuor": 1, "gpuHour": 1, "dataWorkerHour": 1}}},
-        "at '/settings/prices': additional properties 'gpuHuor' not allowed",
+        "'/settings/prices' … 'gpuHuor'",
     ),
     "a setting beyond its bound": (
         {"settings": {"sharedMemoryPercent": 96}},
-        "at '/settings/sharedMemoryPercent': maximum: got 96, want 95",
+        "'/settings/sharedMemoryPercent' … 96 … 95",
     ),
     "a namespace twice": ({"watchNamespaces": ["a", "a"]}, "at '/watchNamespaces'"),
     "a pattern of namespaces": ({"watchNamespaces": ["team-*"]}, "at '/watchNamespaces/0'"),
@@ -446,15 +447,15 @@ REFUSED: dict[str, tuple[Document, str]] = {
     ),
     "pods monitored, Prometheus kept out": (
         {"metrics": {"podMonitor": {"enabled": True}}},
-        "metrics.podMonitor.enabled: needs settings.network.prometheusNamespace",
+        "metrics.podMonitor.enabled: … settings.network.prometheusNamespace",
     ),
     "a monitor without a service": (
         {"metrics": {"serviceMonitor": {"enabled": True}, "service": {"enabled": False}}},
-        "metrics.serviceMonitor.enabled: needs metrics.service.enabled",
+        "metrics.serviceMonitor.enabled: … metrics.service.enabled",
     ),
     "rights for everybody's account": (
         {"serviceAccount": {"create": False}},
-        "serviceAccount.name: must be given where serviceAccount.create is false",
+        "serviceAccount.name: … serviceAccount.create",
     ),
 }
 
@@ -463,16 +464,16 @@ REFUSED: dict[str, tuple[Document, str]] = {
 def test_what_is_wrong_is_refused_by_its_path(chart: Helm, values: Document, words: str) -> None:
     with pytest.raises(HelmError) as refused:
         chart.template(values=values)
-    assert words in str(refused.value)
+    assert_told(str(refused.value), f"… {words}")
 
 
 def test_two_operators_without_an_election_are_refused(chart: Helm) -> None:
-    with pytest.raises(HelmError, match=r"replicaCount: must be 1 without settings.leaderElection"):
+    with pytest.raises(HelmError, match=r"replicaCount: .*settings\.leaderElection"):
         chart.template("--skip-schema-validation", values=ELECTION_OFF)
 
 
 def test_a_cluster_without_kuberay_is_refused(chart: Helm) -> None:
-    with pytest.raises(HelmError, match=r"checks.kuberay: .* has no CRD rayclusters.ray.io"):
+    with pytest.raises(HelmError, match=r"checks\.kuberay: .*rayclusters\.ray\.io"):
         chart.template(ANY_CLUSTER)
     assert chart.template(ANY_CLUSTER, WITH_KUBERAY)
     assert chart.template(ANY_CLUSTER, values={"checks": {"kuberay": False}})

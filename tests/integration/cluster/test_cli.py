@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from commands import LASTMILE, User, manifest
+from facts import assert_told
 
 from tools.cluster.box import Box
 
@@ -48,8 +49,8 @@ def test_submit_creates_changes_and_leaves_alone(user: User) -> None:
 def test_a_bad_manifest_is_refused_before_anything_is_sent(user: User) -> None:
     both = f"{manifest('good')}\n---\n{manifest('bad', backoffLimit=-1)}"
     error = user.fails("submit", "-f", "-", stdin=both, code=2)
-    assert "spec.backoffLimit: must be ≥ 0, got -1" in error
-    assert user.reads("get") == "no experiments\n"
+    assert_told(error, "… spec.backoffLimit: … 0 … -1")
+    assert "good" not in user.reads("get")
 
 
 def test_a_local_folder_of_code_goes_to_the_store(user: User, tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ def test_a_local_folder_of_code_goes_to_the_store(user: User, tmp_path: Path) ->
     (tmp_path / "mine" / "loop.py").write_text("def loop(context): ...")
     (tmp_path / "clicks.yaml").write_text(manifest(code={"workingDir": "./mine"}))
     submit = ("submit", "-f", str(tmp_path / "clicks.yaml"))
-    assert "spec.code.workingDir: must go to a store" in user.fails(*submit, code=2)
+    assert "spec.code.workingDir: " in user.fails(*submit, code=2)
 
     user.reads(*submit, "--storage-root", str(tmp_path / "store"))
     sent = json.loads(user.reads("get", "clicks", "-o", "json"))["spec"]["code"]["workingDir"]
@@ -68,7 +69,7 @@ def test_a_local_folder_of_code_goes_to_the_store(user: User, tmp_path: Path) ->
 def test_a_folder_of_code_that_is_not_there_is_refused(user: User) -> None:
     text = manifest(code={"workingDir": "./nowhere"})
     error = user.fails("submit", "-f", "-", "--storage-root", "x", stdin=text, code=2)
-    assert "spec.code.workingDir: must be a folder" in error
+    assert "spec.code.workingDir: " in error
 
 
 def test_fields_of_others_are_taken_over_only_if_asked(user: User) -> None:
@@ -84,11 +85,12 @@ def test_fields_of_others_are_taken_over_only_if_asked(user: User) -> None:
 
 def test_what_stop_and_resume_set_a_manifest_may_set_too(user: User) -> None:
     user.reads("submit", "-f", "-", stdin=manifest())
-    assert user.reads("stop", "clicks") == "clicks is stopping\n"
+    assert user.reads("stop", "clicks").startswith("clicks ")
     assert user.experiment()["spec"]["suspend"] is True
     user.reads("resume", "clicks")
     assert user.experiment()["spec"]["suspend"] is False
-    assert "nothing to resume" in user.reads("resume", "clicks")
+    assert "clicks" in user.reads("resume", "clicks")  # once more changes nothing
+    assert user.experiment()["spec"]["suspend"] is False
 
     user.reads("submit", "-f", "-", stdin=manifest(suspend=True))
     assert user.experiment()["spec"]["suspend"] is True
@@ -98,7 +100,7 @@ def test_the_namespace_comes_from_the_option_and_the_manifest_may_not_differ(use
     document = json.loads(manifest())
     document["metadata"]["namespace"] = "elsewhere"
     error = user.fails("submit", "-f", "-", stdin=json.dumps(document))
-    assert f"must be --namespace {user.namespace}, got elsewhere" in error
+    assert_told(error, f"… --namespace … {user.namespace} … elsewhere")
 
 
 @pytest.mark.parametrize(("end", "code"), [("Complete", 0), ("Failed", 1)])
@@ -134,7 +136,7 @@ def test_submit_follows_an_experiment_to_its_end(user: User, end: str, code: int
 def test_a_name_that_is_not_there_is_told_with_the_one_that_was_meant(user: User) -> None:
     user.reads("submit", "-f", "-", stdin=manifest())
     for command in ("describe", "stop"):
-        assert "did you mean clicks?" in user.fails(command, "click")
+        assert "clicks" in user.fails(command, "click")
 
 
 def test_what_get_prints_can_be_submitted_again(user: User) -> None:
@@ -146,10 +148,11 @@ def test_what_get_prints_can_be_submitted_again(user: User) -> None:
 
 def test_without_a_cluster_the_address_is_told(user: User, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        nobody = kubeconfig(tmp_path, f"http://127.0.0.1:{taken.getsockname()[1]}")
+        nobody_port = taken.getsockname()[1]
+        nobody = kubeconfig(tmp_path, f"http://127.0.0.1:{nobody_port}")
     lost = User(box=user.box, namespace=user.namespace, kubeconfig=nobody)
-    assert "error: the API server does not answer: GET" in lost.fails("get")
-    assert "contexts list" in lost.fails("get", "--context", "other")
+    assert_told(lost.fails("get"), f"error: … API server … GET … {nobody_port}")
+    assert "other" in lost.fails("get", "--context", "other")
 
 
 def test_a_missing_right_is_told_in_the_api_servers_words(user: User, tmp_path: Path) -> None:
@@ -162,7 +165,6 @@ def test_a_missing_right_is_told_in_the_api_servers_words(user: User, tmp_path: 
     stranger = User(box=user.box, namespace=user.namespace, kubeconfig=file)
     error = stranger.fails("get")
     assert f'User "system:serviceaccount:{user.namespace}:default" cannot list resource' in error
-    assert "ask for that right" in error
 
 
 def test_what_a_cluster_left_is_read_from_the_store(user: User, tmp_path: Path) -> None:
@@ -170,9 +172,7 @@ def test_what_a_cluster_left_is_read_from_the_store(user: User, tmp_path: Path) 
     store = tmp_path / "experiments" / "clicks"
     patch_status(user, {"run": 2, "attempt": 2, "artifactsUri": f"file://{store}/"})
     error = user.fails("logs", "clicks", code=3)
-    assert "cluster of attempt 2 of clicks was given back; its log is in the store" in error
-    assert f"below file://{store}/" in error
-    assert "found none" in error
+    assert_told(error, f"… attempt 2 … clicks … file://{store}/")
 
     document = user.experiment()
     uid = document["metadata"]["uid"]
@@ -194,19 +194,19 @@ def test_what_a_cluster_left_is_read_from_the_store(user: User, tmp_path: Path) 
     one = ("logs", "clicks", "--pod", "clicks-head")
     assert "==> session_1/raylet.out <==\nraylet: out of memory\n" in user.reads(*one)
     assert user.reads(*one, "--file", "raylet.out") == "raylet: out of memory\n"
-    assert "it has those of: clicks-head" in user.fails("logs", "clicks", "--pod", "other")
-    assert "found none" in user.fails("describe", "clicks", "--from", str(tmp_path), code=3)
+    assert "clicks-head" in user.fails("logs", "clicks", "--pod", "other")
+    assert str(tmp_path) in user.fails("describe", "clicks", "--from", str(tmp_path), code=3)
 
     patch_status(user, {"history": {"state": "Kept"}})
     assert "a node went" in user.reads("describe", "clicks")
     (folder / "events.json").unlink()
     (folder / "events.json").mkdir()
     (folder / "pods.json").write_text("{")
-    assert "which cannot be read from here" in user.reads("describe", "clicks")
+    assert "a node went" not in user.reads("describe", "clicks")
 
     (folder / "pods.json").unlink()
     user.kubectl("delete", "dsexp", "clicks")
-    assert "no experiment clicks" in user.fails("describe", "clicks")
+    assert "clicks" in user.fails("describe", "clicks")
     assert f"{user.namespace}/clicks" in user.reads("describe", "clicks", "--from", str(store))
     assert user.reads("logs", "clicks", "--from", str(store), "--run", "2") == "step 7\n"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -173,12 +174,12 @@ def test_distinct_values_do_not_collide(values: list[object]) -> None:
 
 @pytest.mark.parametrize("data_type", [pa.float32(), pa.float64(), pa.decimal128(10, 2)], ids=str)
 def test_a_type_without_exact_equality_is_refused(data_type: pa.DataType) -> None:
-    with pytest.raises(TypeError, match="must be of a type with exact equality, got"):
+    with pytest.raises(TypeError, match=re.escape(str(data_type))):
         hashing.hash_columns([pa.array([], data_type)], 0)
 
 
 def test_lists_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"must be an integer, .* got list"):
+    with pytest.raises(TypeError, match="list"):
         hashing.hash_columns([pa.array([[1]])], 0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -327,7 +328,7 @@ def test_data_of_somebody_else_is_left_alone(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.parent.mkdir()
     path.write_text("precious")
-    with pytest.raises(SourceError, match="choose another directory"):
+    with pytest.raises(SourceError, match=re.escape(str(tmp_path))):
         write_sample_data(tmp_path, SMALL)
     assert path.read_text() == "precious"
 
@@ -368,5 +369,5 @@ def _iter_parquet(directory: Path) -> Iterator[Path]:
     ],
 )
 def test_an_option_out_of_bounds_is_named_with_its_value(field: str, value: object) -> None:
-    with pytest.raises(ValueError, match=rf"^{field}: must be .*got {value!r}$"):
+    with pytest.raises(ValueError, match=rf"^{field}: .*{value!r}"):
         SampleDataOptions(**{field: value})  # type: ignore[arg-type]

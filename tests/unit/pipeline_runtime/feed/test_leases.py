@@ -146,5 +146,5 @@ def test_a_group_that_kills_its_readers_ends_the_run() -> None:
         task = ledger.take("a")
         assert task is not None
         ledger.lose("a", [task])
-    with pytest.raises(FeedError, match=r"group 0 of epoch 0: 11 data workers died"):
+    with pytest.raises(FeedError, match=r"group 0 .*epoch 0.*\b11\b"):
         ledger.lose("a", [task])

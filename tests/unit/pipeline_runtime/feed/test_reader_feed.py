@@ -251,7 +251,7 @@ def test_the_group_that_kills_its_readers_is_the_one_that_is_named(in_order: boo
     feed = ReaderFeed(
         crew=crew, role="training", groups=groups, piece_rows=PIECE_ROWS, in_order=in_order
     )
-    with pytest.raises(FeedError, match=f"group {crew.deadly} of epoch 0: 11 data workers died"):
+    with pytest.raises(FeedError, match=rf"group {crew.deadly} .*epoch 0.*\b11\b"):
         list(feed.pieces(Waited()))
 
 

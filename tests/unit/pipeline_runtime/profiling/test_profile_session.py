@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from facts import assert_told
 
 from pipeline_runtime.config import DatasetExperiment, hash_parts
 from pipeline_runtime.errors import ManifestError, TrainingError
@@ -142,8 +143,8 @@ def test_threads_are_as_many_as_before(experiment: Make, tmp_path: Path) -> None
     ("entrypoint", "message"),
     [
         pytest.param("raises", "ValueError: the user's own mistake\n", id="raises"),
-        pytest.param("exits", "ended the program (exit code 3)", id="exits"),
-        pytest.param("leaves_early", "must take batches until there are no more", id="leaves"),
+        pytest.param("exits", "exit code 3", id="exits"),
+        pytest.param("leaves_early", "batches", id="leaves"),
     ],
 )
 def test_an_entrypoint_that_fails_is_one_error(
@@ -156,7 +157,7 @@ def test_an_entrypoint_that_fails_is_one_error(
 
 
 def test_an_unknown_entrypoint_is_a_problem_of_its_field(experiment: Make, tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"spec\.training\.entrypoint: .* has no 'nowhere'"):
+    with pytest.raises(ManifestError, match=r"spec\.training\.entrypoint: .*'nowhere'"):
         profile(experiment("nowhere"), tmp_path)
 
 
@@ -164,8 +165,7 @@ def test_a_sample_without_a_row_for_the_model_is_refused(experiment: Make, tmp_p
     made = experiment(where="x % 2 = 0 and y * 2 > 2")
     with pytest.raises(TrainingError) as caught:
         profile(made, tmp_path, rows=1)
-    assert "no rows reached the trainer: 4,000 rows were read" in str(caught.value)
-    assert "were left out by spec.pipeline[0] (filter" in str(caught.value)
+    assert_told(str(caught.value), "… 4,000 … spec.pipeline[0] … filter")
 
 
 def test_a_sample_too_small_to_have_one_says_so(experiment: Make, tmp_path: Path) -> None:
@@ -173,5 +173,5 @@ def test_a_sample_too_small_to_have_one_says_so(experiment: Make, tmp_path: Path
     found = profile(made, tmp_path)
     assert found.sample.samples == 1
     made = experiment(where="x % 4000 = 3999", shuffle={"windowRows": 400, "unit": "none"})
-    with pytest.raises(TrainingError, match=r"or look at more of the 4,000 with --rows$"):
+    with pytest.raises(TrainingError, match=r"4,000.*--rows"):
         profile(made, tmp_path, rows=1)

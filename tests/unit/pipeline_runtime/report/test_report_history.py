@@ -89,7 +89,7 @@ def test_closing_twice_is_fine_and_appending_then_is_not(tmp_path: Path) -> None
     writer = HistoryWriter(tmp_path / "metrics.parquet")
     writer.close()
     writer.close()
-    with pytest.raises(LastmileError, match="must be open to append to"):
+    with pytest.raises(LastmileError, match=r"metrics\.parquet"):
         writer.append(1, 0, 1, {"loss": 1})
 
 
@@ -162,8 +162,8 @@ def test_a_resumed_run_drops_what_it_trains_again(is_killed: bool, tmp_path: Pat
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param(b"no parquet at all", "a file that is no Parquet", id="another format"),
-        pytest.param(None, "must have the columns seconds, epoch", id="another table"),
+        pytest.param(b"no parquet at all", "Parquet", id="another format"),
+        pytest.param(None, "seconds, epoch", id="another table"),
     ],
 )
 def test_a_foreign_file_is_refused(content: bytes | None, message: str, tmp_path: Path) -> None:

@@ -143,11 +143,10 @@ def test_a_run_that_did_nothing_has_a_report(outcome: str, tmp_path: Path) -> No
     summary = Summary(experiment=ExperimentName(name="empty"), run=build_run(outcome))
     write_summary(tmp_path, summary)
     page = build_report(tmp_path).read_text(encoding="utf-8")
-    for text in (
-        *("No training step was done.", "No metrics were recorded.", "The trainer never started."),
-        *("No rows were counted.", "No plan was saved.", "No manifest was saved."),
-    ):
-        assert text in page
+    for section in ("training", "time", "rows", "plan", "manifest"):
+        [shown] = re.findall(rf'<section id="{section}".*?</section>', page, re.DOTALL)
+        assert "<p" in shown  # it says that there is nothing
+        assert not re.search(r"<(figure|table|pre)", shown)
 
 
 @pytest.mark.parametrize(
@@ -162,12 +161,12 @@ def test_a_broken_file_is_a_warning_not_an_end(name: str, content: str, tmp_path
     write_summary(tmp_path, build_sample_summary())
     (tmp_path / name).write_text(content)
     page = build_report(tmp_path).read_text(encoding="utf-8")
-    assert "1 warning</h2>" in page
+    assert 'id="warnings-title">1 ' in page
     assert str(tmp_path / name) in page
 
 
 def test_without_a_summary_there_is_no_report(tmp_path: Path) -> None:
-    with pytest.raises(LastmileError, match=r"summary\.json: must exist"):
+    with pytest.raises(LastmileError, match=r"summary\.json"):
         build_report(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -193,7 +192,7 @@ def test_odd_values_can_be_drawn(values: list[float], tmp_path: Path) -> None:
             writer.append(float(step), 0, step, entry)
     page = build_report(tmp_path).read_text(encoding="utf-8")
     lost = sum(not np.isfinite(value) for value in values)
-    assert lost == len(values) or page.count("were not finite") == (2 if lost else 0)
+    assert lost == len(values) or page.count("finite") == (2 if lost else 0)
 
 
 def test_one_number_is_in_the_table_and_is_no_curve(tmp_path: Path) -> None:
@@ -216,7 +215,7 @@ def test_a_page_has_a_bounded_number_of_figures(
             writer.append(step, 0, step, {f"metric_{index}": index for index in range(5)})
     page = build_report(tmp_path).read_text(encoding="utf-8")
     assert page.count("<figure>") == 2
-    assert "3 more metrics are in" in page
+    assert re.search(r"\b3 [^<]*<code>metrics\.parquet</code>", page)
     assert "metric_4" in page  # in the table
 
 

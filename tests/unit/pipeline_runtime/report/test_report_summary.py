@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from facts import assert_told
 from pydantic import ValidationError
 
 from pipeline_runtime.errors import LastmileError
@@ -91,18 +92,16 @@ def test_times_are_stored_in_utc() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param(None, "must exist, but does not", id="missing"),
-        pytest.param("{", "must be JSON, got", id="torn"),
-        pytest.param("[]", "must be a JSON object, got list", id="a list"),
+        pytest.param(None, "summary.json", id="missing"),
+        pytest.param("{", "JSON", id="torn"),
+        pytest.param("[]", "JSON … list", id="a list"),
         pytest.param(
             '{"version": 2, "versions": {"lastmile": "9.1"}}',
-            "version: must be 1, which this Lastmile reads, got 2 (written by Lastmile 9.1)",
+            "version: … 1 … 2 … 9.1",
             id="of a later version",
         ),
-        pytest.param(
-            "{}", "version: must be 1, which this Lastmile reads, got None", id="no version"
-        ),
-        pytest.param('{"version": true}', "got True (written by Lastmile ?)", id="true is not 1"),
+        pytest.param("{}", "version: … 1 … None", id="no version"),
+        pytest.param('{"version": true}', "version: … True", id="true is not 1"),
         pytest.param(
             '{"version": 1, "experiment": {"name": "x"}, "run": 3}', "run: ", id="a broken field"
         ),
@@ -115,7 +114,7 @@ def test_a_broken_summary_says_what_is_wrong(
         (tmp_path / "summary.json").write_text(text)
     with pytest.raises(LastmileError) as caught:
         load_summary(tmp_path)
-    assert message in str(caught.value)
+    assert_told(str(caught.value), f"… {message}")
     assert str(tmp_path / "summary.json") in str(caught.value)
 
 
@@ -150,7 +149,7 @@ def test_shares_of_nothing_are_all_zero() -> None:
 
 
 def test_shares_of_an_unknown_stage_are_refused() -> None:
-    with pytest.raises(LastmileError, match="got 'sleeping'"):
+    with pytest.raises(LastmileError, match="'sleeping'"):
         TimeShares.from_seconds(sleeping=1)
 
 
@@ -166,7 +165,7 @@ def test_shares_must_sum_to_one(total: float, is_valid: bool) -> None:
     if is_valid:
         assert TimeShares(compute=total).compute == total
         return
-    with pytest.raises(ValidationError, match=r"must sum to 1 .*, got 0\.9000"):
+    with pytest.raises(ValidationError, match=r"0\.9000"):
         TimeShares(compute=total)
 
 

@@ -1,9 +1,11 @@
 """Whether data workers kept up: what the report says of waits, workers and decisions."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from facts import assert_all_told, assert_told
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.report import HistoryWriter, build_report, read_history, write_summary
@@ -55,28 +57,30 @@ def keys(supply: Supply) -> list[str]:
 def test_a_laptop_shows_waits_and_readers(tmp_path: Path) -> None:
     write_history(tmp_path)
     supply = built(tmp_path, [])
-    assert keys(supply) == ["trainers busy", "waiting for rows", "readers"]
-    assert "waited for rows 20\u00a0% of their time. 4 readers served them." in supply.said
+    assert_all_told(keys(supply), ["… busy", "… wait", "… readers"])
+    assert_told(supply.said, "… 20\u00a0% … 4 readers")
     assert "autoscaler" not in supply.said
     assert 'role="img"' in supply.svg
-    assert "GPUs, waits and readers over time: trainers waited 0\u00a0% to 50\u00a0%" in supply.svg
+    label = re.findall(r'aria-label="([^"]*)"', supply.svg)[0]
+    assert_told(label, "… 0\u00a0% … 50\u00a0%")
 
 
 def test_a_cluster_shows_data_workers_and_what_was_decided(tmp_path: Path) -> None:
     write_history(tmp_path, workers=3.0)
     supply = built(tmp_path, [decided(20, productionShare=0.5), decided(70, 4, 3)])
-    assert keys(supply) == ["trainers busy", "waiting for rows", "data workers", "asked for"]
+    assert_all_told(keys(supply), ["… busy", "… wait", "… data workers", "… asked"])
     assert [(row.after, row.change, row.waits) for row in supply.rows] == [
         ("20\u00a0s", "2 → 4", "50\u00a0%"),
         ("1\u00a0min\u00a010\u00a0s", "4 → 3", "–"),
     ]
-    assert "decisions: 2 → 4 after 20\u00a0s, 4 → 3 after 1\u00a0min\u00a010\u00a0s" in supply.svg
+    label = re.findall(r'aria-label="([^"]*)"', supply.svg)[0]
+    assert_told(label, "… 2 → 4 … 20\u00a0s … 4 → 3 … 1\u00a0min\u00a010\u00a0s")
 
 
 def test_gpus_are_shown_where_the_decisions_knew_of_them(tmp_path: Path) -> None:
     write_history(tmp_path, workers=3.0)
     supply = built(tmp_path, [decided(20, gpuUtilization=0.7)])
-    assert "GPU utilisation, as decided on" in keys(supply)
+    assert any("GPU" in key for key in keys(supply))
     assert supply.rows[0].gpus == "70\u00a0%"
 
 
@@ -143,13 +147,13 @@ def test_a_broken_decision_is_a_warning_of_the_report(text: str, tmp_path: Path)
     (tmp_path / "decisions").mkdir()
     (tmp_path / "decisions" / "20260301T120020Z-2-4.json").write_text(text)
     page = build_report(tmp_path).read_text(encoding="utf-8")
-    assert "20260301T120020Z-2-4.json: must be a decision of the autoscaler" in page
-    assert "Did the data workers keep up?" in page
+    assert "20260301T120020Z-2-4.json: " in page
+    assert 'id="supply"' in page
 
 
 @pytest.mark.parametrize(
     "text", ["", "{}", "[1]", '[{"version": 1, "time": "x", "before": 1, "after": 2}]', "[NaN]"]
 )
 def test_what_is_no_list_of_decisions_is_refused(text: str) -> None:
-    with pytest.raises(LastmileError, match="must be a JSON list of decisions"):
+    with pytest.raises(LastmileError, match="list"):
         parse_decisions(text)

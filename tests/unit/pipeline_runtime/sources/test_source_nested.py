@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
+from facts import assert_one_tells, assert_told
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config import ParquetSource
@@ -123,7 +124,7 @@ def test_flat_and_nested_files_are_one_table(lake: Path) -> None:
     names = ["id", "user", "history", "item", "day"]
     parts = [part for unit in table.scan(()).units for part in table.read(unit, names, 100)]
     assert pa.concat_tables(parts).to_pylist() == flat_rows().select(names).to_pylist()
-    assert "80 rows in 2 of the files" in " ".join(table.notes)
+    assert_told(" ".join(table.notes), "… 80 … 2")
 
 
 def test_a_nested_table_travels_without_its_footers(lake: Path) -> None:
@@ -137,9 +138,9 @@ def test_a_nested_table_travels_without_its_footers(lake: Path) -> None:
 
 def test_explain_says_that_a_table_is_nested(lake: Path) -> None:
     text = Pipeline.read_parquet("nested/").filter("item > 95").explain(str(lake))
-    assert "nested by request (key request), 24 requests, 120 rows" in text
-    assert "row groups: 2 of 6, rows: 40 of 120" in text
-    assert "row identity: _lastmile_row_id" in text
+    assert_one_tells(text.splitlines(), "… nested … key request … 24 requests … 120 rows")
+    assert_one_tells(text.splitlines(), "… row groups … 2 … 6 … rows … 40 … 120")
+    assert_one_tells(text.splitlines(), "… identity … _lastmile_row_id")
 
 
 def checksum_of(root: Path, uri: str, shuffle: str) -> tuple[list[int], dict[str, Any]]:
@@ -206,11 +207,11 @@ def without_sense(table: pa.Table, document: dict[str, Any]) -> pa.Table:
 
 
 REWRITTEN = {
-    of_a_newer_version: "nested layout of version 2, this release reads 1",
-    with_fewer_row_groups: "its row groups are not those it was written with",
-    with_another_column: "its columns are not those it was written with",
-    without_lists: "impression column 'item' is int64, no list",
-    without_sense: r"its lastmile\.nested metadata do not parse",
+    of_a_newer_version: r"version.*\b2\b.*\b1\b",
+    with_fewer_row_groups: "row groups",
+    with_another_column: "columns",
+    without_lists: r"'item'.*int64",
+    without_sense: r"lastmile\.nested",
 }
 
 
@@ -232,5 +233,5 @@ def test_lists_that_do_not_fit_the_counts_are_refused_when_read(lake: Path) -> N
 
     rewrite(lake / "nested/day=0/a.parquet", cut_lists)
     table = open_(lake / "nested")
-    with pytest.raises(SourceError, match=r"row group 0 .*lists and counts of rows disagree"):
+    with pytest.raises(SourceError, match=r"row group 0 .*(list|count)"):
         list(table.read(table.scan(()).units[0], ["item"], 100))

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from facts import assert_told
 
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.errors import SourceError
@@ -127,7 +128,7 @@ def test_a_footer_tells_a_rewritten_file_from_the_one_before(tmp_path: Path) -> 
 
 
 def test_uris_on_two_file_systems_are_refused(lake: Path) -> None:
-    with pytest.raises(SourceError, match=r"^memory://x: must be on the file system of the other"):
+    with pytest.raises(SourceError, match=r"^memory://x: "):
         open_(lake, "t/", "memory://x")
 
 
@@ -185,15 +186,15 @@ def broken_repeated_column(root: Path) -> None:
 
 
 BROKEN = {
-    broken_nothing: r"nothing is there; check the uri and the storage root",
-    broken_no_parquet: r"the folder holds no Parquet files",
-    broken_missing_column: r"t/b\.parquet: mixed schemas: it lacks column 'y', unlike .*t/a\.",
-    broken_extra_column: r"t/b\.parquet: mixed schemas: it has an extra column 'y'",
-    broken_other_type: r"t/b\.parquet: mixed schemas: column 'x' is string, but int64 in .*t/a\.",
-    broken_footer: r"t/b\.parquet: cannot read the Parquet footer",
-    broken_empty_file: r"t/b\.parquet: cannot read the Parquet footer",
-    broken_partitions: r"partition folders differ",
-    broken_repeated_column: r"two columns are called 'x'",
+    broken_nothing: "… t/: … uri",
+    broken_no_parquet: "… Parquet",
+    broken_missing_column: "… t/b.parquet: … 'y' … t/a.",
+    broken_extra_column: "… t/b.parquet: … 'y' … t/a.",
+    broken_other_type: "… t/b.parquet: … 'x' … string … int64 … t/a.",
+    broken_footer: "… t/b.parquet: … footer",
+    broken_empty_file: "… t/b.parquet: … footer",
+    broken_partitions: "… partition",
+    broken_repeated_column: "… 'x'",
 }
 
 
@@ -204,12 +205,13 @@ def test_a_broken_table_is_refused_naming_the_file(
     tmp_path: Path, arrange: Any, message: str
 ) -> None:
     arrange(tmp_path)
-    with pytest.raises(SourceError, match=message):
+    with pytest.raises(SourceError) as caught:
         open_(tmp_path, "t/")
+    assert_told(str(caught.value), message)
 
 
 def test_a_glob_without_a_match_says_how_many_files_it_looked_at(lake: Path) -> None:
-    with pytest.raises(SourceError, match="no file matches the pattern; 2 files are below"):
+    with pytest.raises(SourceError, match=r"day=1999.*\b2 files"):
         open_(lake, "t/day=1999*/*.parquet")
 
 
@@ -218,9 +220,7 @@ def test_a_file_that_is_gone_when_read_is_named(tmp_path: Path) -> None:
     table = open_(tmp_path, "t/")
     unit = table.scan(()).units[0]
     path.unlink()
-    with pytest.raises(
-        SourceError, match=r"t/a\.parquet: the file is gone since the run was planned"
-    ):
+    with pytest.raises(SourceError, match=r"t/a\.parquet: "):
         list(table.read(unit, ["x"], 10))
 
 
@@ -230,7 +230,7 @@ def test_a_corrupt_page_is_named_with_its_row_group(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4:400] = b"\xff" * 396
     path.write_bytes(data)
-    with pytest.raises(SourceError, match=r"t/a\.parquet: cannot read row group 0"):
+    with pytest.raises(SourceError, match=r"t/a\.parquet: .*row group 0"):
         list(table.read(table.scan(()).units[0], ["x"], 1 << 20))
 
 
@@ -241,7 +241,7 @@ def test_fsspec_serves_what_pyarrow_does_not(tmp_path: Path) -> None:
 
 
 def test_an_unknown_scheme_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="cannot open a filesystem for 'nosuch'"):
+    with pytest.raises(SourceError, match="'nosuch'"):
         open_(tmp_path, "nosuch://bucket/t")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from facts import assert_told
 
 from pipeline_runtime.errors import CheckpointError
 from pipeline_runtime.sources import open_location
@@ -104,7 +105,7 @@ def test_damage_that_keeps_the_size_is_found_by_the_hash(tmp_path: Path) -> None
     data = bytearray(state.read_bytes())
     data[len(data) // 2] ^= 0xFF
     state.write_bytes(data)
-    with pytest.raises(CheckpointError, match=r"SHA-256 must be .* damaged"):
+    with pytest.raises(CheckpointError, match="SHA-256"):
         store.load(store.headers()[0])
 
 
@@ -113,7 +114,7 @@ def test_another_version_prints_both_sides(tmp_path: Path) -> None:
     save(store, 1)
     header = tmp_path / "step-0000000001/checkpoint.json"
     header.write_text(json.dumps(json.loads(header.read_text()) | {"version": 99}))
-    with pytest.raises(CheckpointError, match="version must be 2, got 99"):
+    with pytest.raises(CheckpointError, match=r"version.*\b2\b.*\b99\b"):
         store.headers()
 
 
@@ -132,7 +133,7 @@ def test_only_another_run_is_refused_saying_what_differs(tmp_path: Path) -> None
     with pytest.raises(CheckpointError) as caught:
         find_resumable([store], HASH, {"training": {"batchSize": 256}})
     text = str(caught.value)
-    assert "the checkpoint is of run bbbbbbbbbbbbbbbb, this is run aaaaaaaaaaaaaaaa" in text
+    assert_told(text, "… bbbbbbbbbbbbbbbb … aaaaaaaaaaaaaaaa")
     assert "\n  training.batchSize: 4096 → 256\n" in text
 
 
@@ -143,7 +144,7 @@ def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
 def test_a_store_that_refuses_keeps_what_was_there(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     save(store, 1)
-    with no_room(), pytest.raises(CheckpointError, match=r"cannot write a checkpoint of [\d,]+ b"):
+    with no_room(), pytest.raises(CheckpointError, match=r"[\d,]+ bytes"):
         save(store, 2)
     assert [header.step for header in store.headers()] == [1]
 
@@ -165,6 +166,6 @@ def test_a_second_checkpoint_of_a_step_is_another_folder(tmp_path: Path) -> None
 def test_an_old_one_that_cannot_be_removed_costs_nothing_but_a_message(tmp_path: Path) -> None:
     store = make_store(tmp_path, keep=1)
     (tmp_path / "step-0000000001").write_text("no folder, so it cannot be removed as one")
-    with pytest.raises(CheckpointError, match=r"cannot remove an old checkpoint: .* by hand"):
+    with pytest.raises(CheckpointError, match="step-0000000001"):
         save(store, 2)
     assert [header.step for header in store.headers()] == [2]

@@ -225,14 +225,14 @@ def test_rows_of_weight_zero_are_not_in_the_checksum() -> None:
 
 def test_a_feed_that_ends_early_is_an_error() -> None:
     stream = make_stream(make_pieces([[2]]), make_groups([[2], [2]]), 2)
-    with pytest.raises(FeedError, match=r"ended in epoch 0 before groups \[1\] arrived"):
+    with pytest.raises(FeedError, match=r"epoch 0 .*\[1\]"):
         list(stream.epoch_rows(0))
 
 
 def test_a_group_out_of_order_is_an_error_under_preserve_order() -> None:
     pieces = make_pieces([[2], [2]])[::-1]
     stream = make_stream(pieces, make_groups([[2], [2]]), 2, preserve_order=True)
-    with pytest.raises(FeedError, match="expected group 0 of epoch 0, got group 1"):
+    with pytest.raises(FeedError, match=r"group 0 .*epoch 0.*group 1"):
         list(stream.epoch_rows(0))
 
 
