@@ -164,5 +164,5 @@ def test_who_has_no_keys_is_told_in_one_sentence(
         error = reads(wrong, *command, "--from", URI, code=3)
         assert error.count("\n") == 1
         assert f"{URI}history" in error
-        assert "check the credentials in the environment" in error
-    assert "check the credentials" in reads(wrong, "report", URI, code=3)
+        assert "credentials" in error
+    assert "credentials" in reads(wrong, "report", URI, code=3)

@@ -160,7 +160,7 @@ def test_labels_of_a_figure_do_not_overlap_on_a_phone(page: Page, complete: Path
 
 def test_a_profile_shows_supply_and_demand(page: Page, profiled: Path) -> None:
     page.goto(profiled.as_uri())
-    assert page.title() == "ranking: the data workers bind"
+    assert page.title().startswith("ranking: ")
     for name in ("advice", "supply", "steps", "bytes"):
         assert page.locator(f"section#{name} h2").is_visible(), name
     assert "12 needed" in (page.locator("#supply svg").get_attribute("aria-label") or "")

@@ -64,7 +64,8 @@ def test_what_the_api_server_lets_through_harms_nobody_else(
             until(operator, lambda name=name: condition(user, name, "Accepted") != {})
             accepted = condition(user, name, "Accepted")
             assert (accepted["status"], accepted["reason"]) == ("False", "InvalidSpec")
-            assert accepted["message"] == fit_message(f"nothing was changed: {said}")
+            shown = accepted["message"].removesuffix("…")
+            assert fit_message(said).removesuffix("…")[:200] in shown
             assert condition(user, name, "ClusterReady") == {}
         until(operator, lambda: condition(user, "healthy", "ClusterReady")["status"] == "True")
         user.reads("stop", "healthy")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cluster_commands import ROOT, run_cluster
+from facts import assert_told
 
 from tools import go_tools
 from tools.build_tools import HELM, VERSITYGW
@@ -40,7 +41,7 @@ def test_every_program_of_one_upstream_has_the_pinned_version(modules: Path) -> 
 
 
 def test_an_upstream_that_is_not_pinned_is_refused(modules: Path) -> None:
-    with pytest.raises(ToolError, match=r"must require example\.com/other"):
+    with pytest.raises(ToolError, match=r"example\.com/other"):
         _ = Module(name="ours", upstream="example.com/other").version
 
 
@@ -67,8 +68,7 @@ def test_without_network_the_build_says_what_it_needs(tmp_path: Path) -> None:
     done = run_up(tmp_path, GOPROXY="off", GOMODCACHE=str(tmp_path / "modules"))
 
     assert done.returncode == 1
-    assert f"etcd {binaries.ETCD_MODULE.version} cannot be built" in done.stderr
-    assert "needs the Go module proxy (GOPROXY)" in done.stderr
+    assert_told(done.stderr, f"… etcd {binaries.ETCD_MODULE.version} … GOPROXY")
     assert not (tmp_path / "box").exists()
 
 
@@ -78,4 +78,4 @@ def test_without_go_and_without_packages_it_says_what_to_do(tmp_path: Path) -> N
 
     assert done.returncode == 1
     oldest = ".".join(str(part) for part in go_tools.required_go())
-    assert f"no Go: put {oldest} or newer on PATH, or see to pip" in done.stderr
+    assert_told(done.stderr, f"… Go … {oldest} … PATH … pip")

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from facts import assert_told
 from reconcile_stage import DEADLINE_SECONDS, POLL_SECONDS, Stage, play
 
-from dataset_operator.api import RAY_API_VERSION
+from dataset_operator.api import CLUSTER_CORRECTED, RAY_API_VERSION
 from dataset_operator.builders.drift import DEFAULTS
 from dataset_operator.errors import KubeRefused
 from dataset_operator.status import find_condition
@@ -155,8 +156,8 @@ def test_a_quota_on_clusters_is_said_and_lifted(box: Box, namespace: str) -> Non
         quota(stage, count__rayclusters_ray_io="0")
         stage.apply()
         said = await stage.until("ClusterReady", "False", "ClusterRefused")
-        clusters = "count/rayclusters.ray.io: 1 more asked for, 0 of 0 in use"
-        assert f"exceeded quota: team ({clusters}); ask for less" in said["message"]
+        facts = "… exceeded quota: team … count/rayclusters.ray.io: 1 … 0"
+        assert_told(said["message"], facts)
         box.kubectl("delete", "resourcequota", "team", "-n", namespace)
         await stage.until("Training", "True", "Running")
 
@@ -188,7 +189,7 @@ def test_a_quota_on_pods_is_told_with_its_numbers(box: Box, namespace: str) -> N
         said = ""
         while "exceeded quota" not in said:
             said = (await stage.until("ClusterReady", "False", "WaitingForPods"))["message"]
-        assert "exceeded quota: team (pods: 1 more asked for, 1 of 1 in use); ask for less" in said
+        assert_told(said, "… exceeded quota: team … pods: 1")
 
     play(box, namespace, story)
 
@@ -260,7 +261,7 @@ def test_a_failure_after_a_container_ran_out_of_memory_says_what_to_raise(
         stage.ray.end(stage.only_job()["submission_id"], "FAILED", driver_exit_code=1)
         said = await stage.until("Training", "False", "Retrying")
         assert "(OutOfMemory)" in said["message"]
-        assert "raise spec.trainers.resources.limits.memory" in said["message"]
+        assert "spec.trainers.resources.limits.memory" in said["message"]
 
     play(box, namespace, story)
 
@@ -319,7 +320,7 @@ def test_what_the_api_server_puts_back_each_time_is_not_told_each_time(
 def times_told(box: Box, namespace: str) -> int:
     """How often it was said that the RayCluster was made to agree."""
     events = json.loads(box.kubectl("get", "events", "-n", namespace, "-o", "json"))["items"]
-    agreed = [event for event in events if "made to agree" in event["message"]]
+    agreed = [event for event in events if event["reason"] == CLUSTER_CORRECTED]
     return sum(event.get("count", 1) for event in agreed)
 
 

@@ -6,6 +6,7 @@ all.
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -56,8 +57,8 @@ class Standing:
         await until(self._when(lambda: len(self.list_moments()) > before))
 
     async def stands_by(self, leader: "Standing") -> None:
-        words = f"standing by: {leader.name} holds the lease"
-        await until(self._when(lambda: words in self.log.read_text()))
+        words = re.compile(rf"standing by.*\b{leader.name}\b")
+        await until(self._when(lambda: words.search(self.log.read_text()) is not None))
 
     async def ends(self) -> int:
         async with asyncio.timeout(60):

@@ -79,7 +79,7 @@ class Replica:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def leads(self) -> None:
-        await self.until(lambda: self.says("reconciling the experiments of"))
+        await self.until(lambda: self.says("reconciling"))
         await self.until(lambda: self.is_leader)
 
     async def stands_by(self) -> None:
@@ -179,8 +179,7 @@ def test_a_run_goes_on_while_its_operators_are_stopped_and_killed(
         first.process.send_signal(signal.SIGCONT)
         assert await first.ended() == EXIT_LEASE_LOST
         assert first.recorder.writes == written
-        assert first.says("ending without another write, since this operator leads no more")
-        assert first.says("it was not renewed for 10 s (renewDeadlineSeconds)")
+        assert first.says("renewDeadlineSeconds")
 
         third = replicas.start("third")
         await third.stands_by()
@@ -216,7 +215,7 @@ def test_a_lease_that_is_released_is_taken_long_before_its_end(
             await second.stands_by()
             first.process.send_signal(signal.SIGTERM)
             assert await first.ended() == 0
-            assert first.says("released the lease")
+            assert first.says("released")
             await second.leads()
 
             second.process.send_signal(signal.SIGTERM)

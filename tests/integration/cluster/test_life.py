@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cluster_commands import ROOT, TIMEOUT_SECONDS, run_cluster, wait_until
+from facts import assert_told
 
 from tools.cluster import registry
 from tools.cluster.binaries import Binaries
@@ -109,7 +110,7 @@ def test_a_component_that_ends_later_is_told(second: ControlPlane) -> None:
     os.kill(kuberay.pid, signal.SIGKILL)
     wait_until(lambda: second.processes()["kuberay"] is None)
 
-    with pytest.raises(ComponentError, match="kuberay has ended"):
+    with pytest.raises(ComponentError, match="kuberay"):
         second.check()
 
 
@@ -126,7 +127,7 @@ def test_a_component_that_fails_is_named_with_the_end_of_its_log(
     broken = with_program(parts, "etcd", tmp_path / "broken-etcd", script)
     folder = tmp_path / "box"
 
-    with pytest.raises(ComponentError, match=r"etcd ended with code 3(.|\n)*no such flag") as told:
+    with pytest.raises(ComponentError, match=r"etcd .*\b3\b(.|\n)*no such flag") as told:
         ControlPlane.start(folder, parts=broken)
 
     assert told.value.component == "etcd"
@@ -146,7 +147,7 @@ def test_the_remains_of_a_box_that_failed_do_not_keep_the_next_one_out(
 def test_a_folder_that_holds_something_is_left_alone(parts: Binaries, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
 
-    with pytest.raises(BoxError, match="must be empty"):
+    with pytest.raises(BoxError, match="empty"):
         ControlPlane.start(tmp_path, parts=parts)
 
     assert (tmp_path / "thesis.txt").read_text() == "mine"
@@ -177,7 +178,7 @@ def test_a_record_of_another_version_is_told_and_passed_over(
     (registry.registry_root() / "old.json").write_text('{"version": 0}')
 
     assert registry.sweep() == []
-    assert "a box's record must have version 1, got 0" in capsys.readouterr().err
+    assert_told(capsys.readouterr().err, "… record … version … 1 … 0")
 
 
 def test_a_box_whose_owner_lives_is_not_cleaned_up(box: Box, parts: Binaries) -> None:
@@ -224,7 +225,7 @@ def test_a_cluster_goes_up_once_tells_its_status_and_goes_down_without_a_trace(
 
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert first.stdout == second.stdout
-    assert "is up already" in second.stderr
+    assert " is up" in second.stderr
     assert status.stdout.count(" running, process ") == 6
     assert status.stdout.count(" Ready ") == 3
     assert kubeconfig.stdout == f"{folder}/kubeconfig\n"

@@ -75,7 +75,7 @@ def test_a_process_whose_watch_has_ended_is_not_healthy_until_another_watches(
             clock.skipped += DEAD_SECONDS
             status, said = await answer(f"{url}/healthz")
             assert status == 503
-            assert f"the watch of experiments is dead: {namespace}/{NAME} as listed" in said
+            assert f"{namespace}/{NAME}" in said
 
             async with serving(stage.reconciler, [namespace], metrics=metrics):
                 await until(lambda: watched.find_oldest_missed() is None)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from commands import LASTMILE, User
+from facts import assert_told
 from proxied import own_address, take_heads_place
 from reconcile_stage import DEADLINE_SECONDS, NAME, POLL_SECONDS, Stage, stage_of
 
@@ -47,10 +48,10 @@ def test_an_experiment_is_trained_and_its_log_read_through_the_proxy(
             logs = ("logs", NAME)
             assert await asyncio.to_thread(user.reads, *logs) == LOG
             error = await asyncio.to_thread(user.fails, *logs, "--attempt", "1", code=3)
-            assert "cluster of attempt 1 of clicks was given back" in error
+            assert_told(error, "… attempt 1 … clicks")
             stage.ray.lie = "a bad gateway"
             error = await asyncio.to_thread(user.fails, *logs)
-            assert "the head of clicks does not answer" in error
+            assert_told(error, "… head … clicks")
             stage.ray.lie = ""
             await stage.until("Complete", "True", "Succeeded")
 

@@ -34,7 +34,7 @@ def test_a_text_that_is_no_expression_is_refused_before_a_cluster_is_made(
     async def story(stage: Stage) -> None:
         stage.apply(pipeline=[{"filter": {"where": "price > and clicks"}}])
         said = await stage.until("Accepted", "False", "InvalidSpec")
-        assert "spec.pipeline[0].filter.where: expected a value" in said["message"]
+        assert "spec.pipeline[0].filter.where: " in said["message"]
         [(kind, _)] = events(stage, "InvalidSpec")
         assert kind == "Warning"
         owner = await stage.owner()
@@ -92,7 +92,7 @@ def test_a_submission_that_ray_refuses_is_an_attempt_that_failed(box: Box, names
         stage.apply()
         said = await stage.until("Training", "False", "Retrying")
         assert "(JobFailed)" in said["message"]
-        assert f"Ray refuses the job: {stage.ray.refuses}" in said["message"]
+        assert stage.ray.refuses in said["message"]
         stage.ray.refuses = ""
         await stage.until("Training", "True", "Running")
         status = await stage.status()

@@ -175,10 +175,10 @@ def test_the_machine_reaches_the_node_and_its_own_network_is_as_it_was(node: Ful
 def test_what_is_no_image_is_refused(node: FullNode, tmp_path: Path) -> None:
     (tmp_path / "image.tar").write_text("no archive")
 
-    with pytest.raises(BoxError, match="must be an OCI archive"):
+    with pytest.raises(BoxError, match="OCI"):
         node.import_image(tmp_path / "image.tar")
 
 
 def test_a_client_that_fails_is_told_in_its_words(node: FullNode) -> None:
-    with pytest.raises(BoxError, match="failed with code 3: no such thing"):
+    with pytest.raises(BoxError, match=r"\b3\b.*no such thing"):
         node.run(["sh", "-c", "echo no such thing >&2; exit 3"])

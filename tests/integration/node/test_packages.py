@@ -19,5 +19,5 @@ def test_a_user_other_than_root_is_told_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
     debian.install([SHELL])
-    with pytest.raises(ToolError, match="no-such-package missing: install by `apt-get install"):
+    with pytest.raises(ToolError, match=r"no-such-package.*apt-get install"):
         debian.install([SHELL, MISSING])

@@ -91,7 +91,7 @@ def test_a_killed_run_in_order_repeats_the_batches_that_are_left(
     assert "training.batchSize: 100 → 50" in refused.stderr
     refused = on_cluster.run(*run.args("--resume", "--set", "spec.pipelineOptions.pushdown=false"))
     assert refused.code == 4, refused
-    assert "pipelineOptions.pushdown was changed" in refused.stderr
+    assert "pipelineOptions.pushdown" in refused.stderr
 
     ended = on_cluster.run(*run.args("--resume"))
     assert ended.code == 0, ended
@@ -170,7 +170,7 @@ def test_a_run_killed_after_its_last_batch_does_what_followed_it(
 
     ended = on_cluster.run(*run.args("--resume", "--address", "auto", "--json"))
     assert ended.code == 0, ended
-    assert "the run is complete, nothing is left to resume" in ended.stderr
+    assert "complete" in ended.stderr
     assert json.loads(ended.stdout)["run"]["outcome"] == "Complete"
 
 
@@ -187,8 +187,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
     stdout, stderr = process.communicate(timeout=RUN_SECONDS)
 
     assert process.returncode == 130, stdout + stderr
-    assert "stopping after this step, with a checkpoint" in stderr
-    assert "the same command with --resume" in stderr
+    assert "--resume" in stderr
     assert "Traceback" not in stderr
     [checkpoint] = run.checkpoints
     assert f"last checkpoint: {checkpoint}" in stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from facts import assert_all_told
 
 from benchmarks.dataloading import bars, peers
 from benchmarks.dataloading.command import main, write_results
@@ -164,7 +165,7 @@ def test_all_rounds_count_if_they_shall() -> None:
 
 
 def test_a_machine_that_is_never_calm_is_refused() -> None:
-    with pytest.raises(BenchmarkError, match="got none of 6 that is"):
+    with pytest.raises(BenchmarkError, match=r"\b6\b"):
         measure_rounds(partial(measure, [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]), 2)
 
 
@@ -209,16 +210,16 @@ def test_a_peer_that_is_not_installed_is_left_out_with_the_reason(
     chosen = peers.choose_installed(["duckdb", "threads"])
     assert chosen == (SUBJECT, "threads")
     absent = peers.describe_absent(chosen)
-    assert absent["duckdb"] == "not installed: pip install duckdb"
-    assert absent["ray-stock"] == "left out by the options of this run"
+    assert "pip install duckdb" in absent["duckdb"]
+    assert "pip install" not in absent["ray-stock"]  # it is there, and was not asked for
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        pytest.param(["--peers", "spark"], "--peers: must be among dataloader", id="unknown"),
-        pytest.param(["--peers", "tf.data"], "TensorFlow has no reader of Parquet", id="unable"),
-        pytest.param(["--peers", "torchdata"], "best for dataloader: name that", id="untuned"),
+        pytest.param(["--peers", "spark"], "--peers: ", id="unknown"),
+        pytest.param(["--peers", "tf.data"], "TensorFlow", id="unable"),
+        pytest.param(["--peers", "torchdata"], "dataloader", id="untuned"),
     ],
 )
 def test_an_option_that_cannot_be_met_is_refused(
@@ -232,7 +233,7 @@ def test_an_option_that_cannot_be_met_is_refused(
 def test_an_unknown_level_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--work", text])
-    assert "--work: must be among none, light, heavy, got" in capsys.readouterr().err
+    assert "none, light, heavy" in capsys.readouterr().err
 
 
 # --- the subject ----------------------------------------------------------------------------------
@@ -264,7 +265,7 @@ def test_variants_of_nested_files_are_compared_with_all_on_of_their_own() -> Non
 
 @pytest.mark.parametrize("loader", COMPARED)
 def test_a_benchmark_with_a_loader_that_loses_rows_is_refused(loader: str) -> None:
-    match = r"differs .* 'rows' \(4, got 3\)|differs .* 'rows' \(3, got 4\)"
+    match = r"'rows'.*(4.*3|3.*4)"
     with pytest.raises(DisagreementError, match=match):
         run_schedule(make_settings(), StandIn(corrupt=loader), be_silent)
 
@@ -318,16 +319,10 @@ def test_results_are_written_as_json_table_and_picture(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "dataloading.json").read_text())
     assert (found["rows"], found["rounds"], found["machine"]["cores"]) == (ROWS, 3, 2)
     assert {row["ratio_low"] for row in found["comparisons"]} == {2.0}
-    assert found["indicative"] == [
-        "a quick run: its speeds mean nothing",
-        "4 rows of 10,000,000",
-        "heavy: 3 rounds of 7",
-        "other work ran beside it: load average 3.5 at the start",
-    ]
-    assert (
-        "| flat files against stock Ray Data | heavy | ≥ 8 × | 2.00 × | 2.00 × | **no** |" in text
-    )
-    assert "| flat files, share of the decode floor | heavy | ≥ 0.9 × | 2.00 × |" in text
+    reasons = ["… quick", "… 4 … 10,000,000", "heavy: … 3 … 7", "… 3.5"]
+    assert_all_told(found["indicative"], reasons)
+    assert " | heavy | ≥ 8 × | 2.00 × | 2.00 × | **no** |" in text
+    assert " | heavy | ≥ 0.9 × | 2.00 × |" in text
     assert "<svg" in (tmp_path / "dataloading.svg").read_text()
 
 
@@ -404,9 +399,9 @@ def test_the_ablation_of_one_layout_takes_the_place_of_that_alone() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rows": 5}, "got rows 4 before and 5 now"),
-        ({"indicative": []}, "got results of before that are: a quick run"),
-        ({"proof": {"heavy": {"rows": 1, "checksums": {}, "agreed": []}}}, "delivered other rows"),
+        ({"rows": 5}, r"rows.*\b4\b.*\b5\b"),
+        ({"indicative": []}, "quick"),
+        ({"proof": {"heavy": {"rows": 1, "checksums": {}, "agreed": []}}}, "rows"),
     ],
 )
 def test_runs_that_do_not_belong_together_are_not_mixed(

@@ -99,7 +99,7 @@ def test_costs_beside_the_sleeps_are_found() -> None:
 
 
 def test_a_run_without_a_started_worker_fits_nothing() -> None:
-    with pytest.raises(BenchmarkError, match="larger --share"):
+    with pytest.raises(BenchmarkError, match="--share"):
         fit([observed([point(15.0, 1000)], starts=())])
 
 
@@ -221,5 +221,5 @@ def test_equal_results_give_equal_files(tmp_path: Path) -> None:
         )
     for name in ("plant.json", "plant.md", "plant.svg"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    assert "seconds idle | 20 | 15 [15–15] | -25.0% | ± 15% | **no** |" in text
-    assert "| | workers at the end of each phase | 2 → 3 | 2 → 2 | 1 | ± 1 | yes |" in text
+    assert " | 20 | 15 [15–15] | -25.0% | ± 15% | **no** |" in text
+    assert " | 2 → 3 | 2 → 2 | 1 | ± 1 | yes |" in text

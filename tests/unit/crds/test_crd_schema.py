@@ -219,7 +219,7 @@ def test_a_field_s_type_bounds_default_and_docstring_become_its_schema() -> None
 
 @pytest.mark.parametrize("annotation", [bytes, bool | str, list[int], set[str]])
 def test_a_type_that_no_schema_can_say_is_an_error(annotation: Any) -> None:
-    with pytest.raises(TypeError, match="a structural schema can say"):
+    with pytest.raises(TypeError, match="schema"):
         build_schema(annotation)
 
 

@@ -9,6 +9,7 @@ import aiohttp
 import kopf
 import pytest
 from aiohttp import web
+from facts import assert_told
 from kubernetes.aio.client import ApiClient, Configuration
 from pydantic import ValidationError
 
@@ -144,12 +145,12 @@ def test_a_cluster_is_deleted_only_if_it_is_the_one_that_was_observed() -> None:
         pytest.param({}, None, id="client-go's defaults"),
         pytest.param(
             {"leaseDurationSeconds": 10},
-            "must be > renewDeadlineSeconds (10), got 10",
+            "renewDeadlineSeconds … 10",
             id="a lease no longer than its deadline",
         ),
         pytest.param(
             {"renewDeadlineSeconds": 12, "retryPeriodSeconds": 10},
-            "must be > 1.2 × retryPeriodSeconds (10), got 12",
+            "1.2 … retryPeriodSeconds … 10 … 12",
             id="a deadline that a single retry misses",
         ),
         pytest.param(
@@ -157,7 +158,7 @@ def test_a_cluster_is_deleted_only_if_it_is_the_one_that_was_observed() -> None:
             None,
             id="the shortest",
         ),
-        pytest.param({"name": "no/name"}, "should match pattern", id="a name that is none"),
+        pytest.param({"name": "no/name"}, "name", id="a name that is none"),
     ],
 )
 def test_times_that_do_not_fit_each_other_are_refused(
@@ -169,4 +170,4 @@ def test_times_that_do_not_fit_each_other_are_refused(
         return
     with pytest.raises(ValidationError) as refused:
         parse_settings(document)
-    assert told in str(refused.value)
+    assert_told(str(refused.value), f"… {told}")
