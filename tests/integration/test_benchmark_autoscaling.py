@@ -39,7 +39,7 @@ def test_it_simulates_and_judges(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert all(0 <= bar["num_met"] <= bar["num_cells"] for bar in results["bars"])
     assert all(row["cut_off"] == 0 for row in results["rows"] if row["policy"] == OURS)
     assert "<svg" in (tmp_path / "results" / "autoscaling.svg").read_text()
-    assert "## Lastmile by scenario" in (tmp_path / "results" / "autoscaling.md").read_text()
+    assert SCENARIO in (tmp_path / "results" / "autoscaling.md").read_text()
     # Asked again, it simulates nothing again.
     capsys.readouterr()
     assert main([*options, "--policies", "HPA on CPU; lastmile without headroom"]) == 0

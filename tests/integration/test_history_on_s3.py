@@ -143,7 +143,7 @@ def test_events_are_kept_and_described_and_old_history_goes_alone(
         stream.write(b"weights")
     before = files(s3)
     younger = (*keep, "--run-id", "0f3c6c1e-2", "--keep-days", "1")
-    assert "was taken away" not in reads(keys, *younger)  # it is of today
+    assert "history/0f3c6c1e-1" not in reads(keys, *younger)  # it is of today, and stays
     assert before < files(s3)
     for name, value in keys.items():
         monkeypatch.setenv(name, value)

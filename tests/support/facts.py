@@ -1,6 +1,16 @@
 """What a message must tell, whatever its words."""
 
+import re
 from collections.abc import Sequence
+
+NUMBER = re.compile(r"-?\d+([.,]\d+)*")
+
+
+def has_fact(text: str, fact: str) -> bool:
+    """Whether a text has a fact: a number as a whole, anything else as it stands."""
+    if NUMBER.fullmatch(fact):
+        return re.search(rf"(?<!\d)(?<!\d[.,]){re.escape(fact)}(?![.,]?\d)", text) is not None
+    return fact in text
 
 
 def find_untold(text: str, facts: str) -> list[str]:
@@ -13,7 +23,7 @@ def find_untold(text: str, facts: str) -> list[str]:
     """
     first, *others = (fact.strip() for fact in facts.split("…"))
     untold = [] if text.startswith(first) else [first]
-    return untold + [fact for fact in others if fact not in text]
+    return untold + [fact for fact in others if not has_fact(text, fact)]
 
 
 def assert_told(text: str, facts: str) -> None:

@@ -70,7 +70,7 @@ def test_consent_to_a_kubeconfig_that_is_not_there_is_an_error(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.setenv("USE_EXISTING_CLUSTER", "true")
 
-    with pytest.raises(BoxError, match="USE_EXISTING_CLUSTER needs KUBECONFIG"):
+    with pytest.raises(BoxError, match=r"USE_EXISTING_CLUSTER.*KUBECONFIG"):
         find_existing()
 
 

@@ -52,5 +52,5 @@ def test_the_tests_install_the_crd_and_skip_what_the_cluster_cannot_play(
     )
 
     *_, left_out, end = done.stdout.splitlines()
-    assert "3 of 4 tests: the existing cluster does not play pods" in left_out, done.stdout
+    assert "3 of 4 tests: " in left_out, done.stdout
     assert "1 passed, 3 skipped" in end, done.stdout
