@@ -4,6 +4,7 @@ KUBECONFIG with USE_EXISTING_CLUSTER=true puts the tests on a cluster that is th
 the CRD of this checkout, and what it cannot carry is skipped.
 """
 
+import contextlib
 import secrets
 import sys
 import time
@@ -71,9 +72,7 @@ def shared_box(
     settings = Settings(crds=tuple(sorted(CRDS.glob("*.yaml"))))
     started = ControlPlane.start(tmp_path_factory.mktemp("box"), settings=settings, parts=parts)
     try:
-        before = _list_objects(started, "namespaces")
         yield started
-        _wait_until_gone(lambda: _list_objects(started, "namespaces") - before)
     finally:
         started.stop(keep_logs=True)
 
@@ -82,28 +81,33 @@ def shared_box(
 def box(shared_box: Box) -> Iterator[Box]:
     """Yield the shared control plane; fail a module that leaves objects there for the next.
 
-    A namespace need only be on its way out: `shared_box` waits for all of them once, at the end.
+    Experiments of namespaces that are on their way out lose their finalizers, since the operators
+    of the tests have ended: an operator of the next module, which may watch all namespaces, must
+    not find them.
     """
     if not isinstance(shared_box, ControlPlane):  # others may use the user's cluster meanwhile
         yield shared_box
         return
-
-    def list_all() -> set[str]:
-        active = ("namespaces", "--field-selector=status.phase=Active")
-        return (
-            _list_objects(shared_box, ",".join(CLUSTER_KINDS))
-            | _list_objects(shared_box, *active)
-            | _list_objects(shared_box, "all,dsexp", "-n", "default")
-        )
-
-    before = list_all()
+    before = _list_objects(shared_box)
     yield shared_box
-    _wait_until_gone(lambda: list_all() - before - KEPT)
+    _release_experiments(shared_box)
+    _wait_until_gone(lambda: _list_objects(shared_box) - before - KEPT)
 
 
-def _list_objects(box: Box, *arguments: str) -> set[str]:
-    """Return the `kind/name` of what `kubectl get` finds."""
-    return set(box.kubectl("get", *arguments, "-o", "name").split())
+def _list_objects(box: Box) -> set[str]:
+    """Return `kind/name` of objects outside namespaces and in `default`, and of experiments."""
+    active = ("namespaces", "--field-selector=status.phase=Active")
+    asked = ((",".join(CLUSTER_KINDS),), active, ("all", "-n", "default"), ("dsexp", "-A"))
+    return {name for what in asked for name in box.kubectl("get", *what, "-o", "name").split()}
+
+
+def _release_experiments(box: Box) -> None:
+    names = "jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name} {end}"
+    for found in box.kubectl("get", "dsexp", "-A", "-o", names).split():
+        namespace, _, name = found.partition("/")
+        released = ("--type=merge", '--patch={"metadata": {"finalizers": null}}')
+        with contextlib.suppress(KubectlError):  # it has gone meanwhile
+            box.kubectl("patch", "dsexp", name, "-n", namespace, *released)
 
 
 def _wait_until_gone(find: Callable[[], set[str]]) -> None:
