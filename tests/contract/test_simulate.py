@@ -300,6 +300,7 @@ def test_constants_that_are_the_same_number_are_one_row(call: Call) -> None:
     assert "1 (minReplicas, advised, maxReplicas)" in out
 
 
+@pytest.mark.slow
 def test_a_real_profile_is_simulated(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,7 +62,8 @@ def drain(cluster: RealRay, node: Node) -> None:
     subprocess.run(command, env=cluster.env, check=True)
 
 
-@pytest.mark.parametrize("end", ["killed", pytest.param("drained", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["killed", "drained"])
 def test_a_node_joins_works_and_goes(
     end: str,
     clicks: Clicks,

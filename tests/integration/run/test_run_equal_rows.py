@@ -14,7 +14,11 @@ TWO_RANKS = {"trainers": {"replicas": 2, "gpusPerReplica": 0}}
     ("options", "training", "spec"),
     [
         pytest.param(
-            {"feed": "rayData", "rowsPerBlock": 170}, {"epochs": 2}, TWO_RANKS, id="over Ray Data"
+            {"feed": "rayData", "rowsPerBlock": 170},
+            {"epochs": 2},
+            TWO_RANKS,
+            id="over Ray Data",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {"rowsPerBlock": 170, "preserveOrder": True},

@@ -200,6 +200,7 @@ def label_with_nulls() -> dict[str, Any]:
             1,
             ["trainer rank 0: ", "--resume"],
             id="a trainer that is killed",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             label_with_nulls(),
@@ -348,6 +349,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_checkpoints_and_nothing_else(
     small_disk: Path, clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
 ) -> None:

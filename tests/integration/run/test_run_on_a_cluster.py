@@ -27,6 +27,7 @@ def test_auto_finds_the_cluster_and_leaves_it_running(
     socket.create_connection(("127.0.0.1", cluster.gcs), timeout=5).close()
 
 
+@pytest.mark.slow
 def test_a_job_is_submitted_followed_and_ends_as_the_run_ended(
     clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile, cluster: RealRay
 ) -> None:
