@@ -139,6 +139,7 @@ async def is_going(driver: HttpRayJobs) -> Progress:
             await asyncio.sleep(POLL_SECONDS)
 
 
+@pytest.mark.slow
 def test_the_users_code_trains_below_the_operators_root_and_tells_how_it_goes(
     real_ray: RealRay, name: str, tmp_path: Path
 ) -> None:

@@ -28,7 +28,16 @@ STOP_SECONDS = 60.0
 LEFTOVER_SECONDS = 30.0  # until Ray has noticed that a driver or a node is gone
 # When Ray is told to end, it would wait half a minute for actors that tests left behind.
 NO_DRAIN = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
-KEPT_ACTORS = {"_AutoscalingCoordinatorActor"}  # Ray Data makes it once for all drivers
+# Ray Data and Ray Train make these once for all drivers of a cluster, and detach them.
+KEPT_ACTORS = {
+    "ActorLocationTracker",
+    "AutoscalingRequester",
+    "TrainStateActor",
+    "_AutoscalingCoordinatorActor",
+    "_StatsActor",
+    "_StatsSummaryActor",
+    "_UsageCollectionActor",
+}
 NUM_CPUS = 4
 OBJECT_STORE_BYTES = 400_000_000
 NODE_OBJECT_STORE_BYTES = 200_000_000

@@ -41,7 +41,11 @@ TWO_RANKS = {"trainers": {"replicas": 2, "gpusPerReplica": 0}}
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            {"fusion": False}, {"epochs": 2}, TWO_RANKS, id="fusion off, two ranks, two epochs"
+            {"fusion": False},
+            {"epochs": 2},
+            TWO_RANKS,
+            id="fusion off, two ranks, two epochs",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {"broadcast": False, "preserveOrder": True},

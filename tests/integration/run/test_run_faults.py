@@ -192,6 +192,7 @@ def label_with_nulls() -> dict[str, Any]:
             3,
             ["clicks/part-3.parquet: "],
             id="a file deleted while it runs",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {},

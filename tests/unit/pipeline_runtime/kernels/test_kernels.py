@@ -217,11 +217,3 @@ def test_small_tables_do_not_load_kernels(monkeypatch: pytest.MonkeyPatch) -> No
     assert kernels.select(True, loading.MIN_ITEMS - 1) is None
     assert kernels.select(False, loading.MIN_ITEMS) is None
     assert loading._LOADER._thread is None
-
-
-def test_kernels_are_compiled_where_no_cache_can_be_written(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
-    monkeypatch.setattr(loading, "_LOADER", loading._Loader())
-    assert kernels.warm()
