@@ -25,7 +25,7 @@ RAY = Path(sys.executable).with_name("ray")
 START_ATTEMPTS = 4
 START_SECONDS = 120.0  # 10 to 20 on an idle machine
 STOP_SECONDS = 60.0
-LEFTOVER_SECONDS = 30.0  # until Ray has noticed that a driver or a node is gone
+LEFTOVER_SECONDS = 90.0  # until Ray has noticed that a driver or a node is gone
 # When Ray is told to end, it would wait half a minute for actors that tests left behind.
 NO_DRAIN = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
 # Ray Data and Ray Train make these once for all drivers of a cluster, and detach them.

@@ -29,7 +29,7 @@ from tools.go_tools import ToolError
 
 CRDS = Path(__file__).parents[3] / "crds"  # Lastmile's own
 CRD_SECONDS = 60.0  # until the API server has looked at a new one
-GONE_SECONDS = 90.0  # until a namespace and its pods are deleted, on a busy machine
+GONE_SECONDS = 180.0  # until a namespace and its pods are deleted, on a busy machine
 CLUSTER_KINDS = (
     "clusterroles",
     "clusterrolebindings",

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+import pytest
 from pyarrow import fs as pafs
 from run_support import RECORDER, Clicks, Project, checksum_of, clicks_spec
 from warm_lastmile import Lastmile
@@ -15,6 +16,7 @@ class S3Keys(Protocol):
     secret_key: str
 
 
+@pytest.mark.slow
 def test_a_run_on_s3_fails_and_goes_on(
     s3_server: S3Keys,
     clicks: Clicks,

@@ -174,6 +174,7 @@ def test_a_run_killed_after_its_last_batch_does_what_followed_it(
     assert json.loads(ended.stdout)["run"]["outcome"] == "Complete"
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
     clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
 ) -> None:
