@@ -69,8 +69,8 @@ images: setup ## Build both in ~/.cache/lastmile/images; needs root (ARGS="opera
 
 ##@ Work
 
-test-unit: setup ## Run the unit tests: no network, no Ray, under a minute
-	$(BIN)/python -m pytest tests/unit $(ARGS)
+test-unit: setup ## Run the unit tests in two processes: no network, no Ray
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder tests/unit $(ARGS)
 
 lint: setup lint-types ## Check style, types, imports and spelling
 	$(BIN)/ruff check .
