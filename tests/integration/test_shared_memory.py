@@ -110,6 +110,7 @@ class _PoorReader(Reader):
         self._segments = _Forbidden()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_SECONDS)
 def test_a_reader_that_cannot_share_memory_sends_its_pieces(tmp_path: Path) -> None:
     _in_own_process(_read_poorly, tmp_path)

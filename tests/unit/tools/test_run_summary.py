@@ -70,7 +70,7 @@ def test_tests_that_take_longer_than_their_tier_allows_are_reported() -> None:
         build_report("tests/integration/test_b.py::test_it", 59.0),
         build_report("tests/integration/test_c.py::test_it", 61.0),
         build_report("tests/integration/test_d.py::test_it", 599.0, mark="slow"),
-        build_report("tests/e2e/test_e.py::test_it", 239.0),
+        build_report("tests/e2e/test_e.py::test_it", 299.0),
         build_report("tests/unit/test_f.py::test_it", 6.0, when="setup"),
     ]
     reporter: Any = SimpleNamespace(stats={"passed": reports, "": ["a warning"]})
