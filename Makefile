@@ -9,6 +9,8 @@ NODE := simulated
 ARGS ?=
 SHARD ?=
 SHARDS := 5
+# Fails where SHARD is no part of the slow tests; empty otherwise.
+CHECK_SHARD = $(if $(filter-out $(shell seq $(SHARDS)),$(SHARD)),$(error SHARD: must be 1 to $(SHARDS), but is '$(SHARD)'))
 # Builds the tools that are missing, and runs the tests meanwhile.
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
@@ -30,7 +32,7 @@ test: setup ## Run the tests that each change must pass, in two processes (ARGS=
 	@$(TESTS) -m "not slow" $(ARGS)
 
 test-slow: setup ## Run the slow tests: rarer faults, benchmarks, minutes in pods (SHARD=1 to 5: a fifth of them)
-	@$(TESTS) tests/contract tests/integration tests/e2e -m slow $(if $(SHARD),--splits $(SHARDS) --group $(SHARD)) $(ARGS)
+	@$(CHECK_SHARD)$(TESTS) tests/contract tests/integration tests/e2e -m slow $(if $(SHARD),--splits $(SHARDS) --group $(SHARD)) $(ARGS)
 
 test-nightly: test ## Run all tests, 10,000 bad specs, and an operator killed 1,000 times (LASTMILE_KILLS, LASTMILE_SEED)
 	@$(MAKE) --no-print-directory test-slow

@@ -1,4 +1,4 @@
-"""What the operator relies on of a Ray head, asked of a real one and of the stand-in for it."""
+"""A real Ray head and its stand-in both behave as the operator relies on."""
 
 from __future__ import annotations
 

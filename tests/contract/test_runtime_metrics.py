@@ -1,4 +1,4 @@
-"""What the driver serves of its run is what the operator reads of it."""
+"""The operator reads the metrics that the driver serves of its run."""
 
 from __future__ import annotations
 

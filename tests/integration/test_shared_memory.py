@@ -103,7 +103,7 @@ class _Forbidden(Segments):
 
 
 class _PoorReader(Reader):
-    """Of a process that may not share memory."""
+    """A reader in a process that may not share memory."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -163,7 +163,7 @@ def _switch(folder: Path) -> None:
 
 
 def _reader_processes() -> list[int]:
-    """Of those that this process's Ray has."""
+    """Return the process ids of the readers in this process's Ray."""
     children = psutil.Process().children(recursive=True)
     return [child.pid for child in children if _is_reader(child)]
 

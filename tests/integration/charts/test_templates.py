@@ -1,4 +1,4 @@
-"""What real helm makes of the chart's templates: every branch, and what is refused."""
+"""Real helm renders every branch of the chart's templates, and refuses wrong values."""
 
 import re
 import shlex

@@ -87,7 +87,7 @@ MANIFEST: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What was started: its stage, its Prometheus, and what the run and its Ray print."""
+    """A started stage, its Prometheus, and the logs of the run and its Ray."""
 
     stage: Stage
     url: str

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("played")
 
 
 def generate_specs() -> list[dict[str, Any]]:
-    """Whose spec alone is broken: what is around it is any API server's own to judge."""
+    """Return documents whose spec alone is broken; any API server judges the rest by itself."""
     found = []
     for broken in generate(SEED, 2 * NUMBER):
         document = broken.document
@@ -101,7 +101,7 @@ def create_bad(api: Api) -> dict[str, str]:
 
 
 def condition(user: User, name: str, kind: str) -> dict[str, str]:
-    """What an experiment says; {} for nothing."""
+    """Return a condition of an experiment, or {} if it has none of this type."""
     path = f"jsonpath={{.status.conditions[?(@.type=={json.dumps(kind)})]}}"
     found: dict[str, str] = json.loads(user.kubectl("get", "dsexp", name, "-o", path) or "{}")
     return found

@@ -1,4 +1,4 @@
-"""What the user brings along is used: a cluster, or programs."""
+"""The tests use a cluster, or programs, that the user brings along."""
 
 from pathlib import Path
 

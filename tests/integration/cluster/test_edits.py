@@ -1,4 +1,4 @@
-"""What others do to an experiment's objects, against the real API server and the real KubeRay."""
+"""Edits of an experiment's objects by others, on the real API server and the real KubeRay."""
 
 import asyncio
 import json

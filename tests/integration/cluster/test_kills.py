@@ -25,14 +25,14 @@ pytestmark = [pytest.mark.usefixtures("played"), pytest.mark.timeout(300 + SECON
 
 @pytest.fixture
 def seed() -> int:
-    """Of all that is random, told in case of a failure."""
+    """Return the seed of everything random, and print it for a failure."""
     seed = int(os.environ.get("LASTMILE_SEED") or secrets.randbelow(10**6))
     print(f"LASTMILE_SEED={seed} LASTMILE_KILLS={KILLS}")
     return seed
 
 
 def check_nothing_is_left(box: Box, namespace: str) -> None:
-    """Whatever was made for experiments went with them."""
+    """Fail unless all objects of experiments are deleted with them."""
     labelled = ("get", CHILDREN, "-n", namespace, "-l", EXPERIMENT_LABEL, "-o", "name")
     deadline = time.monotonic() + GONE_SECONDS
     while left := box.kubectl(*labelled).split():

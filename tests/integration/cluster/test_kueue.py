@@ -1,4 +1,4 @@
-"""What Kueue writes to a RayCluster by its documentation, written by a stand-in for it.
+"""A stand-in for Kueue writes to a RayCluster as Kueue's documentation says.
 
 No real Kueue runs here. It keeps `spec.suspend` until a cluster is admitted, puts the chosen
 nodes and tolerations into the templates as it is, and takes them out again when it evicts it

@@ -141,7 +141,7 @@ def replicas_of(
 
 
 def find_uids(stage: Stage) -> set[str]:
-    """Of the cluster and its pods: others, if anything was started again."""
+    """Return the uids of the cluster and its pods, which change if any is started again."""
     kinds = ("get", "rayclusters,pods", "-n", stage.namespace)
     return set(stage.box.kubectl(*kinds, "-o", "jsonpath={.items[*].metadata.uid}").split())
 

@@ -33,7 +33,7 @@ class Clock:
 
 @asynccontextmanager
 async def probed(stage: Stage, metrics: OperatorMetrics) -> AsyncIterator[str]:
-    """What a process has beside its watches: the probes, at this URL, and what they are held to."""
+    """Serve the probes of a process beside its watches; yield their URL."""
     listing = compare_forever(
         stage.reconciler.kube, [stage.namespace], metrics.watched, LIST_SECONDS
     )
@@ -88,7 +88,7 @@ def test_a_process_whose_watch_has_ended_is_not_healthy_until_another_watches(
 def test_watches_that_end_leave_the_other_tasks_of_the_process_alone(
     box: Box, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a pass asked a cluster may fail, or take its time, while the watches stop."""
+    """A reconcile pass may fail, or take long, while the watches stop."""
     monkeypatch.setenv("KUBECONFIG", str(box.kubeconfig))
     ending = asyncio.Event()
 

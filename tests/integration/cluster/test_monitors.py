@@ -1,4 +1,4 @@
-"""What is written for the Prometheus operator, held against that operator's own CRDs."""
+"""The monitors and rules are valid by the Prometheus operator's own CRDs."""
 
 import json
 import re

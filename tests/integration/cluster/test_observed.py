@@ -65,7 +65,7 @@ def program(skip_unless_ci: Callable[[str], NoReturn]) -> Path:
 
 
 def list_queries(namespace: str) -> Iterator[tuple[str, str]]:
-    """What each of the dashboards is for, and the expression with the variables put in."""
+    """Yield each dashboard query: its panel, and the expression with its variables replaced."""
     for board in BOARDS:
         for about, expr in board.list_queries():
             for variable, value in {**VALUES, "$namespace": namespace}.items():
@@ -74,7 +74,7 @@ def list_queries(namespace: str) -> Iterator[tuple[str, str]]:
 
 
 def list_selectors() -> Iterator[tuple[str, str]]:
-    """What the alerts look at: nothing is wrong here, so the alerts themselves find nothing."""
+    """Yield the series that the alerts read; no alert fires, since nothing is wrong here."""
     for group in yaml.safe_load(RULES.read_text())["groups"]:
         for rule in group["rules"]:
             for selector in SELECTOR.findall(rule["expr"]):

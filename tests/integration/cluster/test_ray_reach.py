@@ -176,7 +176,7 @@ def test_what_is_not_the_heads_own_answer_is_none(box: Box, namespace: str) -> N
 
 
 async def failure_of(jobs: RayJobs) -> str:
-    """What asking for a job fails with."""
+    """Return the error with which a request for a job fails."""
     try:
         await jobs.get("clicks-1")
     except RayUnreachable as error:

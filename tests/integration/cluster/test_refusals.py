@@ -1,4 +1,4 @@
-"""What the operator or the API server refuses is said where a person looks: conditions, events."""
+"""Conditions and events report what the operator or the API server refuses."""
 
 import json
 from typing import Any

@@ -171,7 +171,7 @@ async def live(stage: Stage) -> None:
 
 
 async def tell_of_life(box: Box, namespace: str, account: str) -> str:
-    """What such an operator says is refused to it; "" if nothing was."""
+    """Return the refusal that such an operator reports, or "" if there was none."""
     user = f"system:serviceaccount:{namespace}:{account}"
     async with stage_of(box, namespace, user=user, name=account) as stage:
         told = Told(
@@ -209,7 +209,7 @@ def test_without_any_one_right_a_life_does_not_come_to_its_end(
 
 
 async def tell_of_history(box: Box, namespace: str, account: str) -> str:
-    """What such an operator says as it keeps the history of a run that is complete."""
+    """Return what such an operator reports while it keeps the history of a complete run."""
     user = f"system:serviceaccount:{namespace}:{account}"
     async with stage_of(box, namespace, user=user, name=account, settings=KEPT) as stage:
         await stage.train()

@@ -1,4 +1,4 @@
-"""What seldom befalls an experiment, against the real API server and the real KubeRay."""
+"""Rare events in an experiment's life, on the real API server and the real KubeRay."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a Debian package brings is looked for first, and asked for where it cannot be installed."""
+"""A Debian package is not asked for if its program is there; otherwise the error names it."""
 
 import os
 

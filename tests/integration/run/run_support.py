@@ -1,4 +1,4 @@
-"""What the tests of whole runs share: projects to run, and a naive reference.
+"""Projects for the tests of whole runs, and a naive reference of their rows.
 
 `Project.args` are the arguments for a warm command line (`warm_lastmile`); `Project.start` gives a
 process of its own, to signal.
@@ -102,7 +102,7 @@ class Project:
         return sorted(path for path in found if (path / "checkpoint.json").exists())
 
     def attempts(self, rank: int = 0) -> list[Attempt]:
-        """What the recorder wrote, an attempt each."""
+        """Return the attempts that the recorder wrote down, in order."""
         attempts: list[Attempt] = []
         path = self.folder / f"rank{rank}.jsonl"
         for line in path.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""What the README tells a new user to do, done in its order."""
+"""The README's commands and code run in their order."""
 
 import re
 import shlex

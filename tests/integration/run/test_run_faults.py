@@ -1,4 +1,4 @@
-"""What goes wrong has a defined outcome, and a message that says where it is and what to do."""
+"""Each fault of a run has a defined outcome, and a message with its place and a remedy."""
 
 import os
 import subprocess
