@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import yaml
-from warm_lastmile import RUN_SECONDS as RUN_SECONDS
 
 from pipeline_runtime import hashing
 from pipeline_runtime.report import Summary, load_summary

@@ -12,7 +12,6 @@ import pytest
 from ray_heads import RAY, RealRay, kill, running_node
 from run_support import (
     CLICKS_PIPELINE,
-    RUN_SECONDS,
     Clicks,
     Project,
     checksum_of,
@@ -21,7 +20,7 @@ from run_support import (
     descendants,
     wait_for,
 )
-from warm_lastmile import Lastmile
+from warm_lastmile import RUN_SECONDS, Lastmile
 
 # A name of its own: the process of the runs imports a module once.
 NOTES_ITS_NODE = """

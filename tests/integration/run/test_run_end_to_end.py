@@ -16,7 +16,8 @@ import pytest
 from loopback import free_ports
 from playwright.sync_api import Browser
 from prometheus_client.parser import text_string_to_metric_families
-from run_support import LASTMILE, RUN_SECONDS, checksum_of, sampled
+from run_support import LASTMILE, checksum_of, sampled
+from warm_lastmile import RUN_SECONDS
 
 QUICKSTART = Path(__file__).parents[3] / "deploy" / "samples" / "quickstart.yaml"
 ROWS = 20_000

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from ray_heads import RealRay
 from run_support import (
     LASTMILE,
-    RUN_SECONDS,
     Clicks,
     Project,
     all_processes,
@@ -26,7 +25,7 @@ from run_support import (
     command_line,
     wait_for,
 )
-from warm_lastmile import Lastmile
+from warm_lastmile import RUN_SECONDS, Lastmile
 
 # What Ray calls the processes of a run, beside its driver.
 KINDS = {

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 from run_support import (
-    RUN_SECONDS,
     Clicks,
     Process,
     Project,
@@ -18,7 +17,7 @@ from run_support import (
     still_there,
     wait_for,
 )
-from warm_lastmile import Lastmile
+from warm_lastmile import RUN_SECONDS, Lastmile
 
 EVERY_STEPS = {"checkpoint": {"everySteps": 4, "keep": 2}}
 SLOW = {"sleepSeconds": 0.25}
