@@ -22,6 +22,7 @@ from urllib.parse import urlencode
 from loopback import free_ports
 
 RAY = Path(sys.executable).with_name("ray")
+FORKED_WORKERS = Path(__file__).with_name("forked_workers")
 START_ATTEMPTS = 4
 START_SECONDS = 120.0  # 10 to 20 on an idle machine
 STOP_SECONDS = 60.0
@@ -66,6 +67,8 @@ class RealRay:
         path = os.pathsep.join([str(RAY.parent), os.environ["PATH"]])
         ours = {
             "PATH": path,  # jobs call this Python, and `lastmile`
+            "PYTHONPATH": os.pathsep.join([str(FORKED_WORKERS), os.environ.get("PYTHONPATH", "")]),
+            "LASTMILE_FORKS": str(self.folder),
             "RAY_ADDRESS": "",
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self.token,

@@ -55,7 +55,7 @@ def loop(ctx):
 
 
 def kill_after_checkpoints(run: Project, count: int) -> set[Process]:
-    """Start a run, kill -9 its driver once it has checkpoints; all processes that it had."""
+    """Start a run, kill -9 its driver once it has checkpoints; return the processes it had."""
     driver = run.start()
     try:
         wait_for(lambda: len(run.checkpoints) >= count, RUN_SECONDS, f"{count} checkpoints")
@@ -80,7 +80,7 @@ def test_a_killed_run_in_order_repeats_the_batches_that_are_left(
 
     run = project("killed")
     run.write(clicks_spec(run, options=options, training=EVERY_STEPS, config=SLOW))
-    below = kill_after_checkpoints(run, 2)
+    kill_after_checkpoints(run, 2)
     left = {path.name for path in run.checkpoints[0].parents[1].iterdir()}
     assert {"plan.json", "manifest.yaml"} < left
     assert "summary.json" not in left
@@ -92,7 +92,7 @@ def test_a_killed_run_in_order_repeats_the_batches_that_are_left(
     assert refused.code == 4, refused
     assert "pipelineOptions.pushdown" in refused.stderr
 
-    ended = on_cluster.run(*run.args("--resume"))
+    ended = on_cluster.run(*run.args("--resume", "--address", "auto"))
     assert ended.code == 0, ended
     killed, resumed = run.attempts()
     expected = undisturbed.attempts()[0].batches
@@ -106,7 +106,6 @@ def test_a_killed_run_in_order_repeats_the_batches_that_are_left(
     assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)
     assert run.summary.training.samples == len(clicks.kept)
     assert [flow.rows_out for flow in run.summary.steps] == clicks.counts
-    wait_for(lambda: not still_there(below), MONITORS_SECONDS, "end of the killed run's Ray")
 
 
 @pytest.mark.slow
@@ -118,7 +117,7 @@ def test_a_killed_run_out_of_order_trains_the_rows_that_are_left_on_more_ranks(
         run, options={"rowsPerBlock": 170}, training={**EVERY_STEPS, "epochs": 2}, config=SLOW
     )
     run.write(spec)
-    kill_after_checkpoints(run, 2)
+    below = kill_after_checkpoints(run, 2)
     older, newest = run.checkpoints[-2:]
     state = newest / "state.pt"
     state.write_bytes(state.read_bytes()[:-100])
@@ -140,6 +139,7 @@ def test_a_killed_run_out_of_order_trains_the_rows_that_are_left_on_more_ranks(
     assert sorted(trained) == sorted(clicks.kept * 2)
     assert summary.checksum.model_dump() == checksum_of(clicks.kept, times=2)
     assert summary.training.samples == 2 * len(clicks.kept)
+    wait_for(lambda: not still_there(below), MONITORS_SECONDS, "end of the killed run's Ray")
 
 
 def first_step(run: Project) -> int:

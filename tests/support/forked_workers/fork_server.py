@@ -1,0 +1,89 @@
+"""Imports what a run needs, and forks a process for each request.
+
+A first server imports what does not know Ray, and lives as long as its socket. It forks one for
+each job, which imports the rest: Ray reads the job's id from the environment on import, once. That
+one forks the workers of the job.
+"""
+
+import importlib
+import json
+import os
+import runpy
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+WITHOUT_RAY = ("torch", "numba", "pandas", "pyarrow.dataset", "pydantic", "fsspec", "yaml")
+WITH_RAY = ("pipeline_runtime.run.session",)
+IDLE_SECONDS = 3.0  # a job's server ends that long after its last worker
+POLL_SECONDS = 0.2
+
+
+def serve(address: str, idle_seconds: float, ready: Callable[[], None]) -> None:
+    """Fork processes while the socket is there.
+
+    Args:
+        address: path of the socket to listen at; fork_client.py sends the requests.
+        idle_seconds: how long it stays without a process that it forked.
+        ready: called once it listens.
+    """
+    alive: set[int] = set()
+    used = time.monotonic()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        ready()
+        while Path(address).exists() and (alive or time.monotonic() < used + idle_seconds):
+            if select.select([listener], [], [], POLL_SECONDS)[0]:
+                connection, _ = listener.accept()
+                used = time.monotonic()
+                child = os.fork()
+                if child == 0:
+                    listener.close()
+                    _carry_out(connection)
+                alive.add(child)
+                connection.close()
+            alive -= {pid for pid in alive if os.waitpid(pid, os.WNOHANG)[0]}
+    Path(address).unlink(missing_ok=True)
+    os._exit(0)
+
+
+def _carry_out(connection: socket.socket) -> None:
+    """Become the process of a request; the connection of a worker stays open until it ends."""
+    _, standard, _, _ = socket.recv_fds(connection, 1, 3)
+    for number, file in enumerate(standard):
+        os.dup2(file, number)
+        os.close(file)
+    with connection.makefile("rb") as stream:
+        request = json.load(stream)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    if address := request.get("serve"):
+        _import(WITH_RAY)
+
+        def ready() -> None:
+            connection.sendall(b"\n")
+            connection.close()
+
+        serve(address, IDLE_SECONDS, ready)
+    os.setpgid(0, 0)  # Ray kills the process group of a worker that ends
+    sys.argv = request["argv"]
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    sys.modules["numpy"].random.seed()  # a new process would have a seed of its own
+    connection.sendall(b"\n")
+    runpy.run_path(sys.argv[0], run_name="__main__")
+    sys.exit()
+
+
+def _import(modules: tuple[str, ...]) -> None:
+    for module in modules:
+        importlib.import_module(module)
+
+
+if __name__ == "__main__":
+    _import(WITHOUT_RAY)
+    serve(sys.argv[1], float("inf"), lambda: print("listens", flush=True))
