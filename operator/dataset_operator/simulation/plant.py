@@ -132,7 +132,7 @@ class Cluster:
         return self.time - paused
 
     def _advance(self, until: float) -> None:
-        events.advance(self.given, self.plant, until)
+        events.advance(self.given, self.plant, float(until))
         self.time = float(self.plant.now[events.TIME]) if self.has_ended else until
 
     def _match(self) -> None:
@@ -217,23 +217,24 @@ def _build_given(setting: Setting, random: np.random.Generator) -> Given:
         # Pareto with mean 1.
         shape = setting.tail
         tails = (1.0 + random.pareto(shape, _NUM_DRAWS)) * (shape - 1.0) / shape
+    # Numba compiles for each combination of types, 15 seconds each: integers become floats.
     return Given(
-        rows=setting.rows,
-        batch_rows=setting.batch_rows,
-        unit_rows=setting.unit_rows,
+        rows=float(setting.rows),
+        batch_rows=float(setting.batch_rows),
+        unit_rows=float(setting.unit_rows),
         credit_units=setting.credit_units,
-        noise=setting.noise,
-        read_share=setting.read_share,
-        storage=setting.storage_rows_per_second,
+        noise=float(setting.noise),
+        read_share=float(setting.read_share),
+        storage=float(setting.storage_rows_per_second),
         is_ordered=setting.is_ordered,
-        warm_seconds=setting.warm_seconds,
-        warm_speed=setting.warm_speed,
+        warm_seconds=float(setting.warm_seconds),
+        warm_speed=float(setting.warm_speed),
         epoch_steps=setting.epoch_steps,
-        pause_seconds=setting.pause_seconds,
-        phase_rows=np.array([phase.from_row for phase in phases]),
-        phase_step=np.array([phase.step_seconds for phase in phases]),
-        phase_row=np.array([phase.row_seconds for phase in phases]),
-        phase_waits=np.array([[p.waits.get(s, 0.0) for s in STAGES] for p in phases]),
+        pause_seconds=float(setting.pause_seconds),
+        phase_rows=np.array([phase.from_row for phase in phases], dtype=np.float64),
+        phase_step=np.array([phase.step_seconds for phase in phases], dtype=np.float64),
+        phase_row=np.array([phase.row_seconds for phase in phases], dtype=np.float64),
+        phase_waits=np.array([[float(p.waits.get(s, 0.0)) for s in STAGES] for p in phases]),
         normals=random.standard_normal(_NUM_DRAWS),
         tails=tails,
     )

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_tests import examples
 
 from dataset_operator.autoscaling import Decision, Memory, Rules, Sample, decide
 from dataset_operator.simulation import events
@@ -137,6 +138,14 @@ def test_pods_that_no_node_takes_are_told_of_after_a_while() -> None:
     assert cluster.read().pods.stuck == 5
     cluster.ask(10)
     assert cluster.read().pods.stuck == 0
+
+
+def test_integers_are_compiled_as_floats_are() -> None:
+    integers = {"rows": 10_000, "batch_rows": 100, "unit_rows": 10, "noise": 0, "warm_seconds": 3}
+    phases = (Phase(from_row=0, step_seconds=1, row_seconds=1),)
+    cluster = Cluster(setting=replace(STEADY, phases=phases, **integers), seed=1)
+    cluster.run(60)
+    assert len(events.advance.signatures) == 1  # of all tests of this process
 
 
 def test_without_numba_the_same_happens() -> None:
@@ -350,7 +359,7 @@ def test_what_lost_workers_leave_is_made_in_order_or_all_wait_for_it_for_ever() 
 
 
 @given(setting=PLANTS, seed=st.integers(0, 1000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_on_any_plant_the_law_keeps_its_promises(setting: Setting, seed: int) -> None:
     trace, log = simulate_ours(setting, seed)
     assert trace.moments
