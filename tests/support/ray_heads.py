@@ -44,6 +44,16 @@ OBJECT_STORE_BYTES = 400_000_000
 NODE_OBJECT_STORE_BYTES = 200_000_000
 
 
+def fork_workers(folder: Path) -> dict[str, str]:
+    """Return variables by which a Ray starts its workers as forks; see `forked_workers`.
+
+    Args:
+        folder: for sockets, on a short path; when it is deleted the processes there end.
+    """
+    path = os.pathsep.join([str(FORKED_WORKERS), os.environ.get("PYTHONPATH", "")])
+    return {"PYTHONPATH": path, "LASTMILE_FORKS": str(folder)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealRay:
     """A running `ray start --head`, which wants a token.
@@ -67,14 +77,12 @@ class RealRay:
         path = os.pathsep.join([str(RAY.parent), os.environ["PATH"]])
         ours = {
             "PATH": path,  # jobs call this Python, and `lastmile`
-            "PYTHONPATH": os.pathsep.join([str(FORKED_WORKERS), os.environ.get("PYTHONPATH", "")]),
-            "LASTMILE_FORKS": str(self.folder),
             "RAY_ADDRESS": "",
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self.token,
             "RAY_USAGE_STATS_ENABLED": "0",
         }
-        return {**os.environ, **ours}
+        return os.environ | ours | fork_workers(self.folder)
 
     @property
     def driver_env(self) -> dict[str, str]:

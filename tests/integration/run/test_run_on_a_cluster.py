@@ -52,16 +52,13 @@ def test_a_job_is_submitted_followed_and_ends_as_the_run_ended(
 
 @pytest.mark.parametrize("address", ["auto", "http://127.0.0.1:1"])
 def test_no_cluster_is_an_error_that_says_what_to_do(
-    address: str, project: Callable[..., Project], tmp_path: Path
+    address: str, project: Callable[..., Project], on_cluster: Lastmile
 ) -> None:
     run = project()
     run.write(clicks_spec(run))
     # Never without an address: Ray would join whatever other cluster this machine runs.
-    lastmile = Lastmile(tmp_path, {"RAY_ADDRESS": "127.0.0.1:1"})
-    try:
-        ended = lastmile.run(*run.args("--address", address))
-    finally:
-        lastmile.close()
+    nowhere = {"RAY_ADDRESS": "127.0.0.1:1"}
+    ended = on_cluster.run(*run.args("--address", address), env=nowhere)
 
     assert ended.code == 1, ended
     assert f"error: --address {address}: " in ended.stderr
