@@ -27,12 +27,15 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-settings.register_profile("lastmile", deadline=None)
+# Tests are no package: this makes `loopback` and its neighbours importable for all of them.
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+from property_tests import examples
+
+settings.register_profile("lastmile", deadline=None, max_examples=examples(40))
 settings.load_profile("lastmile")
 
 TESTS = Path(__file__).parent
-# Tests are no package: this makes `loopback` and its neighbours importable for all of them.
-sys.path.insert(0, str(TESTS / "support"))
 GPU_TESTS = TESTS / "gpu"
 NOT_SLOW = "not slow"  # what `make test` selects
 READY_VARIABLE = "LASTMILE_TOOLS_READY"  # of tools/build_tools.py
@@ -65,6 +68,11 @@ GROUPS = (
     Group(name="node", paths=("e2e", "integration/images", "integration/node"), needs=NODE),
     Group(name="Ray", paths=("contract", "gpu", "integration/run")),
     Group(
+        name="Argo CD", paths=("integration/argocd",), needs=("programs", "control-plane", "argocd")
+    ),
+    Group(name="charts", paths=("integration/charts",), needs=CONTROL_PLANE),
+    Group(name="Prometheus", paths=("integration/metrics",), needs=("programs",)),
+    Group(
         name="own Ray",
         paths=(
             "integration/run/test_readme.py",
@@ -75,9 +83,6 @@ GROUPS = (
             "integration/test_notebook_sample.py",
         ),
         needs=("programs",),
-    ),
-    Group(
-        name="Argo CD", paths=("integration/argocd",), needs=("programs", "control-plane", "argocd")
     ),
     Group(
         name="kernels",

@@ -16,6 +16,7 @@ import pytest
 from facts import assert_told
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_tests import examples
 
 from dataset_operator.sizing.document import Simulation
 from dataset_operator.sizing.measured import load_profile
@@ -241,7 +242,7 @@ ASSUMED = Assumed(
 
 
 @given(need=st.floats(0.05, 9.0), least=st.integers(1, 6), seed=st.integers(0, 1000))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 def test_whatever_is_needed_the_law_settles_there(
     tmp_path_factory: pytest.TempPathFactory, need: float, least: int, seed: int
 ) -> None:

@@ -10,6 +10,7 @@ import yaml
 from cluster_commands import ROOT
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from property_tests import examples
 
 from dataset_operator.api import ROLE_LABEL
 from dataset_operator.builders.children import (
@@ -170,7 +171,7 @@ SPECS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=list(HealthCheck))
 @given(spec=SPECS, workers=st.integers(0, 3000))
 @example(spec=yaml.safe_load(ON_A_VOLUME)["spec"], workers=1)
 @example(spec=yaml.safe_load(MIXED_POOLS)["spec"], workers=4)

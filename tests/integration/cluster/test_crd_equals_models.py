@@ -21,6 +21,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kubernetes import client, config
+from property_tests import examples
 
 from pipeline_runtime.config import (
     GROUP,
@@ -273,7 +274,7 @@ def check_equal(api: Api, document: Document) -> str:
 def profile(num_examples: int) -> settings:
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
     return settings(
-        max_examples=num_examples,
+        max_examples=examples(num_examples),
         deadline=None,
         suppress_health_check=slow,
         derandomize=True,
@@ -281,7 +282,7 @@ def profile(num_examples: int) -> settings:
     )
 
 
-@profile(200)
+@profile(100)
 @given(document=specs.documents())
 def test_what_the_models_take_the_api_server_takes_with_the_same_defaults(
     shared_api: Api, document: Document
@@ -293,7 +294,7 @@ def test_what_the_models_take_the_api_server_takes_with_the_same_defaults(
     )
 
 
-@profile(800)
+@profile(250)
 @given(document=specs.documents(), data=st.data())
 def test_a_document_with_one_change_is_judged_alike(
     shared_api: Api, document: Document, data: st.DataObject
@@ -420,7 +421,7 @@ def test_the_status_is_written_apart_and_read_by_the_models(api: Api) -> None:
     assert "less than or equal to 100" in api.set_status("first", wrong)
 
 
-@profile(60)
+@profile(40)
 @given(status=specs.models(ExperimentStatus))
 def test_a_status_that_the_models_take_is_stored_as_it_is(api: Api, status: Document) -> None:
     if not api.exists("first"):

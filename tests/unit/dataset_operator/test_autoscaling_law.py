@@ -8,6 +8,7 @@ from autoscaling_story import Story
 from facts import assert_told
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_tests import examples
 from test_simulation import Lastmile
 
 from dataset_operator.autoscaling import Memory, Rules, decide
@@ -315,7 +316,7 @@ def test_policies_of_the_rate_are_the_hpas() -> None:
         st.sampled_from(["outage", "back", "x4", "/4", "restart", "stuck"]), max_size=6
     ),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_the_number_is_within_its_bounds_whatever_happens(
     demand: float,
     rate: float,

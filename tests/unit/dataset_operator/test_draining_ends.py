@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from property_tests import examples
 from trained import BY_HAND, Trained, bounds_of, draining, finish_draining, group_of, scale_by_hand
 from world import World
 
@@ -95,7 +96,7 @@ TAKES = "hand scale, a few"  # whom KubeRay likes
     events=st.lists(st.sampled_from(sorted(EVENTS.keys() - {TAKES})), max_size=20)
     | st.lists(st.sampled_from(sorted(EVENTS)), max_size=20)
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_whatever_happens_a_drain_comes_to_its_end(events: list[str]) -> None:
     run = draining()
     world = run.world

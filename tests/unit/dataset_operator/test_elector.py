@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_tests import examples
 
 from dataset_operator.election.elector import Elector, Proposal, Terms
 from dataset_operator.election.lease import Lease, build_document, parse_lease
@@ -284,7 +285,7 @@ def play(rates: Sequence[float], seed: int, terms: Terms = TERMS) -> tuple[int, 
     return most, len(led)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(250))
 @given(st.lists(RATES, min_size=2, max_size=3), st.integers(0, 2**32))
 def test_never_two_may_act_at_once(rates: list[float], seed: int) -> None:
     assert play(rates, seed)[0] <= 1

@@ -10,6 +10,7 @@ import pytest
 from facts import assert_told
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_tests import examples
 from world import SETTINGS, World, build_document, running
 
 from dataset_operator.api import DATA_WORKERS, HEAD, TRAINERS
@@ -428,7 +429,7 @@ def is_at_rest(world: World) -> bool:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(story=st.lists(st.sampled_from(sorted(ACTIONS)), max_size=14))
 def test_in_every_story(story: list[str]) -> None:
     world = World(build_document())

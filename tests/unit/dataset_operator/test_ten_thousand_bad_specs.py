@@ -26,7 +26,7 @@ from pipeline_runtime.config.problems import UNKNOWN
 from pipeline_runtime.grammar import check_grammar
 from pipeline_runtime.plan.syntax import check_syntax
 
-NUMBER = int(os.environ.get("LASTMILE_BAD_SPECS", "2000"))
+NUMBER = int(os.environ.get("LASTMILE_BAD_SPECS", "1000"))
 SEED = int(os.environ.get("LASTMILE_SEED", "7"))
 PARTS = 20  # so that two processes share them
 # Of one experiment's; others wait meanwhile. Most take a hundredth of it.

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_tests import examples
 from world import SETTINGS, World, running
 
 from dataset_operator.api import DATA_WORKERS, ROLE_LABEL, TRAINERS, Role
@@ -93,7 +94,7 @@ LIVES = st.lists(
 GAPS = st.lists(st.one_of(st.integers(0, 90), st.integers(0, 2000)), min_size=1, max_size=12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(LIVES, GAPS)
 def test_what_tells_its_moments_is_counted_exactly_whenever_somebody_looks(
     lives: list[Life], gaps: list[int]
@@ -113,7 +114,7 @@ def test_what_tells_its_moments_is_counted_exactly_whenever_somebody_looks(
         assert all(story.usage[name] >= before.get(name, 0) for name in SUMS)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(LIVES, GAPS)
 def test_what_is_gone_without_a_word_is_missed_by_a_gap_at_most(
     lives: list[Life], gaps: list[int]
@@ -137,7 +138,7 @@ def test_what_is_gone_without_a_word_is_missed_by_a_gap_at_most(
         assert all(story.usage[name] >= before.get(name, 0) for name in SUMS)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(LIVES, GAPS, st.lists(st.none() | st.floats(0, 1), min_size=12, max_size=12))
 def test_idle_seconds_are_a_part_of_the_measured_ones(
     lives: list[Life], gaps: list[int], waits: list[float | None]

@@ -15,6 +15,7 @@ import torch
 from facts import assert_told
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_tests import examples
 
 from pipeline_runtime.arrays.conversion import (
     Arrays,
@@ -187,7 +188,7 @@ def convert(table: pa.Table, **options: Any) -> Batch:
     return to_batch(table, **{"weight_column": None, "label_column": None, **options})
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(data=st.data(), num_rows=st.integers(0, 9))
 def test_every_type_equals_the_naive_converter(data: st.DataObject, num_rows: int) -> None:
     table = data.draw(tables(num_rows))
@@ -252,7 +253,7 @@ def test_null_lists_of_half_floats_in_a_dictionary(make: Any) -> None:
         assert arrays["x.offsets"].tolist() == starts
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data(), num_rows=st.integers(1, 9), size=st.integers(1, 10))
 def test_what_is_cut_is_that_of_the_slice_and_joined_is_what_it_was(
     data: st.DataObject, num_rows: int, size: int
@@ -271,7 +272,7 @@ def test_what_is_cut_is_that_of_the_slice_and_joined_is_what_it_was(
     assert same_bits(cut_arrays(whole, start, rows), arrays_of(table.slice(start, rows)))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data(), num_rows=st.integers(0, 9), sparse=st.booleans())
 def test_a_packed_batch_is_the_same_arrays_and_tensors(
     data: st.DataObject, num_rows: int, sparse: bool

@@ -1,8 +1,6 @@
-"""The collector is off while a process imports, and as it was before thereafter."""
+"""The garbage collector is off while a process imports; then it is as it was before."""
 
 import gc
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 
@@ -10,16 +8,10 @@ import pytest
 
 from pipeline_runtime.importing import importing
 
-_SESSION = """
-import sys
-import pipeline_runtime.run.session
-print(sorted({"matplotlib", "jinja2"} & set(sys.modules)))
-"""
-
 
 @pytest.fixture(autouse=True)
 def collector() -> Iterator[None]:
-    """As it was, whatever a test does."""
+    """Restore the collector after each test."""
     yield
     gc.unfreeze()
     gc.enable()
@@ -52,10 +44,3 @@ def test_collector_is_back_after_an_import_that_fails() -> None:
     with pytest.raises(ModuleNotFoundError), importing():
         import_module("a_module_that_nobody_has")
     assert gc.isenabled()
-
-
-def test_run_begins_without_what_only_its_report_needs() -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", _SESSION], capture_output=True, text=True, check=True
-    )
-    assert found.stdout.strip() == "[]"

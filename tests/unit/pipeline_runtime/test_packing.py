@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_tests import examples
 
 from pipeline_runtime.arrays.conversion import Arrays
 from pipeline_runtime.arrays.packing import pack_arrays, unpack_arrays
@@ -24,7 +25,7 @@ def same_bits(left: Arrays, right: Arrays) -> bool:
 PADDED_TYPES = ("int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     dtype=st.sampled_from(PADDED_TYPES),
     fill=st.sampled_from([0, 1, -1, math.nan, -0.0]),

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from property_tests import examples
 
 from pipeline_runtime.config import (
     DatasetExperiment,
@@ -21,7 +22,10 @@ from pipeline_runtime.config.documents import read_documents
 from pipeline_runtime.config.introspect import walk_fields
 
 PROFILE = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=examples(50),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
 )
 
 names = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)

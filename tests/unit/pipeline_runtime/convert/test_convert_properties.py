@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_tests import examples
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config import ParquetSource
@@ -128,7 +129,7 @@ def in_requests(rows: list[Row], once: list[str]) -> list[list[Row]]:
     return entries
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(drawn=tables(), group_rows=st.integers(1, 12), num_files=st.integers(1, 3))
 def test_a_file_in_one_window_keeps_its_rows_requests_together(
     drawn: tuple[pa.Table, list[str]], group_rows: int, num_files: int
@@ -152,7 +153,7 @@ def test_a_file_in_one_window_keeps_its_rows_requests_together(
         assert flat.schema.names == [n for n in nested.schema.names if n != "_lastmile_row_id"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     drawn=tables(),
     group_rows=st.integers(1, 12),
@@ -192,7 +193,7 @@ def test_small_windows_pieces_and_projections_lose_no_row(
         assert [repr(by_id[index]) for index in sorted(by_id)] == flat
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(drawn=tables(), group_rows=st.integers(1, 12))
 def test_converting_twice_changes_nothing(
     drawn: tuple[pa.Table, list[str]], group_rows: int
@@ -262,7 +263,7 @@ def impressions(draw: st.DrawFn) -> pa.Table:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     table=impressions(),
     filters=st.lists(FILTERS, min_size=1, max_size=2),

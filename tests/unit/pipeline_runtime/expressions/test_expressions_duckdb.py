@@ -15,12 +15,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
+from property_tests import examples
 
 from pipeline_runtime.errors import ExpressionError
 from pipeline_runtime.expressions import evaluate, infer_type, mask, parse
 
 MAX_DEPTH = 2
-NUM_EXAMPLES = 150
+NUM_EXAMPLES = examples(50)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import pyarrow.dataset as ds
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_tests import examples
 
 from pipeline_runtime.expressions import mask, parse, to_dataset_filter
 
@@ -144,7 +145,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
     return Stored(pairs)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(text=predicates(), position=st.integers(0, NUM_TABLES - 1))
 def test_no_row_is_lost(text: str, position: int, stored: Stored) -> None:
     expr, (table, dataset) = parse(text), stored.pairs[position]

@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_tests import examples
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.errors import FeedError, StepError
@@ -98,6 +99,7 @@ class DrawnCrew:
         self.is_closed = True
 
 
+@settings(max_examples=examples(20))
 @given(
     data=st.data(),
     lengths=st.lists(st.integers(0, 75), max_size=6),

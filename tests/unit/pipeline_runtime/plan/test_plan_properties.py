@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_tests import examples
 
 from pipeline_runtime import Pipeline, hashing
 
@@ -98,7 +99,7 @@ def expected_ids(folder: Path, filters: list[str]) -> list[int]:
     return [row[0] for row in rows]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     table=tables(),
     filters=st.lists(FILTERS, min_size=1, max_size=3),
@@ -154,7 +155,7 @@ def _check_weights(table: pa.Table) -> None:
         assert twice == (None if small is None else 2 * small)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(table=tables(), seed=st.integers(0, 100), first=st.integers(1, 9), second=st.integers(1, 30))
 def test_the_same_rows_are_sampled_whatever_the_layout(
     table: pa.Table, seed: int, first: int, second: int
@@ -247,7 +248,7 @@ SWITCHES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     table=tables(),
     steps=stories(),

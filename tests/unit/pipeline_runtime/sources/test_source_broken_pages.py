@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from list_files import decoded, long_lists, opened, ready_kernels, stored, written
+from property_tests import examples
 
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.errors import SourceError
@@ -48,7 +49,7 @@ BREAKS: dict[str, Callable[[bytearray, int, int], None]] = {
 }
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     data=st.data(),
     kind=st.sampled_from(sorted(BREAKS)),

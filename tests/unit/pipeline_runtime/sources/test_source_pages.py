@@ -23,6 +23,7 @@ from list_files import (
     stored,
     written,
 )
+from property_tests import examples
 
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.sources import open_parquet, windows
@@ -57,7 +58,7 @@ def assert_decoded(data: bytes) -> None:
         assert is_same(file.read_row_group(index, ["x"]).column("x").combine_chunks(), expected)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(50))
 @given(
     column=columns() | numbers(),
     compression=st.sampled_from(["none", "snappy", "zstd", "lz4"]),
@@ -98,7 +99,7 @@ def items_type(data_type: pa.DataType) -> pa.DataType:
     return getattr(data_type, "value_type", data_type)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     column=columns() | numbers(),
     compression=st.sampled_from(["none", "snappy", "zstd", "lz4"]),
@@ -326,7 +327,7 @@ def assert_windows(data: bytes, max_rows: int) -> None:
         assert [len(part) for part in read] == [len(window) for window in made]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(50))
 @given(
     column=columns() | numbers(),
     page_size=st.sampled_from([64, 512, 1 << 20]),
@@ -392,7 +393,7 @@ def fold(data: bytes) -> tuple[pa.Array, pa.Array]:
     return plain, folded
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     column=columns(),
     repeats=st.lists(st.integers(1, 9), min_size=1, max_size=9),

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_tests import examples
 
 from pipeline_runtime.config.steps import DownsampleStep, SampleStep
 from pipeline_runtime.errors import ManifestError, StepError
@@ -63,7 +64,7 @@ def test_downsample_thins_matching_rows_to_the_share_and_keeps_all_others(
     assert within_five_deviations(num_kept, num_false, keep_percent)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(10))
 @given(
     seed=st.integers(0, 3),
     order_seed=st.integers(0, 100),
