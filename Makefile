@@ -11,6 +11,8 @@ SHARD ?=
 SHARDS := 5
 # Fails where SHARD is no part of the slow tests; empty otherwise.
 CHECK_SHARD = $(if $(filter-out $(shell seq $(SHARDS)),$(SHARD)),$(error SHARD: must be 1 to $(SHARDS), but is '$(SHARD)'))
+# Hundreds of processes start below a run of the tests: they must not compile all that they import.
+export PYTHONDONTWRITEBYTECODE :=
 # Builds the tools that are missing, and runs the tests meanwhile.
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
