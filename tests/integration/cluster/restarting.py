@@ -1,6 +1,7 @@
 """A control plane of a test's own, whose store, API server and KubeRay die and come again."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
@@ -22,7 +23,7 @@ ETCD, API_SERVER, KUBERAY = "etcd", "kube-apiserver", "kuberay"
 
 @contextmanager
 def running_box(folder: Path, parts: Binaries) -> Iterator[ControlPlane]:
-    """A control plane that no other test is disturbed by."""
+    """Run a control plane whose faults disturb no other test."""
     settings = Settings(crds=tuple(sorted(CRDS.glob("*.yaml"))))
     box = ControlPlane.start(folder, settings=settings, parts=parts)
     try:
@@ -32,11 +33,14 @@ def running_box(folder: Path, parts: Binaries) -> Iterator[ControlPlane]:
 
 
 def kill(box: ControlPlane, name: str) -> Component:
-    """Kill a component; what `start` takes."""
+    """Kill a component, and return it for `start` once it has let go of its ports."""
     pid = box.processes()[name]
     assert pid is not None, box.processes()
     command = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
     os.kill(pid, signal.SIGKILL)
+    # All its threads have ended then, and its sockets are closed; `box` reaps it.
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     return Component(
         name=name, command=tuple(command), log=box.layout.logs / f"{name}.log", probe=None
     )
@@ -53,7 +57,7 @@ async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def answers(box: ControlPlane) -> bool:
-    """Whether the API server, and the store behind it, are ready."""
+    """Return whether the API server, and the store behind it, are ready."""
     try:
         return "ok" in await asyncio.to_thread(box.kubectl, "get", "--raw", "/readyz")
     except KubectlError:
