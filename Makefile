@@ -36,9 +36,9 @@ test: setup ## Run the tests that each change must pass, in two processes (ARGS=
 test-slow: setup ## Run the slow tests: rarer faults, benchmarks, minutes in pods (SHARD=1 to 5: a fifth of them)
 	@$(CHECK_SHARD)$(TESTS) tests/contract tests/integration tests/e2e -m slow $(if $(SHARD),--splits $(SHARDS) --group $(SHARD)) $(ARGS)
 
-test-nightly: test ## Run all tests, ten times the examples, 10,000 bad specs, and an operator killed 1,000 times
+test-nightly: test ## Run all tests, ten times the examples, 10,000 bad specs, an operator killed 1,000 times (LASTMILE_KILLS)
 	@$(MAKE) --no-print-directory test-slow
-	LASTMILE_EXAMPLES=$${LASTMILE_EXAMPLES:-10} $(BIN)/python -m pytest -n 2 tests/unit
+	LASTMILE_EXAMPLES=$${LASTMILE_EXAMPLES:-10} $(BIN)/python -m pytest -n 2 --timeout 3600 -m hypothesis tests/unit tests/contract tests/integration/cluster
 	LASTMILE_BAD_SPECS=$${LASTMILE_BAD_SPECS:-10000} $(BIN)/python -m pytest -n 2 tests/unit/dataset_operator/test_ten_thousand_bad_specs.py
 	LASTMILE_KILLS=$${LASTMILE_KILLS:-1000} LASTMILE_RESULTS=$${LASTMILE_RESULTS:-build} $(BIN)/python -m pytest -s tests/integration/cluster/test_kills.py
 

@@ -50,8 +50,8 @@ def fork_workers(folder: Path) -> dict[str, str]:
     Args:
         folder: for sockets, on a short path; when it is deleted the processes there end.
     """
-    path = os.pathsep.join([str(FORKED_WORKERS), os.environ.get("PYTHONPATH", "")])
-    return {"PYTHONPATH": path, "LASTMILE_FORKS": str(folder)}
+    path = filter(None, (str(FORKED_WORKERS), os.environ.get("PYTHONPATH")))
+    return {"PYTHONPATH": os.pathsep.join(path), "LASTMILE_FORKS": str(folder)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ import pytest
 from loopback import free_ports
 from playwright.sync_api import Browser
 from prometheus_client.parser import text_string_to_metric_families
-from ray_heads import fork_workers
 from run_support import LASTMILE, checksum_of, sampled
 from warm_lastmile import RUN_SECONDS
 
@@ -69,13 +67,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         "pipelineOptions.rowsPerBlock=200",
     ):
         command += ["--set", f"spec.{change}"]
-    with (
-        (root / "stdout").open("w+") as out,
-        (root / "stderr").open("w+") as err,
-        tempfile.TemporaryDirectory(prefix="lm-", dir="/tmp") as forks,
-    ):
-        env = os.environ | fork_workers(Path(forks))
-        process = subprocess.Popen(command, stdout=out, stderr=err, cwd=root, env=env)
+    with (root / "stdout").open("w+") as out, (root / "stderr").open("w+") as err:
+        process = subprocess.Popen(command, stdout=out, stderr=err, cwd=root)
         try:
             metrics = list(scrape(process, port))
         finally:

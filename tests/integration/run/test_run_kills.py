@@ -100,7 +100,7 @@ def test_whatever_is_killed_every_row_is_trained_once(
 
 
 def run_and_kill(run: Project, cluster: RealRay, kind: str, step: int) -> int:
-    """Run, kill one process of the kind once the step is seen; how the driver ended."""
+    """Run, kill one process of the kind once the step is seen; return the driver's exit code."""
     log = run.folder / "rank0.jsonl"
     driver = subprocess.Popen(
         [LASTMILE, *run.args("--address", "auto")],
@@ -130,10 +130,14 @@ def num_steps(log: Path) -> int:
 
 
 def workers_called(cluster: RealRay, name: str) -> list[int]:
-    """Workers of the cluster by what Ray calls them: `ray::Reader`, or `ray::Reader.make`."""
+    """Return the cluster's workers of a name: `ray::Reader`, or `ray::Reader.make`."""
     folder = str(cluster.folder)
     lines = [(process.pid, parent, command_line(process)) for process, parent in all_processes()]
-    raylets = {pid for pid, _, line in lines if "/raylet " in line and folder in line}
+    parents = {
+        pid
+        for pid, _, line in lines
+        if folder in line and ("/raylet " in line or "fork_server.py" in line)
+    }
     return [
-        pid for pid, parent, line in lines if parent in raylets and line.partition(".")[0] == name
+        pid for pid, parent, line in lines if parent in parents and line.partition(".")[0] == name
     ]

@@ -193,7 +193,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
     assert f"last checkpoint: {checkpoint}" in stderr
     assert run.summary.run.outcome == "Interrupted"
 
-    ended = on_cluster.run(*run.args("--resume", "--address", "auto"))
+    ended = on_cluster.run(*run.args("--resume"))
     assert ended.code == 0, ended
     assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)
     stopped, resumed = run.attempts()

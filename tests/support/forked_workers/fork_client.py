@@ -29,28 +29,36 @@ def run_worker(arguments: list[str]) -> None:
     options, worker = parser.parse_known_args(arguments)
     context = json.loads(options.serialized_runtime_env_context)
     executable = context.get("py_executable") or sys.executable
-    if context.get("command_prefix") or executable != sys.executable:
+    wants_more = context.get("command_prefix") or context.get("override_worker_entrypoint")
+    if wants_more or executable != sys.executable or "RAY_JOB_ID" not in os.environ:
         return
     variables = {
         name: os.path.expandvars(value) for name, value in context.get("env_vars", {}).items()
     }
-    # Python and glibc read variables when they start. Those of Ray Train's own are read later.
-    early = {name: value for name, value in variables.items() if not name.startswith("RAY_")}
+    # glibc reads its variables when a process starts, and Ray its own on import: those of Ray Train
+    # are read later, and fork_server.py sets the path.
+    late = ("RAY_TRAIN_", "PYTHONPATH")
+    early = {name: value for name, value in variables.items() if not name.startswith(late)}
     address = _address(early)
-    job_address = _address(early, os.environ["RAY_JOB_ID"], os.environ["RAY_RAYLET_PID"])
+    path = variables.get("PYTHONPATH", "")
+    job_address = _address(early, path, os.environ["RAY_JOB_ID"], os.environ["RAY_RAYLET_PID"])
     env = {**os.environ, **variables}
     try:
         with address.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not address.exists():
-                _start_server(address, env)
             if not job_address.exists():
+                if not address.exists():
+                    _start_server(address, env)
                 _request(address, {"serve": str(job_address), "env": env}).close()
         connection = _request(job_address, {"argv": worker, "env": env})
     except OSError:
+        for stale in (address, job_address):  # the next worker starts new servers
+            stale.unlink(missing_ok=True)
         return
-    connection.recv(1)  # returns when the fork ends, which closes the connection
-    os._exit(0)
+    try:
+        connection.recv(1)  # returns when the fork ends, which closes the connection
+    finally:
+        os._exit(0)
 
 
 def _address(*fixed: Any) -> Path:
@@ -64,7 +72,8 @@ def _start_server(address: Path, env: dict[str, str]) -> None:
     with address.with_suffix(".log").open("w") as log:
         server = subprocess.Popen(
             [sys.executable, fork_server.__file__, str(address)],
-            env=env,
+            # The path is that of the first job; threads are as Ray has them for a worker.
+            env={**env, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

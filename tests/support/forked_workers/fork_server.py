@@ -1,8 +1,7 @@
 """Imports what a run needs, and forks a process for each request.
 
-A first server imports what does not know Ray, and lives as long as its socket. It forks one for
-each job, which imports the rest: Ray reads the job's id from the environment on import, once. That
-one forks the workers of the job.
+A first server imports what does not know Ray. It forks one for each job, which imports the rest:
+Ray reads the job's id from the environment on import, once. That one forks the workers of the job.
 """
 
 import importlib
@@ -14,20 +13,25 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 WITHOUT_RAY = ("torch", "numba", "pandas", "pyarrow.dataset", "pydantic", "fsspec", "yaml")
 WITH_RAY = ("pipeline_runtime.run.session",)
-IDLE_SECONDS = 3.0  # a job's server ends that long after its last worker
+FIRST_IDLE_SECONDS = 60.0  # how long a first server stays after its last job
+JOB_IDLE_SECONDS = 3.0  # and a job's server after its last worker
 POLL_SECONDS = 0.2
 
 
-def serve(address: str, idle_seconds: float, ready: Callable[[], None]) -> None:
-    """Fork processes while the socket is there.
+def serve(
+    address: str, idle_seconds: float, is_needed: Callable[[], bool], ready: Callable[[], object]
+) -> None:
+    """Fork processes until none has been left for a while, and end this process.
 
     Args:
         address: path of the socket to listen at; fork_client.py sends the requests.
         idle_seconds: how long it stays without a process that it forked.
+        is_needed: says whether it may stay at all.
         ready: called once it listens.
     """
     alive: set[int] = set()
@@ -35,8 +39,9 @@ def serve(address: str, idle_seconds: float, ready: Callable[[], None]) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(64)
-        ready()
-        while Path(address).exists() and (alive or time.monotonic() < used + idle_seconds):
+        with suppress(OSError):  # who asked for it has gone
+            ready()
+        while is_needed() and (alive or time.monotonic() < used + idle_seconds):
             if select.select([listener], [], [], POLL_SECONDS)[0]:
                 connection, _ = listener.accept()
                 used = time.monotonic()
@@ -63,13 +68,15 @@ def _carry_out(connection: socket.socket) -> None:
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     if address := request.get("serve"):
+        sys.path[1:1] = filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep))
         _import(WITH_RAY)
+        raylet = Path("/proc", request["env"]["RAY_RAYLET_PID"])
 
         def ready() -> None:
-            connection.sendall(b"\n")
-            connection.close()
+            with connection:
+                connection.sendall(b"\n")
 
-        serve(address, IDLE_SECONDS, ready)
+        serve(address, JOB_IDLE_SECONDS, raylet.exists, ready)
     os.setpgid(0, 0)  # Ray kills the process group of a worker that ends
     sys.argv = request["argv"]
     sys.path[0] = str(Path(sys.argv[0]).parent)
@@ -86,4 +93,9 @@ def _import(modules: tuple[str, ...]) -> None:
 
 if __name__ == "__main__":
     _import(WITHOUT_RAY)
-    serve(sys.argv[1], float("inf"), lambda: print("listens", flush=True))
+    serve(
+        sys.argv[1],
+        FIRST_IDLE_SECONDS,
+        Path(sys.argv[1]).exists,
+        lambda: print("listens", flush=True),
+    )

@@ -141,6 +141,8 @@ def test_pods_that_no_node_takes_are_told_of_after_a_while() -> None:
 
 
 def test_integers_are_compiled_as_floats_are() -> None:
+    pytest.importorskip("numba")
+    run_for(STEADY, 4, 60.0)
     integers = {"rows": 10_000, "batch_rows": 100, "unit_rows": 10, "noise": 0, "warm_seconds": 3}
     phases = (Phase(from_row=0, step_seconds=1, row_seconds=1),)
     cluster = Cluster(setting=replace(STEADY, phases=phases, **integers), seed=1)
