@@ -61,7 +61,7 @@ class Cluster:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has trained all its rows."""
+        """Return whether the run has trained all its rows."""
         return bool(self.plant.marks[events.TRAINER] == events.ENDED)
 
     @property
@@ -98,7 +98,7 @@ class Cluster:
         self._match()
 
     def read(self, gpu_utilization: float | None = None) -> Sample:
-        """What a source would tell now, all of it known, of GPUs what is given."""
+        """Return what a metrics source would report now; `gpu_utilization` is passed on."""
         sums, plant = self.plant.sums, self.plant
         waits = {stage: float(plant.waits[i]) for i, stage in enumerate(STAGES)}
         return Sample(

@@ -59,7 +59,7 @@ specs = _load_specs()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What one side refuses and the other cannot see.
+    """A rule that one side checks and the other cannot.
 
     Attributes:
         reason: why the other side cannot see it.
@@ -186,7 +186,7 @@ class Api:
         )
 
     def refusal(self, document: Document) -> str:
-        """What the API server says against a document, empty if it takes it."""
+        """Return why the API server refuses a document; empty if it accepts it."""
         try:
             self.create(document)
         except client.ApiException as error:
@@ -218,7 +218,7 @@ class Api:
         return self._objects.get_namespaced_custom_object(**self._place, name=name)
 
     def exists(self, name: str) -> bool:
-        """Whether there is an experiment of this name."""
+        """Return whether an experiment of this name exists."""
         listed = self._objects.list_namespaced_custom_object(**self._place)
         return name in {item["metadata"]["name"] for item in listed["items"]}
 
@@ -253,7 +253,7 @@ def experiment(name: str = "first", **spec: Any) -> Document:
 
 
 def problems(document: Document) -> list[str]:
-    """What the models say against a document."""
+    """Return the problems that the models find in a document."""
     return [f"{format_path(path)}: {message}" for path, message in judge(document).found]
 
 

@@ -318,7 +318,7 @@ def test_what_the_api_server_puts_back_each_time_is_not_told_each_time(
 
 
 def times_told(box: Box, namespace: str) -> int:
-    """How often it was said that the RayCluster was made to agree."""
+    """Return how many events say that the operator corrected the RayCluster."""
     events = json.loads(box.kubectl("get", "events", "-n", namespace, "-o", "json"))["items"]
     agreed = [event for event in events if event["reason"] == CLUSTER_CORRECTED]
     return sum(event.get("count", 1) for event in agreed)

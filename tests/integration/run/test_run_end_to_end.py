@@ -36,7 +36,7 @@ REFERENCE = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """What a run left."""
+    """The files and the output of a run."""
 
     root: Path
     output: Path

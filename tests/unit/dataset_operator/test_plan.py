@@ -421,7 +421,7 @@ ACTIONS: dict[str, Callable[[World], Any]] = {
 
 
 def is_at_rest(world: World) -> bool:
-    """Whether nothing but an edit can change anything."""
+    """Return whether only an edit can change anything."""
     return (
         any(world.condition(kind) is not None for kind in (COMPLETE, FAILED))
         or world.condition("Accepted") == ("False", "InvalidSpec")

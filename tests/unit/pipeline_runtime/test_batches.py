@@ -148,7 +148,7 @@ def tables(draw: st.DrawFn, num_rows: int) -> pa.Table:
 
 
 def naive_batch(table: pa.Table) -> dict[str, list[Any]]:
-    """What `to_batch` must give, value by value, through Python objects."""
+    """Return what `to_batch` must give, value by value, through Python objects."""
     batch: dict[str, list[Any]] = {}
     for name in table.column_names:
         column = table.column(name)
@@ -176,7 +176,7 @@ def python_value(scalar: pa.Scalar) -> Any:
 
 
 def equal(tensor: torch.Tensor, expected: list[Any]) -> bool:
-    """Whether every value is the same to the bit, any NaN being equal to any other."""
+    """Return whether all values are equal to the bit; any NaN equals any other."""
     return np.array_equal(
         tensor.numpy(),
         np.array(expected, dtype=tensor.numpy().dtype).reshape(tensor.shape),
@@ -226,7 +226,7 @@ def test_chunks_with_dictionaries_of_their_own_keep_their_values(item: pa.DataTy
 
 
 def same_bits(left: Arrays, right: Arrays) -> bool:
-    """Whether names, types, shapes and all bits are equal, whatever the order of names."""
+    """Return whether names, types, shapes and all bits are equal, in any order of names."""
     return left.keys() == right.keys() and all(
         array.dtype == right[name].dtype
         and array.shape == right[name].shape

@@ -195,7 +195,7 @@ def joined(rows: list[Row], *, inner: bool) -> list[Row]:
 
 
 def drawn(rows: list[Row], seed: int) -> list[Row]:
-    """Of the rows whose flag is true 40 %, by the hash of their id."""
+    """Keep 40 % of the rows whose flag is true, by the hash of their id."""
     ids = pa.chunked_array([pa.array([row["id"] for row in rows], pa.int64())])
     hashes = hashing.hash_columns([ids], seed=0)
     kept = hashing.keep_mask(np.asarray(hashes), seed, 40)

@@ -184,7 +184,7 @@ def test_a_page_that_decompresses_short_is_left_to_pyarrow(codec: str) -> None:
     [(-90_000, 100_000), (2**60, 2**60), (200, 100), (100, -1), (3, 200)],
 )
 def test_a_footer_that_lies_is_pyarrows_to_judge(num_rows: int, num_values: int) -> None:
-    """What it says is how much memory there is, which the kernel fills."""
+    """The kernel fills as much memory as the header declares."""
     table = pa.table({"x": [[1, 2]] * 100})
     file = opened(written(table, compression="none", use_dictionary=False))
     broken = replace(stored(file), num_rows=num_rows, num_values=num_values)
@@ -200,7 +200,7 @@ def test_a_chunk_that_goes_on_behind_the_file_is_left_to_pyarrow() -> None:
 
 
 def test_levels_of_an_item_that_is_in_no_list_are_left_to_pyarrow() -> None:
-    """Of an empty list that goes on with the list before it."""
+    """An empty list must not continue the list before it."""
     options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
     file = opened(written(pa.table({"x": [[1], [], [2]]}), **options))
     whole = stored(file)
