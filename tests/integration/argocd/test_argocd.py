@@ -61,7 +61,7 @@ def test_experiments_of_every_phase_are_judged_and_none_is_out_of_sync(
 
 
 async def scale(ops: Gitops, replicas: int) -> None:
-    """What the autoscaler does, and wait until it is in the status."""
+    """Set the number of data workers as the autoscaler does, and wait until the status has it."""
     owner = Owner.of(await ops.fleet.experiment(TEAM, "clicks"))
     path = "/spec/workerGroupSpecs/1/replicas"
     patch = json.dumps([{"op": "replace", "path": path, "value": replicas}])

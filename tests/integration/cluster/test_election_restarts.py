@@ -107,7 +107,7 @@ class Candidates:
                 self.stack.close()
 
     def list_leaders(self) -> list[str]:
-        """Who acted, one after the other; one who is named twice was not alone."""
+        """Return the names of those that acted, in order; a name that comes twice was not alone."""
         acts = sorted((at, each.name) for each in self.all for at in each.list_moments())
         return [name for name, _ in groupby(name for _, name in acts)]
 
@@ -129,7 +129,7 @@ def candidates(own_box: ControlPlane, tmp_path: Path) -> Iterator[Callable[[Term
 
 
 async def exactly_one_leads(candidates: Candidates, *those: Standing) -> Standing:
-    """Who of those leads now, whom all others stand by."""
+    """Return the one candidate that acts, and check that all others stand by."""
 
     async def has_acted() -> bool:
         return any(each.list_moments() for each in those)

@@ -41,7 +41,7 @@ RAY = 'ray_node_gpus_utilization{{GpuDeviceName="NVIDIA H200",GpuIndex="{0}",Gpu
 
 
 def page_of_driver(rows: int) -> bytes:
-    """What a driver serves, by the runtime's own code."""
+    """Return the metrics page of a driver, written by the runtime's own code."""
     longest = {"production": 4.0, "transfer": 0.0, "batching": 0.1, "collate": 0.25}
     snapshot = RankSnapshot(
         rank=0,

@@ -1,4 +1,4 @@
-"""What the benchmark of loaders makes of measured epochs: steady state, bounds, rounds, bars."""
+"""The benchmark of loaders: steady state, bounds, rounds and bars from measured epochs."""
 
 import json
 from collections.abc import Mapping, Sequence

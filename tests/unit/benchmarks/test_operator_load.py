@@ -1,4 +1,4 @@
-"""What the benchmark of the operator's load makes of runs, and what it holds them to."""
+"""The benchmark of the operator's load: its figures of runs, and its bars."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the benchmark of the simulated plant makes of runs, and what it holds them to."""
+"""The benchmark of the simulated plant: its figures of runs, and its bars."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What the benchmark of data-worker nodes makes of pieces that arrive, and of its passes."""
+"""The benchmark of data-worker nodes: its figures of pieces that arrive, and of its passes."""
 
 import json
 import os

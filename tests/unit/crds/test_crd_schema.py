@@ -92,7 +92,7 @@ def test_a_schema_is_structural(path: str) -> None:
 
 
 def is_value(path: str) -> bool:
-    """Whether a path is an item's or a value's, which its list or mapping describes."""
+    """Return whether a path is that of an item or a value: its list or mapping describes it."""
     return path.endswith(("[]", "{}"))
 
 

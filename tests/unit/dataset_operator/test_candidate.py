@@ -23,7 +23,7 @@ TERMS = Terms(
 
 
 class Ended(Exception):
-    """What stands for the end of the process."""
+    """Stands for the end of the process."""
 
 
 class Clock:

@@ -1,4 +1,4 @@
-"""What the cluster's commands print and refuse, from documents alone."""
+"""The output and the refusals of the cluster's commands, from documents alone."""
 
 from datetime import UTC, datetime
 from pathlib import Path

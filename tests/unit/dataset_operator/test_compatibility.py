@@ -1,4 +1,4 @@
-"""What another version stored is read: every release's objects, and newer fields with a warning.
+"""The operator reads the objects of every release, and warns of fields that are newer than it.
 
 `stored/VERSION.json` is what a release left of `deploy/samples/cluster.yaml` while it trained:
 `kubectl get dsexp,raycluster,configmap,networkpolicy,pdb -o json`. A release adds one of its own.

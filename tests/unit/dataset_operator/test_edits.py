@@ -28,7 +28,7 @@ RESTART = {"updatePolicy": "Restart"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What an edit comes to: run, attempt and failures of status, and how it is told."""
+    """The effect of an edit: run, attempt and failures in the status, and a condition's reason."""
 
     run: int = 1
     attempt: int = 1

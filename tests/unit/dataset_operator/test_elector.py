@@ -1,4 +1,4 @@
-"""Who leads: the elector's rules, and that never two may act at once, whatever happens to them."""
+"""The elector's rules, and that two candidates never act at once, whatever happens to them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

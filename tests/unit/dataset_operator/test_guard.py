@@ -21,7 +21,7 @@ WRITES = ["POST", "PUT", "PATCH", "DELETE"]
 
 
 class Ended(BaseException):
-    """What stands for the end of the process."""
+    """Stands for the end of the process."""
 
 
 class Lease:

@@ -1,4 +1,4 @@
-"""What docs/operating/observe.md shows is there: the monitors' ports and labels, the pictures."""
+"""All that docs/operating/observe.md shows exists: the monitors' ports and labels, the pictures."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an experiment comes to, whatever befalls it: stories, and rules that hold in all of them."""
+"""The plan of an experiment, whatever happens to it: stories, and rules that hold in all."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a quota's refusal becomes, and that nothing else is touched."""
+"""A quota's refusal tells its numbers side by side; other words stay as they are."""
 
 import pytest
 from facts import assert_told

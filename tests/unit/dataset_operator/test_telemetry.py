@@ -1,4 +1,4 @@
-"""What the operator tells of itself: log lines, metrics, whether its watch is alive."""
+"""The operator's own log lines and metrics, and its word on whether its watch is alive."""
 
 import asyncio
 import json
@@ -323,7 +323,7 @@ def training(**status: Any) -> Any:
 
 
 def told(document: Any) -> dict[str, float]:
-    """What is told of the only experiment, without what all have in common."""
+    """Return the metrics of the only experiment, without the labels that all have in common."""
     metrics = OperatorMetrics(Watched(clock=Clock()))
     metrics.watched.see("ADDED", document)
     found = {}

@@ -90,7 +90,7 @@ def check_words(problems: list[str]) -> None:
 
 
 def is_admitted(document: dict[str, Any], verdict: Verdict) -> bool:
-    """Whether an API server would take what is around the spec: others never reach an operator."""
+    """Return whether an API server would take what is around the spec: others reach no operator."""
     around = [path for path, _ in verdict.found if path and path[0] != "spec"]
     has_both = all(isinstance(document.get(part), dict) for part in ("metadata", "spec"))
     return has_both and not around

@@ -1,4 +1,4 @@
-"""What a run has used: sums equal the integral of what was held, whenever passes come."""
+"""The usage of a run: sums equal the integral of what it held, whenever passes come."""
 
 import copy
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""What the chart holds of other files is what they say now, and every value of it is described."""
+"""The chart's copies of other files are up to date, and each of its values is described."""
 
 import json
 from collections.abc import Iterator

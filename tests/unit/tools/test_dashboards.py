@@ -38,7 +38,7 @@ def read(board: Board) -> dict[str, Any]:
 
 
 def is_of(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type of the schema."""
+    """Return whether a value is of a type of the schema."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return any(is_of(value, arg) for arg in args)
@@ -74,7 +74,7 @@ def find_misfits(value: Any, path: str = "") -> Iterator[str]:
 
 
 def judge(document: dict[str, Any]) -> list[str]:
-    """What Grafana's schema has against a dashboard."""
+    """Return why Grafana's schema refuses a dashboard."""
     parsed = Dashboard.from_json(copy.deepcopy(document))
     known = json.loads(JSONEncoder().encode(parsed))
     return [*find_misfits(parsed), *(["unknown fields"] if known != document else [])]

@@ -1,4 +1,4 @@
-"""What the models accept and refuse, beyond the corpus of broken manifests."""
+"""The models accept and refuse more than the corpus of broken manifests covers."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What each operator and function gives, value by value."""
+"""The result of each operator and function, value by value."""
 
 import datetime as dt
 import re

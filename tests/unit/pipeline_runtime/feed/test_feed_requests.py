@@ -278,7 +278,7 @@ def test_explain_says_what_stands_once_a_request(folder: str) -> None:
 
 
 def test_lists_are_folded_and_unfolded_alike(tmp_path: Path) -> None:
-    """Of a flat table whose requests pay, and of one whose do not; `same` spans requests."""
+    """Tables where keeping a request's columns once pays, and does not; `same` spans requests."""
     for rows_per_request in (1, 2, 10):
         requests = [row // rows_per_request for row in range(400)]
         rows = {

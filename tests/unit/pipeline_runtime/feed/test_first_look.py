@@ -1,4 +1,4 @@
-"""What filters read is read first: the same pieces, and of the rest what the rows left need."""
+"""Readers read the filters' columns first, and of the others what the rows left need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written before a cluster goes, and whose old history is taken away."""
+"""The history written before a cluster goes, and the old history that is deleted."""
 
 import json
 import os

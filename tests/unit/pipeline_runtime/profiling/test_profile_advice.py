@@ -1,4 +1,4 @@
-"""What is advised: of a real plan, with figures that are given."""
+"""The advice of a profile: a real plan, with given figures."""
 
 from collections.abc import Sequence
 from dataclasses import replace

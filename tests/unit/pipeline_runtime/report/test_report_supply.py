@@ -1,4 +1,4 @@
-"""Whether data workers kept up: what the report says of waits, workers and decisions."""
+"""The report's section on data workers: waits, workers and decisions."""
 
 import re
 from datetime import UTC, datetime, timedelta
