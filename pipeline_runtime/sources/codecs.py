@@ -1,17 +1,18 @@
-"""Where kernels find the C functions of Parquet's codecs: in the libraries of zstandard and lz4.
+"""Finds the C functions of Parquet's codecs in the libraries of zstandard and lz4, for kernels.
 
-Both packages bring zstd's and lz4's own C libraries as shared objects, whose functions `decode` of
-`kernels.columns` calls by their addresses, so that a page costs no call from Python. A codec that
-is not found so is left to pyarrow, which has the same.
+Both packages bring zstd's and lz4's own C libraries as shared objects. `decode` of
+`kernels.columns` calls their functions by address, so that a page costs no call from Python.
+pyarrow decodes a codec that is not found here.
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib.util
+import importlib
 import threading
 from collections.abc import Callable
 from functools import cache
+from importlib.machinery import PathFinder
 from typing import Any, NamedTuple
 
 from pipeline_runtime.kernels.chunks import LZ4, SNAPPY, UNCOMPRESSED, ZSTD
@@ -24,7 +25,7 @@ _OWN = threading.local()
 
 
 class Codec(NamedTuple):
-    """How a kernel decompresses: the codec, its function's address and that of its state."""
+    """The way a kernel decompresses: the codec, and the addresses of its function and its state."""
 
     kind: int
     function: int = 0
@@ -33,14 +34,14 @@ class Codec(NamedTuple):
 
 @cache
 def known_codecs() -> frozenset[str]:
-    """The codecs that kernels can use, by pyarrow's names, of which LZ4 is Parquet's LZ4_RAW."""
+    """Return the codecs that kernels can use, by pyarrow's names: LZ4 is Parquet's LZ4_RAW."""
     libraries = {"LZ4": _LZ4, "ZSTD": _ZSTD}
     found = [name for name, where in libraries.items() if _find_function(*where)]
     return frozenset(["UNCOMPRESSED", "SNAPPY", *found])
 
 
 def find_codec(name: str) -> Codec:
-    """A codec that is known, for this thread alone."""
+    """Return a codec that is known, for this thread alone."""
     if name == "ZSTD":
         return Codec(ZSTD, _find_function(*_ZSTD), _zstd_state())
     if name == "LZ4":
@@ -49,7 +50,7 @@ def find_codec(name: str) -> Codec:
 
 
 def _zstd_state() -> int:
-    """This thread's ZSTD_DCtx, which goes with the thread."""
+    """Return the address of this thread's ZSTD_DCtx, which is freed when the thread ends."""
     state: _ZstdState | None = getattr(_OWN, "zstd", None)
     if state is None:
         state = _OWN.zstd = _ZstdState()
@@ -68,7 +69,7 @@ class _ZstdState:
 
 @cache
 def _find_function(module: str, name: str) -> int:
-    """A function's address in the shared object of a module; 0 if there is none."""
+    """Return the address of a function in the shared object of a module; 0 if there is none."""
     try:
         return ctypes.cast(getattr(_library(module), name), ctypes.c_void_p).value or 0
     except (ImportError, OSError, AttributeError):
@@ -83,8 +84,16 @@ def _function(module: str, name: str, result: Any, *arguments: Any) -> Callable[
 
 @cache
 def _library(module: str) -> ctypes.CDLL:
-    """Raises ImportError or OSError."""
-    spec = importlib.util.find_spec(module)
+    """Load the shared object of a module again, for its C functions.
+
+    `importlib.util.find_spec` would fail while another thread imports the module.
+
+    Raises:
+        ImportError: its package is not installed, or has no such shared object.
+        OSError: the shared object cannot be loaded.
+    """
+    package = importlib.import_module(module.rpartition(".")[0])
+    spec = PathFinder.find_spec(module, package.__path__)
     if spec is None or spec.origin is None:
         raise ImportError(module)
     return ctypes.CDLL(spec.origin)
