@@ -1,4 +1,4 @@
-"""A namespace that lets the operator do nothing, for want of a Role, keeps no other one waiting."""
+"""A namespace without a Role for the operator keeps no other namespace waiting."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def let_in(box: Box, home: str, namespace: str) -> None:
 
 
 def log_in(box: Box, home: str, folder: Path) -> Path:
-    """A kubeconfig of a service account, which has no rights but those that are bound to it."""
+    """Write the kubeconfig of a new service account, which has no rights yet; return its path."""
     box.kubectl("create", "serviceaccount", ACCOUNT, "-n", home)
     config = yaml.safe_load(box.kubeconfig.read_text())
     token = box.kubectl("create", "token", ACCOUNT, "-n", home).strip()
@@ -65,7 +65,7 @@ def log_in(box: Box, home: str, folder: Path) -> Path:
 
 
 def impatient() -> kopf.OperatorSettings:
-    """The operator's settings; but Kopf asks most of a minute long what is refused."""
+    """Return the operator's settings, but retry a refused request once: Kopf would for a minute."""
     settings = build_kopf_settings()
     settings.networking.error_backoffs = (0.1,)
     return settings
@@ -116,9 +116,10 @@ def test_a_namespace_that_refuses_pauses_alone_and_is_watched_once_it_lets_the_o
                 stage.apply()
                 await comes(stage, "Training", "True", "Running")
                 await until(lambda: watched.is_synced)
-                assert watched.find_oldest_missed() is None
+                # A list may be a moment ahead of the watch.
+                await until(lambda: watched.find_oldest_missed() is None)
                 assert {key for key, _ in watched.list_standings()} == {(namespace, "clicks")}
-                assert f"the namespace {other}" in caplog.text
+                await until(lambda: f"the namespace {other}" in caplog.text)
                 assert await beside.status() == {}
 
                 told = f"the namespace {other} "
