@@ -34,13 +34,14 @@ test: setup ## Run the tests that each change must pass, in two processes (ARGS=
 	@$(TESTS) -m "not slow" $(ARGS)
 
 test-slow: setup ## Run the slow tests: rarer faults, benchmarks, minutes in pods (SHARD=1 to 5: a fifth of them)
-	@$(CHECK_SHARD)$(TESTS) tests/contract tests/integration tests/e2e -m slow $(if $(SHARD),--splits $(SHARDS) --group $(SHARD)) $(ARGS)
+	@$(CHECK_SHARD)$(TESTS) tests/contract tests/integration tests/e2e -m "slow and not alone" $(if $(SHARD),--splits $(SHARDS) --group $(SHARD) --splitting-algorithm least_duration) $(ARGS)
 
 test-nightly: test ## Run all tests, ten times the examples, 10,000 bad specs, an operator killed 1,000 times (LASTMILE_KILLS)
 	@$(MAKE) --no-print-directory test-slow
 	LASTMILE_EXAMPLES=$${LASTMILE_EXAMPLES:-10} $(BIN)/python -m pytest -n 2 --timeout 3600 -m hypothesis tests/unit tests/contract tests/integration/cluster
 	LASTMILE_BAD_SPECS=$${LASTMILE_BAD_SPECS:-10000} $(BIN)/python -m pytest -n 2 tests/unit/dataset_operator/test_ten_thousand_bad_specs.py
 	LASTMILE_KILLS=$${LASTMILE_KILLS:-1000} LASTMILE_RESULTS=$${LASTMILE_RESULTS:-build} $(BIN)/python -m pytest -s tests/integration/cluster/test_kills.py
+	LASTMILE_RESULTS=$${LASTMILE_RESULTS:-build} $(BIN)/python -m pytest -m alone tests/e2e
 
 ##@ Set-up
 
@@ -122,7 +123,7 @@ bench-plant: setup ## Compare the simulated plant with real processes under the 
 	$(BIN)/python -m benchmarks.plant $(ARGS)
 
 bench-plant-pods: setup test-tools ## The same with real pods under the operator; needs root
-	LASTMILE_RESULTS=benchmarks/results $(BIN)/python -m pytest -m slow -n 0 -s tests/e2e/test_plant.py $(ARGS)
+	LASTMILE_RESULTS=benchmarks/results $(BIN)/python -m pytest -m alone -n 0 -s tests/e2e $(ARGS)
 
 bench-read-ahead: setup ## Measure what it gains to read ahead from a store
 	$(BIN)/python -m benchmarks.read_ahead $(ARGS)

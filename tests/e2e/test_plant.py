@@ -1,7 +1,7 @@
-"""The plant that laws are simulated on is like real pods under the operator.
+"""The simulated plant, on which laws are judged, is like real pods under the operator.
 
-`make bench-plant-pods` keeps what this measures: twenty minutes, on a machine that has nothing else
-to do.
+`make bench-plant-pods` keeps the results. It takes twenty minutes, and other tests beside it would
+change what it measures.
 """
 
 import json
@@ -29,7 +29,7 @@ from dataset_operator.autoscaling.signals import Counters
 from dataset_operator.ray.scaling_signals import parse_scaling
 from tools.cluster.errors import KubectlError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(5400)]
 
 NAME = "plant"
 PACE = "plant/pace.json"  # below the volume
@@ -63,7 +63,7 @@ def test_the_simulated_plant_is_like_real_pods(stage: Stage, tmp_path: Path) -> 
 
 
 def run(stage: Stage, profile: Profile, table: str) -> Observed:
-    """A profile from its first row to its last; the experiment is gone then."""
+    """Run a profile from its first row to its last, and delete the experiment."""
     pace = stage.store.volume / PACE
     set_pace(profile, 0, pace)
     stage.apply(yaml.safe_dump(manifest(table)))
@@ -74,7 +74,7 @@ def run(stage: Stage, profile: Profile, table: str) -> Observed:
 
 
 def manifest(table: str) -> dict[str, Any]:
-    """The benchmark's, on the cluster: its table, its pace and its code are on the volume."""
+    """Return the benchmark's manifest, with its table, its pace and its code on the volume."""
     document = build_manifest(Path(MOUNT) / PACE)
     spec = document["spec"]
     spec["storage"] = {"root": f"{MOUNT}/{table}"}
@@ -95,7 +95,7 @@ def manifest(table: str) -> dict[str, Any]:
 
 
 def behavior(direction: dict[str, Any]) -> dict[str, Any]:
-    """A direction's rules as a manifest says them."""
+    """Return the rules of a direction in the form of a manifest."""
     return {
         "stabilizationWindowSeconds": int(direction["stabilization_seconds"]),
         "policies": [
@@ -119,7 +119,7 @@ def look(stage: Stage) -> Look:
 
 
 def read_page(stage: Stage) -> Counters | None:
-    """What the driver tells, through the API server; None while there is no driver."""
+    """Return the driver's counters, through the API server; None while there is no driver."""
     labels = f"{EXPERIMENT_LABEL}={NAME},{ROLE_LABEL}={HEAD}"
     pods = json.loads(stage.kubectl("get", "pods", "-l", labels, "-o", "json"))["items"]
     if not pods:
