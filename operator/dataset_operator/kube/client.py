@@ -1,12 +1,15 @@
 """A client for plain documents, over the official one's transport and credentials.
 
-Every call is one request with a deadline. What is already so counts as done: creating what is
-there, deleting what is gone. Other failures become the exceptions of `errors`.
+Every call is one request with a deadline; it is sent again if the API server asks for that by
+Retry-After. Creating an object that is there, and deleting one that is gone, counts as done. Other
+failures become the exceptions of `errors`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -21,8 +24,9 @@ from dataset_operator.errors import KubeConflict, KubeRefused, KubeUnavailable
 from dataset_operator.observed import Document
 from pipeline_runtime.config import API_VERSION, KIND
 
-# Longer than an overloaded API server needs, shorter than a pass may hang (platform facts, Kopf).
+# Longer than an overloaded API server needs, shorter than a pass may hang.
 REQUEST_SECONDS = 30.0
+LEAST_WAIT_SECONDS = 1.0  # if the API server asks to wait: the unit of Retry-After
 # So many objects a page keep an answer small, as Kubernetes' own clients do.
 PAGE_SIZE = 500
 # The API server stores what is nested 10,000 deep (Go's encoding/json) in fields without a schema;
@@ -59,13 +63,13 @@ def _ignore(method: str, path: str, status: int, seconds: float) -> None:
 
 
 class Kube(Protocol):
-    """What the operator asks of an API server."""
+    """The requests of the operator to an API server."""
 
     async def get(self, kind: str, namespace: str, name: str) -> Document | None:
-        """One object, None if there is none."""
+        """Return an object; None if there is none."""
 
     async def list_objects(self, kind: str, namespace: str, selector: str) -> list[Document]:
-        """Objects with these labels (`key=value,…`)."""
+        """Return the objects with these labels (`key=value,…`)."""
 
     async def create(self, document: Document) -> None:
         """Make an object, unless it is there."""
@@ -97,7 +101,7 @@ class Kube(Protocol):
 
 
 class KubeClient:
-    """`Kube` over HTTP, and what people's commands ask beside it."""
+    """`Kube` over HTTP, and the requests that only people's commands make."""
 
     def __init__(
         self,
@@ -137,7 +141,7 @@ class KubeClient:
         return items
 
     async def list_metadata(self, kind: str, namespace: str) -> AsyncIterator[Document]:
-        """The metadata of objects, a page at a time; of all namespaces if none is named."""
+        """Yield the metadata of objects, from pages; of all namespaces if none is named."""
         query = [("limit", str(PAGE_SIZE))]
         while True:
             _, page = await self._request(
@@ -151,7 +155,7 @@ class KubeClient:
             query = [("limit", str(PAGE_SIZE)), ("continue", more)]
 
     async def is_served(self, kind: str) -> bool:
-        """Whether the API server knows the kind: its CRD is installed."""
+        """Return whether the API server knows the kind: its CRD is installed."""
         version, plural = _KINDS[kind]
         _, found = await self._request("GET", f"/apis/{version}")
         return any(resource["name"] == plural for resource in found.get("resources", ()))
@@ -159,7 +163,7 @@ class KubeClient:
     async def ask_service(
         self, namespace: str, service: str, path: str, headers: Mapping[str, str]
     ) -> Document | None:
-        """What a Service (`name:port`) answers through the API server's proxy, None if 404."""
+        """Return what a Service (`name:port`) answers through the API server's proxy; None if 404."""
         path = f"/api/v1/namespaces/{namespace}/services/{service}/proxy{path}"
         status, document = await self._request("GET", path, headers=headers)
         return None if status == 404 else document
@@ -171,13 +175,13 @@ class KubeClient:
         await self._request("POST", path, document, query=query, done=(409,))
 
     async def create_new(self, document: Document) -> Document:
-        """Make an object; as it is stored. Raises KubeConflict if it is there."""
+        """Make an object, and return it as stored. Raises KubeConflict if it is there."""
         path = _path(document["kind"], document["metadata"]["namespace"])
         _, stored = await self._request("POST", path, document, query=_MANAGED)
         return stored
 
     async def replace(self, document: Document) -> Document:
-        """Write the whole object, as it is stored then. Raises KubeConflict if it was changed."""
+        """Write the whole object, and return it as stored. Raises KubeConflict if it was changed."""
         _, stored = await self._request("PUT", _path_of(document), document, query=_MANAGED)
         return stored
 
@@ -239,13 +243,41 @@ class KubeClient:
         headers: Mapping[str, str] = _NO_HEADERS,
         done: tuple[int, ...] = (),
     ) -> tuple[int, Document]:
+        said = {"Accept": _JSON, "Content-Type": content, **headers}
+        deadline = time.monotonic() + self._request_seconds
+        while True:
+            status, text, wait = await self._send(method, path, body, query, said)
+            if wait is None or time.monotonic() + wait > deadline:
+                break
+            await asyncio.sleep(wait)
+        document = _parse(text)
+        if status < 300 or status in done or (method == "GET" and status == 404):
+            return status, document
+        raise _failure(status, document.get("message") or f"{method} {path}: HTTP {status}")
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        query: Query,
+        headers: Mapping[str, str],
+    ) -> tuple[int, bytes, float | None]:
+        """Send a request once.
+
+        Returns: HTTP status, body, and the seconds to wait before the same request is sent again,
+            None if the API server does not ask for it.
+
+        Raises:
+            KubeUnavailable: there is no answer.
+        """
         status, started = 0, time.monotonic()
         try:
             serialized = await self._client.param_serialize(
                 method,
                 path,
                 query_params=list(query),
-                header_params={"Accept": _JSON, "Content-Type": content, **headers},
+                header_params=dict(headers),
                 body=dict(body) if body is not None else None,
                 auth_settings=["BearerToken"],
             )
@@ -254,18 +286,29 @@ class KubeClient:
             )
             status = response.status
             text: bytes = await response.read()  # type: ignore[no-untyped-call]
+            return status, text, _find_wait(status, response.headers)
         except ApiException as error:
-            status, text = error.status or 0, (error.body or "").encode()
+            status = error.status or 0
+            return status, (error.body or "").encode(), None
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise KubeUnavailable(
                 f"{method} {path}: {str(error) or type(error).__name__}"
             ) from error
         finally:
             self._observe(method, path, status, time.monotonic() - started)
-        document = _parse(text)
-        if status < 300 or status in done or (method == "GET" and status == 404):
-            return status, document
-        raise _failure(status, document.get("message") or f"{method} {path}: HTTP {status}")
+
+
+def _find_wait(status: int, headers: Mapping[str, str]) -> float | None:
+    """Return how many seconds the API server asks to wait; None if it does not ask.
+
+    It does not carry out a request that it answers so: it is overloaded, or a CRD is new
+    (client-go's rest/with_retry.go has the same rule). Waits differ at random, so that requests
+    that were refused together do not come together again.
+    """
+    seconds = headers.get("Retry-After", "")
+    if not seconds.isdecimal() or (status != 429 and status < 500):
+        return None
+    return max(float(seconds), LEAST_WAIT_SECONDS) * random.uniform(1.0, 1.5)
 
 
 def _failure(status: int, message: str) -> Exception:

@@ -1,0 +1,68 @@
+"""The client of the API server sends a request again when the API server asks for that."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from kubernetes.aio.client import ApiClient, Configuration
+
+from dataset_operator.errors import KubeUnavailable
+from dataset_operator.kube import client as kube_client
+from dataset_operator.kube.client import KubeClient
+
+CLUSTER = {"kind": "RayCluster", "metadata": {"namespace": "ns", "name": "clicks"}}
+AT_ONCE = {"Retry-After": "0"}
+Answer = tuple[int, dict[str, str]]  # HTTP status, headers
+
+
+@asynccontextmanager
+async def answering(answers: Sequence[Answer]) -> AsyncIterator[tuple[KubeClient, list[str]]]:
+    """Yield a client of a server that gives these answers, and the methods of the requests."""
+    left, came = list(answers), list[str]()
+
+    async def answer(request: web.Request) -> web.Response:
+        came.append(request.method)
+        status, headers = left.pop(0)
+        return web.json_response({"message": "said so"}, status=status, headers=headers)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        async with ApiClient(Configuration(host=host)) as client:
+            yield KubeClient(client, request_seconds=20.0), came
+    finally:
+        await runner.cleanup()
+
+
+def test_a_request_is_sent_again_once_the_server_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube_client, "LEAST_WAIT_SECONDS", 0.01)
+
+    async def story() -> None:
+        # 429: a CRD is new, or there are too many requests; 503: the API server ends or starts.
+        answers = [(429, AT_ONCE), (503, AT_ONCE), (201, {})]
+        async with answering(answers) as (kube, came):
+            await kube.create(CLUSTER)
+            assert came == ["POST"] * 3
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Retry-After": "3600"}, {"Retry-After": "later"}],
+    ids=["does not ask", "asks to wait for an hour", "asks for nonsense"],
+)
+def test_a_refusal_is_final_if_the_server(headers: dict[str, str]) -> None:
+    async def story() -> None:
+        async with answering([(429, headers)]) as (kube, came):
+            with pytest.raises(KubeUnavailable, match="said so"):
+                await kube.create(CLUSTER)
+            assert came == ["POST"]
+
+    asyncio.run(story())
