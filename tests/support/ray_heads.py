@@ -29,10 +29,12 @@ STOP_SECONDS = 60.0
 LEFTOVER_SECONDS = 90.0  # until Ray has noticed that a driver or a node is gone
 # When Ray is told to end, it would wait half a minute for actors that tests left behind.
 NO_DRAIN = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
-# Ray Data and Ray Train make these once for all drivers of a cluster, and detach them.
+# Ray Data and Ray Train make these once for all drivers of a cluster, and detach them. The
+# PlacementGroupCleaner is that of one run, and at times outlives a driver that was killed.
 KEPT_ACTORS = {
     "ActorLocationTracker",
     "AutoscalingRequester",
+    "PlacementGroupCleaner",
     "TrainStateActor",
     "_AutoscalingCoordinatorActor",
     "_StatsActor",

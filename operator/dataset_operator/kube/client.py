@@ -163,7 +163,7 @@ class KubeClient:
     async def ask_service(
         self, namespace: str, service: str, path: str, headers: Mapping[str, str]
     ) -> Document | None:
-        """Return what a Service (`name:port`) answers through the API server's proxy; None if 404."""
+        """Return the answer of a Service (`name:port`) by the API server's proxy; None if 404."""
         path = f"/api/v1/namespaces/{namespace}/services/{service}/proxy{path}"
         status, document = await self._request("GET", path, headers=headers)
         return None if status == 404 else document
@@ -181,7 +181,7 @@ class KubeClient:
         return stored
 
     async def replace(self, document: Document) -> Document:
-        """Write the whole object, and return it as stored. Raises KubeConflict if it was changed."""
+        """Write the whole object; return it as stored. Raises KubeConflict if it was changed."""
         _, stored = await self._request("PUT", _path_of(document), document, query=_MANAGED)
         return stored
 
