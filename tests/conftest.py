@@ -271,12 +271,14 @@ def describe_too_long(reporter: pytest.TerminalReporter) -> Iterator[str]:
     """
     calls = [report for _, report in find_reports(reporter) if report.when == "call"]
     for report in sorted(calls, key=lambda report: -report.duration):
-        if report.duration > (limit := find_limit_seconds(report)):
+        if (limit := find_limit_seconds(report)) and report.duration > limit:
             yield f"{report.nodeid}: {report.duration:.0f} s, its tier allows {limit} s"
 
 
 def find_limit_seconds(report: pytest.TestReport) -> int:
-    """Return how long a test may take by its tier: `slow`, or its folder's."""
+    """Return how long a test may take by its tier: `slow`, or its folder's; 0 for no limit."""
+    if "alone" in report.keywords:
+        return 0
     if "slow" in report.keywords:
         return SLOW_LIMIT_SECONDS
     folder = report.nodeid.removeprefix(f"{TESTS.name}/").partition("/")[0]

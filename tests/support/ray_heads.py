@@ -96,10 +96,12 @@ class RealRay:
         return f"http://127.0.0.1:{self.dashboard}"
 
     def find_leftovers(self) -> list[str]:
-        """Return the nodes beside the head, and the jobs and actors that still run."""
+        """Return what is left: nodes beside the head, placement groups, actors and jobs."""
         nodes, actors, jobs = self._list("nodes"), self._list("actors"), self._get("/api/jobs/")
+        groups = self._list("placement_groups", but="REMOVED")
         return [
             *(f"node {node['node_id']}" for node in nodes if not node["is_head_node"]),
+            *(f"placement group {group['placement_group_id']}" for group in groups),
             *(name for actor in actors if (name := actor["class_name"]) not in KEPT_ACTORS),
             *(f"job {job['job_id']}" for job in jobs if job["status"] in ("PENDING", "RUNNING")),
         ]
@@ -111,9 +113,9 @@ class RealRay:
             assert time.monotonic() < deadline, f"tests left {left} on the Ray cluster"
             time.sleep(0.2)
 
-    def _list(self, kind: str) -> list[dict[str, Any]]:
-        """Return the nodes or actors that live (https://docs.ray.io, State API)."""
-        query = {"filter_keys": "state", "filter_predicates": "!=", "filter_values": "DEAD"}
+    def _list(self, kind: str, *, but: str = "DEAD") -> list[dict[str, Any]]:
+        """Return the objects of a kind in any state but one (https://docs.ray.io, State API)."""
+        query = {"filter_keys": "state", "filter_predicates": "!=", "filter_values": but}
         answer = self._get(f"/api/v0/{kind}?{urlencode(query)}")
         found: list[dict[str, Any]] = answer["data"]["result"]["result"]
         return found

@@ -45,9 +45,13 @@ class Cluster:
         raise UserError(f"no experiment {name} in the namespace {self.namespace}; {advice}")
 
     async def list_experiments(self, namespace: str | None = None) -> list[Document]:
-        """Those of a namespace, of all if it is empty, by name; of the command's own if None.
+        """Return the experiments of a namespace, by name.
 
-        Raises UserError if the API server does not know experiments.
+        Args:
+            namespace: "": all; None: the command's own.
+
+        Raises:
+            UserError: the API server does not know experiments.
         """
         found = await self.kube.list_objects(
             KIND, self.namespace if namespace is None else namespace, ""
@@ -60,7 +64,7 @@ class Cluster:
         return sorted(found, key=_sort_key)
 
     async def poll(self, name: str) -> Document:
-        """The experiment, after a while."""
+        """Return the experiment, after a while."""
         await asyncio.sleep(POLL_SECONDS)
         return await self.find(name)
 
@@ -79,7 +83,7 @@ def on_cluster(target: Target, work: Callable[[Cluster], Awaitable[T]]) -> T:
 async def _connected(target: Target, work: Callable[[Cluster], Awaitable[T]]) -> T:
     from kubernetes.aio.client import ApiClient
 
-    from dataset_operator.kube.client import KubeClient
+    from dataset_operator.kube.client import REQUEST_SECONDS, KubeClient
     from dataset_operator.kube.login import Login, has_kubeconfig, is_in_pod
 
     named = target.kubeconfig or target.context or has_kubeconfig()
@@ -88,7 +92,7 @@ async def _connected(target: Target, work: Callable[[Cluster], Awaitable[T]]) ->
     )
     async with ApiClient(await login.configuration()) as client:
         cluster = Cluster(
-            kube=KubeClient(client, manager=FIELD_MANAGER),
+            kube=KubeClient(client, manager=FIELD_MANAGER, retry_seconds=REQUEST_SECONDS),
             client=client,
             namespace=target.namespace or await login.namespace(),
             is_named=target.namespace is not None,

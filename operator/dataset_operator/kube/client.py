@@ -1,8 +1,7 @@
 """A client for plain documents, over the official one's transport and credentials.
 
-Every call is one request with a deadline; it is sent again if the API server asks for that by
-Retry-After. Creating an object that is there, and deleting one that is gone, counts as done. Other
-failures become the exceptions of `errors`.
+Every call is one request with a deadline. Creating an object that is there, and deleting one that
+is gone, counts as done. Other failures become the exceptions of `errors`.
 """
 
 from __future__ import annotations
@@ -81,9 +80,9 @@ class Kube(Protocol):
         """Apply without storing anything: raises KubeRefused as `apply` would."""
 
     async def patch(self, kind: str, namespace: str, name: str, patch: Document) -> bool:
-        """Merge a patch into an object; with metadata.resourceVersion, only if it is still so.
+        """Merge a patch into an object; with metadata.resourceVersion, only into that version.
 
-        False: of that version, it is what it was. A default of the API server, or an admission
+        Return False if the object is as before: a default of the API server, or an admission
         webhook, has put back what the patch takes away.
         """
 
@@ -101,7 +100,16 @@ class Kube(Protocol):
 
 
 class KubeClient:
-    """`Kube` over HTTP, and the requests that only people's commands make."""
+    """`Kube` over HTTP, and the requests that only people's commands make.
+
+    Args:
+        client: the official client, which holds the credentials.
+        manager: the field manager of its writes.
+        observe: is told of every request.
+        request_seconds: how long a request may take.
+        retry_seconds: for how long a request is sent again while the API server is too busy and
+            asks to wait. Commands wait; a pass of the operator fails, and is tried again later.
+    """
 
     def __init__(
         self,
@@ -110,6 +118,7 @@ class KubeClient:
         manager: str = FIELD_MANAGER,
         observe: Observe = _ignore,
         request_seconds: float = REQUEST_SECONDS,
+        retry_seconds: float = 0.0,
     ) -> None:
         # One object nested deeper than Python goes by default would end every watch and every list.
         sys.setrecursionlimit(max(sys.getrecursionlimit(), _MAX_CALLS))
@@ -117,6 +126,7 @@ class KubeClient:
         self._manager = manager
         self._observe = observe
         self._request_seconds = request_seconds
+        self._retry_seconds = retry_seconds
 
     async def get(self, kind: str, namespace: str, name: str) -> Document | None:
         """See Kube."""
@@ -244,7 +254,7 @@ class KubeClient:
         done: tuple[int, ...] = (),
     ) -> tuple[int, Document]:
         said = {"Accept": _JSON, "Content-Type": content, **headers}
-        deadline = time.monotonic() + self._request_seconds
+        deadline = time.monotonic() + self._retry_seconds
         while True:
             status, text, wait = await self._send(method, path, body, query, said)
             if wait is None or time.monotonic() + wait > deadline:
@@ -301,12 +311,11 @@ class KubeClient:
 def _find_wait(status: int, headers: Mapping[str, str]) -> float | None:
     """Return how many seconds the API server asks to wait; None if it does not ask.
 
-    It does not carry out a request that it answers so: it is overloaded, or a CRD is new
-    (client-go's rest/with_retry.go has the same rule). Waits differ at random, so that requests
-    that were refused together do not come together again.
+    It has not carried out a request that it answers with 429: it is overloaded, or a CRD is new.
+    Waits differ at random, so that requests that were refused together come back apart.
     """
     seconds = headers.get("Retry-After", "")
-    if not seconds.isdecimal() or (status != 429 and status < 500):
+    if status != 429 or not seconds.isdecimal():
         return None
     return max(float(seconds), LEAST_WAIT_SECONDS) * random.uniform(1.0, 1.5)
 

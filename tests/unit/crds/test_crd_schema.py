@@ -194,9 +194,9 @@ class Later(SpecModel):
     """A model of some later release. Its first field is inherited by nothing."""
 
     share: Annotated[int, Field(ge=0, le=100)] = 5
-    """How much of it."""
+    """The share, in percent."""
     places: Annotated[tuple[Column, ...], Field(max_length=3), AfterValidator(check_unique)]
-    """Where."""
+    """The columns."""
     nested: Annotated[dict[Column, bool], Field(max_length=9)] | None = None
 
 
