@@ -68,6 +68,17 @@ GROUPS = (
     Group(name="node", paths=("e2e", "integration/images", "integration/node"), needs=NODE),
     Group(name="Ray", paths=("contract", "gpu", "integration/run")),
     Group(
+        name="long benchmarks",
+        paths=(
+            "integration/test_benchmark_autoscaling.py",
+            "integration/test_benchmark_operator.py",
+            "integration/test_benchmark_overlap.py",
+            "integration/test_benchmark_plant.py",
+            "integration/test_benchmark_scaling.py",
+        ),
+        needs=CONTROL_PLANE,
+    ),
+    Group(
         name="Argo CD", paths=("integration/argocd",), needs=("programs", "control-plane", "argocd")
     ),
     Group(name="charts", paths=("integration/charts",), needs=CONTROL_PLANE),
