@@ -10,7 +10,7 @@ ARGS ?=
 SHARD ?=
 SHARDS := 5
 # Fails where SHARD is no part of the slow tests; empty otherwise.
-CHECK_SHARD = $(if $(filter-out $(shell seq $(SHARDS)),$(SHARD)),$(error SHARD: must be 1 to $(SHARDS), but is '$(SHARD)'))
+CHECK_SHARD = $(if $(filter-out $(shell seq $(SHARDS)),$(SHARD))$(word 2,$(SHARD)),$(error SHARD: must be 1 to $(SHARDS), but is '$(SHARD)'))
 # Hundreds of processes start below a run of the tests: they must not compile all that they import.
 export PYTHONDONTWRITEBYTECODE :=
 # Builds the tools that are missing, and runs the tests meanwhile.

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Where a command works."""
+    """The cluster and the namespace that a command works on."""
 
     kube: KubeClient
     client: ApiClient

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 from facts import assert_told
 from kubernetes.aio.client import ApiClient, Configuration
+from local_http import serving
 from pydantic import ValidationError
 
 from dataset_operator.election.guard import build_trace, guard_kopf
@@ -36,22 +37,15 @@ class Lease:
 
 @asynccontextmanager
 async def counting() -> AsyncIterator[tuple[str, list[str]]]:
-    """A server's URL, and the methods of the requests that came."""
+    """Yield a server's URL, and the methods of the requests that came."""
     came: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
         came.append(request.method)
         return web.json_response({})
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", came
-    finally:
-        await runner.cleanup()
+    async with serving(answer) as url:
+        yield url, came
 
 
 @pytest.mark.parametrize("method", WRITES)

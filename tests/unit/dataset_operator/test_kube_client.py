@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
+from local_http import serving
 
 from dataset_operator.errors import KubeUnavailable
 from dataset_operator.kube import client as kube_client
@@ -29,17 +30,8 @@ async def answering(
         status, headers = left.pop(0)
         return web.json_response({"message": "said so"}, status=status, headers=headers)
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        async with ApiClient(Configuration(host=host)) as client:
-            yield KubeClient(client, retry_seconds=retry_seconds), came
-    finally:
-        await runner.cleanup()
+    async with serving(answer) as url, ApiClient(Configuration(host=url)) as client:
+        yield KubeClient(client, retry_seconds=retry_seconds), came
 
 
 def test_a_request_is_sent_again_once_the_server_says(monkeypatch: pytest.MonkeyPatch) -> None:
