@@ -62,7 +62,7 @@ Profile = Callable[..., tuple[Ended, Project]]
 
 def test_a_loop_of_the_users_own(profile: Profile, clicks: Clicks) -> None:
     ended, project = profile("--json", dataWorkers={"resources": {"requests": {"cpu": 1}}})
-    assert ended.code == 0, ended
+    assert ended.code == 0, str(ended)
     found = json.loads(ended.stdout)  # and nothing else: what the user prints goes to stderr
     assert "what the user prints" in ended.stderr
     assert [step["rowsOut"] for step in found["steps"]] == [*clicks.counts, clicks.counts[-1]]
@@ -85,7 +85,7 @@ def test_the_built_in_model_and_its_page(profile: Profile, tmp_path: Path) -> No
         },
         config={"dense": ["score"], "sequences": []},
     )
-    assert ended.code == 0, ended
+    assert ended.code == 0, str(ended)
     assert "Model's roofline" in ended.stdout
     # `items` is padded, but only for the model's sake.
     assert_told(ended.stdout, "… spec.training.columns: … unused, items")

@@ -97,6 +97,6 @@ def test_a_node_joins_works_and_goes(
             (run.folder / "hurry").touch()
             ended = ending.result(RUN_SECONDS)
 
-    assert ended.code == 0, ended
+    assert ended.code == 0, str(ended)
     assert run.summary.checksum.model_dump() == checksum_of(clicks.kept, times=2)
     assert run.summary.training.samples == 2 * len(clicks.kept)

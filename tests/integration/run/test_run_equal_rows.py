@@ -69,7 +69,7 @@ def test_the_same_rows_reach_the_trainer(
 
     ended = on_cluster.run(*run.args("--address", "auto"))
 
-    assert ended.code == 0, ended
+    assert ended.code == 0, str(ended)
     epochs = training.get("epochs", 1)
     ranks = spec.get("trainers", {}).get("replicas", 1)
     summary = run.summary

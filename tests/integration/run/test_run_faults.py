@@ -155,7 +155,7 @@ def test_it_is_refused_before_anything_runs(
 
     ended = on_cluster.run(*run.args())
 
-    assert ended.code == code, ended
+    assert ended.code == code, str(ended)
     assert_told(ended.stderr, f"… {message}")
     assert "Traceback" not in ended.stderr
 
@@ -295,7 +295,7 @@ def test_the_run_fails_and_says_where(
 
     ended = on_cluster.run(*run.args("--address", "auto"))
 
-    assert ended.code == code, ended
+    assert ended.code == code, str(ended)
     assert run.summary.run.outcome == "Failed"
     assert run.summary.run.error is not None
     for fragment in fragments:
@@ -305,9 +305,9 @@ def test_the_run_fails_and_says_where(
 
 def assert_reads_well(ended: Ended) -> None:
     """The error was printed once, and without Ray's own frames."""
-    assert ended.stdout.count("Traceback (most recent call last)") <= 1, ended
-    assert "Traceback" not in ended.stderr, ended
-    assert "site-packages/ray" not in ended.stdout, ended
+    assert ended.stdout.count("Traceback (most recent call last)") <= 1, str(ended)
+    assert "Traceback" not in ended.stderr, str(ended)
+    assert "site-packages/ray" not in ended.stdout, str(ended)
 
 
 @pytest.mark.parametrize("feed", ["readers", pytest.param("rayData", marks=pytest.mark.slow)])
@@ -324,7 +324,7 @@ def test_a_killed_data_worker_costs_no_row(
 
     ended = on_cluster.run(*run.args("--address", "auto"))
 
-    assert ended.code == 0, ended
+    assert ended.code == 0, str(ended)
     assert marker.exists()
     assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)
     assert [flow.rows_out for flow in run.summary.steps] == [*clicks.counts, len(clicks.kept)]
@@ -364,7 +364,7 @@ def test_a_full_disk_costs_checkpoints_and_nothing_else(
 
     ended = on_cluster.run(*run.args("--address", "auto"))
 
-    assert ended.code == 0, ended
+    assert ended.code == 0, str(ended)
     assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)
     [checkpoint] = small_disk.glob("clicks/*/checkpoints/*")
     assert checkpoint.name == "step-0000000004"
@@ -384,11 +384,11 @@ def test_a_full_disk_for_the_report_leaves_the_training_whole(
 
     ended = on_cluster.run(*run.args("--address", "auto", *output))
 
-    assert ended.code == 1, ended
+    assert ended.code == 1, str(ended)
     assert_told(ended.stderr, f"… Complete … report … --resume … {run.checkpoints[-1]}")
     filler.unlink()
     ended = on_cluster.run(*run.args("--address", "auto", "--resume", *output))
-    assert ended.code == 0, ended
+    assert ended.code == 0, str(ended)
     summary = load_summary(small_disk / "output")
     assert summary.run.outcome == "Complete"
     assert summary.checksum.model_dump() == checksum_of(clicks.kept)

@@ -101,7 +101,7 @@ def test_it_runs_from_a_manifest_and_a_module_beside_it(
 
     ended = on_cluster.run(*run.args("--address", "auto"))
 
-    assert ended.code == 0, ended
+    assert ended.code == 0, str(ended)
     kept = duckdb.connect().execute(REFERENCE.format(folder=table)).fetchall()
     assert 100 < len(kept) < 3000
     assert run.summary.checksum.model_dump() == checksum_of([row for (row,) in kept])

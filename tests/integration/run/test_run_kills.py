@@ -51,7 +51,7 @@ def expected(project: Callable[..., Project], on_cluster: Lastmile) -> dict[int,
     run = project("undisturbed")
     run.write(clicks_spec(run, options=ORDERED))
     ended = on_cluster.run(*run.args("--address", "auto"))
-    assert ended.code == 0, ended
+    assert ended.code == 0, str(ended)
     return run.attempts()[0].batches
 
 
@@ -84,7 +84,7 @@ def test_whatever_is_killed_every_row_is_trained_once(
         assert (code == 0) is (kind in OUTLIVED)
         if code != 0:
             ended = on_cluster.run(*run.args("--address", "auto", "--resume"))
-            assert ended.code == 0, ended
+            assert ended.code == 0, str(ended)
         batches: dict[int, tuple[int, ...]] = {}
         for attempt in run.attempts():
             kept = {s: ids for s, ids in batches.items() if s <= attempt.first_step}

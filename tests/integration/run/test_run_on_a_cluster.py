@@ -19,7 +19,7 @@ def test_auto_finds_the_cluster_and_leaves_it_running(
 
     ended = on_cluster.run(*run.args("--address", "auto"))
 
-    assert ended.code == 0, ended
+    assert ended.code == 0, str(ended)
     assert run.summary.run.address == "auto"
     assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)
     environment = json.loads((run.folder / "environment.json").read_text())
@@ -40,7 +40,7 @@ def test_a_job_is_submitted_followed_and_ends_as_the_run_ended(
 
     assert failed.code == 1, failed
     assert "the user's own mistake" in failed.stdout
-    assert ended.code == 0, ended
+    assert ended.code == 0, str(ended)
     assert "submitted raysubmit_" in ended.stderr
     assert "Complete: job" in ended.stdout
     newest = max(Path(run.root, "experiments", "job").iterdir())
@@ -60,6 +60,6 @@ def test_no_cluster_is_an_error_that_says_what_to_do(
     nowhere = {"RAY_ADDRESS": "127.0.0.1:1"}
     ended = on_cluster.run(*run.args("--address", address), env=nowhere)
 
-    assert ended.code == 1, ended
+    assert ended.code == 1, str(ended)
     assert f"error: --address {address}: " in ended.stderr
     assert "Traceback" not in ended.stderr

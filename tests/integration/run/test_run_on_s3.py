@@ -57,7 +57,7 @@ def test_a_run_on_s3_fails_and_goes_on(
     assert "spec.training.entrypoint: recorder_loop:loop raised" in rest
     assert "last checkpoint: s3://lake/team/experiments/clicks/" in failed.stderr
     assert "step-0000000015" in failed.stderr
-    assert ended.code == 0, ended
+    assert ended.code == 0, str(ended)
     assert run.summary.run.resumed_from is not None
     assert run.summary.run.resumed_from.step == 15
     assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)

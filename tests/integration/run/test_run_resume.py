@@ -76,7 +76,7 @@ def test_a_killed_run_in_order_repeats_the_batches_that_are_left(
     undisturbed = project("undisturbed")
     undisturbed.write(clicks_spec(undisturbed, options=options))
     ended = on_cluster.run(*undisturbed.args("--address", "auto"))
-    assert ended.code == 0, ended
+    assert ended.code == 0, str(ended)
 
     run = project("killed")
     run.write(clicks_spec(run, options=options, training=EVERY_STEPS, config=SLOW))
@@ -93,7 +93,7 @@ def test_a_killed_run_in_order_repeats_the_batches_that_are_left(
     assert "pipelineOptions.pushdown" in refused.stderr
 
     ended = on_cluster.run(*run.args("--resume", "--address", "auto"))
-    assert ended.code == 0, ended
+    assert ended.code == 0, str(ended)
     killed, resumed = run.attempts()
     expected = undisturbed.attempts()[0].batches
     assert killed.batches.items() <= expected.items()
@@ -128,7 +128,7 @@ def test_a_killed_run_out_of_order_trains_the_rows_that_are_left_on_more_ranks(
     run.write({**spec, "trainers": {"replicas": 2, "gpusPerReplica": 0}})
     ended = on_cluster.run(*run.args("--resume", "--address", "auto"))
 
-    assert ended.code == 0, ended
+    assert ended.code == 0, str(ended)
     summary = run.summary
     assert summary.run.resumed_from is not None
     assert summary.run.resumed_from.checkpoint.endswith(older.name)
@@ -161,14 +161,14 @@ def test_a_run_killed_after_its_last_batch_does_what_followed_it(
     (run.folder / "cured").touch()
 
     ended = on_cluster.run(*run.args("--resume", "--address", "auto"))
-    assert ended.code == 0, ended
+    assert ended.code == 0, str(ended)
     assert run.summary.run.outcome == "Complete"
     [evaluation] = run.summary.training.evaluations
     assert evaluation.metrics == {"eval_rows": 1.0}
     assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)
 
     ended = on_cluster.run(*run.args("--resume", "--address", "auto", "--json"))
-    assert ended.code == 0, ended
+    assert ended.code == 0, str(ended)
     assert "complete" in ended.stderr
     assert json.loads(ended.stdout)["run"]["outcome"] == "Complete"
 
@@ -194,7 +194,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
     assert run.summary.run.outcome == "Interrupted"
 
     ended = on_cluster.run(*run.args("--resume"))
-    assert ended.code == 0, ended
+    assert ended.code == 0, str(ended)
     assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)
     stopped, resumed = run.attempts()
     assert max(stopped.batches) == resumed.first_step
