@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 WITHOUT_RAY = ("torch", "numba", "pandas", "pyarrow.dataset", "pydantic", "fsspec", "yaml")
 WITH_RAY = ("pipeline_runtime.run.session",)
@@ -69,7 +70,7 @@ def _carry_out(connection: socket.socket) -> None:
     os.chdir(request["cwd"])
     if address := request.get("serve"):
         sys.path[1:1] = filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep))
-        _import(WITH_RAY)
+        _import_with_ray(WITH_RAY)
         raylet = Path("/proc", request["env"]["RAY_RAYLET_PID"])
 
         def ready() -> None:
@@ -89,6 +90,20 @@ def _carry_out(connection: socket.socket) -> None:
 def _import(modules: tuple[str, ...]) -> None:
     for module in modules:
         importlib.import_module(module)
+
+
+def _import_with_ray(modules: tuple[str, ...]) -> None:
+    """Import modules, and have Ray's native code draw no random id meanwhile.
+
+    It draws from entropy of the process, of which each fork has a copy. Forks of a process that has
+    drawn give the same ids to their tasks: each takes the other's objects, or is killed. On import,
+    `ray.remote` draws the id of a class.
+    """
+    actor = importlib.import_module("ray.actor")
+    ids = actor.ActorClassID
+    actor.ActorClassID = SimpleNamespace(from_random=lambda: ids(os.urandom(ids.size())))
+    _import(modules)
+    actor.ActorClassID = ids
 
 
 if __name__ == "__main__":
