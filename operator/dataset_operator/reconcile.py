@@ -23,7 +23,7 @@ from dataset_operator.errors import KubeRefused, RayRefused
 from dataset_operator.kube.client import Kube
 from dataset_operator.kube.execute import execute
 from dataset_operator.kube.observe import observe
-from dataset_operator.observed import Job, Observed, Refusal
+from dataset_operator.observed import Document, Job, Observed, Refusal
 from dataset_operator.plan import plan
 from dataset_operator.plan.decision import Decision
 from dataset_operator.quota import explain_quota
@@ -87,15 +87,16 @@ class Reconciler:
         try:
             await execute(self.kube, jobs, observed, decision)
         except KubeRefused as refused:
-            await self._say(observed, refused)
-            raise
+            if await self._say(observed, refused):
+                raise
+            return None  # its objects go with it, and so a write for them is refused
         except RayRefused as refused:
             return await self._fail_attempt(observed, str(refused))
         return decision.again_seconds
 
     async def _fail_attempt(self, observed: Observed, why: str) -> float | None:
-        """An attempt that Ray never took has failed, as one that it took and that ended."""
-        fresh = await self.kube.get(KIND, observed.owner.namespace, observed.owner.name)
+        """Record an attempt that Ray never took as failed, like one that it took and that ended."""
+        fresh = await self._fetch_again(observed)
         if fresh is None:
             return None
         failed = replace(observed, document=fresh, job=Job(status="FAILED", message=why))
@@ -118,14 +119,26 @@ class Reconciler:
             return observed, plan(observed, self.settings, self.now(), token)
         return observed, decision
 
-    async def _say(self, observed: Observed, refused: KubeRefused) -> None:
-        """Tell what a dry run did not foresee: a quota of another kind, a missing right."""
-        fresh = await self.kube.get(KIND, observed.owner.namespace, observed.owner.name)
+    async def _say(self, observed: Observed, refused: KubeRefused) -> bool:
+        """Report what a dry run did not foresee: a quota of another kind, a missing right.
+
+        Returns:
+            Whether the experiment still exists.
+        """
+        fresh = await self._fetch_again(observed)
         if fresh is None:
-            return
+            return False
         observed = replace(observed, document=fresh, refusal=_build_child_refusal(refused))
         said = plan(observed, self.settings, self.now(), "")
         # What would have come of the write that was refused has not.
         events = tuple(event for event in said.events if not event.is_outcome)
         only_said = Decision(status=said.status, has_finalizer=said.has_finalizer, events=events)
         await execute(self.kube, None, observed, only_said)
+        return True
+
+    async def _fetch_again(self, observed: Observed) -> Document | None:
+        """Fetch the experiment; None if it was deleted meanwhile, be there another of its name."""
+        owner = observed.owner
+        fresh = await self.kube.get(KIND, owner.namespace, owner.name)
+        is_same = fresh is not None and fresh["metadata"]["uid"] == owner.uid
+        return fresh if is_same else None

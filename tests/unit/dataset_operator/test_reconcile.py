@@ -1,0 +1,67 @@
+"""Passes over an experiment that goes away while they run."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from world import SETTINGS, build_document
+
+from dataset_operator.errors import KubeRefused
+from dataset_operator.observed import Document
+from dataset_operator.reconcile import Reconciler
+from pipeline_runtime.config import KIND
+
+
+@dataclass
+class Server:
+    """An API server that refuses owned objects; the experiment is `later` once one was refused."""
+
+    later: Document | None
+    document: Document | None = field(default_factory=build_document)
+    statuses: list[Document] = field(default_factory=list)
+
+    async def get(self, kind: str, namespace: str, name: str) -> Document | None:
+        return self.document if kind == KIND else None
+
+    async def list_objects(self, kind: str, namespace: str, selector: str) -> list[Document]:
+        return []
+
+    async def write_status(self, document: Document, status: Document) -> None:
+        self.statuses.append(status)
+
+    async def refuse(self, document: Document) -> None:
+        if document["kind"] != "Event":
+            self.document = self.later
+            raise KubeRefused("forbidden: error looking up service account")
+
+    async def try_out(self, document: Document) -> None: ...
+
+    apply = create = refuse
+
+
+def reconcile(server: Server) -> float | None:
+    nothing = cast(Any, None)
+    kube = cast(Any, server)
+    reconciler = Reconciler(kube=kube, connect=nothing, source=nothing, settings=SETTINGS)
+    return asyncio.run(reconciler.reconcile("team", "clicks"))
+
+
+def build_namesake() -> Document:
+    document = build_document()
+    document["metadata"]["uid"] = "another"
+    return document
+
+
+@pytest.mark.parametrize("later", [None, build_namesake()], ids=["gone", "another of its name"])
+def test_a_refusal_for_a_deleted_experiment_is_no_failure(later: Document | None) -> None:
+    server = Server(later=later)
+    assert reconcile(server) is None
+    assert len(server.statuses) == 1  # of the pass, and none of its refusal
+
+
+def test_a_refusal_is_reported_and_tried_again() -> None:
+    server = Server(later=build_document())
+    with pytest.raises(KubeRefused):
+        reconcile(server)
+    assert "service account" in str(server.statuses[-1])
