@@ -58,7 +58,7 @@ CNI_PLUGINS = (
     _cni("ipam", "host-local"),
     _cni("meta", "portmap"),
 )
-COREDNS = Program(name="coredns", module=COREDNS_MODULE, package="github.com/coredns/coredns")
+COREDNS = Program(name="coredns", module=COREDNS_MODULE, package="lastmile/tools/coredns")
 POLICIES = Program(
     name="kube-router", module=KUBE_ROUTER_MODULE, package="lastmile/tools/kube-router"
 )
