@@ -94,7 +94,7 @@ class Program:
 
     Attributes:
         name: its file name.
-        package: the Go package with its `main`, one of the module's `tool` lines.
+        package: the Go package with its `main`: one of the module's `tool` lines, or our own.
     """
 
     name: str

@@ -1,12 +1,12 @@
-"""One pass over one experiment: observe, plan, execute.
+"""One reconcile pass over one experiment: observe, plan, execute.
 
-Level-triggered: what woke it does not matter, and it can be cut off and run again anywhere. Who
-calls it sees to it that no two passes of one experiment overlap.
+Level-triggered: a pass does not depend on its trigger, and can be cut off anywhere and run again.
+The caller never runs two passes of one experiment at once.
 
-A pass writes the status once, before all that it announces: an attempt must be in it before Ray
-hears of it. One exception: a write or a submission that is refused afterwards, which no dry run
-foresees, is said by a second status write of the same pass. It cannot wait for the next pass, which
-would announce the same again, be refused again, and never say why.
+A pass writes the status once, before the writes that the status announces: an attempt is recorded
+before Ray gets it. One exception: if a write or a submission is refused afterwards, which no dry
+run foresees, the same pass writes the status again with the reason. The next pass could not report
+it: it would announce the same, be refused again, and never give the reason.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TOKEN_BYTES = 32
 
 
 def _build_refusal(refused: KubeRefused) -> Refusal:
-    """In the words of the experiment's own fields."""
+    """Build the refusal of a RayCluster, with the experiment's field paths in its message."""
     message = explain_quota(str(refused))
     for theirs, ours in RENDERED_FROM.items():
         message = message.replace(theirs, ours)
@@ -44,7 +44,7 @@ def _build_refusal(refused: KubeRefused) -> Refusal:
 
 
 def _build_child_refusal(refused: KubeRefused) -> Refusal:
-    """Of a child that is not made from the spec alone, which therefore is not to blame."""
+    """Build the refusal of an owned object; it may have causes beside the spec."""
     return Refusal(message=explain_quota(str(refused)), is_invalid=False)
 
 
@@ -54,18 +54,18 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciler:
-    """Passes over experiments; holds what all of them share."""
+    """Runs passes over experiments, and holds the clients and settings that they share."""
 
     kube: Kube
     connect: Connect
     source: MetricsSource
     settings: OperatorSettings
     now: Callable[[], datetime] = field(default=_now)
-    # What the law of scaling remembers of which run, by namespace and name; lost with the process.
+    # The autoscaling policy's memory and its run, by namespace and name; lost with the process.
     memories: dict[tuple[str, str], tuple[Any, Memory]] = field(default_factory=dict)
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
-        """One pass; seconds until the next is due without an event, None if none is.
+        """Run one pass; return the seconds until the next is due without an event, if one is.
 
         Raises:
             KubeConflict: look again at once.
@@ -81,7 +81,7 @@ class Reconciler:
             observed = replace(observed, scaling=replace(observed.scaling, memory=memory))
         fresh_token = secrets.token_urlsafe(_TOKEN_BYTES)
         observed, decision = await self._decide(observed, fresh_token)
-        if decision.memory is not None:  # also of what is refused: it is decided anew in a period
+        if decision.memory is not None:  # kept after a refusal too: the next period decides anew
             run = (observed.owner.uid, decision.status.get("run"))
             self.memories[namespace, name] = (run, decision.memory)
         try:
@@ -89,7 +89,7 @@ class Reconciler:
         except KubeRefused as refused:
             if await self._say(observed, refused):
                 raise
-            return None  # its objects go with it, and so a write for them is refused
+            return None  # the API server refuses objects of a deleted experiment
         except RayRefused as refused:
             return await self._fail_attempt(observed, str(refused))
         return decision.again_seconds
@@ -105,9 +105,9 @@ class Reconciler:
         return decision.again_seconds
 
     async def _decide(self, observed: Observed, token: str) -> tuple[Observed, Decision]:
-        """The plan; made again if a dry run tells that the API server refuses what it would make.
+        """Plan; plan again with the refusal if a dry run shows that the API server refuses it.
 
-        Nothing is given up for a cluster that cannot be made.
+        So no running cluster is deleted for one that cannot be made.
         """
         decision = plan(observed, self.settings, self.now(), token)
         if decision.trial is None:
@@ -120,7 +120,7 @@ class Reconciler:
         return observed, decision
 
     async def _say(self, observed: Observed, refused: KubeRefused) -> bool:
-        """Report what a dry run did not foresee: a quota of another kind, a missing right.
+        """Write a refusal that no dry run foresaw, such as a quota, into the status.
 
         Returns:
             Whether the experiment still exists.
@@ -130,14 +130,14 @@ class Reconciler:
             return False
         observed = replace(observed, document=fresh, refusal=_build_child_refusal(refused))
         said = plan(observed, self.settings, self.now(), "")
-        # What would have come of the write that was refused has not.
+        # Events that announce the outcome of the refused write would be false.
         events = tuple(event for event in said.events if not event.is_outcome)
         only_said = Decision(status=said.status, has_finalizer=said.has_finalizer, events=events)
         await execute(self.kube, None, observed, only_said)
         return True
 
     async def _fetch_again(self, observed: Observed) -> Document | None:
-        """Fetch the experiment; None if it was deleted meanwhile, be there another of its name."""
+        """Fetch the experiment again; None if it was deleted, even if another has its name now."""
         owner = observed.owner
         fresh = await self.kube.get(KIND, owner.namespace, owner.name)
         is_same = fresh is not None and fresh["metadata"]["uid"] == owner.uid

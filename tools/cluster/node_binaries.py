@@ -1,8 +1,8 @@
-"""What the full node is made of beyond a control plane, and where each part is found.
+"""Lists the programs of the full node beyond those of a control plane, and finds each.
 
-The container runtime, the network plugins, the cluster's DNS, what enforces NetworkPolicies, and
-the programs of upstream that run on nodes, built like those of `binaries.py`; and the Debian
-packages that they call or are linked to, which apt brings.
+They are the container runtime, the network plugins, the cluster's DNS, the controller that enforces
+NetworkPolicies, and Kubernetes' programs for nodes, built like those of `binaries.py`; and the
+Debian packages that these programs call or are linked to, which apt installs.
 """
 
 import shutil

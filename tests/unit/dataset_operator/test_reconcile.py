@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
-from world import SETTINGS, build_document
+from world import SETTINGS, build_document, running
 
 from dataset_operator.errors import KubeRefused
 from dataset_operator.observed import Document
@@ -40,11 +40,14 @@ class Server:
     apply = create = refuse
 
 
-def reconcile(server: Server) -> float | None:
+def build_reconciler(server: Server) -> Reconciler:
     nothing = cast(Any, None)
     kube = cast(Any, server)
-    reconciler = Reconciler(kube=kube, connect=nothing, source=nothing, settings=SETTINGS)
-    return asyncio.run(reconciler.reconcile("team", "clicks"))
+    return Reconciler(kube=kube, connect=nothing, source=nothing, settings=SETTINGS)
+
+
+def reconcile(server: Server) -> float | None:
+    return asyncio.run(build_reconciler(server).reconcile("team", "clicks"))
 
 
 def build_namesake() -> Document:
@@ -65,3 +68,11 @@ def test_a_refusal_is_reported_and_tried_again() -> None:
     with pytest.raises(KubeRefused):
         reconcile(server)
     assert "service account" in str(server.statuses[-1])
+
+
+@pytest.mark.parametrize("later", [None, build_namesake()], ids=["gone", "another of its name"])
+def test_a_refused_submission_fails_no_other_experiment(later: Document | None) -> None:
+    server = Server(later=later, document=later)
+    observed = running().observe()
+    assert asyncio.run(build_reconciler(server)._fail_attempt(observed, "refused")) is None
+    assert server.statuses == []

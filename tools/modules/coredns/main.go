@@ -1,5 +1,5 @@
-// The DNS of the full node: CoreDNS with the plugins that its Corefile names. The others, among them
-// those of three clouds and of a tracing service, are most of upstream's compiling.
+// CoreDNS with only the plugins that the full node's Corefile names. Upstream's other plugins, such as
+// those for three clouds and a tracing service, take most of the time to compile.
 package main
 
 import (
