@@ -4,9 +4,10 @@
     ├── ManifestError      a manifest that breaks rules: every problem found, not just the first
     ├── ExpressionError    a filter or derive text that is wrong, with the place in the text
     ├── SourceError        a table that cannot be read: missing, corrupt, mixed schemas
+    │   └── StoreError     a store that cannot be reached or refuses; it may answer the next time
     ├── StepError          a step that cannot be built, or whose work raised, with file and rows
     ├── FeedError          the training feed lost data it cannot make again
-    ├── CheckpointError    a checkpoint that is torn, or of another run
+    ├── CheckpointError    a checkpoint of another run, of other data or of another version
     ├── TrainingError      the entrypoint is missing, has the wrong shape, or raised
     ├── AlreadyComplete    nothing is left to resume
     └── Interrupted        the person pressed Ctrl-C; what was saved is named
@@ -100,6 +101,13 @@ class SourceError(LastmileError):
     """A table cannot be found or read; the message names the file."""
 
 
+class StoreError(SourceError):
+    """A store cannot be reached, or refuses to answer; the next attempt may find it well again.
+
+    It is never taken for an answer: neither for "there is no such file" nor for a bad manifest.
+    """
+
+
 class StepError(LastmileError):
     """A step cannot be built against its input, or raised while it ran."""
 
@@ -109,7 +117,7 @@ class FeedError(LastmileError):
 
 
 class CheckpointError(LastmileError):
-    """A checkpoint is torn, unreadable, or belongs to another run."""
+    """A checkpoint belongs to another run, to other data, or to another version."""
 
 
 class TrainingError(LastmileError):

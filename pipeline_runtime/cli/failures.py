@@ -17,14 +17,16 @@ EXIT_CHECKPOINT = 4
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 EXIT_CODES_HELP = (
-    "Exit codes: 0 done; 1 the run failed; 2 a bad manifest or option; 3 a table that cannot be "
-    "read; 4 a checkpoint that cannot be resumed from; 130 stopped by Ctrl-C."
+    "Exit codes: 0 done; 1 the run failed; 2 a bad manifest or option; 3 a table or store that "
+    "cannot be read; 4 a checkpoint of another run, of other data or of another version; 130 "
+    "stopped by Ctrl-C."
 )
 
 _CODES: dict[type[errors.LastmileError], int] = {
     errors.ManifestError: EXIT_INVALID,
     errors.ExpressionError: EXIT_INVALID,
     errors.SourceError: EXIT_SOURCE,
+    errors.StoreError: EXIT_SOURCE,
     errors.CheckpointError: EXIT_CHECKPOINT,
     errors.Interrupted: EXIT_INTERRUPTED,
 }

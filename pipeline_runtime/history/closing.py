@@ -13,15 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from pipeline_runtime.errors import LastmileError, SourceError
+from pipeline_runtime.errors import LastmileError, SourceError, StoreError
 from pipeline_runtime.report.decisions import ScalingDecision
 from pipeline_runtime.run.decisions import keep_decisions
 from pipeline_runtime.sources.filesystem import Location, open_location
+from pipeline_runtime.sources.stores import asking
 
 FOLDER = "history"
 EVENTS_FILE = "events.json"
@@ -65,10 +65,10 @@ def keep_history(uri: str, run_id: str, payload: Payload) -> list[str]:
         uri: of the experiment's folder.
 
     Raises:
-        SourceError: the store refuses.
+        StoreError: the store refuses.
     """
     folder = open_location(uri).join(FOLDER, run_id)
-    try:
+    with asking(folder.uri, "keep the history there"):
         events = merge_events(_read_list(folder.join(EVENTS_FILE)), payload.events)
         experiment = {**(payload.experiment or {}), "status": payload.status}
         documents: dict[str, Any] = {
@@ -82,8 +82,6 @@ def keep_history(uri: str, run_id: str, payload: Payload) -> list[str]:
         folder.filesystem.create_dir(folder.path, recursive=True)
         for name, document in documents.items():
             _write(folder.join(name), document)
-    except (OSError, pa.ArrowException) as error:
-        raise SourceError(f"{folder.uri}: the history cannot be kept there: {error}") from error
     written = [folder.join(name).uri for name in documents]
     return [*written, *_keep_decisions(uri, run_id, payload.decisions)]
 
@@ -94,6 +92,8 @@ def _keep_decisions(uri: str, run_id: str, decisions: Sequence[ScalingDecision])
         return []
     try:
         return keep_decisions(uri, run_id, decisions, wait_seconds=0.0)
+    except StoreError:
+        raise
     except SourceError:
         return []  # no driver ever made a folder: they stand in the history alone
 
@@ -145,16 +145,14 @@ def prune_history(uri: str, run_id: str, keep_days: int, now: datetime) -> list[
         keep_days: 0: for ever.
 
     Raises:
-        SourceError: the store refuses.
+        StoreError: the store refuses.
     """
     mine = _RUN_ID.fullmatch(run_id)
     if keep_days <= 0 or mine is None:
         return []
     root = open_location(uri).join(FOLDER)
-    try:
+    with asking(root.uri, "take old history away"):
         return list(_prune(root, mine, now - timedelta(days=keep_days)))
-    except (OSError, pa.ArrowException) as error:
-        raise SourceError(f"{root.uri}: old history cannot be taken away: {error}") from error
 
 
 def _prune(root: Location, mine: re.Match[str], oldest: datetime) -> Iterator[str]:

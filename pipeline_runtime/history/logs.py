@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-import pyarrow as pa
-
+from pipeline_runtime.errors import StoreError
 from pipeline_runtime.sources.filesystem import Location
+from pipeline_runtime.sources.stores import asking
 
 # Of a longer file these ends are kept: how it began, and what happened last.
 HEAD_BYTES = 1 << 20
@@ -76,8 +76,8 @@ class LogCopier:
                 number += self._copy_if_due(path, last=last)
             except FileNotFoundError:
                 continue  # Ray rotated it away
-            except (OSError, pa.ArrowException) as error:
-                self.problem = f"{self.target.uri}: logs cannot be copied: {error}"
+            except (OSError, StoreError) as error:
+                self.problem = str(error)
                 break  # the store is away: the rest would fail as slowly
         if self.problem:
             self.say(f"warning: {self.problem}")
@@ -99,10 +99,11 @@ class LogCopier:
     def _write(self, path: Path, size: int) -> None:
         session, _, *rest = path.relative_to(self.source).parts
         place = self.target.join(session, *rest)
-        place.filesystem.create_dir(place.path.rsplit("/", 1)[0], recursive=True)
-        with path.open("rb") as file, place.filesystem.open_output_stream(place.path) as stream:
-            for chunk in read_ends(file, size):
-                stream.write(chunk)
+        with path.open("rb") as file, asking(self.target.uri, "copy logs there"):
+            place.filesystem.create_dir(place.path.rsplit("/", 1)[0], recursive=True)
+            with place.filesystem.open_output_stream(place.path) as stream:
+                for chunk in read_ends(file, size):
+                    stream.write(chunk)
 
 
 def find_logs(source: Path) -> Iterator[Path]:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 
-from pipeline_runtime.errors import SourceError
+from pipeline_runtime.errors import LastmileError, SourceError, StoreError
 from pipeline_runtime.history.closing import EVENTS_FILE, EXPERIMENT_FILE, FOLDER, PODS_FILE
 from pipeline_runtime.run.folders import parse_run_id
 from pipeline_runtime.run.logs import FOLDER as DRIVER_LOGS
@@ -132,8 +131,10 @@ def _refusing(place: Location) -> Iterator[None]:
     """A store's refusal in one sentence."""
     try:
         yield
-    except (OSError, pa.ArrowException) as error:
-        raise SourceError(
+    except LastmileError:
+        raise
+    except Exception as error:  # file systems of fsspec raise what their client libraries do
+        raise StoreError(
             f"{place.uri}: must be a folder that can be read from here, got: {error}; check the "
             "credentials in the environment, or read it by the store's own tools"
         ) from error

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 
-from pipeline_runtime.errors import SourceError
+from pipeline_runtime.errors import SourceError, StoreError
 from pipeline_runtime.report.decisions import DECISIONS_FOLDER, ScalingDecision
 from pipeline_runtime.run.folders import parse_run_id
 from pipeline_runtime.sources.filesystem import Location, open_location
+from pipeline_runtime.sources.stores import asking, list_folder
 
 # A driver makes its run's folder with its first checkpoint or copy of its log, after half a minute.
 WAIT_SECONDS = 120.0
@@ -43,10 +43,11 @@ def keep_decisions(
     Returns: the URIs.
 
     Raises:
-        SourceError: there is no such run, or the store refuses.
+        SourceError: there is no such run.
+        StoreError: the store refuses.
     """
     experiment = open_location(uri)
-    try:
+    with asking(uri, "keep decisions there"):
         run = _wait_for_run(experiment, run_id, wait_seconds, sleep)
         folder = experiment.join(run, DECISIONS_FOLDER)
         folder.filesystem.create_dir(folder.path, recursive=True)
@@ -54,8 +55,6 @@ def keep_decisions(
         for file, text in files:
             with file.filesystem.open_output_stream(file.path) as stream:
                 stream.write(text.encode())
-    except (OSError, pa.ArrowException) as error:
-        raise SourceError(f"{uri}: decisions cannot be kept there: {error}") from error
     return [file.uri for file, _ in files]
 
 
@@ -89,15 +88,17 @@ def fetch_decisions(run: Location, directory: Path) -> str | None:
     for stale in (directory / DECISIONS_FOLDER).glob("*T*Z-*-*.json"):  # of another run
         stale.unlink()
     try:
-        selector = pafs.FileSelector(folder.path, allow_not_found=True)
-        infos = folder.filesystem.get_file_info(selector)
+        infos = list_folder(folder, "read the autoscaler's decisions")
         files = sorted(info.path for info in infos if info.base_name.endswith(".json"))
         for path in files[-MAX_FETCHED:]:
-            with folder.filesystem.open_input_stream(path) as stream:
+            with (
+                asking(folder.uri, "read the autoscaler's decisions"),
+                folder.filesystem.open_input_stream(path) as stream,
+            ):
                 content = stream.read()
             target = directory / DECISIONS_FOLDER / path.rsplit("/", 1)[-1]
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
-    except (OSError, pa.ArrowException) as error:
-        return f"{folder.uri}: decisions of the autoscaler could not be read: {error}"
+    except (StoreError, OSError) as error:
+        return f"the report lacks decisions of the autoscaler: {error}"
     return None

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyarrow as pa
-
+from pipeline_runtime.errors import StoreError
 from pipeline_runtime.sources import Location
+from pipeline_runtime.sources.stores import asking
 
 FOLDER = "logs"
 COPY_SECONDS = 30.0
@@ -65,12 +65,13 @@ class LogKeeper:
             with self._log.open("rb") as file:
                 file.seek(max(0, size - MAX_LOG_BYTES))
                 content = file.read(MAX_LOG_BYTES)
-            filesystem = self._location.filesystem
-            filesystem.create_dir(self._location.path, recursive=True)
-            with filesystem.open_output_stream(self._location.join(self._log.name).path) as stream:
-                stream.write(content)
-        except (OSError, pa.ArrowException) as error:
-            print(f"warning: {self._location.uri}: the log was not copied: {error}", flush=True)
+            place = self._location.join(self._log.name)
+            with asking(place.uri, "copy the log there"):
+                place.filesystem.create_dir(self._location.path, recursive=True)
+                with place.filesystem.open_output_stream(place.path) as stream:
+                    stream.write(content)
+        except (OSError, StoreError) as error:
+            print(f"warning: {error}", flush=True)
             return
         self._copied = size
 

@@ -23,8 +23,10 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline_runtime.errors import StoreError
 from pipeline_runtime.metrics import ROLE_VARIABLE, RunCollector
 from pipeline_runtime.sources import Location
+from pipeline_runtime.sources.stores import asking
 
 FOLDER = "metrics"
 SAMPLES_PER_FILE = 6
@@ -84,11 +86,12 @@ class MetricsKeeper:
         table = pa.table({name: pa.array(values, kind) for (name, kind), values in columns})
         file = self.location.join(FOLDER, f"{rows[0][0].strftime('%Y%m%dT%H%M%S%fZ')}.parquet")
         try:
-            file.filesystem.create_dir(file.path.rsplit("/", 1)[0], recursive=True)
-            with file.filesystem.open_output_stream(file.path) as stream:
-                pq.write_table(table, stream, compression="zstd")
-        except (OSError, pa.ArrowException) as error:
-            print(f"warning: {file.uri}: metrics were not kept: {error}", flush=True)
+            with asking(file.uri, "keep metrics there"):
+                file.filesystem.create_dir(file.path.rsplit("/", 1)[0], recursive=True)
+                with file.filesystem.open_output_stream(file.path) as stream:
+                    pq.write_table(table, stream, compression="zstd")
+        except StoreError as error:
+            print(f"warning: {error}", flush=True)
 
 
 @contextmanager

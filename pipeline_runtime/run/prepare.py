@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-import pyarrow as pa
 from pyarrow import fs as pafs
 
 from pipeline_runtime.arrays.conversion import check_tensor_schema
@@ -32,6 +31,7 @@ from pipeline_runtime.plan import Group, Plan, StreamPlan, build_plan, plan_grou
 from pipeline_runtime.report.summary import SUMMARY_FILE
 from pipeline_runtime.run.folders import build_folder_name, parse_run_id
 from pipeline_runtime.sources import Location, open_location
+from pipeline_runtime.sources.stores import list_folder, read_file
 from pipeline_runtime.training.checkpoint import CheckpointHeader, CheckpointStore, find_resumable
 from pipeline_runtime.training.context import RunIdentity
 from pipeline_runtime.training.entrypoint import load_entrypoint
@@ -39,6 +39,8 @@ from pipeline_runtime.training.position import Position, redistribute
 from pipeline_runtime.training.ranking_config import choose_features, parse_config
 
 _DIGEST_CHARS = 16  # as many as the run's hash
+# A summary is some 10 KiB; with warnings and steps without end it is still far below this.
+MAX_SUMMARY_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +96,8 @@ def prepare_run(
 ) -> PreparedRun:
     """Plan a run and find where it resumes.
 
-    Raises ManifestError, SourceError, TrainingError or CheckpointError, before anything was
-    started.
+    Raises ManifestError, SourceError (StoreError if a store does not answer), TrainingError or
+    CheckpointError, before anything was started.
     """
     add_code_paths(options.code_paths)
     plan = build_plan(experiment, storage_root(experiment, options))
@@ -169,17 +171,15 @@ def _run_location(store: CheckpointStore) -> Location:
 
 def _check_not_complete(store: CheckpointStore, header: CheckpointHeader) -> None:
     """A run is complete once its report says so: after its last step there is still work to do."""
-    path = _run_location(store).join(SUMMARY_FILE).path
+    text = read_file(_run_location(store).join(SUMMARY_FILE), "read the report", MAX_SUMMARY_BYTES)
     try:
-        with store.location.filesystem.open_input_stream(path) as stream:
-            text = stream.read().decode()
-        outcome = json.loads(text)["run"]["outcome"]
-    except (OSError, ValueError, KeyError, TypeError):
+        outcome = json.loads(text or b"")["run"]["outcome"]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return  # it never came to a report
-    if outcome == "Complete":
+    if outcome == "Complete" and text is not None:
         raise AlreadyComplete(
             f"{header.uri}: the run is complete, nothing is left to resume; its report stands",
-            summary=text,
+            summary=text.decode(),
         )
 
 
@@ -235,12 +235,7 @@ def _find_checkpoint(
     root: Location, identity: RunIdentity, keep: int, run_id: str | None
 ) -> tuple[CheckpointStore, CheckpointHeader] | None:
     """The checkpoint to resume from, among those of an id or, without one, of every run."""
-    try:
-        infos = root.filesystem.get_file_info(pafs.FileSelector(root.path, allow_not_found=True))
-    except (OSError, pa.ArrowException) as error:
-        raise CheckpointError(
-            f"{root.uri}: cannot look for checkpoints: {error}; check spec.artifacts.uri"
-        ) from error
+    infos = list_folder(root, "look for checkpoints")
     folders = [info.base_name for info in infos if info.type == pafs.FileType.Directory]
     mine = [name for name in folders if run_id is None or parse_run_id(name) == run_id]
     stores = [_open_store(root, name, keep) for name in sorted(mine, reverse=True)]

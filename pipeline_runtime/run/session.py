@@ -18,11 +18,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pyarrow as pa
-
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment
-from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.errors import LastmileError, StoreError
 from pipeline_runtime.metrics import MetricsServer, Pace, RunCollector
 from pipeline_runtime.monitor import MonitorState
 from pipeline_runtime.plan import plan_document
@@ -36,6 +34,7 @@ from pipeline_runtime.run.prepare import PreparedRun, RunOptions, prepare_run
 from pipeline_runtime.run.summarise import HistoryRates, build_summary
 from pipeline_runtime.run.supply import SupplyMeter
 from pipeline_runtime.sources import Location
+from pipeline_runtime.sources.stores import asking
 
 # And decisions/, on a cluster: they are there before the report.
 REPORT_FILES = ("summary.json", "report.html", "metrics.parquet", PLAN_FILE, "manifest.yaml")
@@ -68,7 +67,8 @@ def run_experiment(
 ) -> Finished:
     """Run an experiment to its end; a failure while it runs is in the result, not raised.
 
-    Raises ManifestError, SourceError, TrainingError or CheckpointError if it cannot even start.
+    Raises ManifestError, SourceError (StoreError if a store does not answer), TrainingError or
+    CheckpointError if it cannot even start.
     """
     watcher = watcher or Watcher()
     started = datetime.now(UTC)
@@ -205,10 +205,11 @@ def _keep(files: Mapping[str, bytes], location: Location) -> str | None:
     """Put files beside the checkpoints; a store that refuses is a warning."""
     filesystem = location.filesystem
     try:
-        filesystem.create_dir(location.path, recursive=True)
-        for name, content in files.items():
-            with filesystem.open_output_stream(location.join(name).path) as stream:
-                stream.write(content)
-    except (OSError, pa.ArrowException) as error:
-        return f"{location.uri}: the report could not be copied there: {error}"
+        with asking(location.uri, "copy the report there"):
+            filesystem.create_dir(location.path, recursive=True)
+            for name, content in files.items():
+                with filesystem.open_output_stream(location.join(name).path) as stream:
+                    stream.write(content)
+    except StoreError as error:
+        return str(error)
     return None

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from pipeline_runtime.config import S3Options
-from pipeline_runtime.errors import SourceError
+from pipeline_runtime.errors import SourceError, StoreError
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*://")
 # The schemes that pyarrow.fs.FileSystem.from_uri knows (pyarrow docs, "Filesystem interface").
@@ -61,7 +61,8 @@ def resolve_uri(uri: str, storage_root: str) -> str:
 def open_location(uri: str, storage_root: str = "", s3: S3Options | None = None) -> Location:
     """Find the filesystem of a URI; nothing is read yet.
 
-    Raises SourceError if no filesystem serves the scheme.
+    Raises SourceError if no filesystem serves the scheme, StoreError if a store that is asked here
+    (hdfs) does not answer.
     """
     whole = resolve_uri(uri, storage_root)
     if not has_scheme(whole):
@@ -70,12 +71,14 @@ def open_location(uri: str, storage_root: str = "", s3: S3Options | None = None)
         return Location(uri=whole, filesystem=pafs.LocalFileSystem(), path=path)
     try:
         filesystem, path = _open_scheme(whole, s3)
-    except (pa.ArrowInvalid, OSError, ValueError, ImportError) as error:
+    except (pa.ArrowException, ValueError, ImportError) as error:
         scheme = urlsplit(whole).scheme
         raise SourceError(
             f"{whole}: cannot open a filesystem for {scheme!r}: {error}; use a scheme that pyarrow "
             "or an installed fsspec package serves"
         ) from error
+    except Exception as error:  # of hdfs OSError, of fsspec whatever a store's client raises
+        raise StoreError(f"{whole}: cannot reach the store: {error}; try again") from error
     return Location(uri=whole, filesystem=filesystem, path=path)
 
 

@@ -7,25 +7,23 @@ from __future__ import annotations
 
 import fnmatch
 
-import pyarrow as pa
 from pyarrow import fs as pafs
 
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sources.filesystem import Location
+from pipeline_runtime.sources.stores import asking
 
 _SUFFIXES = (".parquet", ".parq", ".pq")
 _GLOB_CHARACTERS = frozenset("*?[")
 
 
 def find_files(location: Location) -> tuple[list[str], str]:
-    """What `_list_files` finds. Raises SourceError if the store refuses."""
-    try:
+    """Return what `_list_files` finds.
+
+    Raises SourceError if nothing is there, StoreError if the store does not answer.
+    """
+    with asking(location.uri, "list the files"):
         return _list_files(location)
-    except (OSError, pa.ArrowException) as error:
-        raise SourceError(
-            f"{location.uri}: cannot list the files: {error}; check the uri, and that the store's "
-            "address and credentials are in the environment"
-        ) from error
 
 
 def _list_files(location: Location) -> tuple[list[str], str]:

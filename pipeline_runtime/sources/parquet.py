@@ -27,7 +27,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from pipeline_runtime.config import ParquetSource
-from pipeline_runtime.errors import SourceError
+from pipeline_runtime.errors import SourceError, StoreError
 from pipeline_runtime.kernels import describe
 from pipeline_runtime.sources.base import Pruning, Scan, Unit
 from pipeline_runtime.sources.filesystem import Location, open_location
@@ -50,6 +50,8 @@ from pipeline_runtime.sources.statistics import surviving_row_groups
 _MAX_NAMES = 5
 # Footers are small and far away on an object store: latency, not CPU, bounds reading them.
 FOOTER_THREADS = 16
+# pyarrow raises OSError for a footer that is no Thrift, as it does for a store that fails.
+_CORRUPT_FOOTER = "deserialize thrift"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,7 +365,7 @@ def open_parquet(
         decodes_pages: numbers and lists of them are decoded by `pages`; the rows are the same.
 
     Raises SourceError: nothing there, a file that is not Parquet, or a schema that differs, each
-    naming the file.
+    naming the file; StoreError if the store does not answer.
     """
     locations = [open_location(uri, storage_root, source.s3) for uri in source.locations]
     _check_one_filesystem(locations)
@@ -441,10 +443,15 @@ def _read_footers(fragments: Sequence[Any]) -> None:
     def read(fragment: Any) -> None:
         try:
             fragment.ensure_complete_metadata()
-        except (OSError, pa.ArrowException) as error:
-            raise SourceError(
-                f"{fragment.path}: cannot read the Parquet footer: {error}; replace the file, or "
-                "leave it out of the uri"
+        except Exception as error:
+            if isinstance(error, pa.ArrowException) or _CORRUPT_FOOTER in str(error):
+                raise SourceError(
+                    f"{fragment.path}: cannot read the Parquet footer: {error}; replace the file, "
+                    "or leave it out of the uri"
+                ) from error
+            raise StoreError(
+                f"{fragment.path}: cannot read the Parquet footer: {error}; check that the store "
+                "can be reached from here, then try again"
             ) from error
 
     with ThreadPoolExecutor(min(FOOTER_THREADS, max(1, len(fragments)))) as pool:

@@ -13,7 +13,14 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from pipeline_runtime import expressions
-from pipeline_runtime.errors import ExpressionError, ManifestError, Problem, SourceError, StepError
+from pipeline_runtime.errors import (
+    ExpressionError,
+    ManifestError,
+    Problem,
+    SourceError,
+    StepError,
+    StoreError,
+)
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 
 # difflib's similarity, 0 to 1: its own default, which catches a letter or two wrong.
@@ -48,6 +55,8 @@ class Checks:
         except ManifestError as error:
             for problem in error.problems:
                 self.add(".".join(part for part in (field, problem.path) if part), problem.message)
+        except StoreError:
+            raise  # a store that does not answer says nothing about the manifest
         except (ExpressionError, SourceError, StepError) as error:
             self.add(field, str(error))
 

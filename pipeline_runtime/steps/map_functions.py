@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from pipeline_runtime.errors import StoreError
 from pipeline_runtime.steps.checks import broken, suggestion
 
 UserFunction = Callable[..., Any]
@@ -45,6 +46,8 @@ def _import(module_name: str) -> Any:
                 f"module {error.name!r}; install it or add its directory to PYTHONPATH"
             ) from error
         raise broken(_import_failed(module_name, error)) from error
+    except OSError as error:  # a file or store that the module reads, which may be there next time
+        raise StoreError(_import_failed(module_name, error)) from error
     except Exception as error:  # whatever the user's module raises while it is imported
         raise broken(_import_failed(module_name, error)) from error
 

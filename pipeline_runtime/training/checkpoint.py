@@ -17,19 +17,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
 import torch
 from pyarrow import fs as pafs
 
 from pipeline_runtime.config import diff_configs
-from pipeline_runtime.errors import CheckpointError
+from pipeline_runtime.errors import CheckpointError, StoreError
 from pipeline_runtime.sources import Location
+from pipeline_runtime.sources.stores import asking, find_info, list_folder, open_stream, read_file
 
 CHECKPOINT_VERSION = 2
 _STATE_FILE = "state.pt"
 _HEADER_FILE = "checkpoint.json"
 # The longest list of differences that a person reads when a checkpoint is refused.
 _MAX_DIFFERENCES = 20
+# A header has a few bytes for each group of rows that was consumed: this is for millions of them.
+_MAX_HEADER_BYTES = 256 << 20
+_LOOKING = "look for checkpoints"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,33 +104,34 @@ class CheckpointStore:
     keep: int = 2
 
     def save(self, state: dict[str, Any], header: dict[str, Any]) -> str:
-        """Write a checkpoint; returns its URI.
+        """Write a checkpoint and return its URI.
 
         `header` holds the fields of CheckpointHeader but uri, num_bytes and sha256. Raises
-        CheckpointError if the store refuses (disk full, say); what was there before is still there.
+        StoreError if the store refuses (disk full, say); earlier checkpoints are still there.
         """
         buffer = io.BytesIO()
         torch.save(state, buffer)
         data = buffer.getvalue()
-        place = self._new_place(f"step-{header['step']:010d}")
+        what = f"write a checkpoint of {len(data):,} bytes (earlier ones are kept)"
+        place = self._new_place(f"step-{header['step']:010d}", what)
         full = CheckpointHeader(
             uri=place.uri, num_bytes=len(data), sha256=hashlib.sha256(data).hexdigest(), **header
         )
         try:
-            self._write(place, data, full)
-        except (OSError, pa.ArrowException) as error:
-            self._discard(place)
-            raise CheckpointError(
-                f"{place.uri}: cannot write a checkpoint of {len(data):,} bytes: {error}; free "
-                "space or change spec.artifacts.uri (earlier checkpoints are kept)"
-            ) from error
+            with asking(place.uri, what):
+                self._write(place, data, full)
+        except StoreError:
+            # If it stays: it holds no checkpoint.json, so nothing will take it for a checkpoint.
+            with contextlib.suppress(StoreError), asking(place.uri, "remove what was written"):
+                _remove(place)
+            raise
         return place.uri
 
-    def _new_place(self, name: str) -> Location:
-        """A folder that is not there: an epoch's last step may be saved twice, or after a kill."""
+    def _new_place(self, name: str, what: str) -> Location:
+        """Choose a folder that is not there: a step may be saved twice, or again after a kill."""
         places = itertools.chain([name], (f"{name}-{index:02d}" for index in itertools.count(2)))
         for place in map(self.location.join, places):
-            if self.location.filesystem.get_file_info(place.path).type == pafs.FileType.NotFound:
+            if find_info(place, what).type == pafs.FileType.NotFound:
                 return place
         raise AssertionError("unreachable: there are always more names")
 
@@ -140,44 +144,42 @@ class CheckpointStore:
         _write_file(filesystem, partial, text)
         filesystem.move(partial, place.join(_HEADER_FILE).path)
 
-    def _discard(self, place: Location) -> None:
-        # If it stays: it holds no checkpoint.json, so nothing will take it for a checkpoint.
-        with contextlib.suppress(OSError):
-            place.filesystem.delete_dir(place.path)
-
     def headers(self) -> list[CheckpointHeader]:
-        """Headers of the checkpoints that look whole, newest first; torn ones are passed over."""
-        selector = pafs.FileSelector(self.location.path, allow_not_found=True)
-        infos = self.location.filesystem.get_file_info(selector)
-        names = sorted(
-            (i.base_name for i in infos if i.base_name.startswith("step-")), reverse=True
-        )
-        found = [self._header(self.location.join(name)) for name in names]
+        """Return headers of the checkpoints that look whole, newest first.
+
+        Raises StoreError if the store does not answer, CheckpointError for another version.
+        """
+        found = [self._header(self.location.join(name)) for name in self._names()]
         return [header for header in found if header is not None]
 
+    def _names(self) -> list[str]:
+        """Return the names of the checkpoints' folders, newest first."""
+        names = [info.base_name for info in list_folder(self.location, _LOOKING)]
+        return sorted((name for name in names if name.startswith("step-")), reverse=True)
+
     def _header(self, place: Location) -> CheckpointHeader | None:
-        try:
-            with place.filesystem.open_input_stream(place.join(_HEADER_FILE).path) as stream:
-                header = _parse_header(place.uri, stream.read())
-            info = place.filesystem.get_file_info(place.join(_STATE_FILE).path)
-        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        text = read_file(place.join(_HEADER_FILE), _LOOKING, _MAX_HEADER_BYTES)
+        if text is None:
             return None
+        try:
+            header = _parse_header(place.uri, text)
+        except (ValueError, KeyError, TypeError):
+            return None
+        info = find_info(place.join(_STATE_FILE), _LOOKING)
         return header if info.size == header.num_bytes else None
 
     def load(self, header: CheckpointHeader) -> dict[str, Any]:
-        """The state. Raises CheckpointError if its bytes are not those that were written."""
-        path = self.location.join(header.uri.rsplit("/", 1)[1], _STATE_FILE).path
-        try:
-            with self.location.filesystem.open_input_stream(path) as stream:
-                data = stream.read()
-        except (OSError, pa.ArrowException) as error:
-            raise CheckpointError(
-                f"{header.uri}: the state must be readable on every trainer: {error}; "
-                "check spec.artifacts.uri, then run again with --resume"
-            ) from error
+        """Return the state.
+
+        Raises StoreError if its bytes cannot be read, or are not those that were written: every
+        trainer must get them, and the next attempt may.
+        """
+        place = self.location.join(header.uri.rsplit("/", 1)[1], _STATE_FILE)
+        with asking(header.uri, "read the state on a trainer"), open_stream(place) as stream:
+            data = stream.read()
         got = hashlib.sha256(data).hexdigest()
         if got != header.sha256:
-            raise CheckpointError(
+            raise StoreError(
                 f"{header.uri}: the state's SHA-256 must be {header.sha256}, got {got}; the file "
                 "is damaged: remove this folder to resume from the checkpoint before it"
             )
@@ -188,19 +190,24 @@ class CheckpointStore:
     def remove_old(self, newest: str) -> None:
         """Remove all but the newest whole checkpoints, `newest` (a URI) always among them.
 
-        Raises CheckpointError if the store refuses; what it names may stay.
+        Raises StoreError if the store refuses, CheckpointError for one of another version; the old
+        ones may stay.
         """
-        selector = pafs.FileSelector(self.location.path, allow_not_found=True)
-        try:
-            kept = [header.uri.rsplit("/", 1)[1] for header in self.headers()[: self.keep]]
-            kept.append(newest.rsplit("/", 1)[1])
-            for info in self.location.filesystem.get_file_info(selector):
-                if info.base_name.startswith("step-") and info.base_name not in kept:
-                    self.location.filesystem.delete_dir(info.path)
-        except (OSError, pa.ArrowException) as error:
-            raise CheckpointError(
-                f"{self.location.uri}: cannot remove an old checkpoint: {error}; remove it by hand"
-            ) from error
+        kept = [header.uri.rsplit("/", 1)[1] for header in self.headers()[: self.keep]]
+        kept.append(newest.rsplit("/", 1)[1])
+        for name in self._names():
+            if name not in kept:
+                place = self.location.join(name)
+                with asking(place.uri, "remove an old checkpoint, which may be removed by hand"):
+                    _remove(place)
+
+
+def _remove(place: Location) -> None:
+    """Remove a checkpoint: first its header, so that what may stay is no checkpoint."""
+    header = place.join(_HEADER_FILE).path
+    if place.filesystem.get_file_info(header).type == pafs.FileType.File:
+        place.filesystem.delete_file(header)
+    place.filesystem.delete_dir(place.path)
 
 
 def _write_file(filesystem: Any, path: str, data: bytes) -> None:

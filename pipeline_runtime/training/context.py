@@ -22,7 +22,7 @@ from torch import nn
 
 from pipeline_runtime.batches import ROW_WEIGHT, Batch, empty_batch, to_device
 from pipeline_runtime.config import Training
-from pipeline_runtime.errors import CheckpointError, Interrupted, TrainingError
+from pipeline_runtime.errors import CheckpointError, Interrupted, StoreError, TrainingError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.pieces import StepCount, add_counts
 from pipeline_runtime.monitor import Evaluated, HistoryPoint, RankSnapshot
@@ -415,7 +415,7 @@ class TrainContext:
         }
         try:
             uri = self._wiring.store.save({"user": dict(user), "rng": rng}, header)
-        except CheckpointError as error:
+        except StoreError as error:
             self.records.checkpoint_failures += 1
             self._wiring.warn(f"training goes on without this checkpoint: {error}")
             return
@@ -424,7 +424,7 @@ class TrainContext:
         self.records.kept_until = time.time()
         try:
             self._wiring.store.remove_old(uri)
-        except CheckpointError as error:
+        except (StoreError, CheckpointError) as error:
             self._wiring.warn(str(error))
 
     def _gather(self, value: Any) -> list[Any]:

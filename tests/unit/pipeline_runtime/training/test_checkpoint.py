@@ -11,7 +11,7 @@ import pytest
 import torch
 from facts import assert_told
 
-from pipeline_runtime.errors import CheckpointError
+from pipeline_runtime.errors import CheckpointError, StoreError
 from pipeline_runtime.sources import open_location
 from pipeline_runtime.training.checkpoint import CheckpointStore, find_resumable
 
@@ -105,7 +105,7 @@ def test_damage_that_keeps_the_size_is_found_by_the_hash(tmp_path: Path) -> None
     data = bytearray(state.read_bytes())
     data[len(data) // 2] ^= 0xFF
     state.write_bytes(data)
-    with pytest.raises(CheckpointError, match="SHA-256"):
+    with pytest.raises(StoreError, match="SHA-256"):
         store.load(store.headers()[0])
 
 
@@ -144,7 +144,7 @@ def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
 def test_a_store_that_refuses_keeps_what_was_there(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     save(store, 1)
-    with no_room(), pytest.raises(CheckpointError, match=r"[\d,]+ bytes"):
+    with no_room(), pytest.raises(StoreError, match=r"[\d,]+ bytes"):
         save(store, 2)
     assert [header.step for header in store.headers()] == [1]
 
@@ -153,7 +153,7 @@ def test_a_second_checkpoint_of_a_step_is_another_folder(tmp_path: Path) -> None
     """An epoch's last step may be saved when it falls due, and again with the evaluation."""
     store = make_store(tmp_path)
     first = save(store, 16)
-    with no_room(), pytest.raises(CheckpointError):
+    with no_room(), pytest.raises(StoreError):
         save(store, 16)
     assert [header.uri for header in store.headers()] == [first]
     (tmp_path / "step-0000000016-02").mkdir()  # torn by a kill
@@ -166,6 +166,6 @@ def test_a_second_checkpoint_of_a_step_is_another_folder(tmp_path: Path) -> None
 def test_an_old_one_that_cannot_be_removed_costs_nothing_but_a_message(tmp_path: Path) -> None:
     store = make_store(tmp_path, keep=1)
     (tmp_path / "step-0000000001").write_text("no folder, so it cannot be removed as one")
-    with pytest.raises(CheckpointError, match="step-0000000001"):
+    with pytest.raises(StoreError, match="step-0000000001"):
         save(store, 2)
     assert [header.step for header in store.headers()] == [2]

@@ -1,0 +1,139 @@
+"""A store that fails while a run is prepared is retried: it is never a final refusal."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from failing_store import FAILURES, AwayFileSystem, ClientError, failing, store_in_memory
+
+from pipeline_runtime import Pipeline
+from pipeline_runtime.cli.failures import exit_code_of
+from pipeline_runtime.errors import LastmileError, ManifestError, StoreError
+from pipeline_runtime.report.summary import SUMMARY_FILE
+from pipeline_runtime.run.prepare import PreparedRun, RunOptions, prepare_run
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TABLE = pa.table({"user": [1, 2, 3, 4], "clicked": [0.0, 1.0, 0.0, 1.0]})
+EXIT_RETRIED = 3
+BROKEN_FOOTER = b"PAR1" + b"\xff" * 30 + (30).to_bytes(4, "little") + b"PAR1"
+READS_AT_IMPORT = "open('/dev/null/vocabulary')"
+
+names_of = [type(error).__name__ for error in FAILURES]
+
+
+@pytest.fixture
+def away() -> Iterator[AwayFileSystem]:
+    with store_in_memory() as store:
+        for path in ("t/a.parquet", "spam/a.parquet"):
+            store.makedirs(f"/lake/{path}".rpartition("/")[0], exist_ok=True)
+            with store.open(f"/lake/{path}", "wb") as file:
+                pq.write_table(TABLE, file)
+        yield store
+
+
+def prepare(out: Path, *, resume: bool = True, minutes: int = 0) -> PreparedRun:
+    pipeline = Pipeline.read_parquet("t/").anti_join("spam/", on=["user"])
+    experiment = pipeline.experiment("clicks", batchSize=2)
+    options = RunOptions(output=out, storage_root="away://lake", resume=resume, run_id="r-1")
+    return prepare_run(experiment, options, NOW + timedelta(minutes=minutes), world_size=1)
+
+
+def leave_checkpoint(run: PreparedRun) -> str:
+    identity = run.identity
+    header = {
+        "run_hash": identity.run_hash,
+        "run_config": identity.run_config,
+        "data_digest": identity.data_digest,
+        "piece_rows": identity.piece_rows,
+        "preserve_order": identity.preserve_order,
+        "epoch": 0,
+        "step": 1,
+        "world_size": run.world_size,
+        "positions": tuple(position.to_json() for position in run.positions),
+    }
+    return run.store.save({"user": {"step": 1}, "rng": []}, header)
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=names_of)
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param("lake", id="the whole store"),
+        pytest.param("lake/t", id="the table's listing"),
+        pytest.param("lake/t/a.parquet", id="the table's footer"),
+        pytest.param("lake/spam", id="the side table's listing"),
+        pytest.param("lake/spam/a.parquet", id="the side table's footer"),
+        pytest.param("lake/experiments/clicks", id="the experiment's folder"),
+        pytest.param("/checkpoints", id="the listing of checkpoints"),
+        pytest.param("checkpoint.json", id="a checkpoint's header"),
+        pytest.param("state.pt", id="a checkpoint's state"),
+        pytest.param(SUMMARY_FILE, id="the report"),
+    ],
+)
+def test_a_store_that_fails_is_retried(
+    tmp_path: Path, away: AwayFileSystem, what: str, error: Exception
+) -> None:
+    left = leave_checkpoint(prepare(tmp_path, resume=False))
+    with failing(error, what), pytest.raises(StoreError) as caught:
+        prepare(tmp_path, minutes=1)
+    assert exit_code_of(type(caught.value).__name__) == EXIT_RETRIED
+    resumed = prepare(tmp_path, minutes=2).resume
+    assert resumed is not None
+    assert resumed.uri == left
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=names_of)
+def test_a_checkpoint_that_a_store_refuses_is_a_store_error(
+    tmp_path: Path, away: AwayFileSystem, error: Exception
+) -> None:
+    run = prepare(tmp_path, resume=False)
+    with failing(error, "checkpoints"), pytest.raises(StoreError):
+        leave_checkpoint(run)
+    assert run.store.headers() == []
+    leave_checkpoint(run)
+    [header] = run.store.headers()
+    with failing(error, "state.pt"), pytest.raises(StoreError):
+        run.store.load(header)
+    with failing(error, "step-"), pytest.raises(StoreError):
+        run.store.remove_old(header.uri)
+
+
+def test_what_is_clearly_not_there_starts_from_the_beginning(
+    tmp_path: Path, away: AwayFileSystem
+) -> None:
+    run = prepare(tmp_path)
+    assert run.resume is None
+    [warning] = run.warnings
+    assert "--resume" in warning
+
+
+@pytest.mark.parametrize("content", [None, BROKEN_FOOTER], ids=["missing", "corrupt"])
+def test_a_side_table_that_is_missing_or_corrupt_is_a_broken_manifest(
+    tmp_path: Path, away: AwayFileSystem, content: bytes | None
+) -> None:
+    away.rm("/lake/spam/a.parquet")
+    if content is not None:
+        away.pipe_file("/lake/spam/a.parquet", content)
+    with pytest.raises(ManifestError, match="spam"):
+        prepare(tmp_path)
+
+
+def test_a_module_that_cannot_read_its_file_is_retried(
+    tmp_path: Path, away: AwayFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "reads_at_import.py").write_text(READS_AT_IMPORT)
+    monkeypatch.syspath_prepend(tmp_path)
+    pipeline = Pipeline.read_parquet("t/").map(
+        "reads_at_import:f", input_columns=["user"], output_columns={"user": "int64"}
+    )
+    options = RunOptions(output=tmp_path, storage_root="away://lake")
+    with pytest.raises(StoreError, match="reads_at_import"):
+        prepare_run(pipeline.experiment("clicks"), options, NOW, world_size=1)
+
+
+def test_only_lastmile_errors_come_of_a_store(tmp_path: Path, away: AwayFileSystem) -> None:
+    with failing(ClientError("no endpoint"), ""), pytest.raises(LastmileError):
+        prepare(tmp_path)
