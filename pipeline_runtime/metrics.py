@@ -54,7 +54,10 @@ class RunCollector:
     5,000 of a checkpoint had counted 5,000 more.
     """
 
-    def __init__(self, step_names: Iterable[tuple[int, str]]) -> None:
+    def __init__(
+        self, step_names: Iterable[tuple[int, str]], damaged_checkpoints: int = 0
+    ) -> None:
+        self._damaged_checkpoints = damaged_checkpoints
         self._steps = [f"{index}-{kind}" for index, kind in step_names]
         self._snapshots: Mapping[int, RankSnapshot] = {}
         self._pace: Pace | None = None
@@ -72,6 +75,11 @@ class RunCollector:
         if pace is not None:
             yield from _pace_gauges(pace)
             yield _cpu_ranks(snapshots)
+            yield GaugeMetricFamily(
+                "lastmile_damaged_checkpoints",
+                "Damaged checkpoints that were skipped when this attempt resumed.",
+                value=self._damaged_checkpoints,
+            )
         yield from _run_totals(snapshots)
         yield from self._trainer_seconds(snapshots)
         yield from _workers(snapshots)

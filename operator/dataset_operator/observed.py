@@ -81,6 +81,7 @@ class Progress:
         slowest_gpu_ratio: the same of the GPU that is least busy.
         busy_ratio: share of the trainers' time, pauses left out, spent in their steps, 0 to 1.
         cpu_ranks: ranks that are known to train on a CPU.
+        damaged_checkpoints: those that this attempt skipped when it resumed.
         metrics: the training's own, by name.
         counters: what scaling goes by.
     """
@@ -93,6 +94,7 @@ class Progress:
     slowest_gpu_ratio: float | None = None
     busy_ratio: float | None = None
     cpu_ranks: int | None = None
+    damaged_checkpoints: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
 

@@ -32,13 +32,16 @@ from pipeline_runtime.report.summary import SUMMARY_FILE
 from pipeline_runtime.run.folders import build_folder_name, parse_run_id
 from pipeline_runtime.sources import Location, open_location
 from pipeline_runtime.sources.stores import list_folder, read_file
-from pipeline_runtime.training.checkpoint import CheckpointHeader, CheckpointStore, find_resumable
+from pipeline_runtime.training.checkpoint import CheckpointStore, Resumable, find_resumable
+from pipeline_runtime.training.checkpoint_header import CheckpointHeader
 from pipeline_runtime.training.context import RunIdentity
 from pipeline_runtime.training.entrypoint import load_entrypoint
 from pipeline_runtime.training.position import Position, redistribute
 from pipeline_runtime.training.ranking_config import choose_features, parse_config
 
 _DIGEST_CHARS = 16  # as many as the run's hash
+# Damaged checkpoints that a warning names.
+_MAX_NAMED = 5
 # A summary is some 10 KiB; with warnings and steps without end it is still far below this.
 MAX_SUMMARY_BYTES = 16 << 20
 
@@ -78,6 +81,7 @@ class PreparedRun:
     identity: RunIdentity
     run_location: Location
     store: CheckpointStore
+    damaged_checkpoints: tuple[str, ...]  # URIs, newer than the one that is resumed from
     warnings: tuple[str, ...]
 
     @property
@@ -120,7 +124,8 @@ def prepare_run(
     keep = training.checkpoint.keep
     found = _find_checkpoint(root, identity, keep, options.run_id) if options.resume else None
     name = build_folder_name(now, identity.run_hash, options.run_id)
-    store, header = found or (_open_store(root, name, keep), None)
+    store = found.store if found else _open_store(root, name, keep)
+    header = found.header if found else None
     if header is not None:
         _check_not_complete(store, header)
     _check_same_data(header, identity)
@@ -141,7 +146,8 @@ def prepare_run(
         identity=identity,
         run_location=_run_location(store),
         store=store,
-        warnings=_resume_warnings(options, header),
+        damaged_checkpoints=found.damaged if found else (),
+        warnings=_resume_warnings(options, found),
     )
 
 
@@ -233,7 +239,7 @@ def _open_store(root: Location, folder: str, keep: int) -> CheckpointStore:
 
 def _find_checkpoint(
     root: Location, identity: RunIdentity, keep: int, run_id: str | None
-) -> tuple[CheckpointStore, CheckpointHeader] | None:
+) -> Resumable | None:
     """The checkpoint to resume from, among those of an id or, without one, of every run."""
     infos = list_folder(root, "look for checkpoints")
     folders = [info.base_name for info in infos if info.type == pafs.FileType.Directory]
@@ -263,9 +269,18 @@ def _check_same_data(header: CheckpointHeader | None, identity: RunIdentity) -> 
         )
 
 
-def _resume_warnings(options: RunOptions, header: CheckpointHeader | None) -> tuple[str, ...]:
-    if not options.resume or header is not None:
+def _resume_warnings(options: RunOptions, found: Resumable | None) -> tuple[str, ...]:
+    if not options.resume:
         return ()
+    if found is not None:
+        if not found.damaged:
+            return ()
+        skipped = ", ".join(found.damaged[:_MAX_NAMED])
+        return (
+            f"--resume: skipped {len(found.damaged)} damaged checkpoints that are newer than the "
+            f"one that the run goes on from ({found.header.uri}, step {found.header.step}): "
+            f"{skipped}; steps since then are trained again. Look after the store's disks",
+        )
     whose = f" of run {options.run_id}" if options.run_id else ""
     return (f"--resume: no whole checkpoint{whose} was found; the run starts from its beginning",)
 

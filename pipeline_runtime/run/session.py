@@ -104,7 +104,10 @@ def run_experiment(
 
 def _execute(run: PreparedRun, options: RunOptions, watcher: Watcher) -> Outcome:
     """Ray, metrics, history and signals for the time of the run."""
-    collector = RunCollector((index, kind) for index, kind, _ in run.plan.training.step_rows)
+    collector = RunCollector(
+        ((index, kind) for index, kind, _ in run.plan.training.step_rows),
+        damaged_checkpoints=len(run.damaged_checkpoints),
+    )
     server = MetricsServer(collector, options.metrics_port)
     watcher.on_metrics_port(server.port)
     until = run.resume.step if run.resume else None

@@ -35,8 +35,9 @@ def asking(uri: str, what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise StoreError(
-            f"{uri}: cannot {what}: {error or type(error).__name__}; check that the store can be "
-            "reached from here, and its address and credentials in the environment; then try again"
+            f"{uri}: cannot {what}: {str(error) or type(error).__name__}. Check that the store can "
+            "be reached from here, has room, and lets in the credentials of the environment; then "
+            "try again"
         ) from error
 
 

@@ -1,9 +1,14 @@
 """Checkpoints on the artifacts store: written so that one is either whole or not there.
 
 A checkpoint is a folder `step-…`, a new one each time, with the state and, written last and renamed
-into place, `checkpoint.json`, which names the run's hash, the position, and the size and SHA-256 of
-the state. A folder without it, or whose state does not match it, is torn and passed over. Older
-ones are removed only after a newer one is whole.
+into place, `checkpoint.json` (see `checkpoint_header`), which has the state's size and SHA-256. On
+local disks each file and folder is synced before the header gets its name. So
+
+- a folder without a header was never whole: the run was killed while it wrote. It is passed over;
+- a folder whose header cannot be read, or does not match the state, was whole and is *damaged*.
+  A resume skips it for the next older one and says so, and refuses to start anew if none is left.
+
+Older checkpoints are removed only after a newer one is whole.
 """
 
 from __future__ import annotations
@@ -12,9 +17,8 @@ import contextlib
 import hashlib
 import io
 import itertools
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,85 +27,34 @@ from pyarrow import fs as pafs
 from pipeline_runtime.config import diff_configs
 from pipeline_runtime.errors import CheckpointError, StoreError
 from pipeline_runtime.sources import Location
+from pipeline_runtime.sources.durable import make_folder, rename_file, write_file
 from pipeline_runtime.sources.stores import asking, find_info, list_folder, open_stream, read_file
+from pipeline_runtime.training.checkpoint_header import CheckpointHeader, parse_header
 
-CHECKPOINT_VERSION = 2
 _STATE_FILE = "state.pt"
 _HEADER_FILE = "checkpoint.json"
 # The longest list of differences that a person reads when a checkpoint is refused.
 _MAX_DIFFERENCES = 20
 # A header has a few bytes for each group of rows that was consumed: this is for millions of them.
 _MAX_HEADER_BYTES = 256 << 20
+# A state is read in parts of this size to verify it.
+_CHUNK_BYTES = 8 << 20
 _LOOKING = "look for checkpoints"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointHeader:
-    """What is known about a checkpoint without loading its state."""
-
-    uri: str
-    run_hash: str
-    run_config: dict[str, Any]
-    epoch: int
-    step: int
-    world_size: int
-    preserve_order: bool
-    positions: tuple[dict[str, Any], ...]  # a rank each, see training.position
-    num_bytes: int
-    sha256: str
-    data_digest: str = ""  # of the row groups that the positions count
-    attempt: int = 1  # which made it
-    piece_rows: int  # rows of a piece at most, in which the positions count
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "version": CHECKPOINT_VERSION,
-            "runHash": self.run_hash,
-            "runConfig": self.run_config,
-            "epoch": self.epoch,
-            "step": self.step,
-            "worldSize": self.world_size,
-            "preserveOrder": self.preserve_order,
-            "positions": list(self.positions),
-            "numBytes": self.num_bytes,
-            "sha256": self.sha256,
-            "dataDigest": self.data_digest,
-            "attempt": self.attempt,
-            "pieceRows": self.piece_rows,
-        }
-
-
-def _parse_header(uri: str, text: bytes) -> CheckpointHeader:
-    value = json.loads(text)
-    if value.get("version") != CHECKPOINT_VERSION:
-        raise CheckpointError(
-            f"{uri}: checkpoint version must be {CHECKPOINT_VERSION}, got "
-            f"{value.get('version')!r}; "
-            "resume with the release that wrote it, or start anew without --resume"
-        )
-    return CheckpointHeader(
-        uri=uri,
-        run_hash=value["runHash"],
-        run_config=value["runConfig"],
-        epoch=value["epoch"],
-        step=value["step"],
-        world_size=value["worldSize"],
-        preserve_order=value["preserveOrder"],
-        positions=tuple(value["positions"]),
-        num_bytes=value["numBytes"],
-        sha256=value["sha256"],
-        data_digest=value["dataDigest"],
-        attempt=value["attempt"],
-        piece_rows=value["pieceRows"],
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointStore:
-    """The checkpoints of one experiment."""
+    """The checkpoints of one run.
+
+    Attributes:
+        keep: whole checkpoints that stay.
+        damaged: names of folders that were found damaged; they count as none, and are removed with
+            the old ones.
+    """
 
     location: Location
     keep: int = 2
+    damaged: frozenset[str] = frozenset()
 
     def save(self, state: dict[str, Any], header: dict[str, Any]) -> str:
         """Write a checkpoint and return its URI.
@@ -119,7 +72,7 @@ class CheckpointStore:
         )
         try:
             with asking(place.uri, what):
-                self._write(place, data, full)
+                _write(place, data, full)
         except StoreError:
             # If it stays: it holds no checkpoint.json, so nothing will take it for a checkpoint.
             with contextlib.suppress(StoreError), asking(place.uri, "remove what was written"):
@@ -135,57 +88,71 @@ class CheckpointStore:
                 return place
         raise AssertionError("unreachable: there are always more names")
 
-    def _write(self, place: Location, data: bytes, header: CheckpointHeader) -> None:
-        filesystem = place.filesystem
-        filesystem.create_dir(place.path, recursive=True)
-        _write_file(filesystem, place.join(_STATE_FILE).path, data)
-        text = json.dumps(header.to_json()).encode()
-        partial = place.join(_HEADER_FILE + ".partial").path
-        _write_file(filesystem, partial, text)
-        filesystem.move(partial, place.join(_HEADER_FILE).path)
-
     def headers(self) -> list[CheckpointHeader]:
         """Return headers of the checkpoints that look whole, newest first.
 
         Raises StoreError if the store does not answer, CheckpointError for another version.
         """
-        found = [self._header(self.location.join(name)) for name in self._names()]
-        return [header for header in found if header is not None]
+        return [found for found in self.candidates() if isinstance(found, CheckpointHeader)]
+
+    def candidates(self) -> Iterator[CheckpointHeader | str]:
+        """Yield, newest first, the header of each checkpoint, or the URI of a damaged one.
+
+        That a header is given means that the state has the right size, not that it is whole.
+        Raises as `headers` does.
+        """
+        for name in self._names():
+            place = self.location.join(name)
+            content = read_file(place.join(_HEADER_FILE), _LOOKING, _MAX_HEADER_BYTES)
+            if content is None or name in self.damaged:
+                continue
+            header = parse_header(place.uri, content)
+            if header is None:
+                yield place.uri
+                continue
+            info = find_info(place.join(_STATE_FILE), _LOOKING)
+            is_file = info.type == pafs.FileType.File
+            yield header if is_file and info.size == header.num_bytes else place.uri
 
     def _names(self) -> list[str]:
         """Return the names of the checkpoints' folders, newest first."""
         names = [info.base_name for info in list_folder(self.location, _LOOKING)]
         return sorted((name for name in names if name.startswith("step-")), reverse=True)
 
-    def _header(self, place: Location) -> CheckpointHeader | None:
-        text = read_file(place.join(_HEADER_FILE), _LOOKING, _MAX_HEADER_BYTES)
-        if text is None:
-            return None
-        try:
-            header = _parse_header(place.uri, text)
-        except (ValueError, KeyError, TypeError):
-            return None
-        info = find_info(place.join(_STATE_FILE), _LOOKING)
-        return header if info.size == header.num_bytes else None
+    def is_whole(self, header: CheckpointHeader) -> bool:
+        """Return whether the state is what was written, by reading all of it.
+
+        Raises StoreError if the store does not answer.
+        """
+        digest = hashlib.sha256()
+        with asking(header.uri, "verify the state"), open_stream(self._state_of(header)) as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                digest.update(chunk)
+        return digest.hexdigest() == header.sha256
 
     def load(self, header: CheckpointHeader) -> dict[str, Any]:
         """Return the state.
 
         Raises StoreError if its bytes cannot be read, or are not those that were written: every
-        trainer must get them, and the next attempt may.
+        trainer must get them, and the next attempt verifies them again.
         """
-        place = self.location.join(header.uri.rsplit("/", 1)[1], _STATE_FILE)
-        with asking(header.uri, "read the state on a trainer"), open_stream(place) as stream:
+        with (
+            asking(header.uri, "read the state on a trainer"),
+            open_stream(self._state_of(header)) as stream,
+        ):
             data = stream.read()
         got = hashlib.sha256(data).hexdigest()
         if got != header.sha256:
             raise StoreError(
-                f"{header.uri}: the state's SHA-256 must be {header.sha256}, got {got}; the file "
-                "is damaged: remove this folder to resume from the checkpoint before it"
+                f"{header.uri}: the state's SHA-256 must be {header.sha256}, but is {got} as a "
+                "trainer reads it. Run again with --resume, which skips a damaged checkpoint"
             )
         # The state was written by this program and its hash holds, so unpickling it is safe enough.
         state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
         return state
+
+    def _state_of(self, header: CheckpointHeader) -> Location:
+        return self.location.join(header.name, _STATE_FILE)
 
     def remove_old(self, newest: str) -> None:
         """Remove all but the newest whole checkpoints, `newest` (a URI) always among them.
@@ -193,7 +160,7 @@ class CheckpointStore:
         Raises StoreError if the store refuses, CheckpointError for one of another version; the old
         ones may stay.
         """
-        kept = [header.uri.rsplit("/", 1)[1] for header in self.headers()[: self.keep]]
+        kept = [header.name for header in self.headers()[: self.keep]]
         kept.append(newest.rsplit("/", 1)[1])
         for name in self._names():
             if name not in kept:
@@ -202,37 +169,76 @@ class CheckpointStore:
                     _remove(place)
 
 
+def _write(place: Location, data: bytes, header: CheckpointHeader) -> None:
+    make_folder(place)
+    write_file(place.join(_STATE_FILE), data)
+    partial = place.join(_HEADER_FILE + ".partial")
+    write_file(partial, header.to_bytes())
+    rename_file(partial, place.join(_HEADER_FILE))
+
+
 def _remove(place: Location) -> None:
-    """Remove a checkpoint: first its header, so that what may stay is no checkpoint."""
+    """Remove a checkpoint: its header first, so that what may stay was never whole."""
     header = place.join(_HEADER_FILE).path
     if place.filesystem.get_file_info(header).type == pafs.FileType.File:
         place.filesystem.delete_file(header)
     place.filesystem.delete_dir(place.path)
 
 
-def _write_file(filesystem: Any, path: str, data: bytes) -> None:
-    with filesystem.open_output_stream(path) as stream:
-        stream.write(data)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumable:
+    """A checkpoint to resume from, whose state was verified.
+
+    Attributes:
+        damaged: URIs of the newer ones that were skipped.
+    """
+
+    store: CheckpointStore
+    header: CheckpointHeader
+    damaged: tuple[str, ...] = ()
 
 
 def find_resumable(
     stores: Sequence[CheckpointStore], run_hash: str, run_config: dict[str, Any]
-) -> tuple[CheckpointStore, CheckpointHeader] | None:
-    """The newest whole checkpoint of this run, in stores given newest first; None if there is none.
+) -> Resumable | None:
+    """Find the newest whole checkpoint of this run; None if none was ever whole.
 
-    Raises CheckpointError, saying what differs, if there are only checkpoints of other runs.
+    Args:
+        stores: newest first.
+
+    Raises:
+        CheckpointError: there are only checkpoints of other runs (it says what differs), or one of
+            another version.
+        StoreError: the store does not answer, or all checkpoints are damaged.
     """
-    newest: CheckpointHeader | None = None
+    damaged: list[str] = []
+    other: CheckpointHeader | None = None
     for store in stores:
-        for header in store.headers():
-            if header.run_hash == run_hash:
-                return store, header
-            newest = newest or header
-    if newest is None:
+        for found in store.candidates():
+            if isinstance(found, str):
+                damaged.append(found)
+            elif found.run_hash != run_hash:
+                other = other or found
+            elif store.is_whole(found):
+                names = frozenset(uri.rsplit("/", 1)[1] for uri in damaged if _is_in(store, uri))
+                store = replace(store, damaged=names)
+                return Resumable(store=store, header=found, damaged=tuple(damaged))
+            else:
+                damaged.append(found.uri)
+    if damaged:
+        raise StoreError(
+            f"no whole checkpoint is left; these are damaged: {', '.join(damaged)}. Restore one of "
+            "them from a backup, or remove them to start from the beginning"
+        )
+    if other is None:
         return None
-    differences = diff_configs(newest.run_config, run_config)[:_MAX_DIFFERENCES]
+    differences = diff_configs(other.run_config, run_config)[:_MAX_DIFFERENCES]
     listed = "".join(f"\n  {line}" for line in differences)
     raise CheckpointError(
-        f"{newest.uri}: the checkpoint is of run {newest.run_hash}, this is run {run_hash}; what "
+        f"{other.uri}: the checkpoint is of run {other.run_hash}, this is run {run_hash}; what "
         f"differs:{listed}\nundo the change, or start anew without --resume"
     )
+
+
+def _is_in(store: CheckpointStore, uri: str) -> bool:
+    return uri.rsplit("/", 1)[0] == store.location.uri.rstrip("/")

@@ -24,7 +24,8 @@ from pipeline_runtime.feed.work import name_of, user_traceback
 from pipeline_runtime.monitor import Evaluated, Order
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import StreamPlan
-from pipeline_runtime.training.checkpoint import CheckpointHeader, CheckpointStore
+from pipeline_runtime.training.checkpoint import CheckpointStore
+from pipeline_runtime.training.checkpoint_header import CheckpointHeader
 from pipeline_runtime.training.context import RunIdentity, TrainContext, Wiring
 from pipeline_runtime.training.entrypoint import load_entrypoint
 from pipeline_runtime.training.position import Position

@@ -49,9 +49,11 @@ def build_snapshot(rank: int, seconds: float, rows: int, production: float) -> R
     )
 
 
-def read(meter: PaceMeter, *readings: list[RankSnapshot]) -> Progress | None:
+def read(
+    meter: PaceMeter, *readings: list[RankSnapshot], damaged_checkpoints: int = 0
+) -> Progress | None:
     """The operator's view after these readings."""
-    collector = RunCollector([(0, "read")])
+    collector = RunCollector([(0, "read")], damaged_checkpoints)
     for ranks in readings:
         collector.update({rank.rank: rank for rank in ranks}, meter.measure(ranks))
 
@@ -76,6 +78,14 @@ def test_a_run_of_two_trainers_is_told_as_one() -> None:
         cpu_ranks=1,
         metrics={"loss": 0.5, "eval_auc": 0.75},
     )
+
+
+def test_damaged_checkpoints_reach_the_operator() -> None:
+    progress = read(
+        PaceMeter(planned_rows=1000), [build_snapshot(0, 10.0, 100, 5.0)], damaged_checkpoints=2
+    )
+    assert progress is not None
+    assert progress.damaged_checkpoints == 2
 
 
 def test_pauses_are_no_time_in_which_a_trainer_could_be_busy() -> None:

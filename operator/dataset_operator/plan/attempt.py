@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 
 from dataset_operator.api import (
     BACKOFF_LIMIT_EXCEEDED,
     CHECKPOINT_REFUSED,
+    CHECKPOINTS_DAMAGED,
     DATA_WORKERS,
     GPUS_MISSING,
     INVALID_SPEC,
@@ -22,7 +24,7 @@ from dataset_operator.api import (
 )
 from dataset_operator.autoscaling.decision import PERIOD_SECONDS
 from dataset_operator.builders.pods import SPEC_FIELDS
-from dataset_operator.observed import Job, Pod, parse_time
+from dataset_operator.observed import Job, Pod, Progress, parse_time
 from dataset_operator.plan.decision import Submit
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.ending import POLL_SECONDS, complete_run, fail_run
@@ -70,22 +72,34 @@ def judge_job(draft: Draft) -> bool:
 
 
 def _say_training(draft: Draft) -> None:
-    """It trains; and, once that is known, that ranks go without the GPUs that were asked for."""
-    progress, trainers = draft.observed.progress, draft.on_cluster.spec.trainers
-    message = f"attempt {draft.attempt} trains"
+    """Report that the attempt trains, and what its driver has found amiss, once that is known."""
+    progress, message = draft.observed.progress, f"attempt {draft.attempt} trains"
     before = find_condition(draft.status, TRAINING)
     said = before["message"] if before is not None else ""
+    if progress is None:
+        # The driver does not answer just now: what it reported before still holds.
+        message = said if said.startswith(f"{message};") else message
+    else:
+        for reason, amiss, advice in _find_amiss(draft, progress):
+            message += f"; {amiss}"
+            if amiss not in said:
+                draft.tell(reason, f"attempt {draft.attempt} trains; {amiss}: {advice}", warns=True)
+    draft.condition(TRAINING, True, RUNNING, message)
+
+
+def _find_amiss(draft: Draft, progress: Progress) -> Iterator[tuple[str, str, str]]:
+    """Yield the reason, the message and the advice for each thing that is amiss."""
+    if progress.damaged_checkpoints:
+        amiss = f"{progress.damaged_checkpoints} damaged checkpoints were skipped"
+        yield CHECKPOINTS_DAMAGED, amiss, "steps since then are trained again; see the report"
+    trainers = draft.on_cluster.spec.trainers
     # No GPUs of a plugin by the operator's settings: the platform's choice, nobody's mistake.
     wants_gpus = trainers.gpus_per_replica > 0 and draft.settings.gpu_resource is not None
-    if wants_gpus and progress is not None and progress.cpu_ranks:
+    if wants_gpus and progress.cpu_ranks:
         ranks = trainers.replicas * trainers.gpus_per_replica
-        message += f"; {progress.cpu_ranks} of {ranks} ranks found no GPU and train on their CPUs"
-        if message != said:
-            advice = "look whether the image's torch has CUDA, and the nodes its driver"
-            draft.tell(GPUS_MISSING, f"{message}: {advice}", warns=True)
-    elif progress is None and said.startswith(f"{message};"):
-        message = said  # it does not answer just now
-    draft.condition(TRAINING, True, RUNNING, message)
+        amiss = f"{progress.cpu_ranks} of {ranks} ranks found no GPU and train on their CPUs"
+        advice = "look whether the image's torch has CUDA, and the nodes its driver"
+        yield GPUS_MISSING, amiss, advice
 
 
 def _judge_failure(draft: Draft, job: Job) -> bool:

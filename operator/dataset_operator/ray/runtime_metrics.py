@@ -38,9 +38,11 @@ _AMOUNTS = {
     "lastmile_samples_per_second": "samples_per_second",
 }
 _CPU_RANKS = "lastmile_cpu_ranks"
+_DAMAGED_CHECKPOINTS = "lastmile_damaged_checkpoints"
+_MAX_DAMAGED = 1000  # training.checkpoint.keep, in the CRD
 _MAX_RANKS = 1024 * 16  # trainers and GPUs of each, in the CRD
 # Of what is read beside the counters for scaling.
-NAMES = (*_RATIOS, *_AMOUNTS, _CPU_RANKS, _TRAINING_METRIC)
+NAMES = (*_RATIOS, *_AMOUNTS, _CPU_RANKS, _DAMAGED_CHECKPOINTS, _TRAINING_METRIC)
 # A page has one line for each, whatever else is in it.
 _MAX_LINES = 2 * (len(NAMES) + MAX_METRICS)
 _MAX_LINE_CHARS = 512
@@ -66,7 +68,7 @@ def parse_progress(text: str) -> Progress | None:
     ours = (line for line in text.splitlines() if line.startswith(NAMES))
     lines = (line for line in ours if len(line) <= _MAX_LINE_CHARS)
     known: dict[str, float] = {}
-    cpu_ranks: int | None = None
+    counts: dict[str, int] = {}
     metrics: dict[str, float] = {}
     for sample in chain.from_iterable(map(_parse, islice(lines, _MAX_LINES))):
         name, value = sample.name, sample.value
@@ -75,11 +77,13 @@ def parse_progress(text: str) -> Progress | None:
         elif name in _AMOUNTS and 0.0 <= value <= _MAX_AMOUNT:
             known[_AMOUNTS[name]] = float(value)
         elif name == _CPU_RANKS and 0.0 <= value <= _MAX_RANKS:
-            cpu_ranks = int(value)
+            counts["cpu_ranks"] = int(value)
+        elif name == _DAMAGED_CHECKPOINTS and 0.0 <= value <= _MAX_DAMAGED:
+            counts["damaged_checkpoints"] = int(value)
         elif name == _TRAINING_METRIC and abs(value) <= _MAX_METRIC and len(metrics) < MAX_METRICS:
             metrics |= _name_metric(sample.labels.get("name", ""), value)
     counters = parse_scaling(text)
-    progress = Progress(**known, cpu_ranks=cpu_ranks, metrics=metrics, counters=counters)
+    progress = Progress(**known, **counts, metrics=metrics, counters=counters)
     return None if progress == Progress() else progress
 
 

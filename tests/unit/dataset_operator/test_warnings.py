@@ -109,6 +109,18 @@ def test_trainers_that_found_no_gpu_are_told_when_their_number_is_known() -> Non
     assert world.events.count("Warning GpusMissing") == 2  # one rank, then both
 
 
+def test_damaged_checkpoints_are_reported_once() -> None:
+    world = running(trainers={"replicas": 2, "gpusPerReplica": 1})
+    damaged = Progress(damaged_checkpoints=3)
+    for progress in (damaged, None, damaged, replace(damaged, cpu_ranks=2)):
+        world.progress = progress
+        world.step(10)
+    assert_told(training_message(world), "attempt 1 … 3 … 2 … GPU")
+    assert world.condition("Training") == ("True", "Running")
+    assert world.events.count("Warning CheckpointsDamaged") == 1
+    assert world.events.count("Warning GpusMissing") == 1
+
+
 @pytest.mark.parametrize(
     ("trainers", "progress"),
     [

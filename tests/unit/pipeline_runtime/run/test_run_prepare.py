@@ -1,5 +1,6 @@
 """Where a run resumes: attempts of one id share their checkpoints, and nobody else has them."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from facts import assert_told
 
 from pipeline_runtime import Pipeline
-from pipeline_runtime.errors import AlreadyComplete, CheckpointError
+from pipeline_runtime.errors import AlreadyComplete, CheckpointError, StoreError
 from pipeline_runtime.report.summary import SUMMARY_FILE
 from pipeline_runtime.run.prepare import PreparedRun, RunOptions, prepare_run
 
@@ -92,9 +93,27 @@ def test_another_run_that_is_complete_says_nothing_of_this_one(root: Path, left_
         prepare(root, RUN_A, minutes=1)
 
 
-def test_a_torn_checkpoint_of_the_same_id_starts_anew(root: Path, left_by_a: str) -> None:
-    (Path(left_by_a) / "state.pt").write_bytes(b"half")
+def test_a_checkpoint_that_was_never_whole_starts_anew(root: Path, left_by_a: str) -> None:
+    (Path(left_by_a) / "checkpoint.json").unlink()  # which is written last
     assert prepare(root, RUN_A, minutes=1).resume is None
+
+
+def test_a_damaged_checkpoint_alone_does_not_start_anew(root: Path, left_by_a: str) -> None:
+    (Path(left_by_a) / "state.pt").write_bytes(b"half")
+    with pytest.raises(StoreError, match=re.escape(left_by_a)):
+        prepare(root, RUN_A, minutes=1)
+
+
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(root: Path, left_by_a: str) -> None:
+    newer = leave_checkpoint(prepare(root, RUN_A, minutes=1))
+    state = Path(newer) / "state.pt"
+    state.write_bytes(bytes(len(state.read_bytes())))
+    run = prepare(root, RUN_A, minutes=2)
+    assert run.resume is not None
+    assert run.resume.uri == left_by_a
+    assert run.damaged_checkpoints == (newer,)
+    [warning] = run.warnings
+    assert_told(warning, f"--resume: … 1 … {left_by_a} … {newer}")
 
 
 def test_one_id_is_one_run(root: Path, left_by_a: str) -> None:

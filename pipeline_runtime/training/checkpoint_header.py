@@ -1,0 +1,148 @@
+"""The header of a checkpoint, `checkpoint.json`: what is known of it without loading its state.
+
+`checkpoint` writes it last, once the state is on the disk, and reads it first. A header is written
+by this program and read back from a store that may have damaged it, or into which others write: it
+is either exactly a header or none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from pipeline_runtime.errors import CheckpointError
+
+CHECKPOINT_VERSION = 2
+# The header's own digest is its last field. Headers of earlier releases have none.
+_DIGEST = re.compile(rb', "headerSha256": "([0-9a-f]{64})"\}\s*\Z')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointHeader:
+    """The description of a checkpoint."""
+
+    uri: str
+    run_hash: str
+    run_config: dict[str, Any]
+    epoch: int
+    step: int
+    world_size: int
+    preserve_order: bool
+    positions: tuple[dict[str, Any], ...]  # one for each rank, see training.position
+    num_bytes: int
+    sha256: str
+    data_digest: str = ""  # of the row groups that the positions count
+    attempt: int = 1  # the attempt that made it
+    piece_rows: int  # rows of a piece at most, in which the positions count
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.uri.rsplit("/", 1)[1]
+
+    def to_bytes(self) -> bytes:
+        """Build the content of the file, with the digest of the rest as its last field."""
+        value = {
+            "version": CHECKPOINT_VERSION,
+            "runHash": self.run_hash,
+            "runConfig": self.run_config,
+            "epoch": self.epoch,
+            "step": self.step,
+            "worldSize": self.world_size,
+            "preserveOrder": self.preserve_order,
+            "positions": list(self.positions),
+            "numBytes": self.num_bytes,
+            "sha256": self.sha256,
+            "dataDigest": self.data_digest,
+            "attempt": self.attempt,
+            "pieceRows": self.piece_rows,
+        }
+        body = json.dumps(value).encode()
+        digest = hashlib.sha256(body).hexdigest()
+        return body[:-1] + f', "headerSha256": "{digest}"}}'.encode()
+
+
+# Far beyond any count of rows or bytes, and what 64 bits hold.
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_Index = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]
+_Sum = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, alias_generator=to_camel)
+
+
+class _Checksum(_Model):
+    rows: _Count
+    sum: _Sum
+    sum_of_squares: _Sum
+
+
+class _OpenGroup(_Model):
+    rows: dict[_Index, _Count]
+    whole: list[_Count]
+    num_pieces: _Count | None
+
+
+class _Position(_Model):
+    """What `Position.to_json` gives."""
+
+    epoch: _Count
+    batches: _Count
+    samples: _Count
+    done: list[_Count]
+    open: dict[_Index, _OpenGroup]
+    checksum: _Checksum
+    counts: list[tuple[_Count, _Count, float]]
+
+
+class _Version(_Model):
+    version: int
+
+
+class _Header(_Model):
+    run_hash: str
+    run_config: dict[str, Any]
+    epoch: _Count
+    step: _Count
+    world_size: Annotated[int, Field(ge=1, lt=2**31)]
+    preserve_order: bool
+    positions: Annotated[tuple[_Position, ...], Field(min_length=1)]
+    num_bytes: _Count
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    data_digest: str
+    attempt: Annotated[int, Field(ge=1, lt=2**31)]
+    piece_rows: _Count
+
+
+def parse_header(uri: str, content: bytes) -> CheckpointHeader | None:
+    """Parse the content of `checkpoint.json`; None if it is no header, whatever it is instead.
+
+    Raises CheckpointError if it is the header of another version, which is no damage.
+    """
+    found = _DIGEST.search(content)
+    if found is not None:
+        body = content[: found.start()] + b"}"
+        if hashlib.sha256(body).hexdigest() != found[1].decode():
+            return None
+    try:
+        version = _Version.model_validate_json(content).version
+        if version != CHECKPOINT_VERSION:
+            raise CheckpointError(
+                f"{uri}: the checkpoint's version must be {CHECKPOINT_VERSION}, but is {version}. "
+                "Resume with the release that wrote it, or start anew without --resume"
+            )
+        header = _Header.model_validate_json(content)
+    except ValidationError:
+        return None
+    if len(header.positions) != header.world_size:
+        return None
+    positions = tuple(position.model_dump(by_alias=True) for position in header.positions)
+    fields = {name: getattr(header, name) for name in _Header.model_fields if name != "positions"}
+    return CheckpointHeader(uri=uri, positions=positions, **fields)
