@@ -66,6 +66,9 @@ class CheckpointPolicy(SpecModel):
     """Seconds from one checkpoint to the next."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 2
     """Whole checkpoints that are kept."""
+    trust_pickle: bool | None = None
+    """True lets checkpoints hold Python objects of any type. Loading them runs whatever code they
+    name, so trust whoever can write to the artifacts."""
 
 
 BUILT_IN_ENTRYPOINT = "pipeline_runtime.training.ranking:train_loop"

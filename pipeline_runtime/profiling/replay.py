@@ -175,7 +175,7 @@ class ReplayContext(TrainContext):
 class _NoStore(CheckpointStore):
     """Where checkpoints go that nobody resumes: what a loop saves at its end is let go."""
 
-    def save(self, state: dict[str, Any], header: dict[str, Any]) -> str:
+    def save(self, state: dict[str, Any], header: dict[str, Any], *, checked: bool = False) -> str:
         return self.location.uri
 
     def remove_old(self, newest: str) -> None:

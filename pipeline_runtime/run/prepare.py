@@ -19,7 +19,7 @@ from pyarrow import fs as pafs
 
 from pipeline_runtime.arrays.conversion import check_tensor_schema
 from pipeline_runtime.config import DatasetExperiment, run_config, run_hash
-from pipeline_runtime.config.training import BUILT_IN_ENTRYPOINT
+from pipeline_runtime.config.training import BUILT_IN_ENTRYPOINT, CheckpointPolicy
 from pipeline_runtime.errors import (
     AlreadyComplete,
     CheckpointError,
@@ -121,10 +121,10 @@ def prepare_run(
     root = open_location(experiment.spec.artifacts.uri, storage_root(experiment, options)).join(
         experiment.metadata.name
     )
-    keep = training.checkpoint.keep
-    found = _find_checkpoint(root, identity, keep, options.run_id) if options.resume else None
+    policy = training.checkpoint
+    found = _find_checkpoint(root, identity, policy, options.run_id) if options.resume else None
     name = build_folder_name(now, identity.run_hash, options.run_id)
-    store = found.store if found else _open_store(root, name, keep)
+    store = found.store if found else _open_store(root, name, policy)
     header = found.header if found else None
     if header is not None:
         _check_not_complete(store, header)
@@ -233,18 +233,22 @@ def check_rows(plan: Plan) -> None:
         )
 
 
-def _open_store(root: Location, folder: str, keep: int) -> CheckpointStore:
-    return CheckpointStore(location=root.join(folder, "checkpoints"), keep=keep)
+def _open_store(root: Location, folder: str, policy: CheckpointPolicy) -> CheckpointStore:
+    return CheckpointStore(
+        location=root.join(folder, "checkpoints"),
+        keep=policy.keep,
+        trust_pickle=bool(policy.trust_pickle),
+    )
 
 
 def _find_checkpoint(
-    root: Location, identity: RunIdentity, keep: int, run_id: str | None
+    root: Location, identity: RunIdentity, policy: CheckpointPolicy, run_id: str | None
 ) -> Resumable | None:
     """The checkpoint to resume from, among those of an id or, without one, of every run."""
     infos = list_folder(root, "look for checkpoints")
     folders = [info.base_name for info in infos if info.type == pafs.FileType.Directory]
     mine = [name for name in folders if run_id is None or parse_run_id(name) == run_id]
-    stores = [_open_store(root, name, keep) for name in sorted(mine, reverse=True)]
+    stores = [_open_store(root, name, policy) for name in sorted(mine, reverse=True)]
     return find_resumable(stores, identity.run_hash, identity.run_config)
 
 

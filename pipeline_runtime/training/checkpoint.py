@@ -30,6 +30,7 @@ from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.durable import make_folder, rename_file, write_file
 from pipeline_runtime.sources.stores import asking, find_info, list_folder, open_stream, read_file
 from pipeline_runtime.training.checkpoint_header import CheckpointHeader, parse_header
+from pipeline_runtime.training.safe_state import check_state, load_state
 
 _STATE_FILE = "state.pt"
 _HEADER_FILE = "checkpoint.json"
@@ -50,21 +51,31 @@ class CheckpointStore:
         keep: whole checkpoints that stay.
         damaged: names of folders that were found damaged; they count as none, and are removed with
             the old ones.
+        trust_pickle: whether states may hold objects of any type, see `safe_state`.
     """
 
     location: Location
     keep: int = 2
     damaged: frozenset[str] = frozenset()
+    trust_pickle: bool = False
 
-    def save(self, state: dict[str, Any], header: dict[str, Any]) -> str:
+    def save(self, state: dict[str, Any], header: dict[str, Any], *, checked: bool = False) -> str:
         """Write a checkpoint and return its URI.
 
-        `header` holds the fields of CheckpointHeader but uri, num_bytes and sha256. Raises
-        StoreError if the store refuses (disk full, say); earlier checkpoints are still there.
+        Args:
+            state: `user`, which the entrypoint gave to `report`, and `rng`, one for each rank.
+            header: the fields of CheckpointHeader but uri, num_bytes and sha256.
+            checked: whether to check first that the state could be loaded again.
+
+        Raises:
+            StoreError: the store refuses (disk full, say); earlier checkpoints are still there.
+            ManifestError: the check failed, see `safe_state`.
         """
         buffer = io.BytesIO()
         torch.save(state, buffer)
         data = buffer.getvalue()
+        if checked and not self.trust_pickle:
+            check_state(state["user"], data)
         what = f"write a checkpoint of {len(data):,} bytes (earlier ones are kept)"
         place = self._new_place(f"step-{header['step']:010d}", what)
         full = CheckpointHeader(
@@ -134,7 +145,8 @@ class CheckpointStore:
         """Return the state.
 
         Raises StoreError if its bytes cannot be read, or are not those that were written: every
-        trainer must get them, and the next attempt verifies them again.
+        trainer must get them, and the next attempt verifies them again. Raises CheckpointError if
+        the state holds what is not safe to load.
         """
         with (
             asking(header.uri, "read the state on a trainer"),
@@ -147,9 +159,7 @@ class CheckpointStore:
                 f"{header.uri}: the state's SHA-256 must be {header.sha256}, but is {got} as a "
                 "trainer reads it. Run again with --resume, which skips a damaged checkpoint"
             )
-        # The state was written by this program and its hash holds, so unpickling it is safe enough.
-        state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
-        return state
+        return load_state(header.uri, data, trust_pickle=self.trust_pickle)
 
     def _state_of(self, header: CheckpointHeader) -> Location:
         return self.location.join(header.name, _STATE_FILE)

@@ -349,7 +349,8 @@ class TrainContext:
     ) -> None:
         """Record metrics and, if given, save a checkpoint; every rank calls it after its step.
 
-        Raises Interrupted after the checkpoint if the run was asked to stop.
+        Raises Interrupted after the checkpoint if the run was asked to stop, ManifestError if the
+        first one holds what could not be loaded again.
         """
         started = self._begin_pause()
         try:
@@ -415,7 +416,9 @@ class TrainContext:
             "positions": tuple(positions),
         }
         try:
-            uri = self._wiring.store.save({"user": dict(user), "rng": rng}, header)
+            # An attempt's first one is checked, so that a run learns early what it cannot save.
+            checked = self.records.checkpoints == 0
+            uri = self._wiring.store.save({"user": dict(user), "rng": rng}, header, checked=checked)
         except StoreError as error:
             self.records.checkpoint_failures += 1
             self._wiring.warn(f"training goes on without this checkpoint: {error}")

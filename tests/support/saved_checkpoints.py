@@ -12,13 +12,14 @@ from pipeline_runtime.training.position import Position
 HASH = "a" * 16
 
 
-def make_store(folder: Path, keep: int = 2) -> CheckpointStore:
-    return CheckpointStore(location=open_location(str(folder)), keep=keep)
+def make_store(folder: Path, keep: int = 2, *, trust_pickle: bool = False) -> CheckpointStore:
+    location = open_location(str(folder))
+    return CheckpointStore(location=location, keep=keep, trust_pickle=trust_pickle)
 
 
-def save(store: CheckpointStore, step: int, run_hash: str = HASH, **config: Any) -> str:
-    """Save a checkpoint, remove the old ones, and return its URI."""
-    header = {
+def make_header(step: int, run_hash: str = HASH, **config: Any) -> dict[str, Any]:
+    """Make what `CheckpointStore.save` takes beside the state."""
+    return {
         "run_hash": run_hash,
         "run_config": config,
         "preserve_order": False,
@@ -28,6 +29,11 @@ def save(store: CheckpointStore, step: int, run_hash: str = HASH, **config: Any)
         "positions": (Position().to_json(),),
         "piece_rows": 9,
     }
-    uri = store.save({"user": {"weight": torch.full((3,), float(step))}, "rng": []}, header)
+
+
+def save(store: CheckpointStore, step: int, run_hash: str = HASH, **config: Any) -> str:
+    """Save a checkpoint, remove the old ones, and return its URI."""
+    state = {"user": {"weight": torch.full((3,), float(step))}, "rng": []}
+    uri = store.save(state, make_header(step, run_hash, **config))
     store.remove_old(uri)
     return uri

@@ -138,7 +138,8 @@ def _is_given_another_chance(draft: Draft) -> bool:
 
 def _chances(spec: ExperimentSpec) -> tuple[object, ...]:
     deadlines = (spec.active_deadline_seconds, spec.pre_running_deadline_seconds)
-    return (hash_cluster_side(spec), spec.backoff_limit, *deadlines)
+    checkpoint = spec.training.checkpoint  # no part of the run's hash
+    return (hash_cluster_side(spec), spec.backoff_limit, checkpoint, *deadlines)
 
 
 def _reopen_run(draft: Draft) -> None:

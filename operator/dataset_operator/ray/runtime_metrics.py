@@ -83,7 +83,13 @@ def parse_progress(text: str) -> Progress | None:
         elif name == _TRAINING_METRIC and abs(value) <= _MAX_METRIC and len(metrics) < MAX_METRICS:
             metrics |= _name_metric(sample.labels.get("name", ""), value)
     counters = parse_scaling(text)
-    progress = Progress(**known, **counts, metrics=metrics, counters=counters)
+    progress = Progress(
+        **known,
+        cpu_ranks=counts.get("cpu_ranks"),
+        damaged_checkpoints=counts.get("damaged_checkpoints", 0),
+        metrics=metrics,
+        counters=counters,
+    )
     return None if progress == Progress() else progress
 
 

@@ -24,6 +24,7 @@ NEW_RANKS = {"trainers": {"replicas": 2}}
 NEW_CLUSTER = {"env": [{"name": "TEAM", "value": "ads"}]}
 LIVE = {"backoffLimit": 5, "activeDeadlineSeconds": 9999}
 RESTART = {"updatePolicy": "Restart"}
+TRUSTING = {"training": {"checkpoint": {"trustPickle": True}}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,7 +383,7 @@ def test_a_stop_that_never_arrived_shortens_no_later_one() -> None:
     assert isinstance(world.step(seconds=10 * STOP_SECONDS).job, Stop)
 
 
-@pytest.mark.parametrize("edit", [NEW_CLUSTER, {"backoffLimit": 1}])
+@pytest.mark.parametrize("edit", [NEW_CLUSTER, {"backoffLimit": 1}, TRUSTING])
 def test_a_failed_run_goes_on_when_what_it_failed_by_is_edited(edit: dict[str, Any]) -> None:
     world = running(backoffLimit=0)
     world.end_job("FAILED", exit_code=1, out_of_memory=True)

@@ -50,7 +50,7 @@ def leave_checkpoint(run: PreparedRun) -> str:
         "world_size": run.world_size,
         "positions": tuple(position.to_json() for position in run.positions),
     }
-    return run.store.save({"step": 1}, header)
+    return run.store.save({"user": {"step": 1}, "rng": []}, header)
 
 
 @pytest.fixture
