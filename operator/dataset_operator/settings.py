@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from pipeline_runtime.config import Resources, SpecModel
+from pipeline_runtime.config import Resources, SpecModel, StoreUri
 
 # The Ray that the runtime image is tested with; token authentication needs 2.52 or newer.
 RAY_VERSION = "2.60.0"
@@ -158,7 +158,7 @@ class OperatorSettings(SpecModel):
     runtime_image: str
     image_pull_policy: str = "IfNotPresent"
     ray_version: str = RAY_VERSION
-    storage_root: str | None = None
+    storage_root: StoreUri | None = None
     storage_secret: str | None = None
     gpu_resource: str | None = "nvidia.com/gpu"  # None: trainers get no device of a plugin
     service_account: str | None = None

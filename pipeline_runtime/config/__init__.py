@@ -4,7 +4,7 @@ Both packages import from here; this imports neither ray nor torch. Reading runs
 `manifest` (files) → `documents` (YAML) → `overrides` (--set) → `parsing` (models) → `problems`.
 """
 
-from pipeline_runtime.config.base import SpecModel
+from pipeline_runtime.config.base import SpecModel, StoreUri
 from pipeline_runtime.config.cluster import (
     Autoscaling,
     Code,
@@ -109,6 +109,7 @@ __all__ = [
     "SpecModel",
     "Step",
     "Storage",
+    "StoreUri",
     "TrainerStatus",
     "Trainers",
     "Training",

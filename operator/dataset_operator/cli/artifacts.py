@@ -69,5 +69,6 @@ def locate(document: Document, storage_root: str | None) -> tuple[str, str]:
         raise UserError(f"{owner.name} has no run yet; see `lastmile describe {owner.name}`")
     uri: str = status["artifactsUri"]
     if storage_root is not None:
-        uri = locate_artifacts(parse_stored(document)[0], storage_root, wins=True)
+        experiment, _ = parse_stored(document, was_accepted=True)
+        uri = locate_artifacts(experiment, storage_root, wins=True)
     return uri, owner.run_id(status["run"])
