@@ -49,6 +49,7 @@ from pipeline_runtime.config.location import locate_artifacts
 from pipeline_runtime.config.manifest import LoadedManifest, load_manifests, parse_manifests
 from pipeline_runtime.config.overrides import apply_overrides
 from pipeline_runtime.config.parsing import parse_experiment, parse_stored
+from pipeline_runtime.config.plain_text import clean
 from pipeline_runtime.config.pod_template import RAY_CONTAINER
 from pipeline_runtime.config.quantities import parse_quantity
 from pipeline_runtime.config.run_hash import (
@@ -116,6 +117,7 @@ __all__ = [
     "UsageStatus",
     "WorkerStatus",
     "apply_overrides",
+    "clean",
     "diff_configs",
     "hash_config",
     "hash_parts",
