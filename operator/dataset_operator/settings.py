@@ -54,6 +54,7 @@ def _check_cidr(text: str) -> str:
 
 
 _LABEL = r"^[a-zA-Z_][a-zA-Z0-9_]*$"  # of a series (Prometheus docs, data model)
+NameServers = Literal["KubeDns", "NodeLocalDns", "OpenShift"]
 Cidr = Annotated[str, AfterValidator(_check_cidr)]
 
 
@@ -68,7 +69,13 @@ class NetworkSettings(SpecModel):
     prometheus_labels: dict[str, str] = Field(default_factory=dict)
     # From where the API server's proxy comes: `lastmile logs` and `lastmile operator --dev` use it.
     api_server_cidrs: tuple[Cidr, ...] = ()
-    # Rules of NetworkPolicy beside the cluster's own pods and DNS; None: egress is open.
+    # Where names are resolved while egress is closed: ready rules by name, or rules of NetworkPolicy.
+    name_servers: tuple[NameServers | dict[str, Any], ...] = (
+        "KubeDns",
+        "NodeLocalDns",
+        "OpenShift",
+    )
+    # Rules of NetworkPolicy beside the cluster's own pods and name servers; None: egress is open.
     egress: tuple[dict[str, Any], ...] | None = None
 
 
