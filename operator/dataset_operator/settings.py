@@ -69,7 +69,7 @@ class NetworkSettings(SpecModel):
     prometheus_labels: dict[str, str] = Field(default_factory=dict)
     # From where the API server's proxy comes: `lastmile logs` and `lastmile operator --dev` use it.
     api_server_cidrs: tuple[Cidr, ...] = ()
-    # Where names are resolved while egress is closed: ready rules by name, or rules of NetworkPolicy.
+    # Where names are resolved while egress is closed: ready rules by name, or NetworkPolicy rules.
     name_servers: tuple[NameServers | dict[str, Any], ...] = (
         "KubeDns",
         "NodeLocalDns",
