@@ -38,6 +38,8 @@ from pipeline_runtime.config import (
 from pipeline_runtime.config.base import (
     check_column,
     check_expression,
+    check_store_uri,
+    check_table_uri,
     check_unique,
     check_uri,
 )
@@ -144,6 +146,8 @@ NO_CREDENTIALS: list[Schema] = [
     {"not": {"pattern": KEY_VALUE.pattern}},
 ]
 
+URI_SCHEMA: Schema = {"allOf": [{"not": {"pattern": r"^([^?]*/)?\.\.([/?]|$)"}}, *NO_CREDENTIALS]}
+
 # AfterValidator of a field to what says the same in a schema.
 VALIDATORS: Mapping[Callable[..., Any], Schema] = {
     check_unique: {"x-kubernetes-list-type": "set"},
@@ -151,7 +155,9 @@ VALIDATORS: Mapping[Callable[..., Any], Schema] = {
         "anyOf": [{"not": {"pattern": "^_lastmile_"}}, {"enum": ["_lastmile_row_id"]}],
     },
     check_expression: {"pattern": f"[^{_SPACE}]"},
-    check_uri: {"allOf": [{"not": {"pattern": r"^([^?]*/)?\.\.([/?]|$)"}}, *NO_CREDENTIALS]},
+    check_uri: URI_SCHEMA,
+    check_store_uri: URI_SCHEMA,  # the rest of it must not refuse objects that are older
+    check_table_uri: URI_SCHEMA,
     check_quantity: {
         "anyOf": [{"type": "integer"}, {"type": "string"}],
         "pattern": f"^({re.sub(r'[?]P<[a-z]+>', '', QUANTITY.pattern)})$",

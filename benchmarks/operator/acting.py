@@ -139,7 +139,9 @@ async def act(place: Place) -> None:
         ):
             endpoint = _Timed(PortsOf(session=session, urls=place.ports))
 
-            def connect(owner: Owner, token: str, service: str | None = None) -> HttpRayJobs:
+            def connect(
+                owner: Owner, token: str, service: str | None = None, address: str = ""
+            ) -> HttpRayJobs:
                 return HttpRayJobs(endpoint=endpoint, token=TOKEN)
 
             kube = KubeClient(client, observe=metrics.count_request)

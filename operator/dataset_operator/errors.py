@@ -16,7 +16,13 @@ from __future__ import annotations
 
 
 class OperatorError(Exception):
-    """Base of everything that the operator raises on purpose."""
+    """Base of everything that the operator raises on purpose.
+
+    Attributes:
+        retry_after_seconds: for how long a server that is too busy asks to be left alone.
+    """
+
+    retry_after_seconds: float = 0.0
 
 
 class KubeUnavailable(OperatorError):

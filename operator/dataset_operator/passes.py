@@ -17,6 +17,7 @@ import contextvars
 import heapq
 import logging
 import math
+import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from dataset_operator.errors import KubeConflict, OperatorError
+from dataset_operator.retrying import spread
 
 Key = tuple[str, str]  # namespace, name
 Reconcile = Callable[[str, str], Awaitable[float | None]]
@@ -102,12 +104,14 @@ class Passes:
 
     Attributes:
         clock: seconds, monotonic.
+        draw: from 0 to 1, at random: spreads the tries of passes that failed together.
         count: passes so far.
     """
 
     reconcile: Reconcile
     report: Report = _ignore
     clock: Callable[[], float] = time.monotonic
+    draw: Callable[[], float] = random.random
     max_concurrent: int = MAX_CONCURRENT
     close_seconds: float = CLOSE_SECONDS
     count: int = 0
@@ -221,8 +225,9 @@ class Passes:
         entry.failures += 1
         if entry.failures <= free:
             return 0.0
-        pause = retry_seconds(entry.failures - free)
-        entry.rests_until = self.clock() + FIRST_RETRY_SECONDS
+        asked = error.retry_after_seconds
+        pause = spread(max(retry_seconds(entry.failures - free), asked), self.draw)
+        entry.rests_until = self.clock() + max(FIRST_RETRY_SECONDS, asked)
         about = _about(key, error)
         _LOG.warning("a pass failed, again in %.0f s: %s", pause, error, extra=about)
         return pause

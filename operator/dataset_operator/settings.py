@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from pipeline_runtime.config import Resources, SpecModel
+from pipeline_runtime.config import Resources, SpecModel, StoreUri
 
 # The Ray that the runtime image is tested with; token authentication needs 2.52 or newer.
 RAY_VERSION = "2.60.0"
@@ -54,6 +54,7 @@ def _check_cidr(text: str) -> str:
 
 
 _LABEL = r"^[a-zA-Z_][a-zA-Z0-9_]*$"  # of a series (Prometheus docs, data model)
+NameServers = Literal["KubeDns", "NodeLocalDns", "OpenShift"]
 Cidr = Annotated[str, AfterValidator(_check_cidr)]
 
 
@@ -68,7 +69,13 @@ class NetworkSettings(SpecModel):
     prometheus_labels: dict[str, str] = Field(default_factory=dict)
     # From where the API server's proxy comes: `lastmile logs` and `lastmile operator --dev` use it.
     api_server_cidrs: tuple[Cidr, ...] = ()
-    # Rules of NetworkPolicy beside the cluster's own pods and DNS; None: egress is open.
+    # Where names are resolved while egress is closed: ready rules by name, or NetworkPolicy rules.
+    name_servers: tuple[NameServers | dict[str, Any], ...] = (
+        "KubeDns",
+        "NodeLocalDns",
+        "OpenShift",
+    )
+    # Rules of NetworkPolicy beside the cluster's own pods and name servers; None: egress is open.
     egress: tuple[dict[str, Any], ...] | None = None
 
 
@@ -158,7 +165,7 @@ class OperatorSettings(SpecModel):
     runtime_image: str
     image_pull_policy: str = "IfNotPresent"
     ray_version: str = RAY_VERSION
-    storage_root: str | None = None
+    storage_root: StoreUri | None = None
     storage_secret: str | None = None
     gpu_resource: str | None = "nvidia.com/gpu"  # None: trainers get no device of a plugin
     service_account: str | None = None

@@ -26,6 +26,7 @@ from dataset_operator.api import (
     TRAINING,
 )
 from dataset_operator.observed import format_time
+from pipeline_runtime.config import clean
 
 # Of a message in JSON: eight conditions (`ExperimentStatus.conditions`) of so much leave room for
 # the rest of a status in 16 KiB (architecture, «Status writes»).
@@ -59,8 +60,6 @@ _ORDER = (
     *(ACCEPTED, CLUSTER_READY, TRAINING, SCALING_ACTIVE, SCALING_LIMITED),
     *(SUSPENDED, COMPLETE, FAILED),
 )
-# Control sequences as Ray and others colour their tracebacks with (ECMA-48, 5.4).
-_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 def find_condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
@@ -95,14 +94,6 @@ def fit_message(message: str, kind: str = "") -> str:
     """
     most = MAX_SCALING_BYTES if kind in (SCALING_ACTIVE, SCALING_LIMITED) else MAX_MESSAGE_BYTES
     return _cut(clean(message), most)
-
-
-def clean(text: str) -> str:
-    """Text of a user's code without what would move, colour or rename a reader's terminal."""
-    if text.isprintable():
-        return text
-    plain = _COLOURS.sub("", text)
-    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in plain)
 
 
 def _cut(message: str, most: int) -> str:

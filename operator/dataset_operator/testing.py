@@ -137,7 +137,9 @@ class StandInRay:
     def connect(self, session: aiohttp.ClientSession) -> Callable[..., HttpRayJobs]:
         """A `Connect` that finds this head for every experiment, and learns its token."""
 
-        def connect(owner: Owner, token: str, service: str | None = None) -> HttpRayJobs:
+        def connect(
+            owner: Owner, token: str, service: str | None = None, address: str = ""
+        ) -> HttpRayJobs:
             self.token = self.token or token
             return HttpRayJobs(endpoint=PortsOf(session=session, urls=self.urls), token=token)
 

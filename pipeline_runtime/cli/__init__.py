@@ -44,7 +44,7 @@ class Lent:
     They need the runtime extra for it.
     """
 
-    fetch_run: Callable[[str, str, Path], Sequence[Path]]
+    fetch_run: Callable[[str, str, Path, Callable[[str], None]], Sequence[Path]]
     upload_code: Callable[[Path, str], str]
     write_sheet: Callable[[Path, Mapping[str, Any], Mapping[str, str]], Path]
     open_history: Callable[[str, str | None], Any]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pipeline_runtime import errors
-from pipeline_runtime.config import LoadedManifest
+from pipeline_runtime.config import LoadedManifest, clean
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -46,7 +46,8 @@ def exiting() -> Iterator[None]:
     try:
         yield
     except errors.LastmileError as error:
-        print(f"error: {error}" if "\n" not in str(error) else f"error:\n{error}", file=sys.stderr)
+        text = clean(str(error))  # it may quote a table, a store or somebody's status
+        print(f"error:\n{text}" if "\n" in text else f"error: {text}", file=sys.stderr)
         sys.exit(exit_code_of(type(error).__name__))
     except OSError as error:
         print(f"error: {error}; check the path and its permissions", file=sys.stderr)

@@ -1,59 +1,185 @@
-"""Fetches the files of a run from the artifacts store, for `lastmile artifacts --download`."""
+"""Fetches the files of a run from the artifacts store, for `lastmile artifacts --download`.
+
+Whoever can write to the store chooses the names and contents there, so only the files that Lastmile
+writes are copied: by name, up to a size, each into the folder where its kind belongs. A link that
+lies where a file or a folder should go is never followed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from pipeline_runtime.config.plain_text import clean
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.run.folders import parse_run_id
 
-LOG_FOLDER = "logs"  # run.logs, which is not imported here: it needs ray and torch's neighbours
-DECISIONS_FOLDER = "decisions"  # report.decisions, which is not imported for the same reason
-_FOLDERS = (LOG_FOLDER, DECISIONS_FOLDER)
+# The names in each folder; "" is the run's own. They are those of `run.session`, `run.logs` and
+# `report.decisions`, which are not imported here: they need ray and torch's neighbours.
+_NAMES = {
+    "": re.compile(r"(report\.html|summary\.json|plan\.json|manifest\.yaml|metrics\.parquet)"),
+    "logs": re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,199}\.log"),
+    "decisions": re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9]{1,9}-[0-9]{1,9}\.json"),
+}
+# A driver's log has at most 16 MiB (`run.logs`); a report of a long run has a few.
+MAX_FILE_BYTES = 64 << 20
+MAX_BYTES = 512 << 20  # of all files together
+MAX_FILES = 2000
+_MAX_LINES = 100  # about skipped files
+_MAX_NAME_CHARS = 120
+_CHUNK_BYTES = 1 << 20
+
+Tell = Callable[[str], None]
 
 
-def fetch_run(uri: str, run_id: str, folder: Path) -> Sequence[Path]:
+def _ignore(line: str) -> None:
+    pass
+
+
+def fetch_run(uri: str, run_id: str, folder: Path, tell: Tell = _ignore) -> Sequence[Path]:
     """Copy the newest report of a run, and what lies beside it, into a folder.
 
     Args:
         uri: of the experiment's folder; a run's own lie below it.
         run_id: that its attempts share.
         folder: is made; checkpoints are not copied.
+        tell: is given a line about each file that is skipped.
 
     Raises:
         SourceError: the store has no such run.
     """
-    import pyarrow.fs as pafs
-
     from pipeline_runtime.sources.filesystem import open_location
 
-    experiment = open_location(uri)
-    store = experiment.filesystem
+    store = open_location(uri)
     try:
-        runs = store.get_file_info(pafs.FileSelector(experiment.path.rstrip("/")))
-        mine = [run.path for run in runs if parse_run_id(run.base_name) == run_id]
-        # Names begin with the time, so the last is the newest.
-        run = max(mine, default=None)
-        infos = store.get_file_info(pafs.FileSelector(run)) if run else []
-        below = [info.base_name for info in infos if info.base_name in _FOLDERS]
-        for name in below:
-            infos += store.get_file_info(pafs.FileSelector(f"{run}/{name}"))
+        found = list(_list_files(store.filesystem, store.path, run_id))
+        if not found:
+            raise SourceError(
+                f"{uri}: must have a finished run {run_id}, found none; try again later"
+            )
+        return _Fetch(store.filesystem, folder, tell).copy_all(found)
     except OSError as error:
         raise SourceError(
             f"{uri}: must be a folder that can be read from here, got: {error}; check the "
             "credentials in the environment, or fetch it by the store's own tools"
         ) from error
-    files = [info for info in infos if info.type == pafs.FileType.File]
-    if not files:
-        raise SourceError(f"{uri}: must have a finished run {run_id}, found none; try again later")
-    copied = []
-    for info in files:
-        # Logs lie flat; decisions are looked for in their folder, by `lastmile report` too.
-        is_decision = info.path.split("/")[-2] == DECISIONS_FOLDER
-        target = folder / DECISIONS_FOLDER if is_decision else folder
-        target.mkdir(parents=True, exist_ok=True)
-        with store.open_input_stream(info.path) as stream:
-            (target / info.base_name).write_bytes(stream.read())
-        copied.append(target / info.base_name)
-    return copied
+
+
+def _list_files(store: Any, root: str, run_id: str) -> Iterator[tuple[str, Any]]:
+    """Yield (folder, info) for every file of the newest run's folder, and of those below it."""
+    import pyarrow.fs as pafs
+
+    runs = store.get_file_info(pafs.FileSelector(root.rstrip("/")))
+    mine = [run.path for run in runs if parse_run_id(run.base_name) == run_id]
+    if not mine:
+        return
+    run = max(mine)  # names begin with the time
+    for folder in _NAMES:
+        selector = pafs.FileSelector(f"{run}/{folder}".rstrip("/"), allow_not_found=True)
+        for info in sorted(store.get_file_info(selector), key=lambda info: info.base_name):
+            if info.type == pafs.FileType.File:
+                yield folder, info
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """One download, and what of it was copied or skipped so far."""
+
+    store: Any  # pyarrow.fs.FileSystem
+    target: Path
+    tell: Tell
+    num_bytes: int = 0
+    num_skipped: int = 0
+
+    def copy_all(self, found: Sequence[tuple[str, Any]]) -> list[Path]:
+        copied: list[Path] = []
+        self.target.mkdir(parents=True, exist_ok=True)
+        with _opened(os.open(self.target, os.O_RDONLY | os.O_DIRECTORY)) as root:
+            for folder in _NAMES:
+                infos = [info for name, info in found if name == folder]
+                copied += self._copy_folder(root, folder, infos) if infos else ()
+        if (more := self.num_skipped - _MAX_LINES) > 0:
+            self.tell(f"skipped {more} more files")
+        return copied
+
+    def _copy_folder(self, root: int, folder: str, infos: Sequence[Any]) -> Iterator[Path]:
+        try:
+            opened = _open_below(root, folder)
+        except OSError as error:
+            self._skip(folder, "", f"the folder cannot be written to: {error.strerror}")
+            return
+        with _opened(opened) as descriptor:
+            for count, info in enumerate(infos):
+                if not _NAMES[folder].fullmatch(info.base_name):
+                    self._skip(folder, info.base_name, "it is no file of a report")
+                elif count >= MAX_FILES:
+                    self._skip(folder, info.base_name, f"the run has more than {MAX_FILES} files")
+                elif self._copy(descriptor, folder, info):
+                    yield self.target / folder / info.base_name
+
+    def _copy(self, descriptor: int, folder: str, info: Any) -> bool:
+        """Write one file beside its place, then rename it: a link in its place is replaced."""
+        name, temporary = info.base_name, f".{secrets.token_hex(8)}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        try:
+            with os.fdopen(os.open(temporary, flags, 0o666, dir_fd=descriptor), "wb") as file:
+                is_whole = self._write(file, info)
+            if is_whole:
+                os.rename(temporary, name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
+                return True
+            self._skip(
+                folder,
+                name,
+                f"larger than {MAX_FILE_BYTES:,} B, or than what is left of "
+                f"{MAX_BYTES:,} B for the whole run",
+            )
+        except OSError as error:
+            self._skip(folder, name, str(error.strerror or error))
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=descriptor)
+        return False
+
+    def _write(self, file: Any, info: Any) -> bool:
+        """Copy a file's bytes; return False if there are too many. A listed size may be wrong."""
+        left = min(MAX_FILE_BYTES, MAX_BYTES - self.num_bytes)
+        if (info.size or 0) > left:
+            return False
+        with self.store.open_input_stream(info.path) as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                left -= len(chunk)
+                self.num_bytes += len(chunk)
+                if left < 0:
+                    return False
+                file.write(chunk)
+        return True
+
+    def _skip(self, folder: str, name: str, why: str) -> None:
+        self.num_skipped += 1
+        if self.num_skipped <= _MAX_LINES:
+            path = f"{folder}/{name}" if folder else name
+            shown = clean(path[:_MAX_NAME_CHARS]).replace("\n", "�").replace("\t", "�")
+            self.tell(f"skipped {shown}: {why}")
+
+
+def _open_below(root: int, folder: str) -> int:
+    """Open a folder of the target, making it if need be. Raises OSError if it is a link."""
+    if not folder:
+        return os.dup(root)
+    with suppress(FileExistsError):
+        os.mkdir(folder, dir_fd=root)
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=root)
+
+
+@contextmanager
+def _opened(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -47,7 +47,7 @@ def _fetched(uri: str, run: str | None, output: Path | None) -> Iterator[Path]:
 
     with tempfile.TemporaryDirectory() as temporary:
         directory = output or Path(temporary)
-        fetch_run(uri, find_last_report(uri, run), directory)
+        fetch_run(uri, find_last_report(uri, run), directory, make_console(stderr=True).print)
         yield directory
 
 

@@ -4,7 +4,7 @@ Both packages import from here; this imports neither ray nor torch. Reading runs
 `manifest` (files) → `documents` (YAML) → `overrides` (--set) → `parsing` (models) → `problems`.
 """
 
-from pipeline_runtime.config.base import SpecModel
+from pipeline_runtime.config.base import SpecModel, StoreUri
 from pipeline_runtime.config.cluster import (
     Autoscaling,
     Code,
@@ -49,6 +49,7 @@ from pipeline_runtime.config.location import locate_artifacts
 from pipeline_runtime.config.manifest import LoadedManifest, load_manifests, parse_manifests
 from pipeline_runtime.config.overrides import apply_overrides
 from pipeline_runtime.config.parsing import parse_experiment, parse_stored
+from pipeline_runtime.config.plain_text import clean
 from pipeline_runtime.config.pod_template import RAY_CONTAINER
 from pipeline_runtime.config.quantities import parse_quantity
 from pipeline_runtime.config.run_hash import (
@@ -109,12 +110,14 @@ __all__ = [
     "SpecModel",
     "Step",
     "Storage",
+    "StoreUri",
     "TrainerStatus",
     "Trainers",
     "Training",
     "UsageStatus",
     "WorkerStatus",
     "apply_overrides",
+    "clean",
     "diff_configs",
     "hash_config",
     "hash_parts",

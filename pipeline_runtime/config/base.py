@@ -18,6 +18,7 @@ from pydantic import (
     Field,
     JsonValue,
     StringConstraints,
+    ValidationInfo,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
@@ -28,6 +29,7 @@ from pipeline_runtime.config.credentials import (
     find_uri_credential,
     hide_credentials,
 )
+from pipeline_runtime.config.storage_uri import find_uri_fault
 
 # One Kubernetes object may have 1.5 MiB and all its annotations 256 KiB, so strings and lists are
 # bounded; the bounds also keep CEL rules on the CRD within their cost budget.
@@ -103,6 +105,29 @@ def check_uri(value: str) -> str:
     return value
 
 
+# Key of a validation's context: true for a document that an earlier version has accepted. Rules
+# that are newer than a stored object must not end its run, so they are skipped.
+WAS_ACCEPTED = "was_accepted"
+
+
+def check_store_uri(value: str, info: ValidationInfo) -> str:
+    """Refuse a folder's URI that says more than a place in a store."""
+    return _check_place(value, info, is_glob=False)
+
+
+def check_table_uri(value: str, info: ValidationInfo) -> str:
+    """Refuse a table's URI that says more than a place in a store; a path may be a glob."""
+    return _check_place(value, info, is_glob=True)
+
+
+def _check_place(value: str, info: ValidationInfo, *, is_glob: bool) -> str:
+    check_uri(value)
+    is_old = bool(info.context and info.context.get(WAS_ACCEPTED))
+    if not is_old and (fault := find_uri_fault(value, is_glob=is_glob)):
+        raise rule_error(fault)
+    return value
+
+
 def check_options(field: str, value: JsonValue) -> Iterator[tuple[str, str]]:
     """Yield a broken rule for everything in free-form options that looks like a credential."""
     for path, what in find_option_credentials(value, field):
@@ -141,6 +166,16 @@ Expression = Annotated[
 ]
 Uri = Annotated[
     str, StringConstraints(min_length=1, max_length=MAX_STRING_CHARS), AfterValidator(check_uri)
+]
+StoreUri = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_STRING_CHARS),
+    AfterValidator(check_store_uri),
+]
+TableUri = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_STRING_CHARS),
+    AfterValidator(check_table_uri),
 ]
 Column = Annotated[
     str, StringConstraints(min_length=1, max_length=256), AfterValidator(check_column)

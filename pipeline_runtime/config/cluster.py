@@ -15,6 +15,7 @@ from pipeline_runtime.config.base import (
     MAX_LIST_ITEMS,
     PositiveInt,
     SpecModel,
+    StoreUri,
     Text,
     Uri,
     check_one_of,
@@ -294,7 +295,7 @@ class Code(SpecModel):
 class Storage(SpecModel):
     """Where URIs without a scheme start, and the Secret with the keys to it."""
 
-    root: Uri | None = None
+    root: StoreUri | None = None
     """Where URIs without a scheme start; the operator's setting or `--storage-root` if absent;
     cannot be changed."""
     secret_ref: ObjectReference | None = None

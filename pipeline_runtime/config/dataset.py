@@ -13,6 +13,8 @@ from pipeline_runtime.config.base import (
     Columns,
     Expression,
     SpecModel,
+    StoreUri,
+    TableUri,
     Text,
     Uri,
     check_one_of,
@@ -20,7 +22,7 @@ from pipeline_runtime.config.base import (
 
 _PART = r"[^.\p{Z}\t-\r\x{85}]+"  # no dot, no white space
 ICEBERG_TABLE_PATTERN = rf"^{_PART}(\.{_PART})+$"  # namespace.table, namespaces may nest
-Uris = Annotated[tuple[Uri, ...], Field(min_length=1, max_length=10_000)]
+Uris = Annotated[tuple[TableUri, ...], Field(min_length=1, max_length=10_000)]
 
 
 class S3Options(SpecModel):
@@ -44,7 +46,7 @@ class S3Options(SpecModel):
 class ParquetSource(SpecModel):
     """A Parquet table: a file, a directory (hive partitions read as columns), a glob, or a list."""
 
-    uri: Uri | None = None
+    uri: TableUri | None = None
     """A file, a directory (hive partitions become columns) or a glob."""
     uris: Uris | None = None
     """Several files, directories or globs, as one table."""
@@ -72,7 +74,7 @@ class IcebergCatalog(SpecModel):
     """The kind of catalog."""
     uri: Uri | None = None
     """The catalog's address; credentials come from the environment."""
-    warehouse: Uri | None = None
+    warehouse: StoreUri | None = None
     """The warehouse's location."""
 
 

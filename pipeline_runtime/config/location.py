@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from pipeline_runtime.config.experiment import DatasetExperiment
-
-_WHOLE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://|/")
+from pipeline_runtime.config.storage_uri import has_scheme
 
 
 def locate_artifacts(
@@ -21,6 +18,6 @@ def locate_artifacts(
     spec = experiment.spec
     root = storage_root if wins else spec.storage.root or storage_root
     uri = spec.artifacts.uri
-    if root and not _WHOLE.match(uri):
+    if root and not has_scheme(uri) and not uri.startswith("/"):
         uri = f"{root.rstrip('/')}/{uri}"
     return f"{uri.rstrip('/')}/{experiment.metadata.name}/"

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
-from pipeline_runtime.config.base import MAX_LIST_ITEMS, SpecModel
+from pipeline_runtime.config.base import MAX_LIST_ITEMS, WAS_ACCEPTED, SpecModel
 from pipeline_runtime.config.documents import MAX_DEPTH, SHOWN_DEPTH, TOO_DEEP, Path, format_path
 from pipeline_runtime.config.experiment import DatasetExperiment, ExperimentSpec
 from pipeline_runtime.config.introspect import field_names, find_model
@@ -54,16 +54,22 @@ def _accept(verdict: Verdict) -> DatasetExperiment:
     return verdict.experiment
 
 
-def parse_stored(document: JsonValue) -> tuple[DatasetExperiment, list[str]]:
+def parse_stored(
+    document: JsonValue, *, was_accepted: bool = False
+) -> tuple[DatasetExperiment, list[str]]:
     """The experiment as the API server stores it, and the paths of fields that were not known.
 
     A newer release may have written fields that this one does not know; they are left out, so that
     a downgrade works.
 
+    Args:
+        was_accepted: whether an earlier version has accepted the spec: newer rules about its URIs
+            are skipped, so that its run goes on.
+
     Raises:
         ManifestError: with every other broken rule.
     """
-    verdict = judge(document)
+    verdict = judge(document, was_accepted=was_accepted)
     unknown = [] if verdict.experiment else _find_unknown(document)
     if not unknown:
         return _accept(verdict), []
@@ -72,7 +78,8 @@ def parse_stored(document: JsonValue) -> tuple[DatasetExperiment, list[str]]:
         above = value_at(known, path[:-1])
         if isinstance(above, dict):
             above.pop(str(path[-1]), None)
-    return parse_experiment(known), [format_path(path) for path in unknown]
+    accepted = _accept(judge(known, was_accepted=was_accepted))
+    return accepted, [format_path(path) for path in unknown]
 
 
 def _find_unknown(document: JsonValue) -> list[Path]:
@@ -86,15 +93,15 @@ def _find_unknown(document: JsonValue) -> list[Path]:
     return []
 
 
-def judge(document: JsonValue) -> Verdict:
-    """Validate a document; never raises for what is in it."""
+def judge(document: JsonValue, *, was_accepted: bool = False) -> Verdict:
+    """Validate a document; never raises for what is in it. See `parse_stored`."""
     if not isinstance(document, dict):
         message = (
             f"must be a mapping with apiVersion, kind, metadata and spec, got {show(document)}"
         )
         return Verdict(experiment=None, found=[((), message)])
     try:
-        experiment = _validate(document)
+        experiment = _validate(document, was_accepted=was_accepted)
     except RecursionError:
         return Verdict(experiment=None, found=[(_find_too_deep(document), TOO_DEEP)])
     except ValidationError as error:
@@ -113,11 +120,13 @@ def judge(document: JsonValue) -> Verdict:
     return Verdict(experiment=None, found=_bound(list(dict.fromkeys(found)), len(errors)))
 
 
-def _validate(document: JsonValue) -> DatasetExperiment:
+def _validate(document: JsonValue, *, was_accepted: bool = False) -> DatasetExperiment:
     # JSON mode, since strict models take a list for a tuple only there; by_name=False, since the
     # API server would not know snake_case either.
     text = json.dumps(document)
-    return DatasetExperiment.model_validate_json(text, by_alias=True, by_name=False)
+    return DatasetExperiment.model_validate_json(
+        text, by_alias=True, by_name=False, context={WAS_ACCEPTED: was_accepted}
+    )
 
 
 def _bound(found: list[Found], num_errors: int) -> list[Found]:

@@ -15,7 +15,7 @@ from pipeline_runtime.config.base import (
     PositiveInt,
     Seed,
     SpecModel,
-    Uri,
+    StoreUri,
     check_one_of,
     check_options,
 )
@@ -120,5 +120,5 @@ class Training(SpecModel):
 class Artifacts(SpecModel):
     """Where checkpoints, metrics history and the report go, a folder an experiment below it."""
 
-    uri: Uri = "experiments/"
+    uri: StoreUri = "experiments/"
     """Checkpoints, metrics and reports go into a folder an experiment below it."""

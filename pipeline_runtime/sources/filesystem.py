@@ -1,29 +1,33 @@
 """From a URI of a manifest to a filesystem and a path on it.
 
 A URI without a scheme is relative to the storage root, which is how one manifest serves a laptop
-(`build/`) and a cluster (`s3://bucket/team/`). Local paths and s3, gs, hdfs go to pyarrow's own
-filesystems, every other scheme to fsspec. Credentials are never in the URI: pyarrow and fsspec find
-them in the environment, as each store's own tools do.
+(`build/`) and a cluster (`s3://bucket/team/`). `config.storage_uri` lists the schemes; pyarrow
+serves them, and fsspec serves those that the environment adds. Credentials and addresses of stores
+are never in the URI: pyarrow and fsspec find them in the environment, as each store's tools do.
+
+Whoever opens a URI lends it their credentials, and the URI may come from a status that somebody
+else wrote. So only the scheme and the bucket reach pyarrow's parser, which knows options like
+`endpoint_override`; the path is appended afterwards.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs as pafs
 
 from pipeline_runtime.config import S3Options
+from pipeline_runtime.config.credentials import hide_credentials
+from pipeline_runtime.config.storage_uri import has_scheme, split_storage_uri
 from pipeline_runtime.errors import SourceError, StoreError
 
-_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*://")
-# The schemes that pyarrow.fs.FileSystem.from_uri knows (pyarrow docs, "Filesystem interface").
-_ARROW_SCHEMES = frozenset({"file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})
+__all__ = ["Location", "has_scheme", "open_location", "resolve_uri"]
+_ARROW_SCHEMES = frozenset({"gs", "gcs", "hdfs", "abfs", "abfss"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +48,6 @@ class Location:
         )
 
 
-def has_scheme(uri: str) -> bool:
-    """Whether a URI says on its own where it is (`s3://…`), or is relative to the storage root."""
-    return bool(_SCHEME.match(uri))
-
-
 def resolve_uri(uri: str, storage_root: str) -> str:
     """The whole URI of what a manifest names: itself with a scheme or from '/', else below the
     root.
@@ -61,38 +60,47 @@ def resolve_uri(uri: str, storage_root: str) -> str:
 def open_location(uri: str, storage_root: str = "", s3: S3Options | None = None) -> Location:
     """Find the filesystem of a URI; nothing is read yet.
 
-    Raises SourceError if no filesystem serves the scheme, StoreError if a store that is asked here
-    (hdfs) does not answer.
+    Raises:
+        SourceError: the URI says more than a place in a store, or no filesystem serves its scheme.
+        StoreError: a store that is asked here (hdfs) does not answer.
     """
     whole = resolve_uri(uri, storage_root)
     if not has_scheme(whole):
         path = str(Path(os.path.expanduser(whole)).absolute())  # Path would make "~" of "./~"
         path += "/" if whole.endswith("/") and path != "/" else ""
         return Location(uri=whole, filesystem=pafs.LocalFileSystem(), path=path)
+    # Below a root, '?' is a character of a file's name or of a glob.
+    base, below = (whole, "") if has_scheme(uri) else (storage_root.rstrip("/"), f"/{uri}")
     try:
-        filesystem, path = _open_scheme(whole, s3)
+        scheme, authority, path = split_storage_uri(base)
+    except ValueError as error:
+        raise SourceError(f"{hide_credentials(whole)}: {error}") from error
+    try:
+        filesystem, path = _open_scheme(scheme, authority, path + below, s3)
     except (pa.ArrowException, ValueError, ImportError) as error:
-        scheme = urlsplit(whole).scheme
         raise SourceError(
-            f"{whole}: cannot open a filesystem for {scheme!r}: {error}; use a scheme that pyarrow "
-            "or an installed fsspec package serves"
+            f"{whole}: cannot open a filesystem for {scheme!r}: {error}; check what "
+            "it needs in the environment"
         ) from error
-    except Exception as error:  # of hdfs OSError, of fsspec whatever a store's client raises
+    except Exception as error:  # OSError of hdfs; clients of fsspec raise errors of any type
         raise StoreError(f"{whole}: cannot reach the store: {error}; try again") from error
     return Location(uri=whole, filesystem=filesystem, path=path)
 
 
-def _open_scheme(uri: str, s3: S3Options | None) -> tuple[Any, str]:
-    parts = urlsplit(uri)
-    if parts.scheme == "s3":
-        return _open_s3(s3 or S3Options()), (parts.netloc + parts.path)
-    if parts.scheme in _ARROW_SCHEMES:
-        found: tuple[Any, str] = pafs.FileSystem.from_uri(uri)
-        return found
+def _open_scheme(scheme: str, authority: str, path: str, s3: S3Options | None) -> tuple[Any, str]:
+    if scheme == "s3":
+        return _open_s3(s3 or S3Options()), authority + path
+    if scheme == "file":
+        return pafs.LocalFileSystem(), unquote(path)
+    if scheme in _ARROW_SCHEMES:
+        filesystem, root = pafs.FileSystem.from_uri(f"{scheme}://{authority}/")
+        return filesystem, root.rstrip("/") + unquote(path)
     import fsspec
 
-    filesystem, path = fsspec.core.url_to_fs(uri)
-    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), path
+    # Not `url_to_fs`, which takes options out of a URI and opens chains of them.
+    kind = fsspec.get_filesystem_class(scheme)
+    found = kind._strip_protocol(f"{scheme}://{authority}{path}")
+    return pafs.PyFileSystem(pafs.FSSpecHandler(kind())), found
 
 
 def _open_s3(options: S3Options) -> Any:

@@ -155,13 +155,15 @@ def narrow(address: str) -> dict[str, Any]:
     """
     to = [{"ipBlock": {"cidr": f"{address}/32"}}]
     store = {"to": to, "ports": [{"port": S3_PORT, "protocol": "TCP"}]}
+    names = {"to": to, "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
+    egress = {"enabled": True, "apiServerCidrs": [f"{address}/32"], "nameServers": [names]}
     return {
         "settings": {
             "resources": ROLES,
             "dataWorkerReplicas": 2,
-            "network": {"egress": [store]},
+            "network": {"egress": [store], "nameServers": [names]},
         },
-        "networkPolicy": {"egress": {"enabled": True, "apiServerCidrs": [f"{address}/32"]}},
+        "networkPolicy": {"egress": egress},
     }
 
 

@@ -35,6 +35,40 @@
   verbs: [list, create]
 {{- end }}
 
+{{/*
+A rule of egress to name servers: a ready one by its name, or a rule as it is given. The operator has
+the same for experiments (dataset_operator/builders/name_servers.py).
+*/}}
+{{- define "lastmile.nameServer" -}}
+{{- if not (kindIs "string" .) -}}
+- {{ toYaml . | nindent 2 | trim }}
+{{- else if eq . "KubeDns" -}}
+- ports:
+  - {port: 53, protocol: UDP}
+  - {port: 53, protocol: TCP}
+  to:
+  - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kube-system}}
+    podSelector: {matchLabels: {k8s-app: kube-dns}}
+{{- else if eq . "NodeLocalDns" -}}
+- ports:
+  - {port: 53, protocol: UDP}
+  - {port: 53, protocol: TCP}
+  to:
+  - ipBlock: {cidr: 169.254.20.10/32}
+  - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kube-system}}
+    podSelector: {matchLabels: {k8s-app: node-local-dns}}
+{{- else if eq . "OpenShift" -}}
+- ports:
+  - {port: 5353, protocol: UDP}
+  - {port: 5353, protocol: TCP}
+  to:
+  - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: openshift-dns}}
+    podSelector: {matchLabels: {dns.operator.openshift.io/daemonset-dns: default}}
+{{- else -}}
+{{ fail (printf "networkPolicy.egress.nameServers: must be KubeDns, NodeLocalDns, OpenShift or a rule of a NetworkPolicy, got %q" .) }}
+{{- end }}
+{{- end }}
+
 {{/* What lets go of finalisers after the operator. */}}
 {{- define "lastmile.releaseRules" -}}
 - apiGroups: [experiments.lastmile.dev]

@@ -22,12 +22,12 @@ from dataset_operator.api import (
     Role,
 )
 from dataset_operator.builders.documents import Document, build_metadata
+from dataset_operator.builders.name_servers import build_name_server_rules
 from dataset_operator.names import Owner
 from dataset_operator.settings import NetworkSettings
 from pipeline_runtime.config import ExperimentSpec
 
 _ASKED_PORTS = (DASHBOARD_PORT, RUNTIME_METRICS_PORT, RAY_METRICS_PORT)
-_DNS_PORTS = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
 
 
 def build_config_map(owner: Owner, run: int, run_hash: str, config: Mapping[str, Any]) -> Document:
@@ -94,7 +94,7 @@ def build_network_policy(owner: Owner, network: NetworkSettings) -> Document:
     spec: Document = {**own_pods, "policyTypes": ["Ingress"], "ingress": ingress}
     if network.egress is not None:
         spec["policyTypes"].append("Egress")
-        spec["egress"] = [{"to": [own_pods]}, {"ports": _DNS_PORTS}, *network.egress]
+        spec["egress"] = [{"to": [own_pods]}, *build_name_server_rules(network), *network.egress]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

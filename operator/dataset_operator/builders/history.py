@@ -13,6 +13,7 @@ from typing import Any
 
 from dataset_operator.api import HISTORY_ANNOTATION, HISTORY_LABEL
 from dataset_operator.builders.documents import Document, build_metadata
+from dataset_operator.builders.name_servers import build_name_server_rules
 from dataset_operator.names import Owner
 from dataset_operator.settings import NetworkSettings, OperatorSettings
 
@@ -25,7 +26,6 @@ _POD_FOLDER = "/etc/lastmile-history"
 _PAYLOAD_FILE = "payload.json"
 _COMMAND = ["python3", "-m", "pipeline_runtime"]
 _RESOURCES = {"requests": {"cpu": "10m", "memory": "128Mi"}, "limits": {"memory": "256Mi"}}
-_DNS_PORTS = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
 # All annotations together may have 256 KiB (Kubernetes, TotalAnnotationSizeLimitB).
 MAX_PAYLOAD_BYTES = 128 << 10
 _NAME_VARIABLE = "LASTMILE_POD"
@@ -179,7 +179,7 @@ def build_history_policy(owner: Owner, network: NetworkSettings) -> Document:
     }
     if network.egress is not None:
         spec["policyTypes"].append("Egress")
-        spec["egress"] = [{"ports": _DNS_PORTS}, *network.egress]
+        spec["egress"] = [*build_name_server_rules(network), *network.egress]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -20,10 +21,11 @@ from dataset_operator.cli.options import (
 from dataset_operator.errors import UserError
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document
-from pipeline_runtime.config import locate_artifacts, parse_stored
+from pipeline_runtime.config import clean, locate_artifacts, parse_stored
 
-# Fetches the files of a run (URI of the experiment's folder, id of the run) into a folder.
-Fetch = Callable[[str, str, Path], Sequence[Path]]
+# Fetches the files of a run (URI of the experiment's folder, id of the run) into a folder, and
+# tells of each file that it skips.
+Fetch = Callable[[str, str, Path, Callable[[str], None]], Sequence[Path]]
 
 
 def artifacts(
@@ -46,12 +48,16 @@ def artifacts(
     document = on_cluster(target, lambda cluster: cluster.find(name))
     with explaining():
         uri, run_id = locate(document, storage_root)
-        print(f"{uri}*-{run_id}/")
+        print(f"{clean(uri)}*-{run_id}/")
         if download is None:
             return
         fetch: Fetch = program.obj.fetch_run
-        for path in fetch(uri, run_id, download):
+        for path in fetch(uri, run_id, download, _warn):
             print(path)
+
+
+def _warn(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def locate(document: Document, storage_root: str | None) -> tuple[str, str]:
@@ -69,5 +75,6 @@ def locate(document: Document, storage_root: str | None) -> tuple[str, str]:
         raise UserError(f"{owner.name} has no run yet; see `lastmile describe {owner.name}`")
     uri: str = status["artifactsUri"]
     if storage_root is not None:
-        uri = locate_artifacts(parse_stored(document)[0], storage_root, wins=True)
+        experiment, _ = parse_stored(document, was_accepted=True)
+        uri = locate_artifacts(experiment, storage_root, wins=True)
     return uri, owner.run_id(status["run"])

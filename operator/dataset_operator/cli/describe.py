@@ -34,6 +34,7 @@ from dataset_operator.cli.workers import explain_workers
 from dataset_operator.headline import find_headline
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document
+from pipeline_runtime.config import clean
 
 # One screen: the newest events, and the pods that are not well before those that are.
 _MAX_EVENTS = 8
@@ -128,14 +129,14 @@ def _print(picture: Picture) -> None:
         ],
     )
     if picture.note:
-        print(f"\n{picture.note}")
+        print(f"\n{clean(picture.note)}")
 
 
 def wrap_line(label: str, value: str, columns: int) -> str:
     """A label and its value, in lines of so many columns; what cannot be broken runs over them."""
     head = f"{label + ':':{_LABEL_CHARS}} "
     return textwrap.fill(
-        " ".join(value.split()),
+        clean(" ".join(value.split())),
         width=columns,
         initial_indent=head,
         subsequent_indent=" " * len(head),

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dataset_operator.errors import KubeConflict, KubeRefused, KubeUnavailable, OperatorError
+from pipeline_runtime.config import clean
 
 EXIT_FAILED = 1
 
 
 def print_error(text: str) -> None:
-    """Print it for a person."""
+    """Print it for a person; it may hold words of a user's code or store."""
+    text = clean(text)
     print(f"error:\n{text}" if "\n" in text else f"error: {text}", file=sys.stderr)
 
 

@@ -32,11 +32,12 @@ from dataset_operator.cli.stored import (
     open_stored,
     print_pod,
     print_pods,
-    write_bytes,
 )
+from dataset_operator.cli.text import print_log
 from dataset_operator.errors import KubeUnavailable, UserError
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document
+from pipeline_runtime.config import clean
 
 _ENDED = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 
@@ -83,7 +84,7 @@ def logs(
             print_pods(stored)
         else:
             chosen = choose_attempt(stored.experiment() if run is not None else document, attempt)
-            write_bytes(stored.read_driver(Owner.of(document).submission_id(chosen)))
+            print_log(stored.read_driver(Owner.of(document).submission_id(chosen)))
 
 
 async def _print_log(
@@ -110,7 +111,7 @@ async def _print_log(
             # The cluster goes as soon as the operator sees the end, which may be before we do.
             print(_describe_loss(document, driver.attempt), file=sys.stderr)
             return None
-        print(log[printed:], end="", flush=True)
+        print_log([log[printed:].encode(errors="replace")])
         printed = len(log)
         if has_ended:
             return None
@@ -155,7 +156,7 @@ def _describe_loss(document: Document, attempt: int) -> str:
     name, uri = document["metadata"]["name"], document["status"].get("artifactsUri", "")
     return (
         f"the cluster of attempt {attempt} of {name} was given back; its log is in the store, "
-        f"below {uri}"
+        f"below {clean(uri)}"
     )
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Protocol
 
 import typer
 
-from dataset_operator.cli.text import print_table
+from dataset_operator.cli.text import print_log, print_table
 from dataset_operator.errors import UserError
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document
+from pipeline_runtime.config import clean
 
 RunOption = Annotated[
     str | None, typer.Option("--run", metavar="N", help="An earlier run, from the store.")
@@ -96,16 +96,8 @@ def print_pod(stored: StoredRun, pod: str, name: str | None) -> None:
         raise UserError(f"{pod} left no file {name}; see `lastmile logs NAME --pods`")
     for file in chosen:
         if name is None:
-            print(f"==> {file.name} <==", flush=True)
-        write_bytes(stored.read(file))
-
-
-def write_bytes(chunks: Iterable[bytes]) -> None:
-    """Print bytes as they are."""
-    sys.stdout.flush()
-    for chunk in chunks:
-        sys.stdout.buffer.write(chunk)
-    sys.stdout.buffer.flush()
+            print(f"==> {clean(file.name)} <==", flush=True)
+        print_log(stored.read(file))
 
 
 _NO_LOGS = "they are kept where the operator's setting `history` is on and the artifacts in a store"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,9 +10,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dataset_operator.observed import parse_time
+from pipeline_runtime.config import clean
 
 # Rich cuts a table to its console; what is not a terminal has no width.
 _UNBOUNDED_COLUMNS = 10_000
+_MAX_LINE_CHARS = 1 << 16  # of a line of a log that is held back until it is whole
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
@@ -25,8 +28,23 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
         console.width = _UNBOUNDED_COLUMNS
     table = Table(*header, box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
+        table.add_row(*("" if cell is None else clean(str(cell)) for cell in row))
     console.print(table, markup=False)
+
+
+def print_log(chunks: Iterable[bytes]) -> None:
+    """Print a log line by line as it comes, without what would take over a terminal."""
+    sys.stdout.flush()
+    rest = ""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for chunk in chunks:
+        text = rest + decoder.decode(chunk).replace("\r\n", "\n").replace("\r", "\n")
+        whole, end, rest = text.rpartition("\n")
+        if len(rest) > _MAX_LINE_CHARS:
+            whole, end, rest = text, "", ""
+        sys.stdout.buffer.write(clean(whole + end).encode())
+    sys.stdout.buffer.write(clean(rest).encode())
+    sys.stdout.buffer.flush()
 
 
 def get_columns() -> int:

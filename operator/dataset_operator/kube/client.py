@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -19,8 +18,14 @@ import aiohttp
 from kubernetes.aio.client import ApiClient, ApiException
 
 from dataset_operator.api import FIELD_MANAGER, RAY_API_VERSION
-from dataset_operator.errors import KubeConflict, KubeRefused, KubeUnavailable
+from dataset_operator.errors import (
+    KubeConflict,
+    KubeRefused,
+    KubeUnavailable,
+    OperatorError,
+)
 from dataset_operator.observed import Document
+from dataset_operator.retrying import bound_wait, parse_retry_after, spread
 from pipeline_runtime.config import API_VERSION, KIND
 
 # Longer than an overloaded API server needs, shorter than a pass may hang.
@@ -257,13 +262,17 @@ class KubeClient:
         deadline = time.monotonic() + self._retry_seconds
         while True:
             status, text, wait = await self._send(method, path, body, query, said)
-            if wait is None or time.monotonic() + wait > deadline:
+            # Not a write that was answered with 503: it may have been carried out.
+            may_repeat = status == 429 or method == "GET"
+            if wait is None or not may_repeat or time.monotonic() + wait > deadline:
                 break
             await asyncio.sleep(wait)
         document = _parse(text)
         if status < 300 or status in done or (method == "GET" and status == 404):
             return status, document
-        raise _failure(status, document.get("message") or f"{method} {path}: HTTP {status}")
+        failure = _failure(status, document.get("message") or f"{method} {path}: HTTP {status}")
+        failure.retry_after_seconds = bound_wait(wait)
+        raise failure
 
     async def _send(
         self,
@@ -314,13 +323,11 @@ def _find_wait(status: int, headers: Mapping[str, str]) -> float | None:
     It has not carried out a request that it answers with 429: it is overloaded, or a CRD is new.
     Waits differ at random, so that requests that were refused together come back apart.
     """
-    seconds = headers.get("Retry-After", "")
-    if status != 429 or not seconds.isdecimal():
-        return None
-    return max(float(seconds), LEAST_WAIT_SECONDS) * random.uniform(1.0, 1.5)
+    seconds = parse_retry_after(status, headers)
+    return None if seconds is None else spread(max(seconds, LEAST_WAIT_SECONDS))
 
 
-def _failure(status: int, message: str) -> Exception:
+def _failure(status: int, message: str) -> OperatorError:
     if status in (404, 409):  # a write to what is gone, or was changed: look again
         return KubeConflict(message)
     is_invalid = status in (400, 422) or _UNTYPED in message

@@ -12,6 +12,7 @@ from dataset_operator.api import CONFIG_KEY, RAY_CLUSTER_LABEL, ROLE_LABEL, RUN_
 from dataset_operator.builders.frozen import read_trainers
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.kube.client import Kube
+from dataset_operator.kube.heads import find_head_address
 from dataset_operator.kube.past import find_history_pod, look_back
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Happened, Job, Observed, Pod, Scaling, parse_time
@@ -39,10 +40,8 @@ async def observe(
     cluster = await kube.get("RayCluster", owner.namespace, owner.ray_cluster)
     secret = await kube.get("Secret", owner.namespace, owner.token_secret)
     children = await _look_beside(kube, owner, status)
-    jobs = _reach(connect, owner, cluster, secret)
-    job, failure = await _ask(jobs, status)
-    is_running = job is not None and job.status == "RUNNING"
-    # After Ray was asked, so that a head that is replaced in between is not taken for the other.
+    # Before Ray is asked, and at the address seen here: a head that is replaced in between has
+    # another one, so that its answer is not taken for the answer of the pod that was seen.
     selector = f"{RAY_CLUSTER_LABEL}={owner.ray_cluster}"
     found = [
         pod
@@ -50,6 +49,9 @@ async def observe(
         if ROLE_LABEL in _labels(pod)
     ]
     pods = [parse_pod(pod) for pod in found]
+    jobs = _reach(connect, owner, cluster, secret, found)
+    job, failure = await _ask(jobs, status)
+    is_running = job is not None and job.status == "RUNNING"
     history_pod = await find_history_pod(kube, owner, status)
     is_to_be_kept = (status.get("history") or {}).get("state") == PENDING and history_pod is None
     reading = Reading()
@@ -118,13 +120,17 @@ async def _ask_drained(jobs: RayJobs | None, status: Mapping[str, Any]) -> froze
 
 
 def _reach(
-    connect: Connect, owner: Owner, cluster: Document | None, secret: Document | None
+    connect: Connect,
+    owner: Owner,
+    cluster: Document | None,
+    secret: Document | None,
+    pods: list[Document],
 ) -> RayJobs | None:
-    if secret is None or cluster is None:
+    if secret is None or cluster is None or not _is_owned(cluster, owner):
         return None
     token = base64.b64decode(secret["data"][TOKEN_KEY]).decode()
     service = cluster.get("status", {}).get("head", {}).get("serviceName")
-    return connect(owner, token, service)
+    return connect(owner, token, service, find_head_address(cluster, pods))
 
 
 async def _look_beside(

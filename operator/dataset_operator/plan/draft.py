@@ -170,7 +170,8 @@ class Draft:
         Raises ManifestError.
         """
         if id(document) not in self._parsed:  # it lives as long as the draft
-            self._parsed[id(document)], _ = parse_stored(document)  # `parse_wanted` tells the rest
+            # `parse_wanted` has judged by newer rules, and reports unknown fields.
+            self._parsed[id(document)], _ = parse_stored(document, was_accepted=True)
         return self._parsed[id(document)]
 
     # --- what is wanted -------------------------------------------------------------------------

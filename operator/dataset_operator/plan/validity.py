@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dataset_operator.plan.draft import Draft
-from pipeline_runtime.config import DatasetExperiment, ManifestError, Problem, parse_stored
+from pipeline_runtime.config import (
+    DatasetExperiment,
+    ManifestError,
+    Problem,
+    parse_stored,
+    run_hash,
+)
 from pipeline_runtime.grammar import check_grammar
 
 # Of all expressions of a spec together: 16 KiB take 3 ms, at worst 250 ms, and every experiment
@@ -22,7 +28,7 @@ def parse_wanted(draft: Draft) -> DatasetExperiment:
 
     Raises ManifestError with every broken rule.
     """
-    experiment, unknown = parse_stored(dict(draft.observed.document))
+    experiment, unknown = _parse_current(draft)
     # Those of metadata are a newer API server's, and concern nobody.
     draft.ignored = [path for path in unknown if path.startswith("spec.")]
     problems = [
@@ -32,6 +38,21 @@ def parse_wanted(draft: Draft) -> DatasetExperiment:
     if problems:
         raise ManifestError(problems)
     return experiment
+
+
+def _parse_current(draft: Draft) -> tuple[DatasetExperiment, list[str]]:
+    """Parse the spec; one that asks for the run that was accepted is spared newer rules."""
+    document = dict(draft.observed.document)
+    try:
+        return parse_stored(document)
+    except ManifestError:
+        accepted = draft.observed.accepted
+        if accepted is None:
+            raise
+        experiment, unknown = parse_stored(document, was_accepted=True)
+        if run_hash(experiment) != run_hash(draft.parse(accepted)):
+            raise
+        return experiment, unknown
 
 
 def _check_service_accounts(draft: Draft, experiment: DatasetExperiment) -> Iterator[Problem]:

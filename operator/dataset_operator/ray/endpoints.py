@@ -1,6 +1,6 @@
 """How the ports of a cluster's pods are reached: the one place that knows.
 
-in the cluster    the head's Service, by its DNS name; another pod by its address
+in the cluster    a pod by its address, the head too: tenants may write to its Service
 from outside      the API server's proxy to that Service or pod, with the client's own credentials
                   (certificate, token, plugin); they need `get`, `create` and `update` on
                   `services/proxy`, and `get` on `pods/proxy`
@@ -9,6 +9,7 @@ from outside      the API server's proxy to that Service or pod, with the client
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
 from typing import Any, Literal, Protocol
 
 import aiohttp
@@ -33,12 +34,15 @@ from dataset_operator.settings import OperatorSettings
 class Connect(Protocol):
     """Gives the Ray of an experiment's cluster; no request is made yet."""
 
-    def __call__(self, owner: Owner, token: str, service: str | None = None) -> RayJobs:
+    def __call__(
+        self, owner: Owner, token: str, service: str | None = None, address: str = ""
+    ) -> RayJobs:
         """Of the cluster that has this token.
 
         Args:
-            service: the head's Service as the RayCluster's status names it; None: as KubeRay will
-                name it.
+            service: the head's Service as the RayCluster's status names it, for requests from
+                outside; None: as KubeRay will name it.
+            address: of the head's pod, for requests in the cluster; "" while it has none.
         """
 
 
@@ -64,12 +68,12 @@ def build_connect(
         in_cluster: whether this process runs in a pod of the cluster.
     """
 
-    def connect(owner: Owner, token: str, service: str | None = None) -> RayJobs:
-        name = service or owner.head_service
+    def connect(owner: Owner, token: str, service: str | None = None, address: str = "") -> RayJobs:
         endpoint: Endpoint
         if in_cluster:
-            endpoint = ServiceEndpoint(session=session, host=f"{name}.{owner.namespace}.svc")
+            endpoint = build_pod_endpoint(session, address)
         else:
+            name = service or owner.head_service
             path = f"/api/v1/namespaces/{owner.namespace}/services/{name}"
             endpoint = ProxyEndpoint(client=api_client, path=path)
         return HttpRayJobs(endpoint=endpoint, token=token, storage_root=settings.storage_root)
@@ -84,16 +88,44 @@ def build_reach_pod(
 
     def reach(namespace: str, pod: Pod) -> Endpoint:
         if in_cluster:
-            host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
-            return ServiceEndpoint(session=session, host=host)
+            return build_pod_endpoint(session, pod.ip)
         path = f"/api/v1/namespaces/{namespace}/pods/{pod.name}"
         return ProxyEndpoint(client=api_client, path=path)
 
     return reach
 
 
+def build_pod_endpoint(session: aiohttp.ClientSession, address: str) -> Endpoint:
+    """Return the endpoint at a pod's address; one that never answers if it is no pod's."""
+    if not address:
+        return NoEndpoint(why="the pod has no address yet")
+    try:
+        ip = ip_address(address)
+    except ValueError:
+        return NoEndpoint(why=f"the pod's address must be an IP address, got {address[:64]!r}")
+    plain = (ip.ipv4_mapped or ip) if isinstance(ip, IPv6Address) else ip
+    if plain.is_loopback or plain.is_link_local or plain.is_multicast or plain.is_unspecified:
+        return NoEndpoint(why=f"the pod's address must be one of a pod network, got {ip}")
+    return DirectEndpoint(session=session, host=f"[{ip}]" if ip.version == 6 else str(ip))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceEndpoint:
+class NoEndpoint:
+    """A pod that cannot be asked.
+
+    Attributes:
+        why: for a person.
+    """
+
+    why: str
+
+    async def send(self, request: Request) -> Answer:
+        """See Endpoint."""
+        raise RayUnreachable(f"{request}: {self.why}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectEndpoint:
     """Straight to a host."""
 
     session: aiohttp.ClientSession

@@ -14,6 +14,7 @@ import aiohttp
 
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.ray.families import FamilyReader
+from dataset_operator.retrying import bound_wait, parse_retry_after
 
 REQUEST_SECONDS = 10.0
 # Ray's own metrics, the largest page of a head, take half of it after a few jobs (platform facts).
@@ -23,8 +24,8 @@ MAX_ANSWER_BYTES = 1 << 20
 _TOKEN_HEADER = "X-Ray-Authorization"
 _CHUNK_BYTES = 1 << 16
 _MAX_QUOTED_CHARS = 300
-# Refused for want of a token, or nobody behind a proxy: Ray itself has not answered.
-_NO_ANSWER = frozenset({401, 403, 502, 503, 504})
+# Refused for want of a token, too busy, or nobody behind a proxy: Ray itself has not answered.
+_NO_ANSWER = frozenset({401, 403, 429, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +63,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back."""
+    """What came back.
+
+    Attributes:
+        wait_seconds: for how long a busy server asks to be left alone.
+    """
 
     status: int
     content: bytes
+    wait_seconds: float = 0.0
 
     @property
     def text(self) -> str:
@@ -87,7 +93,8 @@ async def read_answer(request: Request, response: aiohttp.ClientResponse) -> Ans
         content = await (_read_family if is_page else _read_whole)(request, response)
     if response.history:
         raise RayUnreachable(f"{request}: redirected to {response.url}")
-    return Answer(status=response.status, content=content)
+    wait = bound_wait(parse_retry_after(response.status, response.headers))
+    return Answer(status=response.status, content=content, wait_seconds=wait)
 
 
 async def _read_whole(request: Request, response: aiohttp.ClientResponse) -> bytes:
@@ -113,7 +120,9 @@ async def _read_family(request: Request, response: aiohttp.ClientResponse) -> by
 def check_answer(request: Request, answer: Answer) -> Answer:
     """The answer, if it is one of Ray's. Raises RayUnreachable."""
     if 300 <= answer.status < 400 or answer.status in _NO_ANSWER:
-        raise RayUnreachable(f"{request}: HTTP {answer.status}: {answer.text}")
+        failure = RayUnreachable(f"{request}: HTTP {answer.status}: {answer.text}")
+        failure.retry_after_seconds = answer.wait_seconds
+        raise failure
     return answer
 
 

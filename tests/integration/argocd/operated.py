@@ -99,7 +99,9 @@ async def operated(box: Box) -> AsyncIterator[Operated]:
             client.set_default_header(name, value)
         ports = PortsOf(session=session, urls=head.urls)
 
-        def connect(owner: Owner, token: str, service: str | None = None) -> HttpRayJobs:
+        def connect(
+            owner: Owner, token: str, service: str | None = None, address: str = ""
+        ) -> HttpRayJobs:
             return HttpRayJobs(endpoint=ports, token=TOKEN)
 
         kube = KubeClient(client)

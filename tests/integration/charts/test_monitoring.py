@@ -5,6 +5,9 @@ from pathlib import Path
 import yaml
 from helm_chart import CHART, NAMESPACE, Helm, select
 
+from dataset_operator.builders.name_servers import build_name_server_rules
+from dataset_operator.settings import NetworkSettings
+
 
 def test_the_service_may_be_left_out(chart: Helm) -> None:
     values = {"metrics": {"service": {"annotations": {"a": "b"}}}}
@@ -95,18 +98,19 @@ def test_nothing_of_prometheus_or_grafana_by_itself(chart: Helm) -> None:
     assert len(select(documents, "ConfigMap")) == 1
 
 
-def test_only_metrics_and_probes_reach_the_operator(chart: Helm) -> None:
+def test_nothing_reaches_the_operator_unless_it_is_let_in(chart: Helm) -> None:
     documents = chart.template()
     [deployment] = select(documents, "Deployment")
     [policy] = select(documents, "NetworkPolicy")
     assert policy["spec"] == {
         "podSelector": deployment["spec"]["selector"],
         "policyTypes": ["Ingress"],
-        "ingress": [{"ports": [{"port": "metrics", "protocol": "TCP"}]}],
+        "ingress": [],
     }
     peers = [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]
     narrow = chart.template(values={"networkPolicy": {"metricsFrom": peers}})
-    assert select(narrow, "NetworkPolicy")[0]["spec"]["ingress"][0]["from"] == peers
+    [rule] = select(narrow, "NetworkPolicy")[0]["spec"]["ingress"]
+    assert rule == {"ports": [{"port": "metrics", "protocol": "TCP"}], "from": peers}
     values = {"networkPolicy": {"enabled": False}}
     assert not select(chart.template(values=values), "NetworkPolicy")
 
@@ -117,11 +121,15 @@ def test_the_operators_egress_may_be_narrowed(chart: Helm) -> None:
     documents = chart.template(values={"networkPolicy": {"egress": egress}})
     [policy] = select(documents, "NetworkPolicy")
     assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
-    names, api, experiments, last = policy["spec"]["egress"]
-    assert {port["port"] for port in names["ports"]} == {53}
+    *names, api, experiments, last = policy["spec"]["egress"]
+    assert names == build_name_server_rules(NetworkSettings())
     assert api["to"] == [{"ipBlock": {"cidr": "10.0.0.1/32"}}]
     assert [port["port"] for port in api["ports"]] == [443, 6443]
     assert [port["port"] for port in experiments["ports"]] == [8265, 8080, 9464]
     assert last == more
     wide = chart.template(values={"networkPolicy": {"egress": {"enabled": True}}})
-    assert "to" not in select(wide, "NetworkPolicy")[0]["spec"]["egress"][1]
+    assert "to" not in select(wide, "NetworkPolicy")[0]["spec"]["egress"][3]
+    own = {"enabled": True, "nameServers": ["OpenShift", more]}
+    documents = chart.template(values={"networkPolicy": {"egress": own}})
+    openshift, custom, *_ = select(documents, "NetworkPolicy")[0]["spec"]["egress"]
+    assert (openshift, custom) == (names[2], more)

@@ -40,6 +40,8 @@ URIS = [
     "日本/*.parquet",
 ]
 URIS += ["git+ssh://git@host/repo", "data/user@home/x.parquet", "http://minio:9000/x", "u" * 1024]
+PLACES = ["impressions/", "s3://bucket/a/b", "abfss://c@account.dfs.core.windows.net/x", "a..b/"]
+PLACES += ["日本/*.parquet", "data/user@home/x.parquet", "gs://b", "hdfs://h:1/x", "/a#b?c"]
 # Every text here is one that the model takes.
 BY_PATTERN: Mapping[str, Sequence[str]] = {
     base.IMPORT_PATH_PATTERN: ["a:b", "my_team.ranking:train.loop", "_x1.größe:f"],
@@ -59,6 +61,8 @@ BY_PATTERN: Mapping[str, Sequence[str]] = {
 }
 BY_VALIDATOR: Mapping[Callable[..., Any], Strategy] = {
     base.check_uri: st.sampled_from(URIS),
+    base.check_store_uri: st.sampled_from(PLACES),
+    base.check_table_uri: st.sampled_from([*PLACES, "day=*/part-?.parquet"]),
     base.check_column: st.sampled_from(COLUMNS),
     base.check_expression: st.sampled_from(["a > 1", "x", " y\n", "größe = 'ß'", "z" * 16_384]),
     quantities.check_quantity: st.sampled_from(

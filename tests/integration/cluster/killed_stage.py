@@ -78,7 +78,9 @@ async def _operate(place: Place) -> None:
     async with ApiClient(configuration) as client, aiohttp.ClientSession() as session:
         ports = PortsOf(session=session, urls=place.ports)
 
-        def connect(owner: Owner, token: str, service: str | None = None) -> HttpRayJobs:
+        def connect(
+            owner: Owner, token: str, service: str | None = None, address: str = ""
+        ) -> HttpRayJobs:
             return HttpRayJobs(endpoint=ports, token=TOKEN)
 
         reconciler = Reconciler(

@@ -133,6 +133,11 @@ ONLY_MODELS_SEE = {
         r"(?=\S*[a-z])(?=\S*[A-Z])",
         example=DATASET | {"env": [{"name": "dbPassword", "value": "x"}]},
     ),
+    "a store's URI that says more than a place": Difference(
+        reason="a newer rule: it must not keep the API server from writing older objects",
+        problem=r"\b(uris?(\[\d+\])?|root|warehouse): must (have a scheme of|be like|not have)",
+        example=DATASET | {"artifacts": {"uri": "gs://b/p?endpoint_override=h"}},
+    ),
     "a percent-encoded key in a query": Difference(
         reason="a pattern does not decode",
         problem=r"\bcredentials\b.*\bquery\b",

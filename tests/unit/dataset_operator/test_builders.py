@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from dataset_operator.api import DATA_WORKERS, HEAD, TRAINERS, Role
 from dataset_operator.builders.children import (
@@ -16,6 +17,7 @@ from dataset_operator.builders.children import (
     build_service_account,
     build_token_secret,
 )
+from dataset_operator.builders.history import build_history_policy
 from dataset_operator.builders.pods import ClusterInput, build_pod_template
 from dataset_operator.builders.raycluster import build_ray_cluster
 from dataset_operator.names import MAX_RAY_CLUSTER_NAME_CHARS, Owner
@@ -232,9 +234,30 @@ def test_a_policy_lets_in_the_api_servers_proxy_where_a_setting_says_it_comes_fr
 def test_egress_is_closed_only_if_a_setting_closes_it() -> None:
     closed = build_network_policy(OWNER, NetworkSettings(egress=()))["spec"]
     assert closed["policyTypes"] == ["Ingress", "Egress"]
-    own_pods, dns = closed["egress"]
+    own_pods, *name_servers = closed["egress"]
     assert own_pods["to"] == [{"podSelector": {"matchLabels": {"ray.io/cluster": "clicks-0f3c6"}}}]
-    assert {port["port"] for port in dns["ports"]} == {53}
+    assert [rule["ports"][0]["port"] for rule in name_servers] == [53, 53, 5353]
+
+
+def test_closed_egress_opens_no_port_to_every_address() -> None:
+    for build in (build_network_policy, build_history_policy):
+        rules = build(OWNER, NetworkSettings(egress=()))["spec"]["egress"]
+        assert all(rule.get("to") for rule in rules)
+        peers = [peer for rule in rules for peer in rule["to"]]
+        assert all(
+            peer.get("podSelector", {}).get("matchLabels") or "ipBlock" in peer for peer in peers
+        )
+
+
+def test_name_servers_are_a_setting() -> None:
+    rule = {"to": [{"ipBlock": {"cidr": "10.0.0.10/32"}}], "ports": [{"port": 53}]}
+    network = {"egress": [], "nameServers": ["OpenShift", rule]}
+    settings = cluster({"network": network}).settings.network
+    _, openshift, own = build_network_policy(OWNER, settings)["spec"]["egress"]
+    assert {port["port"] for port in openshift["ports"]} == {5353}
+    assert own == rule
+    with pytest.raises(ValidationError):
+        cluster({"network": {"nameServers": ["kube-dns"]}})
 
 
 def test_evictions_spare_what_an_attempt_cannot_lose() -> None:

@@ -1,11 +1,16 @@
 """What a user's code says reaches conditions as words, and moves nobody's terminal."""
 
+import contextlib
+import io
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from world import running
 
-from dataset_operator.status import clean, find_condition, fit_message
+from dataset_operator.cli.text import print_log, print_table
+from dataset_operator.status import find_condition, fit_message
+from pipeline_runtime.config import clean
 
 TRACEBACK = "\x1b[36mray::train()\x1b[39m (pid=7)\n\tValueError: \x1b]0;owned\x07\u202ebad\r"
 
@@ -40,3 +45,38 @@ def test_a_drivers_traceback_is_told_without_its_colours() -> None:
     assert failed is not None
     assert "ray::train() (pid=7)" in failed["message"]
     assert "\x1b" not in str(world.status)
+
+
+CHUNKS = {
+    "colours": ([b"\x1b[31mred\x1b[0m\n"], "red\n"),
+    "a sequence in two chunks": ([b"a\x1b[3", b"1mred\n"], "ared\n"),
+    "a title": ([b"\x1b]0;owned\x07\n"], "�]0;owned�\n"),
+    "a progress bar": ([b"1 %\r2 %\r\nend"], "1 %\n2 %\nend"),
+    "a character in two chunks": ([b"gr\xc3", b"\xbc\xc3\x9fe"], "grüße"),
+    "no text": ([b"\xff\x9b2J\n"], "��2J\n"),
+}
+
+
+@pytest.mark.parametrize(("chunks", "printed"), CHUNKS.values(), ids=CHUNKS)
+def test_a_log_takes_over_no_terminal(
+    chunks: list[bytes], printed: str, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    print_log(chunks)
+    assert capsysbinary.readouterr().out.decode() == printed
+
+
+@given(st.lists(st.binary(max_size=40), max_size=5))
+def test_no_log_moves_the_cursor(chunks: list[bytes]) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    with contextlib.redirect_stdout(out):
+        print_log(chunks)
+    out.seek(0)
+    assert all(char.isprintable() or char in "\n\t" for char in out.read())
+    out.detach()
+
+
+def test_a_table_takes_over_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("POD", "FILE"), [("\x1b[2Jw-1", "\x1b]0;owned\x07\u202e.log")])
+    assert "\x1b" not in (printed := capsys.readouterr().out)
+    assert "\x07" not in printed
+    assert "\u202e" not in printed

@@ -115,3 +115,47 @@ def test_whoever_runs_the_operator_reads_of_them_in_its_log(
     [told] = caplog.records
     assert (told.levelname, told.__dict__["reason"]) == ("WARNING", "UnknownFields")
     assert "spec.mesh" in told.message
+
+
+def make_older(world: World, uri: str) -> None:
+    """Rewrite what is stored as if an older version had accepted this URI of the table."""
+    text = json.dumps([world.document, world.children])
+    assert "old-table/" in text
+    world.document, world.children = json.loads(text.replace("old-table/", uri))
+
+
+QUERY = "s3://bucket/t?endpoint_override=example.com"
+
+
+def test_an_accepted_uri_with_a_query_goes_on() -> None:
+    world = running(dataset={"parquet": {"uri": "old-table/"}})
+    make_older(world, QUERY)
+    world.settle()
+    assert world.condition("Accepted") == ("True", "ValidSpec")
+    assert world.condition("Training") == ("True", "Running")
+    assert (world.status["run"], world.status["attempt"]) == (1, 1)
+
+    world.edit(suspend=True)
+    world.settle()
+    assert world.condition("Suspended") == ("True", "SuspendedBySpec")
+    world.edit(suspend=False)
+    world.settle()
+    assert (world.status["run"], world.status["attempt"]) == (1, 2)
+
+    world.edit(dataset={"parquet": {"uri": f"{QUERY}&more=1"}})  # another run: newer rules hold
+    world.settle()
+    assert world.condition("Accepted") == ("False", "InvalidSpec")
+    assert world.condition("Training") == ("True", "Running")
+
+    world.delete()
+    world.settle()
+    assert world.gone
+
+
+def test_a_new_uri_with_a_query_is_refused() -> None:
+    world = running(dataset={"parquet": {"uri": QUERY}})
+    assert world.condition("Accepted") == ("False", "InvalidSpec")
+    assert world.ray_cluster is None
+    world.delete()
+    world.settle()
+    assert world.gone

@@ -12,6 +12,7 @@ from local_http import serving
 from dataset_operator.errors import KubeUnavailable
 from dataset_operator.kube import client as kube_client
 from dataset_operator.kube.client import KubeClient
+from dataset_operator.retrying import MAX_RETRY_AFTER_SECONDS
 
 CLUSTER = {"kind": "RayCluster", "metadata": {"namespace": "ns", "name": "clicks"}}
 AT_ONCE = {"Retry-After": "0"}
@@ -52,6 +53,7 @@ def test_a_request_is_sent_again_once_the_server_says(monkeypatch: pytest.Monkey
         (429, {"Retry-After": "3600"}, 20.0),
         (429, {"Retry-After": "later"}, 20.0),
         (500, AT_ONCE, 20.0),
+        (503, AT_ONCE, 20.0),
         (429, AT_ONCE, 0.0),
     ],
     ids=[
@@ -59,6 +61,7 @@ def test_a_request_is_sent_again_once_the_server_says(monkeypatch: pytest.Monkey
         "the server asks to wait for an hour",
         "the server asks for nonsense",
         "a write may have happened",
+        "so may one before the API server went away",
         "it is the operator's, whose pass is tried again",
     ],
 )
@@ -71,3 +74,28 @@ def test_a_refusal_is_final_if(status: int, headers: dict[str, str], retry_secon
             assert came == ["POST"]
 
     asyncio.run(story())
+
+
+def test_a_read_is_sent_again_after_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube_client, "LEAST_WAIT_SECONDS", 0.01)
+
+    async def story() -> None:
+        async with answering([(503, AT_ONCE), (200, {})]) as (kube, came):
+            await kube.get("Pod", "ns", "x")
+            assert came == ["GET"] * 2
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_failure_says_how_long_the_server_asks_to_wait(status: int) -> None:
+    async def failure(seconds: str) -> float:
+        answers = [(status, {"Retry-After": seconds})]
+        async with answering(answers, retry_seconds=0.0) as (kube, _):
+            with pytest.raises(KubeUnavailable) as caught:
+                await kube.create(CLUSTER)
+        return caught.value.retry_after_seconds
+
+    assert 20.0 <= asyncio.run(failure("20")) <= 30.0
+    assert asyncio.run(failure("1000000")) == MAX_RETRY_AFTER_SECONDS
+    assert asyncio.run(failure("soon")) == 0.0

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from dataset_operator.api import TRAINERS
 from dataset_operator.observed import Pod
-from dataset_operator.ray.endpoints import ProxyEndpoint, ServiceEndpoint, build_reach_pod
+from dataset_operator.ray.endpoints import DirectEndpoint, ProxyEndpoint, build_reach_pod
 from dataset_operator.settings import parse_settings
 from dataset_operator.sources.choice import build_source
 from dataset_operator.sources.prometheus import PrometheusSource
@@ -64,7 +64,7 @@ def test_a_pod_is_asked_directly_or_through_the_proxy(ip: str, host: str) -> Non
             return build_reach_pod(client, session, in_cluster=in_cluster)("team", pod)
 
     inside, outside = asyncio.run(reach(in_cluster=True)), asyncio.run(reach(in_cluster=False))
-    assert isinstance(inside, ServiceEndpoint)
+    assert isinstance(inside, DirectEndpoint)
     assert isinstance(outside, ProxyEndpoint)
     assert inside.host == host
     assert outside.path == "/api/v1/namespaces/team/pods/clicks-t"

@@ -89,7 +89,7 @@ def test_the_clock_wakes_and_an_event_comes_first() -> None:
 )
 def test_a_pass_that_failed_is_tried_again(error: Exception, failures: int) -> None:
     async def story() -> None:
-        passes = Passes(Recorder(error, None))
+        passes = Passes(Recorder(error, None), draw=lambda: 0.0)
         passes.wake("team", "clicks")
         await asyncio.sleep(0.05 + (retry_seconds(1) if failures else 0))
         assert passes.count == 2
@@ -263,3 +263,61 @@ def test_closing_ends_what_runs_and_what_is_due() -> None:
 
 def test_pauses_double_up_to_a_minute() -> None:
     assert [retry_seconds(n) for n in (1, 2, 3, 7, 100)] == [1, 2, 4, 60, 60]
+
+
+class Timers(Passes):
+    """Passes that write down their timers in the place of setting them."""
+
+    pauses: list[float]
+
+    def _call_later(
+        self, entry: Any, seconds: float, call: Callable[..., None], *arguments: object
+    ) -> None:
+        self.pauses.append(seconds)
+
+
+def find_pauses(draw: float, *failures: Exception) -> list[float]:
+    """The pauses after passes that failed so, one after another."""
+
+    async def story() -> list[float]:
+        passes = Timers(Recorder(*failures), draw=lambda: draw)
+        passes.pauses = []
+        for _ in failures:
+            passes.wake("team", "clicks")
+            await idle()
+        return passes.pauses
+
+    return asyncio.run(story())
+
+
+def build_busy(seconds: float) -> KubeUnavailable:
+    busy = KubeUnavailable("too many requests")
+    busy.retry_after_seconds = seconds
+    return busy
+
+
+def test_passes_that_failed_together_are_tried_apart() -> None:
+    away = [KubeUnavailable("away")] * 3
+    assert find_pauses(0.0, *away) == [1.0, 2.0, 4.0]
+    assert find_pauses(1.0, *away) == [1.5, 3.0, 6.0]
+
+
+def test_a_pass_is_not_tried_again_before_the_server_asks() -> None:
+    assert find_pauses(0.0, build_busy(30.0), build_busy(0.5)) == [30.0, 2.0]
+
+
+def test_a_change_does_not_shorten_the_wait_that_a_server_asks_for() -> None:
+    async def story() -> None:
+        clock = 0.0
+        passes = Timers(Recorder(build_busy(30.0)), clock=lambda: clock)
+        passes.pauses = []
+        passes.wake("team", "clicks", Waker.CHANGE)
+        await idle()
+        passes.wake("team", "clicks", Waker.CHANGE)
+        await idle()
+        assert (passes.count, passes.pauses[-1]) == (1, 30.0)
+        passes.wake("team", "clicks", Waker.EDIT)
+        await idle()
+        assert passes.count == 2
+
+    run(story)

@@ -15,11 +15,10 @@ from dataset_operator.ray.runtime_metrics import MAX_METRIC_NAME_CHARS, MAX_METR
 from dataset_operator.status import (
     MAX_MESSAGE_BYTES,
     MAX_SCALING_BYTES,
-    clean,
     find_condition,
     fit_message,
 )
-from pipeline_runtime.config import ExperimentStatus
+from pipeline_runtime.config import ExperimentStatus, clean
 
 MAX_STATUS_BYTES = 16 << 10
 KINDS = (

@@ -13,6 +13,7 @@ from facts import assert_one_tells, assert_told
 
 from pipeline_runtime.cli import main
 from pipeline_runtime.config import ParquetSource
+from pipeline_runtime.config.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.convert import MARKER_NAME, ConversionOptions, convert_table, windows
 from pipeline_runtime.errors import ManifestError
 from pipeline_runtime.sources import ParquetTable, open_location, open_parquet
@@ -203,7 +204,10 @@ def test_a_conversion_that_fails_leaves_what_was_there(folder: Path, convert: Co
     assert not list(folder.glob(".*"))
 
 
-def test_an_object_store_s_marker_says_whether_the_table_is_whole(tmp_path: Path) -> None:
+def test_an_object_store_s_marker_says_whether_the_table_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SCHEMES_VARIABLE, "local")
     pq.write_table(pa.table(ROWS), tmp_path / "a.parquet")
     output = open_location(f"local://{tmp_path}/out")  # through fsspec: no renames are relied on
     options = ConversionOptions(request_key="request")

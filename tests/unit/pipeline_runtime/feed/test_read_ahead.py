@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config.steps import PipelineOptions
+from pipeline_runtime.config.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.errors import SourceError, StepError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task, num_pieces_of
@@ -50,7 +51,8 @@ class Watched(LocalFileSystem):  # type: ignore[misc]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[str]:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv(SCHEMES_VARIABLE, "watched")
     fsspec.register_implementation("watched", Watched, clobber=True)
     rows = {
         "id": range(NUM_ROWS),

@@ -98,5 +98,5 @@ def test_a_download_of_the_run_brings_them_along(experiment: Path, tmp_path: Pat
     (experiment / NEWEST / "logs" / "driver.log").write_text("…")
     fetched = fetch_run(str(experiment), "0f3c6c1e-2", tmp_path / "here")
     names = {str(path.relative_to(tmp_path / "here")) for path in fetched}
-    assert names == {"summary.json", "driver.log", f"decisions/{NAME}"}
+    assert names == {"summary.json", "logs/driver.log", f"decisions/{NAME}"}
     assert load_decisions(tmp_path / "here") == [DECISION]

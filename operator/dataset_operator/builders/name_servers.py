@@ -1,0 +1,52 @@
+"""Rules of egress to the name servers of a cluster.
+
+With closed egress, port 53 of every address would be a way out: a tunnel needs no more than that.
+The chart has the same rules for the operator's own pods (templates/_rules.tpl).
+"""
+
+from __future__ import annotations
+
+import copy
+
+from dataset_operator.builders.documents import Document
+from dataset_operator.settings import NetworkSettings
+
+
+def _build_ports(number: int) -> list[Document]:
+    return [{"port": number, "protocol": protocol} for protocol in ("UDP", "TCP")]
+
+
+def _build_pods(namespace: str, label: str, value: str) -> Document:
+    return {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        "podSelector": {"matchLabels": {label: value}},
+    }
+
+
+_READY: dict[str, Document] = {
+    # CoreDNS bears the label of kube-dns, which it replaced.
+    "KubeDns": {
+        "ports": _build_ports(53),
+        "to": [_build_pods("kube-system", "k8s-app", "kube-dns")],
+    },
+    # The address of Kubernetes' manifest, where it listens on the node's network; with Cilium's
+    # local redirect it is a pod.
+    "NodeLocalDns": {
+        "ports": _build_ports(53),
+        "to": [
+            {"ipBlock": {"cidr": "169.254.20.10/32"}},
+            _build_pods("kube-system", "k8s-app", "node-local-dns"),
+        ],
+    },
+    # Policies see the port of the pod, which is not that of its Service.
+    "OpenShift": {
+        "ports": _build_ports(5353),
+        "to": [_build_pods("openshift-dns", "dns.operator.openshift.io/daemonset-dns", "default")],
+    },
+}
+
+
+def build_name_server_rules(network: NetworkSettings) -> list[Document]:
+    """Return the rules of the setting `network.nameServers`."""
+    servers = network.name_servers
+    return [copy.deepcopy(_READY[s]) if isinstance(s, str) else dict(s) for s in servers]

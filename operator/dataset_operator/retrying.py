@@ -1,0 +1,40 @@
+"""When a request that failed is sent again: not before the server asks, and not all at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+# Answers of a server that is too busy, or not there for now (RFC 9110, 10.2.3; RFC 6585, 4).
+BUSY = frozenset({429, 503})
+# A server may ask for any time, and some are a tenant's: nobody waits longer than this.
+MAX_RETRY_AFTER_SECONDS = 60.0
+_MAX_SPREAD = 0.5  # of the pause, at random, on top of it
+_MAX_CHARS = 64  # of the header: a number or a date
+
+
+def spread(seconds: float, draw: Callable[[], float] = random.random) -> float:
+    """Return a pause that is longer by a random share, so that clients come back apart."""
+    return seconds * (1.0 + _MAX_SPREAD * draw())
+
+
+def parse_retry_after(status: int, headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that a busy server asks to wait; None if it asks for nothing sensible."""
+    text = headers.get("Retry-After", "")[:_MAX_CHARS].strip()
+    if status not in BUSY or not text:
+        return None
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        until = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    until = until if until.tzinfo else until.replace(tzinfo=UTC)
+    return max(0.0, (until - datetime.now(UTC)).total_seconds())
+
+
+def bound_wait(asked: float | None) -> float:
+    """Return how long the operator waits of the seconds that a server asked for."""
+    return min(asked or 0.0, MAX_RETRY_AFTER_SECONDS)

@@ -1,0 +1,110 @@
+"""Which URIs may name a place in a store, and the parts by which its filesystem is opened.
+
+A manifest or a status may be written by somebody else than the reader, whose credentials a client
+sends to the address that the URI gives. So a URI holds a place and nothing else: no query, no
+fragment, no user, and a host only where the host is the store. The address of a store comes from
+the environment, the operator's settings, or a field of its own (`s3.endpoint`).
+
+Runs when a model is parsed (`base`) and again where a filesystem is opened (`sources.filesystem`),
+since a status and an option of the command line never were in a model.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from pipeline_runtime.config.credentials import hide_credentials
+
+# Further schemes, comma-separated, that the installed fsspec packages serve. Only who runs the
+# process can set it: `spec.env` must not name variables of Lastmile's.
+SCHEMES_VARIABLE = "LASTMILE_STORAGE_SCHEMES"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
+_PARTS = re.compile(r"(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
+# What may stand between `://` and the path, by scheme. pyarrow sends Azure's tokens to whatever
+# host an abfs URI names, so only Microsoft's are allowed.
+_AZURE = rf"{_NAME}@[a-z0-9]{{3,24}}\.dfs\.core\.windows\.net"
+_AUTHORITIES = {
+    "file": "",
+    "s3": _NAME,
+    "gs": _NAME,
+    "gcs": _NAME,
+    "hdfs": rf"({_NAME}(:[0-9]{{1,5}})?)?",
+    "abfs": _AZURE,
+    "abfss": _AZURE,
+}
+
+
+class StorageUri(NamedTuple):
+    """The parts of a URI with a scheme; the path is as written, percent signs included."""
+
+    scheme: str
+    authority: str
+    path: str
+
+
+def has_scheme(uri: str) -> bool:
+    """Return whether a URI says on its own where it is (`s3://…`), or is below a storage root."""
+    return _SCHEME.match(uri) is not None
+
+
+def split_storage_uri(uri: str) -> StorageUri:
+    """Return the parts of a URI that has a scheme.
+
+    Raises:
+        ValueError: the URI may not name a place in a store; the message says why.
+    """
+    scheme = _SCHEME.match(uri)
+    assert scheme is not None, "a path has no parts"
+    name = scheme[1].lower()
+    parts = _PARTS.fullmatch(uri, scheme.end())
+    assert parts is not None
+    shown = hide_credentials(uri)
+    if parts["rest"]:
+        raise ValueError(
+            f"must not have a query or fragment ('?' or '#'), got {shown!r}; remove it: a store's "
+            "address and options come from the environment"
+        )
+    more = _get_more_schemes()
+    if name not in _AUTHORITIES and name not in more:
+        known = ", ".join((*_AUTHORITIES, *more))
+        raise ValueError(
+            f"must have a scheme of these: {known}; got {name!r}; use one, or add the scheme to "
+            f"{SCHEMES_VARIABLE} in the environment"
+        )
+    allowed = _AUTHORITIES.get(name, rf"({_NAME}(:[0-9]{{1,5}})?)?")
+    if not re.fullmatch(allowed, parts["authority"]):
+        wanted = {"file": "file:///PATH", "hdfs": "hdfs://HOST:PORT/PATH"}.get(
+            name, f"{name}://BUCKET/PATH"
+        )
+        if allowed == _AZURE:
+            wanted = f"{name}://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
+        raise ValueError(f"must be like {wanted}, got {shown!r}; give the place alone")
+    if ".." in unquote(parts["path"]).split("/"):
+        raise ValueError(f"must not contain '..', got {shown!r}; give the path in full")
+    return StorageUri(name, parts["authority"], parts["path"])
+
+
+def find_uri_fault(uri: str, *, is_glob: bool = False) -> str | None:
+    """Return the rule that a URI or path breaks, in words; None if it breaks none.
+
+    Args:
+        is_glob: whether '?' in a path is a character of a glob. A folder's path may be appended to
+            the URI of a storage root, where '?' would begin a query.
+    """
+    if has_scheme(uri):
+        try:
+            split_storage_uri(uri)
+        except ValueError as error:
+            return str(error)
+    elif not is_glob and not uri.startswith("/") and ("?" in uri or "#" in uri):
+        return f"must not have '?' or '#', got {hide_credentials(uri)!r}; rename the folder"
+    return None
+
+
+def _get_more_schemes() -> tuple[str, ...]:
+    names = os.environ.get(SCHEMES_VARIABLE, "").split(",")
+    return tuple(name.strip().lower() for name in names if name.strip())
