@@ -25,8 +25,8 @@ from dataset_operator.api import RAY_API_VERSION
 from dataset_operator.kube.client import KubeClient
 from dataset_operator.kube.login import Login
 from dataset_operator.observed import Observed
-from dataset_operator.passes import MAX_CONCURRENT
 from dataset_operator.plan import plan
+from dataset_operator.slots import MAX_SLOTS
 from pipeline_runtime.config import API_VERSION, KIND
 from tools.cluster.control_plane import ControlPlane
 from tools.cluster.running import build_tls
@@ -222,7 +222,7 @@ def _strip(cluster: Document) -> str:
 
 async def at_once(work: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
     """Do it all, as much at once as the operator has passes."""
-    slots = asyncio.Semaphore(MAX_CONCURRENT)
+    slots = asyncio.Semaphore(MAX_SLOTS)
 
     async def run(each: Callable[[], Awaitable[T]]) -> T:
         async with slots:
