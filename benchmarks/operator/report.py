@@ -66,6 +66,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _describe_rises(rises: Sequence[Document]) -> Iterator[str]:
+    if not rises:
+        return
     yield "## From nothing until all train\n"
     yield "Seconds, median [least–largest]; the ratio is of the two of one round.\n"
     head = ("experiments", "rounds", "bare client", "operator", "ratio", "requests each")
