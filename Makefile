@@ -116,7 +116,7 @@ bench-overlap: setup ## Measure whether loading hides behind training, and train
 bench-autoscaling: setup ## Simulate every law of scaling over every scenario (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.autoscaling $(ARGS)
 
-bench-operator: setup test-tools ## Measure the operator with 1,000 experiments at once (ARGS: the benchmark's options)
+bench-operator: setup test-tools ## Measure the operator with 1,000 experiments, and beside 400 silent heads (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.operator $(ARGS)
 
 bench-plant: setup ## Compare the simulated plant with real processes under the same law

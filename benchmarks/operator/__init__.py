@@ -7,6 +7,8 @@ Arms take turns, each on a control plane of its own, so that none meets what ano
     operator   as many experiments are created and the operator, a process of its own, brings all to
                train; it is watched while they train, then while some change without pause
     asleep     as many suspended experiments, which nothing happens to: what it costs to have them
+    silent     as many experiments of one tenant whose heads accept connections and never answer:
+               how long another tenant's edits then take
 
 The bare client's objects come of the operator's own `plan`; that both arms made the same clusters
 is proven by a digest of the specs that the API server stored. Heads are one stand-in, in the

@@ -1,4 +1,6 @@
-"""The operator's process: as `lastmile operator`, but that it finds one stand-in for every head.
+"""The operator's process: as `lastmile operator`, but with one stand-in for every head.
+
+The heads of one namespace, `SILENT`, may be a server that never answers instead.
 
 `python -m benchmarks.operator.acting PLACE`, until SIGTERM. Every pass becomes a line of a file.
 """
@@ -38,6 +40,7 @@ from dataset_operator.testing import PortsOf
 
 LOOPBACK: Final = "127.0.0.1"
 TOKEN: Final = "shared"
+SILENT: Final = "silent"  # the namespace of a tenant whose heads never answer
 _SMALL: Final = {"requests": {"cpu": "100m", "memory": "100Mi"}, "limits": {"memory": "100Mi"}}
 
 
@@ -50,6 +53,7 @@ class Place:
         notes: the file that takes a line a pass.
         port: the file that takes the port of its metrics.
         remembers: what hardly ever changes, between passes.
+        silent: the URL of the heads of the namespace `SILENT`; "": they are the stand-in.
     """
 
     kubeconfig: str
@@ -57,6 +61,7 @@ class Place:
     notes: str
     port: str
     remembers: bool = True
+    silent: str = ""
 
     def command(self) -> list[str]:
         """What starts the process."""
@@ -135,20 +140,24 @@ async def act(place: Place) -> None:
         metrics = NotingMetrics(notes)
         async with (
             ApiClient(await login.configuration()) as client,
-            aiohttp.ClientSession() as session,
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
         ):
-            endpoint = _Timed(PortsOf(session=session, urls=place.ports))
+            heads = _Timed(PortsOf(session=session, urls=place.ports))
+            silent = _Timed(PortsOf(session=session, urls=dict.fromkeys(place.ports, place.silent)))
+
+            def find(namespace: str) -> Endpoint:
+                return silent if place.silent and namespace == SILENT else heads
 
             def connect(
                 owner: Owner, token: str, service: str | None = None, address: str = ""
             ) -> HttpRayJobs:
-                return HttpRayJobs(endpoint=endpoint, token=TOKEN)
+                return HttpRayJobs(endpoint=find(owner.namespace), token=TOKEN)
 
             kube = KubeClient(client, observe=metrics.count_request)
             reconciler = Reconciler(
                 kube=kube,
                 connect=connect,
-                source=RuntimeSource(reach_pod=lambda namespace, pod: endpoint),
+                source=RuntimeSource(reach_pod=lambda namespace, pod: find(namespace)),
                 settings=build_settings(),
             )
             async with (

@@ -11,17 +11,18 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import aiohttp
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.operator.acting import LOOPBACK, TOKEN, Place
+from benchmarks.operator.acting import LOOPBACK, SILENT, TOKEN, Place
 from benchmarks.operator.stage import (
     Document,
     Stage,
+    Taken,
     at_once,
     build_children,
     build_experiment,
@@ -35,8 +36,13 @@ _STOP_SECONDS: Final = 60.0
 _PAGE_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 10.0  # of a changing experiment, after the operator has taken a change
 _LOOK_SECONDS: Final = 0.5
+_READ_BYTES: Final = 1 << 16
 _FAILED_SHARE: Final = 0.2  # of changes that are drivers that fail; the others are edits
 _SEED: Final = 7
+# Beside silent heads: experiments of the other tenant, its edits, and the pause between them.
+_EDITED: Final = 2
+_EDITS: Final = 10
+_EDIT_PAUSE_SECONDS: Final = 3.0
 
 
 async def bare(size: int) -> Document:
@@ -108,8 +114,70 @@ async def asleep(size: int, *, hold: float) -> Document:
         return {"windows": acting.windows}
 
 
-async def _create(stage: Stage, size: int, **spec: Any) -> None:
-    documents = [build_experiment(index, **spec) for index in range(size)]
+async def silent(size: int) -> Document:
+    """Heads of one tenant accept every connection and never answer; another tenant edits."""
+    async with (
+        staged() as stage,
+        StandInRay(token=TOKEN) as ray,
+        telling(ray),
+        NeverAnswering() as heads,
+        operating(stage, ray, silent=heads.url) as acting,
+    ):
+        await _create(stage, _EDITED)
+        await stage.experiments_are("Training", _EDITED)
+        await _create(stage, size, namespace=SILENT)
+        await stage.clusters_ready(size + _EDITED)
+        await acting.window()
+        seconds = []
+        async with stage.following() as taken:
+            for turn in range(_EDITS):
+                seconds.append(await _edit(stage, taken, turn % _EDITED, turn))
+                await asyncio.sleep(_EDIT_PAUSE_SECONDS)
+        await acting.end("silent", size)
+        return {
+            "editSeconds": [round(each, 2) for each in seconds],
+            "mostOpen": heads.most,
+            "windows": acting.windows,
+        }
+
+
+@dataclass(slots=True)
+class NeverAnswering:
+    """A server that accepts connections, reads what comes and never answers.
+
+    Attributes:
+        most: connections that were open at the same time.
+    """
+
+    url: str = ""
+    most: int = 0
+    _open: int = 0
+    _server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, LOOPBACK, 0)
+        self.url = f"http://{LOOPBACK}:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        self.most = max(self.most, self._open)
+        try:
+            while await reader.read(_READ_BYTES):
+                pass  # until the client gives up
+        except ConnectionError:
+            pass
+        finally:
+            self._open -= 1
+            writer.close()
+
+
+async def _create(stage: Stage, size: int, namespace: str = "", **spec: Any) -> None:
+    documents = [build_experiment(index, namespace, **spec) for index in range(size)]
     await at_once([lambda document=d: stage.kube.create(document) for d in documents])  # type: ignore[misc]
 
 
@@ -131,18 +199,25 @@ async def change(stage: Stage, ray: StandInRay, number: int, seconds: float) -> 
                     ray.end(name, "FAILED", message="a benchmark's", driver_exit_code=1)
             else:
                 turn += 1
-                spec = {"dataWorkers": {"minReplicas": 1 + turn % 3, "maxReplicas": 3}}
-                began = time.monotonic()
-                await stage.kube.patch(*key, {"spec": spec})
-                generation = (await stage.kube.get(*key) or {})["metadata"]["generation"]
-                await taken.wait(key[1:], generation)
-                lags.append(time.monotonic() - began)
+                lags.append(await _edit(stage, taken, index, turn))
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async with stage.following() as taken, asyncio.TaskGroup() as tasks:
         for index in range(number):
             tasks.create_task(live(index))
     return lags
+
+
+async def _edit(stage: Stage, taken: Taken, index: int, turn: int) -> float:
+    """Change an experiment; return the seconds until its status is of the new generation."""
+    metadata = build_experiment(index)["metadata"]
+    key = (KIND, metadata["namespace"], metadata["name"])
+    spec = {"dataWorkers": {"minReplicas": 1 + turn % 3, "maxReplicas": 3}}
+    began = time.monotonic()
+    await stage.kube.patch(*key, {"spec": spec})
+    generation = (await stage.kube.get(*key) or {})["metadata"]["generation"]
+    await taken.wait(key[1:], generation)
+    return time.monotonic() - began
 
 
 @contextlib.asynccontextmanager
@@ -276,7 +351,7 @@ def _quantiles(seconds: Any) -> list[float]:
 
 @contextlib.asynccontextmanager
 async def operating(
-    stage: Stage, ray: StandInRay, *, remembers: bool = True
+    stage: Stage, ray: StandInRay, *, remembers: bool = True, silent: str = ""
 ) -> AsyncIterator[Acting]:
     """An operator, ended in order."""
     folder = stage.folder
@@ -287,6 +362,7 @@ async def operating(
         notes=str(folder / "passes.jsonl"),
         port=str(port),
         remembers=remembers,
+        silent=silent,
     )
     with log.open("wb") as stream:
         process = subprocess.Popen(place.command(), stdout=stream, stderr=stream)

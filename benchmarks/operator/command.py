@@ -21,6 +21,7 @@ from benchmarks.operator.results import Document, build_results
 
 NAME: Final = "operator"
 _JOURNAL: Final = "operator.jsonl"
+ARMS: Final = ("bare", "operator", "forgetful", "asleep", "silent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class Run:
     """One arm on a control plane of its own.
 
     Attributes:
-        arm: `bare`, `operator`, `forgetful` (an operator that remembers nothing) or `asleep`.
+        arm: one of `ARMS`; `forgetful` is an operator that remembers nothing.
         size: experiments.
         round: arms of one round take turns.
     """
@@ -75,12 +76,14 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--changing", type=int, default=200, metavar="N", help="of the largest size, that change")
     add("--minutes", type=float, default=10.0, metavar="X", help="for how long they change")
     add("--hold", type=float, default=60.0, metavar="X", help="seconds that training is watched")
+    add("--silent", type=int, default=400, metavar="N", help="heads of one tenant that hang; or 0")
+    add("--arms", nargs="+", choices=ARMS, default=list(ARMS), help="what to run: all by default")
     add("--journal", type=Path, default=Path("build"), metavar="DIR", help="what is there is kept")
     add("--output", type=Path, default=Path("benchmarks/results"), metavar="DIR")
     options = parser.parse_args(arguments)
-    for name in ("size", "rounds"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name}: must be 1 or more, got {getattr(options, name)}")
+    for name, least in (("size", 1), ("rounds", 1), ("silent", 0)):
+        if getattr(options, name) < least:
+            parser.error(f"--{name}: must be {least} or more, got {getattr(options, name)}")
     if any(size < 1 for size in options.sizes):
         parser.error(f"--sizes: must be 1 or more, got {options.sizes}")
     if options.hold < arms.SETTLE_SECONDS:
@@ -89,13 +92,19 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def plan_runs(options: argparse.Namespace) -> Iterator[Run]:
-    """In order: so much is known early, and the long ones come last."""
+    """Yield the runs of the chosen arms, the short ones first."""
+    return (run for run in _plan_all(options) if run.arm in options.arms)
+
+
+def _plan_all(options: argparse.Namespace) -> Iterator[Run]:
     largest = max([options.size, *options.sizes])
     yield Run(arm="forgetful", size=options.size, round=1)
     for number in range(1, options.rounds + 1):
         for arm in _turn(number):
             yield Run(arm=arm, size=options.size, round=number)
     yield Run(arm="asleep", size=largest, round=1)
+    if options.silent:
+        yield Run(arm="silent", size=options.silent, round=1)
     for number, size in enumerate(sorted(set(options.sizes) - {options.size}), start=1):
         for arm in _turn(number):
             yield Run(arm=arm, size=size, round=1)
@@ -133,6 +142,8 @@ def _read(journal: Path) -> list[Document]:
 async def _perform(run: Run, options: argparse.Namespace) -> Document:
     if run.arm == "bare":
         return await arms.bare(run.size)
+    if run.arm == "silent":
+        return await arms.silent(run.size)
     if run.arm == "asleep":
         return await arms.asleep(run.size, hold=options.hold)
     is_largest = run.size == max([options.size, *options.sizes])

@@ -46,6 +46,14 @@ def _lines(results: Document) -> Iterator[str]:
             f"{half:g} s (p50) and {most:g} s (p99).\n"
         )
     yield from _describe_windows("While all are suspended", results["asleep"])
+    yield from _describe_windows("While heads of another tenant never answer", results["silent"])
+    for row in results["silent"]:
+        yield (
+            f"{row['size']} heads of one tenant accept connections and never answer. The status "
+            f"of another tenant's experiment follows its edit after {_spread(row['editSeconds'])} "
+            f"s (median [least–largest] of {row['edits']} edits). At most {row['mostOpen']} "
+            "connections to the silent heads were open at the same time.\n"
+        )
     yield from _describe_ablation(results["forgetful"])
 
 
@@ -58,6 +66,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _describe_rises(rises: Sequence[Document]) -> Iterator[str]:
+    if not rises:
+        return
     yield "## From nothing until all train\n"
     yield "Seconds, median [least–largest]; the ratio is of the two of one round.\n"
     head = ("experiments", "rounds", "bare client", "operator", "ratio", "requests each")

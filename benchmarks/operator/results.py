@@ -17,6 +17,7 @@ RESULTS_VERSION: Final = 1
 # What is asked of the operator.
 MAX_RATIO: Final = 3.0
 MAX_KIB_EACH: Final = 100.0
+MAX_EDIT_SECONDS: Final = 5.0  # while another tenant's heads never answer
 LOOK_SECONDS: Final = 15.0  # after which an experiment that trains is looked at again
 MIN_LOOKS: Final = 0.9  # of those that are due, or it does not keep up
 MIN_ROUNDS: Final = 5
@@ -36,6 +37,7 @@ def build_results(runs: Sequence[Document], environment: Mapping[str, Any]) -> D
     rises = [_compare(size, runs) for size in _sizes(runs)]
     slopes = _fit(runs)
     asleep = [run for run in runs if run["arm"] == "asleep"]
+    silent = [_silent(run) for run in runs if run["arm"] == "silent"]
     versions = {name: version(name) for name in ("kopf", "kubernetes", "aiohttp")}
     return {
         "version": RESULTS_VERSION,
@@ -44,12 +46,13 @@ def build_results(runs: Sequence[Document], environment: Mapping[str, Any]) -> D
         **environment,
         "commit": ", ".join(_commits(runs)),
         "versions": environment["versions"] | versions,
-        "bars": _judge(rises, slopes, asleep),
+        "bars": _judge(rises, slopes, asleep, silent),
         "rises": rises,
         "training": [_training(run) for run in _first(runs, "operator")],
         "slopes": slopes,
         "changing": [_changing(run) for run in runs if "changing" in run.get("windows", {})],
         "asleep": [{"size": run["size"], **_window(run, "asleep")} for run in asleep],
+        "silent": silent,
         "forgetful": [_ablate(run, runs) for run in _first(runs, "forgetful")],
         "rows": list(runs),
     }
@@ -140,6 +143,17 @@ def _changing(run: Document) -> Document:
     }
 
 
+def _silent(run: Document) -> Document:
+    """The edits of one tenant while the heads of another never answer."""
+    return {
+        "size": run["size"],
+        "edits": len(run["editSeconds"]),
+        "editSeconds": spread(run["editSeconds"]),
+        "mostOpen": run["mostOpen"],
+        **_window(run, "silent"),
+    }
+
+
 def _ablate(run: Document, runs: Sequence[Document]) -> Document:
     """An operator that remembers nothing, beside the one that does."""
     [other] = [each for each in _first(runs, "operator") if each["size"] == run["size"]]
@@ -190,7 +204,10 @@ def _line(runs: Sequence[Document], read: Callable[[Document], float]) -> tuple[
 
 
 def _judge(
-    rises: Sequence[Document], slopes: Document | None, asleep: Sequence[Document]
+    rises: Sequence[Document],
+    slopes: Document | None,
+    asleep: Sequence[Document],
+    silent: Sequence[Document],
 ) -> list[Document]:
     found = [
         _bar(
@@ -211,6 +228,14 @@ def _judge(
             run["windows"]["asleep"]["writes"],
         )
         for run in asleep
+    ]
+    found += [
+        _bar(
+            f"median seconds of an edit while {row['size']} heads of another tenant never answer",
+            MAX_EDIT_SECONDS,
+            row["editSeconds"]["median"],
+        )
+        for row in silent
     ]
     return found
 

@@ -20,13 +20,13 @@ import aiohttp
 from kubernetes.aio.client import ApiClient
 
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.operator.acting import build_settings
+from benchmarks.operator.acting import SILENT, build_settings
 from dataset_operator.api import RAY_API_VERSION
 from dataset_operator.kube.client import KubeClient
 from dataset_operator.kube.login import Login
 from dataset_operator.observed import Observed
-from dataset_operator.passes import MAX_CONCURRENT
 from dataset_operator.plan import plan
+from dataset_operator.slots import MAX_SLOTS
 from pipeline_runtime.config import API_VERSION, KIND
 from tools.cluster.control_plane import ControlPlane
 from tools.cluster.running import build_tls
@@ -161,7 +161,7 @@ async def staged() -> AsyncIterator[Stage]:
 
 
 def _make_teams(box: ControlPlane) -> None:
-    names = [_team(team) for team in range(_TEAMS)]
+    names = [*(_team(team) for team in range(_TEAMS)), SILENT]
     items = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": n}} for n in names]
     box.kubectl(
         "create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
@@ -176,12 +176,12 @@ def _team(index: int) -> str:
     return f"team-{index % _TEAMS}"
 
 
-def build_experiment(index: int, **spec: Any) -> Document:
-    """The experiment of a number."""
+def build_experiment(index: int, namespace: str = "", **spec: Any) -> Document:
+    """Build the experiment of a number, in its team's namespace unless another is given."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": {"name": f"e{index}", "namespace": _team(index)},
+        "metadata": {"name": f"e{index}", "namespace": namespace or _team(index)},
         "spec": {
             "dataset": {"parquet": {"uri": "s3://bucket/table/"}},
             "dataWorkers": {"minReplicas": 1, "maxReplicas": 3},
@@ -222,7 +222,7 @@ def _strip(cluster: Document) -> str:
 
 async def at_once(work: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
     """Do it all, as much at once as the operator has passes."""
-    slots = asyncio.Semaphore(MAX_CONCURRENT)
+    slots = asyncio.Semaphore(MAX_SLOTS)
 
     async def run(each: Callable[[], Awaitable[T]]) -> T:
         async with slots:

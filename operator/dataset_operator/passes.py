@@ -1,20 +1,19 @@
-"""One pass at a time per experiment, however many events there are, edits before clocks.
+"""One pass at a time per experiment, however many events there are, and edits before clocks.
 
-An event, a child's event and the clock all only wake an experiment. A wake-up while a pass runs is
-remembered and runs it once more; so a thousand events at once cost two passes at most. A pass that
-fails is tried again with a growing pause, sooner if an object changes, at once after an edit; how
-many run at once is bounded.
+An event of an experiment, an event of an owned object and the clock only wake an experiment. A
+wake-up during a pass is remembered and runs another pass afterwards, so a thousand events at once
+cost two passes at most. A pass that fails is tried again after a growing pause: sooner if an object
+changes, at once after an edit.
 
-Who is woken beyond that bound waits in a queue, the earliest deadline first: the time at which it
-was woken and how long that can wait (`Waker.patience`). So an edit goes ahead of what a clock woke
-in the minute before, and yet nothing waits for ever, however many edits there are.
+Beyond the number of slots, passes wait. `slots` shares the slots between namespaces, and puts edits
+before everything else. The rest of a namespace waits in the order of deadlines: the time at which
+an experiment was woken plus the time that its trigger can wait (`Waker.patience`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import heapq
 import logging
 import math
 import random
@@ -22,16 +21,16 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 from dataset_operator.errors import KubeConflict, OperatorError
 from dataset_operator.retrying import spread
+from dataset_operator.slots import MAX_SLOTS, Slot, Slots
 
 Key = tuple[str, str]  # namespace, name
 Reconcile = Callable[[str, str], Awaitable[float | None]]
 
-# Passes wait for the API server most of their time; more than so many only queue up there.
-MAX_CONCURRENT = 20
 # Of a failed pass: doubled with every failure in a row, as controller-runtime's queues do. However
 # much happens to its objects, it is not tried again before the first.
 FIRST_RETRY_SECONDS = 1.0
@@ -50,19 +49,19 @@ class Waker(Enum):
 
     @property
     def patience(self) -> float:
-        """By how many seconds edits that come later may go ahead."""
+        """Seconds that it can wait, compared with the other triggers of its namespace."""
         return {Waker.EDIT: 0.0, Waker.CHANGE: 30.0, Waker.CLOCK: 60.0}[self]
 
 
 class Done(NamedTuple):
-    """A pass that came to its end.
+    """A pass that has ended.
 
     Attributes:
         result: done, conflict, failed, defect or cancelled.
         reason: the error's class if it failed.
-        seconds: how long it took.
-        waker: what had asked for it.
-        waited: how long that had waited for its turn, seconds.
+        seconds: duration, including the waits for Ray and for a slot after them.
+        waker: the trigger of the pass.
+        waited: seconds that the pass waited for a slot, before it began and after it asked Ray.
     """
 
     result: str
@@ -79,8 +78,9 @@ def _ignore(done: Done) -> None:
     pass
 
 
-class _Turn(NamedTuple):
-    """A place in the queue; the least is next."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Turn:
+    """A pass that was asked for and has not begun."""
 
     deadline: float
     woken: float
@@ -89,11 +89,11 @@ class _Turn(NamedTuple):
 
 @dataclass(slots=True)
 class _Entry:
-    """What is going on about one experiment."""
+    """The state of one experiment: its pass, its timer, and the pass that waits."""
 
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
-    turn: _Turn | None = None  # asked for and not begun
+    turn: _Turn | None = None
     failures: int = 0
     rests_until: float = -math.inf  # after a failed pass
 
@@ -105,6 +105,7 @@ class Passes:
     Attributes:
         clock: seconds, monotonic.
         draw: from 0 to 1, at random: spreads the tries of passes that failed together.
+        max_concurrent: slots; see `Slots`.
         count: passes so far.
     """
 
@@ -112,14 +113,15 @@ class Passes:
     report: Report = _ignore
     clock: Callable[[], float] = time.monotonic
     draw: Callable[[], float] = random.random
-    max_concurrent: int = MAX_CONCURRENT
+    max_concurrent: int = MAX_SLOTS
     close_seconds: float = CLOSE_SECONDS
     count: int = 0
     is_closing: bool = False
     _entries: dict[Key, _Entry] = field(default_factory=dict)
-    # Deadlines; one that is no longer its experiment's is passed over.
-    _queue: list[tuple[float, Key]] = field(default_factory=list)
-    _running: int = 0
+    _slots: Slots = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._slots = Slots(total=self.max_concurrent, clock=self.clock)
 
     def wake(self, namespace: str, name: str, waker: Waker = Waker.EDIT) -> None:
         """See that a pass begins after now."""
@@ -136,7 +138,6 @@ class Passes:
     async def close(self) -> None:
         """End every timer; passes come to their end if they do so soon."""
         self.is_closing = True
-        self._queue.clear()
         entries, self._entries = list(self._entries.values()), {}
         for entry in entries:
             if entry.timer is not None:
@@ -149,40 +150,39 @@ class Passes:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _enqueue(self, key: Key, entry: _Entry) -> None:
-        """Who was woken gets its place, unless it runs or has to rest."""
-        if entry.task is not None or entry.turn is None or self.is_closing:
+        """Ask for a slot, unless a pass runs or the experiment has to rest."""
+        turn = entry.turn
+        if entry.task is not None or turn is None or self.is_closing:
             return
+        is_edit = turn.waker is Waker.EDIT
         rest = entry.rests_until - self.clock()
-        if rest > 0.0 and entry.turn.waker is not Waker.EDIT:
+        if rest > 0.0 and not is_edit:
             self._call_later(entry, rest, self._enqueue, key, entry)
             return
-        heapq.heappush(self._queue, (entry.turn.deadline, key))
-        self._begin_next()
+        begin = partial(self._begin, key, entry, turn)
+        self._slots.ask(key[0], begin, is_edit=is_edit, deadline=turn.deadline)
 
-    def _begin_next(self) -> None:
-        """Begin what is due first, as far as the bound allows."""
-        while self._queue and self._running < self.max_concurrent:
-            deadline, key = heapq.heappop(self._queue)
-            entry = self._entries.get(key)
-            turn = entry.turn if entry else None
-            if entry is None or entry.task is not None or turn is None or turn.deadline != deadline:
-                continue  # something that can wait less woke it, and had its pass
-            self._running += 1
-            # A context of its own: whose pass happens to end now is nothing to it.
-            run = self._run(key, entry, turn)
-            entry.task = asyncio.create_task(run, context=contextvars.Context())
+    def _begin(self, key: Key, entry: _Entry, turn: _Turn, slot: Slot) -> bool:
+        """Begin a pass in a slot; False if a more urgent trigger has had its pass meanwhile."""
+        if self.is_closing or entry.task is not None or entry.turn is not turn:
+            return False
+        # A context of its own: the pass inherits nothing from the one whose end began it.
+        run = self._run(key, entry, turn, slot)
+        entry.task = asyncio.create_task(run, context=contextvars.Context())
+        return True
 
-    async def _run(self, key: Key, entry: _Entry, turn: _Turn) -> None:
-        """One pass; then the next is asked for."""
-        entry.turn = None  # what comes from here on asks for another pass
+    async def _run(self, key: Key, entry: _Entry, turn: _Turn, slot: Slot) -> None:
+        """Run one pass, then ask for the next."""
+        slot.enter()
+        entry.turn = None  # a trigger from here on asks for another pass
         if entry.timer is not None:
             entry.timer.cancel()
             entry.timer = None
         try:
-            again = await self._pass(key, entry, turn)
+            again = await self._pass(key, entry, turn, slot)
         finally:
             entry.task = None
-            self._running -= 1
+            self._slots.end(slot)
         if self.is_closing:
             return
         if entry.turn is not None:
@@ -193,9 +193,8 @@ class Passes:
             self.wake(*key, turn.waker)
         else:
             self._call_later(entry, again, self.wake, *key, Waker.CLOCK)
-        self._begin_next()
 
-    async def _pass(self, key: Key, entry: _Entry, turn: _Turn) -> float | None:
+    async def _pass(self, key: Key, entry: _Entry, turn: _Turn, slot: Slot) -> float | None:
         self.count += 1
         result, reason, started = "defect", None, self.clock()
         try:
@@ -217,8 +216,8 @@ class Passes:
             _LOG.error("a pass ended by a defect", exc_info=error, extra=_about(key, error))
             return MAX_RETRY_SECONDS
         finally:
-            seconds = self.clock() - started
-            self.report(Done(result, reason, seconds, turn.waker, started - turn.woken))
+            seconds, waited = self.clock() - started, started - turn.woken + slot.waited
+            self.report(Done(result, reason, seconds, turn.waker, waited))
 
     def _retry(self, key: Key, entry: _Entry, error: OperatorError, free: int = 0) -> float:
         """Seconds until the next try; the first `free` ones in a row cost no pause."""

@@ -89,10 +89,15 @@ async def _run(options: ProcessOptions, candidate: Candidate | None, stop: async
     configuration = await login.configuration()
     traces = [build_trace(candidate.check)] if candidate else []
     configuration.trace_configs = traces
+    # `slots` bounds the requests, by namespace. A bound here would let heads of one tenant that do
+    # not answer keep all connections.
+    configuration.connection_pool_maxsize = 0
     metrics = OperatorMetrics(Watched(), settings.prices, candidate)
     async with (
         ApiClient(configuration) as client,
-        aiohttp.ClientSession(trace_configs=traces) as session,
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), trace_configs=traces
+        ) as session,
     ):
         kube = KubeClient(client, observe=metrics.count_request)
         await check_installed(kube)

@@ -9,15 +9,18 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import kopf
 
-from dataset_operator.handlers import LogIn, build_kopf_settings, build_registry
+from dataset_operator.api import HEAD, RAY_CLUSTER_LABEL, ROLE_LABEL
+from dataset_operator.handlers import LogIn, See, build_kopf_settings, build_registry
 from dataset_operator.kube.login import Login, has_kubeconfig
 from dataset_operator.kube.remembering import RememberingKube
 from dataset_operator.passes import Passes, Reconcile
+from dataset_operator.ray.heads import Heads
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.telemetry.logs import bind
 from dataset_operator.telemetry.metrics import OperatorMetrics
@@ -55,9 +58,11 @@ async def serving(
     log_in = log_in or Login(in_cluster=not has_kubeconfig()).connection
     metrics = metrics or OperatorMetrics(Watched())
     kube = RememberingKube(reconciler.kube)
+    heads = Heads(reconciler.connect)
+    reconciler = replace(reconciler, connect=heads.connect)
     reconciler = replace(reconciler, kube=kube) if remembers else reconciler
     passes = Passes(_bind_passes(reconciler, metrics.watched), report=metrics.count_pass)
-    registry = build_registry(passes, metrics.watched, kube.see, log_in)
+    registry = build_registry(passes, metrics.watched, build_see(kube, heads), log_in)
     watches = _Watches(registry, metrics.watched)
     watching = asyncio.create_task(watches.run(namespaces))
     if stop is not None:
@@ -74,6 +79,18 @@ async def serving(
         await asyncio.wait({watching})
         await passes.close()
     await watching
+
+
+def build_see(kube: RememberingKube, heads: Heads) -> See:
+    """Build the function that takes in events of owned objects, before they wake a pass."""
+
+    def see(kind: str, event: str | None, child: Mapping[str, Any]) -> bool:
+        labels = child["metadata"].get("labels") or {}
+        if kind == "Pod" and labels.get(ROLE_LABEL) == HEAD:
+            heads.forget(child["metadata"]["namespace"], labels.get(RAY_CLUSTER_LABEL, ""))
+        return kube.see(kind, event, child)
+
+    return see
 
 
 @dataclass(slots=True)

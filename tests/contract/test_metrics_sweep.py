@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import aiohttp
@@ -188,6 +188,33 @@ def test_a_sweep_over_pods_that_hang_ends_and_opens_so_many_connections_at_most(
         assert hanging.now == 0
 
     play(ray, story)
+
+
+def test_pods_that_hang_keep_no_other_namespaces_pods_from_being_asked() -> None:
+    hanging = Hanging()
+    ray = StandInRay(token="t", metrics=DRIVER, node_metrics=GPUS)
+
+    async def run() -> None:
+        async with ray, aiohttp.ClientSession() as session:
+            answering = ray.reach_pod(session)
+            source = RuntimeSource(
+                reach_pod=lambda namespace, pod: (
+                    hanging if namespace == "team" else answering(namespace, pod)
+                ),
+                sweep_seconds=60.0,
+            )
+            first = build_run(ray, session, 200)
+            sweep = asyncio.create_task(source.read(first))
+            while hanging.now < MAX_CONNECTIONS:
+                await asyncio.sleep(0)
+            owner = Owner(name="clicks", namespace="other", uid="2")
+            reading = await source.read(replace(build_run(ray, session, 1), owner=owner))
+            assert reading.progress is not None
+            assert reading.progress.gpu_utilization_ratio == pytest.approx(0.7)
+            sweep.cancel()
+            await asyncio.gather(sweep, return_exceptions=True)
+
+    asyncio.run(run())
 
 
 def test_a_sweep_that_is_cut_short_begins_with_the_others_next_time() -> None:

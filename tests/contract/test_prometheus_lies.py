@@ -21,7 +21,11 @@ from dataset_operator.names import Owner
 from dataset_operator.observed import Pod
 from dataset_operator.settings import PrometheusSettings
 from dataset_operator.sources.base import Reading, Run
-from dataset_operator.sources.prometheus import MAX_ANSWER_BYTES, PrometheusSource
+from dataset_operator.sources.prometheus import (
+    MAX_ANSWER_BYTES,
+    MAX_QUERIES_EACH,
+    PrometheusSource,
+)
 from dataset_operator.testing import LIES, StandInRay
 
 OWNER = Owner(name="clicks", namespace="team", uid="1")
@@ -46,16 +50,22 @@ async def serving(answer: Answer) -> Any:
         await runner.cleanup()
 
 
+def build_run(
+    session: aiohttp.ClientSession, owner: Owner, trainers: int = 2, gpus: int = 1
+) -> Run:
+    return Run(
+        owner=owner,
+        jobs=StandInRay(token="t").connect(session)(owner, "t"),
+        pods=PODS,
+        trainers=trainers,
+        gpus_per_trainer=gpus,
+        since=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
 async def ask(url: str, trainers: int = 2, gpus: int = 1, **settings: Any) -> Reading:
     async with aiohttp.ClientSession() as session:
-        run = Run(
-            owner=OWNER,
-            jobs=StandInRay(token="t").connect(session)(OWNER, "t"),
-            pods=PODS,
-            trainers=trainers,
-            gpus_per_trainer=gpus,
-            since=datetime(2026, 1, 1, tzinfo=UTC),
-        )
+        run = build_run(session, OWNER, trainers, gpus)
         source = PrometheusSource(settings=PrometheusSettings(url=url, **settings), session=session)
         return await source.read(run)
 
@@ -104,6 +114,35 @@ def test_no_lie_is_taken_for_an_answer(lie: str) -> None:
         return LIES[lie]()
 
     assert read(answer).progress is None
+
+
+def test_queries_of_one_namespace_that_hang_keep_no_other_waiting() -> None:
+    hanging = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal hanging
+        if 'namespace="team"' in (await request.post())["query"]:
+            hanging += 1
+            await asyncio.sleep(60.0)
+        return web.Response(body=EMPTY)
+
+    async def story() -> None:
+        async with serving(answer) as url, aiohttp.ClientSession() as session:
+            settings = PrometheusSettings(url=url, timeout_seconds=10)
+            source = PrometheusSource(settings=settings, session=session)
+            runs = [build_run(session, OWNER) for _ in range(20)]
+            first = [asyncio.create_task(source.read(run)) for run in runs]
+            while hanging < MAX_QUERIES_EACH:
+                await asyncio.sleep(0.001)
+            other = Owner(name="clicks", namespace="other", uid="2")
+            reading = await source.read(build_run(session, other))
+            assert "clicks.head" in reading.unknown  # an answer came: it has no series of this pod
+            assert hanging == MAX_QUERIES_EACH
+            for task in first:
+                task.cancel()
+            await asyncio.gather(*first, return_exceptions=True)
+
+    asyncio.run(story())
 
 
 def test_one_that_is_slow_is_not_waited_for() -> None:

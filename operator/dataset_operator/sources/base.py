@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from dataset_operator.api import HEAD, TRAINERS
 from dataset_operator.autoscaling.decision import PERIOD_SECONDS
@@ -103,6 +104,23 @@ def _find_missing(progress: Progress) -> str:
     if counters.workers is None or counters.readers is None:
         return "the driver does not tell lastmile_run_* of its data workers, or not all of them"
     return ""
+
+
+@dataclass(slots=True)
+class PerNamespace:
+    """A bound of simultaneous requests for each namespace.
+
+    A namespace whose requests hang keeps no other one's waiting.
+    """
+
+    number: int
+    _free: WeakValueDictionary[str, asyncio.Semaphore] = field(
+        default_factory=WeakValueDictionary, init=False
+    )
+
+    def of(self, namespace: str) -> asyncio.Semaphore:
+        """Return the semaphore of a namespace; it exists as long as somebody uses it."""
+        return self._free.setdefault(namespace, asyncio.Semaphore(self.number))
 
 
 async def finish(tasks: Sequence[asyncio.Task[Any]], seconds: float) -> None:

@@ -22,6 +22,7 @@ from dataset_operator.observed import Pod, Progress
 from dataset_operator.ray.runtime_metrics import NAMES, parse_progress
 from dataset_operator.ray.scaling_signals import PREFIX
 from dataset_operator.settings import PrometheusSettings
+from dataset_operator.slots import outside
 from dataset_operator.sources.answers import (
     Series,
     build_page,
@@ -31,6 +32,7 @@ from dataset_operator.sources.answers import (
 )
 from dataset_operator.sources.base import (
     STALE_SCRAPES,
+    PerNamespace,
     Reading,
     Run,
     build_reading,
@@ -45,8 +47,9 @@ MAX_ANSWER_BYTES = 1 << 20
 _MAX_TOKEN_CHARS = 1 << 14
 _MAX_QUOTED_CHARS = 300
 _CHUNK_BYTES = 1 << 16
-# Queries of all experiments together.
+# Queries of all experiments together, and of those of one namespace.
 MAX_QUERIES = 8
+MAX_QUERIES_EACH = 4
 # What it holds at rest: it may ask again before that.
 _GRACE_SECONDS = 0.5
 
@@ -64,15 +67,19 @@ class PrometheusSource:
     now: Callable[[], float] = time.monotonic
     # How old a value is Prometheus knows itself; here it is only held until the next pass.
     _book: GpuBook = field(default_factory=lambda: GpuBook(stale_seconds=PERIOD_SECONDS))
-    _slots: asyncio.Semaphore = field(
+    _of_all: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(MAX_QUERIES), init=False
+    )
+    _of_each: PerNamespace = field(
+        default_factory=lambda: PerNamespace(MAX_QUERIES_EACH), init=False
     )
 
     async def read(self, run: Run) -> Reading:
         """See MetricsSource."""
-        driver = asyncio.create_task(self._ask_driver(run))
-        gpus = asyncio.create_task(self._ask_gpus(run))
-        await finish([driver, gpus], self.settings.timeout_seconds + _GRACE_SECONDS)
+        async with outside():
+            driver = asyncio.create_task(self._ask_driver(run))
+            gpus = asyncio.create_task(self._ask_gpus(run))
+            await finish([driver, gpus], self.settings.timeout_seconds + _GRACE_SECONDS)
         progress, failure = result_of(driver)
         use, gpu_failure = self._take_gpus(run, gpus)
         return build_reading(progress, _say("the driver", failure), use, _say("GPUs", gpu_failure))
@@ -80,7 +87,9 @@ class PrometheusSource:
     async def _ask_driver(self, run: Run) -> Progress | None:
         if run.head is None:
             raise MetricsUnreachable("there is no head")
-        series = await self._ask(build_driver_query(run, run.head, self.settings))
+        series = await self._ask(
+            run.owner.namespace, build_driver_query(run, run.head, self.settings)
+        )
         page = build_page(series, run.since.timestamp())
         if not page:
             window = STALE_SCRAPES * self.settings.scrape_seconds
@@ -93,7 +102,7 @@ class PrometheusSource:
     async def _ask_gpus(self, run: Run) -> dict[str, float]:
         if not run.num_gpus or not run.trainer_pods:
             return {}
-        series = await self._ask(build_gpu_query(run, self.settings))
+        series = await self._ask(run.owner.namespace, build_gpu_query(run, self.settings))
         return parse_gpus(series, 100.0 if self.settings.gpu_unit == "Ratio" else 1.0)
 
     def _take_gpus(
@@ -108,13 +117,14 @@ class PrometheusSource:
         use, why = self._book.judge(run.owner, run.num_gpus, now)
         return use, failure or f"{why}: see metrics.prometheus.gpuQuery" if why else ""
 
-    async def _ask(self, query: str) -> list[Series]:
+    async def _ask(self, namespace: str, query: str) -> list[Series]:
         """Raises MetricsUnreachable."""
         url = self.settings.url + _PATH
         timeout = aiohttp.ClientTimeout(total=self.settings.timeout_seconds)
         try:
             async with (
-                self._slots,
+                self._of_each.of(namespace),
+                self._of_all,
                 self.session.post(
                     url,
                     data={"query": query, "timeout": f"{self.settings.timeout_seconds}s"},

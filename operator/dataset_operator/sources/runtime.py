@@ -1,8 +1,9 @@
 """The default source: the driver's page on the head, and Ray's pages of the trainers' pods.
 
-One sweep a pass, all at once and bounded: in time as a whole, in connections over all experiments,
-in bytes a page. The head's page of Ray's (half a megabyte) is not asked for: the runtime tells the
-same in fewer words. A pod that is not reached keeps its last value for three scrapes.
+Each pass makes one sweep over all pages at once. The sweep is bounded in time, in connections of
+the experiments of a namespace, and in bytes of a page; meanwhile the pass holds no slot. The head's
+own page of Ray (half a megabyte) is not fetched: the runtime reports the same in fewer words. A pod
+that is not reached keeps its last value for three scrapes.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from dataset_operator.observed import Pod, Progress
 from dataset_operator.ray.endpoints import ReachPod
 from dataset_operator.ray.runtime_metrics import SCRAPE_SECONDS
 from dataset_operator.ray.transport import Request
+from dataset_operator.slots import outside
 from dataset_operator.sources.base import (
     STALE_SECONDS,
+    PerNamespace,
     Reading,
     Run,
     build_reading,
@@ -32,7 +35,7 @@ from dataset_operator.sources.ray_nodes import FAMILY, parse_gpus
 
 # A pass waits no longer for all that it asks.
 SWEEP_SECONDS = SCRAPE_SECONDS
-# To nodes, of all experiments together; a page comes in milliseconds.
+# To nodes, of all experiments of a namespace; a page comes in milliseconds.
 MAX_CONNECTIONS = 16
 # Passes come with every event; GPUs are asked once a period, a pass that is a little early too.
 _EVERY_SECONDS = PERIOD_SECONDS - 2.0
@@ -53,15 +56,16 @@ class RuntimeSource:
     sweep_seconds: float = SWEEP_SECONDS
     now: Callable[[], float] = time.monotonic
     _book: GpuBook = field(default_factory=lambda: GpuBook(stale_seconds=STALE_SECONDS))
-    _slots: asyncio.Semaphore = field(
-        default_factory=lambda: asyncio.Semaphore(MAX_CONNECTIONS), init=False
+    _connections: PerNamespace = field(
+        default_factory=lambda: PerNamespace(MAX_CONNECTIONS), init=False
     )
 
     async def read(self, run: Run) -> Reading:
         """See MetricsSource."""
-        driver = asyncio.create_task(run.jobs.progress())
-        nodes = {pod: asyncio.create_task(self._ask(run, pod)) for pod in self._list_due(run)}
-        await finish([driver, *nodes.values()], self.sweep_seconds)
+        async with outside():
+            driver = asyncio.create_task(run.jobs.progress())
+            nodes = {pod: asyncio.create_task(self._ask(run, pod)) for pod in self._list_due(run)}
+            await finish([driver, *nodes.values()], self.sweep_seconds)
         progress, failure = _take_driver(driver)
         gpus, gpu_failure = self._take_gpus(run, nodes)
         return build_reading(progress, failure, gpus, gpu_failure)
@@ -83,7 +87,7 @@ class RuntimeSource:
             max_bytes=MAX_PAGE_BYTES,
             family=FAMILY,
         )
-        async with self._slots:
+        async with self._connections.of(run.owner.namespace):
             answer = await self.reach_pod(run.owner.namespace, pod).send(request)
         if answer.status != 200:
             raise RayUnreachable(f"{request}: HTTP {answer.status}: {answer.text}")

@@ -69,6 +69,11 @@ def all_runs(*, ratio: float = 2.0, **of_training: Any) -> list[Document]:
     return [*runs, largest]
 
 
+def silent(*seconds: float) -> Document:
+    windows = {"silent": window(400)}
+    return run("silent", 400, 0.0, editSeconds=list(seconds), mostOpen=32) | {"windows": windows}
+
+
 def bars(results: Document) -> dict[str, bool]:
     return {bar["bar"]: bar["met"] for bar in results["bars"]}
 
@@ -102,6 +107,11 @@ def test_ratios_are_of_one_round_and_slopes_of_all_runs() -> None:
             [*all_runs(), run("asleep", 5, 0.0, windows={"asleep": window(5, writes=1)})],
             ["writes for 5 that do not run"],
             id="restless",
+        ),
+        pytest.param(
+            [*all_runs(), silent(4.0, 5.5, 30.0)],
+            ["median seconds of an edit while 400 heads of another tenant never answer"],
+            id="unfair",
         ),
     ],
 )
@@ -153,9 +163,20 @@ def test_arms_take_turns_and_the_other_begins_each_time() -> None:
         ("operator", 10, 2),
         ("bare", 10, 2),
         ("asleep", 20, 1),
+        ("silent", 400, 1),
         ("bare", 20, 1),
         ("operator", 20, 1),
     ]
+
+
+def test_arms_can_be_chosen() -> None:
+    options = parse_options(["--arms", "silent", "--silent", "5"])
+    assert [(run.arm, run.size) for run in plan_runs(options)] == [("silent", 5)]
+    results = build_results([silent(0.1, 0.2, 0.9, 1.5, 4.0)], ENVIRONMENT)
+    [row] = results["silent"]
+    assert row["editSeconds"] == {"median": 0.9, "min": 0.1, "max": 4.0}
+    assert all(bars(results).values())
+    assert "0.9 [0.1–4]" in build_markdown(results)
 
 
 def test_the_files_are_written_and_equal_results_give_equal_bytes(tmp_path: Path) -> None:
@@ -171,7 +192,9 @@ def test_the_files_are_written_and_equal_results_give_equal_bytes(tmp_path: Path
     assert json.loads((tmp_path / "a" / "operator.json").read_text()) == results
 
 
-@pytest.mark.parametrize("wrong", [["--rounds", "0"], ["--sizes", "0"], ["--hold", "1"]])
+@pytest.mark.parametrize(
+    "wrong", [["--rounds", "0"], ["--sizes", "0"], ["--hold", "1"], ["--silent", "-1"]]
+)
 def test_a_wrong_option_is_refused(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_options(wrong)

@@ -186,7 +186,7 @@ def test_an_edit_goes_before_what_a_clock_and_an_object_woke() -> None:
     run(story)
 
 
-def test_edits_do_not_keep_a_clock_waiting_for_ever() -> None:
+def test_triggers_other_than_edits_begin_by_deadline() -> None:
     async def story() -> None:
         now = 0.0
         reconcile = Recorder()
@@ -194,12 +194,13 @@ def test_edits_do_not_keep_a_clock_waiting_for_ever() -> None:
         reconcile.gate.clear()
         passes.wake("team", "runs")
         passes.wake("team", "clock", Waker.CLOCK)
-        for now in (10.0, 59.0, 61.0, 90.0):
-            passes.wake("team", f"edit{now:.0f}")
+        for now in (10.0, 29.0, 31.0, 90.0):
+            passes.wake("team", f"change{now:.0f}", Waker.CHANGE)
         await idle()
         reconcile.gate.set()
         await idle()
-        assert reconcile.names == ["runs", "edit10", "edit59", "clock", "edit61", "edit90"]
+        changes = [f"change{seconds}" for seconds in (10, 29, 31, 90)]
+        assert reconcile.names == ["runs", *changes[:2], "clock", *changes[2:]]
 
     run(story)
 
