@@ -89,6 +89,7 @@ def _open_scheme(uri: str, s3: S3Options | None) -> tuple[Any, str]:
     import fsspec
 
     filesystem, path = fsspec.core.url_to_fs(uri)
+    filesystem.invalidate_cache()  # fsspec shares one file system, and what it has listed
     return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), path
 
 
