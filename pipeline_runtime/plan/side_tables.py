@@ -8,7 +8,6 @@ once, when side tables are broadcast, else by each worker process, once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -78,12 +77,13 @@ def open_side_table(request: SideTableRequest, storage_root: str) -> SideTable:
     if request.where is None:  # else only reading shows how much of it is left
         check_size(table.description, num_bytes, request.max_bytes)
     return SideTable(
-        digest=_digest(loader),
+        digest=_hash(_place(loader), loader.scan.units, _versions(loader)),
         description=table.description,
         schema=pa.schema([table.schema.field(name) for name in known]),
         num_rows=scan.pruning.rows_read,
         num_bytes=num_bytes,
         load=loader,
+        place=_hash(_place(loader)),
     )
 
 
@@ -96,12 +96,15 @@ def _predicates(where: str | None, schema: pa.Schema) -> list[object]:
     return [predicate for predicate in filters if predicate is not None]
 
 
-def _digest(loader: SideTableLoader) -> str:
-    parts: Sequence[object] = (
-        loader.table.description,
-        loader.table.files,
-        loader.scan.units,
-        loader.columns,
-        loader.where,
-    )
+def _place(loader: SideTableLoader) -> tuple[object, ...]:
+    """Return what a join asks for, which stays the same when the files are rewritten."""
+    return loader.table.description, loader.table.paths, loader.columns, loader.where
+
+
+def _versions(loader: SideTableLoader) -> list[str]:
+    """Return the versions of all files that are read."""
+    return loader.table.content_versions(sorted({unit.file for unit in loader.scan.units}))
+
+
+def _hash(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

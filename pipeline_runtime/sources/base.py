@@ -68,6 +68,11 @@ class RawTable(Protocol):
         ...
 
     @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths of its files on their file system."""
+        ...
+
+    @property
     def is_local(self) -> bool:
         """Whether its files are read as files of this machine; a store's have to be waited for."""
         ...
@@ -87,7 +92,17 @@ class RawTable(Protocol):
         ...
 
     def footer_digests(self, files: Sequence[int]) -> list[str]:
-        """What tells the content of these files from any other, without reading their data."""
+        """Return digests of the files' footers, which are the same for a copied file.
+
+        A resumed run compares them with those of its checkpoint.
+        """
+        ...
+
+    def content_versions(self, files: Sequence[int]) -> list[str]:
+        """Return values that change whenever the content of these files changes.
+
+        Caches use them as keys. A copy of a file has another version.
+        """
         ...
 
     def scan(self, predicates: Sequence[Any]) -> Scan:

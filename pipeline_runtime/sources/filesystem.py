@@ -99,8 +99,10 @@ def _open_scheme(scheme: str, authority: str, path: str, s3: S3Options | None) -
 
     # Not `url_to_fs`, which takes options out of a URI and opens chains of them.
     kind = fsspec.get_filesystem_class(scheme)
+    store = kind()
+    store.invalidate_cache()  # fsspec shares one file system, and what it has listed
     found = kind._strip_protocol(f"{scheme}://{authority}{path}")
-    return pafs.PyFileSystem(pafs.FSSpecHandler(kind())), found
+    return pafs.PyFileSystem(pafs.FSSpecHandler(store)), found
 
 
 def _open_s3(options: S3Options) -> Any:

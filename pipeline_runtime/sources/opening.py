@@ -6,18 +6,17 @@ chunk of the file, is fetched and parsed once a process, and looked through once
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from pipeline_runtime.sources.leaves import Leaf, find_leaves
 from pipeline_runtime.sources.pages import OpenFile
+from pipeline_runtime.sources.versions import Version, object_version, stat_version
 
 # Of a table's footers as they are stored; parsed they take a few times as much, in every reader.
 _MAX_FOOTER_BYTES = 8 << 20
@@ -29,17 +28,12 @@ class _Footer:
     leaves: Mapping[str, Leaf]
 
 
-# A file's path, size and, on a local file system, time of change in nanoseconds: another one's
-# footer is another. On an object store a file of the same name and size is taken for the same.
-_Key = tuple[str, int, int]
-
-
 @dataclass(slots=True)
 class Opener:
     """Opens the files of one table; threads may share it."""
 
     decodes_pages: bool = False  # numbers and lists of them, by `pages`
-    _footers: dict[_Key, _Footer] = field(default_factory=dict)
+    _footers: dict[Version, _Footer] = field(default_factory=dict)
     _num_bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -51,13 +45,14 @@ class Opener:
             OSError: it cannot be read.
             pyarrow.ArrowInvalid: it is not Parquet.
         """
-        is_local = isinstance(filesystem, pafs.LocalFileSystem)
+        before = stat_version(filesystem, path)
         with filesystem.open_input_file(path) as stream:
-            key = (path, stream.size(), _mtime(path) if is_local else 0)
-            footer = self._footers.get(key)
+            version = self._version(filesystem, path, stream, before)
+            footer = self._footers.get(version) if version else None
             metadata = footer.metadata if footer else None
             with pq.ParquetFile(stream, metadata=metadata, pre_buffer=True) as file:
-                leaves = footer.leaves if footer else self._keep(key, file, stream)
+                leaves = footer.leaves if footer else self._keep(version, file, stream)
+                is_local = before is not None
                 yield OpenFile(file=file, stream=stream, is_local=is_local, leaves=leaves)
 
     @property
@@ -65,18 +60,33 @@ class Opener:
         """Footers that are remembered."""
         return len(self._footers)
 
-    def _keep(self, key: _Key, file: pq.ParquetFile, stream: Any) -> Mapping[str, Leaf]:
-        """Remember a footer, and what it has for `pages`; the oldest go once there are too many."""
+    @staticmethod
+    def _version(filesystem: Any, path: str, stream: Any, before: Version | None) -> Version | None:
+        """Return the version of the file that is open; None if it is not known.
+
+        A local file has it if no other was put in its place while it was opened.
+        """
+        if before is None:
+            return object_version(stream, path)
+        return before if stat_version(filesystem, path) == before else None
+
+    def _keep(
+        self, version: Version | None, file: pq.ParquetFile, stream: Any
+    ) -> Mapping[str, Leaf]:
+        """Remember a footer and its leaves, and forget the oldest once there are too many.
+
+        The footer of a file whose version is not known is not remembered.
+        """
         metadata = file.metadata
         leaves: Mapping[str, Leaf] = {}
         if self.decodes_pages and not _is_signed(metadata, stream):
             leaves = find_leaves(metadata, file.schema_arrow)
-        if metadata.serialized_size > _MAX_FOOTER_BYTES:
+        if version is None or metadata.serialized_size > _MAX_FOOTER_BYTES:
             return leaves
         with self._lock:
-            if key in self._footers:
+            if version in self._footers:
                 return leaves
-            self._footers[key] = _Footer(metadata=metadata, leaves=leaves)
+            self._footers[version] = _Footer(metadata=metadata, leaves=leaves)
             self._num_bytes += metadata.serialized_size
             while self._num_bytes > _MAX_FOOTER_BYTES:
                 oldest = self._footers.pop(next(iter(self._footers)))
@@ -91,7 +101,3 @@ def _is_signed(metadata: pq.FileMetaData, stream: Any) -> bool:
     """
     num_bytes = int.from_bytes(stream.read_at(4, stream.size() - 8), "little")
     return bool(num_bytes != metadata.serialized_size)
-
-
-def _mtime(path: str) -> int:
-    return os.stat(path).st_mtime_ns

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
+import uuid
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -45,6 +46,7 @@ from pipeline_runtime.sources.opening import Opener
 from pipeline_runtime.sources.pages import OpenFile
 from pipeline_runtime.sources.schemas import common_schema, discover_partitioning
 from pipeline_runtime.sources.statistics import surviving_row_groups
+from pipeline_runtime.sources.versions import file_version
 
 # Of what may be every column of the table, some are named.
 _MAX_NAMES = 5
@@ -169,6 +171,23 @@ class ParquetTable:
     def footer_digests(self, files: Sequence[int]) -> list[str]:
         """See RawTable; on the planner's side only. A footer has every column's statistics."""
         return [_digest_footer(self.fragments[file].metadata) for file in files]
+
+    def content_versions(self, files: Sequence[int]) -> list[str]:
+        """See RawTable; on the planner's side only.
+
+        A file whose store does not tell its version has a new one each time.
+        """
+
+        def version(file: int) -> str:
+            path = self.paths[file]
+            try:
+                known = file_version(self.filesystem, path)
+            except OSError as error:
+                raise SourceError(f"{path}: cannot open the file: {error}; run again") from error
+            return repr((known or uuid.uuid4(), _digest_footer(self.fragments[file].metadata)))
+
+        with ThreadPoolExecutor(min(FOOTER_THREADS, max(1, len(files)))) as pool:
+            return list(pool.map(version, files))
 
     def column_bytes(self, units: Sequence[Unit], columns: Collection[str]) -> int:
         """See RawTable; by the footers, so on the planner's side only."""

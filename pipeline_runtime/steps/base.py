@@ -111,12 +111,14 @@ class SideTable:
     worker process, through `side_tables.index_of`, never once a batch.
     """
 
-    digest: str  # equal for equal content: files, columns, predicate
+    digest: str  # changes whenever the rows may have changed: files' versions, columns, predicate
     description: str  # for people, such as the URI
     schema: pa.Schema
     num_rows: int
     num_bytes: int
     load: Callable[[], pa.Table]
+    # Stays when the files are rewritten: an index of the same place replaces the older one.
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -171,27 +171,43 @@ _COMMON_TYPES: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
 )
 
 
+@dataclass(slots=True)
+class _Kept:
+    """The index of one side table by one key, and the lock that its loading holds."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    digest: str | None = None
+    index: KeyIndex | None = None
+
+
 _lock = threading.Lock()
-_loading: dict[tuple[str, tuple[str, ...]], threading.Lock] = {}
-_indices: dict[tuple[str, tuple[str, ...]], KeyIndex] = {}
+_kept: dict[tuple[str, tuple[str, ...]], _Kept] = {}
 
 
 def index_of(side_table: SideTable, keys: Sequence[str], max_bytes: int | None = None) -> KeyIndex:
-    """The side table's index, loaded by the first caller in this process and kept.
+    """Return the side table's index, loaded by the first caller in this process and kept.
+
+    The index of a table that was rewritten takes the place of the older one.
 
     Raises:
         StepError: the rows take more than `max_bytes` in memory.
     """
-    name = (side_table.digest, tuple(keys))
     with _lock:
-        loading = _loading.setdefault(name, threading.Lock())
-    with loading:
-        if name not in _indices:
+        kept = _kept.setdefault((side_table.place or side_table.digest, tuple(keys)), _Kept())
+    with kept.lock:
+        if kept.index is None or kept.digest != side_table.digest:
+            kept.index = None  # its memory goes before the next one's is taken
             table = side_table.load()
             if max_bytes is not None and table.nbytes > max_bytes:
                 raise StepError(too_large(side_table.description, table.nbytes, max_bytes))
-            _indices[name] = build_index(table, keys)
-        return _indices[name]
+            kept.index, kept.digest = build_index(table, keys), side_table.digest
+        return kept.index
+
+
+def kept_indices() -> list[KeyIndex]:
+    """Return all indices that this process keeps."""
+    with _lock:
+        return [kept.index for kept in _kept.values() if kept.index is not None]
 
 
 def too_large(description: str, num_bytes: int, max_bytes: int) -> str:
@@ -204,8 +220,7 @@ def too_large(description: str, num_bytes: int, max_bytes: int) -> str:
 def clear_indices() -> None:
     """Forget all indices of this process, to give their memory back."""
     with _lock:
-        _indices.clear()
-        _loading.clear()
+        _kept.clear()
 
 
 def side_table_of(table: pa.Table, description: str = "table in memory") -> SideTable:

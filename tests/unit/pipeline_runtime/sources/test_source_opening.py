@@ -1,7 +1,9 @@
 """Files opened again and again: footers are parsed once, and never taken for another file's."""
 
+import io
 import os
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +12,8 @@ from pyarrow import fs as pafs
 
 from pipeline_runtime.sources import opening
 from pipeline_runtime.sources.opening import Opener
+
+LOCAL = pafs.LocalFileSystem()
 
 
 def put(path: Path, *values: int) -> str:
@@ -24,7 +28,18 @@ def read(opener: Opener, path: str, filesystem: pafs.FileSystem | None = None) -
     return values
 
 
+def leaves(opener: Opener, path: str, filesystem: Any = LOCAL) -> object:
+    """The leaves that the opener found; the same object where it remembered a footer."""
+    with opener.open(filesystem, path) as file:
+        return file.leaves
+
+
 def test_a_footer_is_parsed_once(tmp_path: Path) -> None:
+    opener, path = Opener(decodes_pages=True), put(tmp_path / "a", 1, 2, 3)
+    assert leaves(opener, path) is leaves(opener, path)
+
+
+def test_a_file_with_its_old_size_and_time_is_read_by_its_own_footer(tmp_path: Path) -> None:
     opener, path = Opener(), put(tmp_path / "a", 1, 2, 3)
     assert read(opener, path) == [1, 2, 3]
     changed = os.stat(path).st_mtime_ns
@@ -33,8 +48,41 @@ def test_a_footer_is_parsed_once(tmp_path: Path) -> None:
         file.write(b"unusable")
     os.utime(path, ns=(changed, changed))
     with pytest.raises(pa.ArrowInvalid):
-        read(Opener(), path)
-    assert read(opener, path) == [1, 2, 3]
+        read(opener, path)
+
+
+class Object(pa.PythonFile):  # type: ignore[misc]
+    """An object of a store, of which the store tells metadata."""
+
+    told: ClassVar[dict[bytes, bytes]] = {}
+
+    def metadata(self) -> dict[bytes, bytes]:
+        return self.told
+
+
+class Store:
+    """What an opener asks of a file system that is not local."""
+
+    def __init__(self, **told: str) -> None:
+        self.told = told
+
+    def open_input_file(self, path: str) -> Object:
+        stream = Object(io.BytesIO(Path(path).read_bytes()), "r")
+        stream.told = {key.encode(): value.encode() for key, value in self.told.items()}
+        return stream
+
+
+def test_an_object_of_another_etag_is_read_by_its_own_footer(tmp_path: Path) -> None:
+    opener, path, store = Opener(decodes_pages=True), put(tmp_path / "a", 1, 2, 3), Store(ETag="1")
+    assert leaves(opener, path, store) is leaves(opener, path, store)
+    before = leaves(opener, path, store)
+    assert leaves(opener, path, Store(ETag="2")) is not before
+
+
+def test_a_footer_is_not_remembered_without_a_version(tmp_path: Path) -> None:
+    opener, path = Opener(decodes_pages=True), put(tmp_path / "a", 1, 2, 3)
+    assert leaves(opener, path, Store()) is not leaves(opener, path, Store())
+    assert leaves(opener, path, Store(Expires="x")) is not leaves(opener, path, Store(Expires="x"))
 
 
 def test_a_file_that_was_rewritten_is_read_by_its_own_footer(tmp_path: Path) -> None:
