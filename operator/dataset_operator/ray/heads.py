@@ -74,10 +74,12 @@ class Heads:
     deadline_seconds: float = DEADLINE_SECONDS
     _failures: dict[tuple[Key, str], _Failure] = field(default_factory=dict)
 
-    def connect(self, owner: Owner, token: str, service: str | None = None) -> RayJobs:
+    def connect(
+        self, owner: Owner, token: str, service: str | None = None, address: str = ""
+    ) -> RayJobs:
         """See Connect."""
         key = (owner.namespace, owner.ray_cluster)
-        return _PausingJobs(self, key, self.inner(owner, token, service))
+        return _PausingJobs(self, key, self.inner(owner, token, service, address))
 
     def forget(self, namespace: str, ray_cluster: str) -> None:
         """End the pauses of a cluster: its head may answer now."""

@@ -43,7 +43,9 @@ class Head:
     seconds: float = HANG_SECONDS
     asked: list[str] = field(default_factory=list)
 
-    def __call__(self, owner: Owner, token: str, service: str | None = None) -> Any:
+    def __call__(
+        self, owner: Owner, token: str, service: str | None = None, address: str = ""
+    ) -> Any:
         return self
 
     def _answer(self, kind: str) -> None:
@@ -266,7 +268,9 @@ class Cluster:
 
     apply = try_out = create
 
-    def connect(self, owner: Owner, token: str, service: str | None = None) -> Any:
+    def connect(
+        self, owner: Owner, token: str, service: str | None = None, address: str = ""
+    ) -> Any:
         return _Jobs(self, owner)
 
     async def read(self, run: Run) -> Reading:
