@@ -74,7 +74,7 @@ class OperatorMetrics:
         )
         self._waits = Histogram(
             "lastmile_operator_queue_seconds",
-            "How long a pass waited for a slot, by its trigger: edit, change (of an object), clock.",
+            "How long a pass waited for a slot, by its trigger (edit, change of an object, clock).",
             ["waker"],
             buckets=_PASS_BUCKETS,
             registry=self.registry,
