@@ -54,9 +54,7 @@ class RunCollector:
     5,000 of a checkpoint had counted 5,000 more.
     """
 
-    def __init__(
-        self, step_names: Iterable[tuple[int, str]], damaged_checkpoints: int = 0
-    ) -> None:
+    def __init__(self, step_names: Iterable[tuple[int, str]], damaged_checkpoints: int = 0) -> None:
         self._damaged_checkpoints = damaged_checkpoints
         self._steps = [f"{index}-{kind}" for index, kind in step_names]
         self._snapshots: Mapping[int, RankSnapshot] = {}
