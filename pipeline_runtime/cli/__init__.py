@@ -9,6 +9,7 @@ import nothing from here.
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,12 @@ from pipeline_runtime.cli import (
     sample_data,
     validate,
 )
-from pipeline_runtime.cli.failures import EXIT_CODES_HELP, EXIT_INTERRUPTED, exiting
+from pipeline_runtime.cli.failures import (
+    EXIT_CODES_HELP,
+    EXIT_INTERRUPTED,
+    exiting,
+    refuse_encoding,
+)
 from pipeline_runtime.cli.fetch import fetch_run
 from pipeline_runtime.cli.history import look_back, open_history
 from pipeline_runtime.cli.sheet import write_sheet
@@ -93,10 +99,23 @@ for _point in importlib.metadata.entry_points(group="lastmile.commands"):
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
+    _check_encoding([*sys.argv[1:], os.getcwd()])
     keep_freed_memory()
     try:
         with exiting():
             app(prog_name=sys.argv[0].rsplit("/", 1)[-1])
     except KeyboardInterrupt:  # before or after a run, which takes Ctrl-C itself
         sys.exit(EXIT_INTERRUPTED)
+
+
+def _check_encoding(paths: Sequence[str]) -> None:
+    """Refuse a path that pyarrow and Ray, which take UTF-8, would raise for after minutes.
+
+    Python reads the bytes that are no text of the locale's encoding as lone surrogates.
+    """
+    for path in paths:
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            refuse_encoding(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from pipeline_runtime import errors
 from pipeline_runtime.config import LoadedManifest, clean
@@ -21,6 +22,9 @@ EXIT_CODES_HELP = (
     "cannot be read; 4 a checkpoint of another run, of other data or of another version; 130 "
     "stopped by Ctrl-C."
 )
+
+# The longest path that Linux takes has 4,096 bytes: too long for one line.
+_MAX_SHOWN_CHARS = 200
 
 _CODES: dict[type[errors.LastmileError], int] = {
     errors.ManifestError: EXIT_INVALID,
@@ -52,11 +56,24 @@ def exiting() -> Iterator[None]:
     except OSError as error:
         print(f"error: {error}; check the path and its permissions", file=sys.stderr)
         sys.exit(EXIT_FAILED)
+    except UnicodeEncodeError as error:  # a path of a manifest; a path that is text is no secret
+        refuse_encoding(str(error.object))
     except ModuleNotFoundError as error:
         if error.name not in ("ray", "torch", "pyarrow", "numpy", "matplotlib", "jinja2"):
             raise
         print(f"error: {error.name} is missing: pip install 'lastmile[runtime]'", file=sys.stderr)
         sys.exit(EXIT_FAILED)
+
+
+def refuse_encoding(text: str) -> NoReturn:
+    """Exit with one line about a path that this locale, or UTF-8, cannot encode."""
+    shown = ascii(text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…")
+    print(
+        f"error: {shown}: the path cannot be encoded; it must be UTF-8, but the locale's encoding "
+        f"is {sys.getfilesystemencoding()}. Set LC_ALL=C.UTF-8 or PYTHONUTF8=1, or rename it.",
+        file=sys.stderr,
+    )
+    sys.exit(EXIT_INVALID)
 
 
 @contextmanager

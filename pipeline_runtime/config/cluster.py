@@ -28,6 +28,9 @@ from pipeline_runtime.config.quantities import Quantity, parse_quantity
 MAX_DATA_WORKERS = 2000
 MAX_TRAINERS = 1024
 MAX_GPUS_PER_POD = 16  # the largest hosts on sale (p2.16xlarge, HGX pairs) have 16
+# Data workers beyond those that the trainers need, as a share of them; kept by the autoscaler and
+# planned by `lastmile profile`.
+HEADROOM = 0.075
 # Kubernetes' own bounds of an HPA's behaviour (autoscaling/v2, HPAScalingRules).
 MAX_STABILIZATION_SECONDS = 3600
 MAX_POLICY_PERIOD_SECONDS = 1800

@@ -90,6 +90,10 @@ def _whole_to_decimal(values: Datum, target: pa.DataType) -> Datum:
 
 
 def _to_integer(values: Datum, target: pa.DataType) -> Datum:
+    if pa.types.is_decimal(values.type):
+        # 99.5 rounds to 100: one more digit than decimal(3, 1) has.
+        precision = min(values.type.precision + 1, types.MAX_DECIMAL_DIGITS)
+        values = values.cast(types.build_decimal(precision, values.type.scale))
     if not pa.types.is_integer(values.type):
         values = pc.round(values, round_mode="half_to_even")
     return values.cast(target)

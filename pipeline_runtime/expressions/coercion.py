@@ -157,6 +157,27 @@ def coerce(plan: Plan, dtype: pa.DataType) -> Plan:
     return build_apply(plan.span, "widen", dtype, kernel, plan, is_partial=is_partial)
 
 
+def coerce_time(plan: Plan, dtype: pa.DataType) -> Plan:
+    """Return `plan` as a timestamp in the zone of `dtype`, in `dtype`'s unit or in a coarser one.
+
+    A value that is beyond the range of `dtype` keeps a unit that holds it, so this never fails:
+    timestamp[ns] ends in 2262, literals in 9999, and dates in the year 5,881,580.
+
+    Args:
+        plan: a date or a timestamp, or a literal that is one beside `dtype`.
+        dtype: the timestamp type that `common_type` gave for `plan` and its neighbours.
+    """
+    literal = literal_of(plan)
+    if literal is not None:
+        try:
+            return build_constant(plan.span, _literal_scalar(literal, dtype))
+        except TypeRuleError:
+            widest = pa.timestamp("us", dtype.tz)
+            return build_constant(plan.span, _literal_scalar(literal, widest))
+    unit = "s" if pa.types.is_date32(plan.type) else getattr(plan.type, "unit", dtype.unit)
+    return coerce(plan, pa.timestamp(unit, dtype.tz))
+
+
 def _literal_scalar(literal: Literal, dtype: pa.DataType) -> pa.Scalar:
     value: LiteralValue | decimal.Decimal = literal.value
     if isinstance(value, str) and types.is_day_or_time(dtype):

@@ -35,6 +35,8 @@ _COMPARISONS: dict[str, Callable[[Datum, Datum], Datum]] = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
+# `a < b` is `b > a`.
+MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 # What a message says for an operator's kind of operand.
 _CAST_HINT = "write cast(x as type) on one side"
 
@@ -51,8 +53,55 @@ def build_comparison(span: Span, op: str, left: Plan, right: Plan) -> Plan:
         raise TypeRuleError(f"`{op}` compares numbers, strings, times and booleans, got {dtype}")
     # Arrow compares no two nulls, but as booleans it does; the result is null all the same.
     dtype = pa.bool_() if pa.types.is_null(dtype) else dtype
+    if pa.types.is_timestamp(dtype):
+        times = (coercion.coerce_time(left, dtype), coercion.coerce_time(right, dtype))
+        return _build_time_comparison(span, op, *times)
     args = (coercion.coerce(left, dtype), coercion.coerce(right, dtype))
     return build_apply(span, op, pa.bool_(), _COMPARISONS[op], *args)
+
+
+def _build_time_comparison(span: Span, op: str, left: Plan, right: Plan) -> Plan:
+    """Compare timestamps of one zone in the coarser of their units, which holds the values of both.
+
+    With a in the finer unit and b in the coarser one: a < b if floor(a) < b, a <= b if
+    ceil(a) <= b, and a = b if b is both floor(a) and ceil(a).
+    """
+    if left.type == right.type:
+        return build_apply(span, op, pa.bool_(), _COMPARISONS[op], left, right)
+    if types.finer_unit(left.type.unit, right.type.unit) != left.type.unit:
+        left, right, op = right, left, MIRRORED[op]
+    floor, ceil = _build_roundings(build_shared(left), right.type)
+    if op in ("=", "!="):
+        right = build_shared(right)
+        parts = [_build_time_comparison(span, op, each, right) for each in (floor, ceil)]
+        return build_logical(span, "and" if op == "=" else "or", parts)
+    return _build_time_comparison(span, op, floor if op in ("<", ">=") else ceil, right)
+
+
+def _build_roundings(times: Plan, coarser: pa.DataType) -> tuple[Plan, Plan]:
+    """Return `times` rounded down and rounded up to the unit of `coarser`."""
+    ticks = types.ticks_per_second(times.type.unit) // types.ticks_per_second(coarser.unit)
+
+    def floor(values: Datum) -> Datum:
+        return _divide_ticks(values, ticks, pc.less, -1).cast(coarser)
+
+    def ceil(values: Datum) -> Datum:
+        return _divide_ticks(values, ticks, pc.greater, 1).cast(coarser)
+
+    return (
+        build_apply(times.span, "floor", coarser, floor, times),
+        build_apply(times.span, "ceil", coarser, ceil, times),
+    )
+
+
+def _divide_ticks(
+    times: Datum, ticks: int, is_beyond: Callable[[Datum, Datum], Datum], step: int
+) -> Datum:
+    """Divide towards zero, and go on by `step` where the exact quotient lies beyond the result."""
+    values = times.cast(pa.int64())
+    quotients = pc.divide(values, ticks)
+    is_short = is_beyond(values, pc.multiply(quotients, ticks))
+    return pc.add(quotients, pc.if_else(is_short, step, 0))
 
 
 def _mismatch(op: str, left: Plan, right: Plan) -> str:
@@ -81,12 +130,21 @@ def build_in(span: Span, operand: Plan, items: Sequence[Plan]) -> Plan:
     if dtype is None:
         other = next((item for item in items if not _is_alike(operand, item)), items[0])
         raise TypeRuleError(_mismatch("in", operand, other))
+    if pa.types.is_timestamp(dtype):
+        values = tuple(coercion.coerce_time(item, dtype) for item in items)
+        units = {getattr(each.type, "unit", None) for each in (operand, *values)}
+        if units != {dtype.unit}:  # a value may be beyond the range of `dtype`
+            return _build_any_equal(span, operand, values)
     operand = coercion.coerce(operand, dtype)
     values = tuple(coercion.coerce(item, dtype) for item in items)
     constants = [value.value for value in values if isinstance(value, Constant)]
     is_lookup = len(constants) == len(values) and not pa.types.is_null(dtype)
     if is_lookup and types.is_comparable(dtype):
         return build_apply(span, "in", pa.bool_(), _Lookup(constants, dtype), operand, *values)
+    return _build_any_equal(span, operand, values)
+
+
+def _build_any_equal(span: Span, operand: Plan, values: Sequence[Plan]) -> Plan:
     shared = build_shared(operand)
     matches = tuple(build_comparison(span, "=", shared, value) for value in values)
     return matches[0] if len(matches) == 1 else build_logical(span, "or", matches)

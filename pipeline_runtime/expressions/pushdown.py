@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from pipeline_runtime.expressions import types
 from pipeline_runtime.expressions.expression import Expression, build_plan
+from pipeline_runtime.expressions.operators import MIRRORED
 from pipeline_runtime.expressions.plan import Apply, Constant, Plan, Read, Shared
 
 _Test = Callable[[pc.Expression, pa.Scalar], pc.Expression]
@@ -32,7 +33,6 @@ _TESTS: dict[str, _Test] = {
     ">=": lambda column, value: column >= value,
 }
 _OPPOSITES = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
-_MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def to_dataset_filter(expr: Expression, schema: pa.Schema) -> pc.Expression | None:
@@ -108,7 +108,7 @@ class _Translator:
         left, right = (_unwrap(arg) for arg in plan.args)
         op = plan.op
         if isinstance(left, Constant):
-            left, right, op = right, left, _MIRRORED[op]
+            left, right, op = right, left, MIRRORED[op]
         if not self._is_plain(left) or not _valid_scalars([right]):
             return None
         assert isinstance(left, Read)

@@ -155,8 +155,13 @@ def _promote_times(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
 
 
 def finer_unit(left: str, right: str) -> str:
-    """The finer of two units of time."""
+    """Return the finer of two units of time."""
     return max(left, right, key=_TIME_UNITS.index)
+
+
+def ticks_per_second(unit: str) -> int:
+    """Return how many of a unit of time are a second."""
+    return 1000 ** _TIME_UNITS.index(unit)
 
 
 _NAMED_TYPES: dict[str, pa.DataType] = {

@@ -1,7 +1,7 @@
-"""How many data workers the trainers need, and what binds: pure functions of what was measured.
+"""Computes how many data workers the trainers need, and what the bottleneck is, from measurements.
 
-The number is the one that the autoscaler comes to: demand over what a busy reader makes, with
-headroom, in whole data workers.
+The number is the one that the autoscaler reaches: the demand over the rate of a busy reader, with
+the same headroom, in whole data workers. The functions are pure.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from pipeline_runtime.config import ExperimentSpec
+from pipeline_runtime.config.cluster import HEADROOM
 from pipeline_runtime.config.quantities import parse_quantity
 from pipeline_runtime.profiling.document import (
     Binding,
@@ -21,8 +22,6 @@ from pipeline_runtime.profiling.document import (
 )
 from pipeline_runtime.report.formats import format_percent, format_short
 
-# Of the 5 to 10 % that the autoscaler keeps above the demand, the careful end.
-HEADROOM_RATIO = 0.10
 # What the operator gives a data worker whose manifest says nothing of its CPUs.
 DEFAULT_WORKER_CPUS = 4
 
@@ -38,8 +37,8 @@ def plan_need(spec: ExperimentSpec, intake: Measured, reader: Measured) -> Need:
     cpus = worker_cpus(spec)
 
     def count(demand: float, rate: float) -> int:
-        # Rounded, since 24,000 · 1.1 ÷ 4,400 is a little more than 6 in binary fractions.
-        return max(1, math.ceil(round(ranks * demand * (1 + HEADROOM_RATIO) / (rate * cpus), 6)))
+        # Rounded, since in binary fractions 3,000 · 1.075 ÷ 1,075 is a little more than 3.
+        return max(1, math.ceil(round(ranks * demand * (1 + HEADROOM) / (rate * cpus), 6)))
 
     def waiting(replicas: int) -> float:
         return max(0.0, 1 - replicas * cpus * reader.median / (ranks * intake.median))
@@ -49,7 +48,7 @@ def plan_need(spec: ExperimentSpec, intake: Measured, reader: Measured) -> Need:
         demand=ranks * intake.median,
         reader=reader,
         readers_per_worker=cpus,
-        headroom=HEADROOM_RATIO,
+        headroom=HEADROOM,
         workers=count(intake.median, reader.median),
         workers_low=count(intake.low, reader.high),
         workers_high=count(intake.high, reader.low),

@@ -93,7 +93,7 @@ def _build_context(inputs: _Inputs) -> dict[str, object]:
         "metric_charts": figures[: charts.MAX_CHARTS],
         "num_hidden_charts": max(0, len(figures) - charts.MAX_CHARTS),
         "time_charts": charts.build_time_charts(history),
-        "supply": supply.build_supply(history, inputs.decisions),
+        "supply": supply.build_supply(history, inputs.decisions, summary.time_shares.waited),
         "metric_rows": charts.build_metric_rows(history),
         "evaluation_metrics": view.list_evaluation_metrics(summary.training.evaluations),
         "funnels": [

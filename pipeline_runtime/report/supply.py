@@ -67,8 +67,14 @@ class Supply:
     num_hidden: int
 
 
-def build_supply(history: pa.Table, decisions: Sequence[ScalingDecision]) -> Supply | None:
-    """The section; None when the history says nothing of it."""
+def build_supply(
+    history: pa.Table, decisions: Sequence[ScalingDecision], waited: float
+) -> Supply | None:
+    """Build the section; return None if the history has no waits.
+
+    Args:
+        waited: share of the trainers' time that they waited for data (`TimeShares.waited`).
+    """
     waits = select_series(history, "wait_share")
     if len(waits.values_N) < 2:
         return None
@@ -87,7 +93,7 @@ def build_supply(history: pa.Table, decisions: Sequence[ScalingDecision]) -> Sup
     )
     shown = markers[-MAX_ROWS:]
     return Supply(
-        said=_say(waits, workers, what, len(markers)),
+        said=_say(waited, workers, what, len(markers)),
         svg=draw_supply(plot),
         keys=tuple(_list_keys(plot)),
         rows=tuple(map(_build_row, shown)),
@@ -138,10 +144,9 @@ def _share(decision: ScalingDecision, name: str) -> str:
     return format_percent(decision.inputs[name]) if name in decision.inputs else NOTHING
 
 
-def _say(waits: Series, workers: Series, what: str, num_decisions: int) -> str:
-    """The section in a sentence or two."""
-    mean = _mean_over_time(waits)
-    text = f"Trainers waited for rows {format_percent(mean)} of their time."
+def _say(waited: float, workers: Series, what: str, num_decisions: int) -> str:
+    """Return the section in a sentence or two."""
+    text = f"Trainers waited for data {format_percent(waited)} of their time."
     values = workers.values_N
     if len(values):
         least, most = int(values.min()), int(values.max())
@@ -153,17 +158,11 @@ def _say(waits: Series, workers: Series, what: str, num_decisions: int) -> str:
     return text
 
 
-def _mean_over_time(series: Series) -> float:
-    """Each entry is the mean since the one before."""
-    spans = np.diff(series.seconds_N, prepend=0.0)
-    return float(np.average(series.values_N, weights=np.maximum(spans, 1e-9)))
-
-
 def _describe(
     waits: Series, busy: Series, workers: Series, what: str, markers: Sequence[Marker]
 ) -> str:
     """The chart for who cannot see it."""
-    parts = [f"trainers waited {_range_of(waits)} of their time"]
+    parts = [f"trainers waited for data {_range_of(waits)} of their time"]
     if len(busy.values_N):
         parts.append(f"were busy {_range_of(busy)}")
     if len(workers.values_N):
@@ -184,7 +183,7 @@ def _range_of(series: Series) -> str:
 def _list_keys(plot: SupplyPlot) -> Iterator[Key]:
     if len(plot.busy.values_N):
         yield Key(color=BUSY, text="trainers busy")
-    yield Key(color=WAITS, text="waiting for rows")
+    yield Key(color=WAITS, text="trainers waiting for data")
     if plot.gpu_points:
         yield Key(color=GPUS, text="GPU utilisation, as decided on")
     if len(plot.workers.values_N):

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -28,6 +30,8 @@ MAX_OBJECT_STORE_BYTES = 4 << 30
 _OBJECT_STORE_SHARE = 0.3
 # Plasma needs room for a few pieces whatever the machine (Ray's own minimum is 75 MiB).
 _MIN_OBJECT_STORE_BYTES = 256 << 20
+
+_TOKEN_BYTES = 32
 
 # A head node that is up takes a connection in milliseconds, also from another zone.
 CONNECT_SECONDS = 10.0
@@ -73,6 +77,8 @@ def connected(address: str, world_size: int, *, verbose: bool) -> Iterator[None]
     level = logging.INFO if verbose else logging.ERROR
     common: dict[str, Any] = {"logging_level": level, "log_to_driver": verbose}
     if address == "local":
+        if not _can_keep_token():
+            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(_TOKEN_BYTES)
         ray.init(
             address="local",
             num_cpus=logical_cpus() + world_size,
@@ -91,6 +97,21 @@ def connected(address: str, world_size: int, *, verbose: bool) -> Iterator[None]
         yield
     finally:
         ray.shutdown()
+
+
+def _can_keep_token() -> bool:
+    """Return whether Ray has a token, or can write one for an embedded cluster to its usual place.
+
+    Its place is in HOME, which an arbitrary user of a container may lack or may not write to.
+    """
+    if any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+        return True
+    try:
+        folder = Path.home() / ".ray"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # RuntimeError: no HOME, and no entry in /etc/passwd
+        return False
+    return os.access(folder / "auth_token", os.R_OK) or os.access(folder, os.W_OK)
 
 
 def _join(address: str, options: dict[str, Any]) -> None:

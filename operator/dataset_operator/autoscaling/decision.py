@@ -1,9 +1,11 @@
-"""What is asked of the law, and what it answers."""
+"""The input and the output of the autoscaling policy."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
+
+from pipeline_runtime.config.cluster import HEADROOM
 
 # Reasons, each one word: the HPA's where it has one (k8s.io/api/autoscaling/v2).
 DESIRED_WITHIN_RANGE = "DesiredWithinRange"
@@ -19,7 +21,7 @@ METRICS_UNKNOWN = "MetricsUnknown"
 UNSCHEDULABLE = "Unschedulable"
 KNEE_REACHED = "KneeReached"
 
-# Rules that can be left out, to see what each is worth.
+# Rules that a benchmark can leave out, to measure what each one brings.
 Rule = Literal["cure", "knee", "growth", "change"]
 Stage = Literal["Model", "Transfer", "Collate", "Ordering", "RankSkew", "Storage"]
 
@@ -46,8 +48,6 @@ class Direction:
 PERIOD_SECONDS = 15.0
 # By how much sooner it may be: windows that are whole periods are over as well by then.
 EARLY_SECONDS = 2.0
-# h of the design, 5 to 10 %.
-HEADROOM = 0.075
 # The HPA's default window before it removes pods; in it every recommendation must agree.
 SCALE_DOWN_WINDOW_SECONDS = 300.0
 # By at most a quarter a window, as dask's adaptive scaling does a step (docs, `Adaptive`).
@@ -70,7 +70,7 @@ class Rules:
     Attributes:
         target_utilization: of the GPUs, 0 to 1: the objective in advice, and of GPU-only mode.
         headroom: workers beyond those needed, as a share of them.
-        is_ordered: `preserveOrder`: a late piece holds up those after it.
+        is_ordered: `preserveOrder` is on: a late chunk delays those after it.
         left_out: rules that are off.
     """
 

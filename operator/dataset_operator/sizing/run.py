@@ -9,12 +9,12 @@ import math
 from dataclasses import dataclass
 
 from dataset_operator.autoscaling import Rules
-from dataset_operator.autoscaling.decision import HEADROOM
 from dataset_operator.plan.scaling import build_rules
 from dataset_operator.settings import RoleResources
 from dataset_operator.simulation.setting import Phase, Setting
 from dataset_operator.sizing.measured import Profile, Trainer
 from pipeline_runtime.config import ExperimentSpec, parse_quantity
+from pipeline_runtime.config.cluster import HEADROOM
 
 # A simulated step is as many real ones as take so long: what is told of every 15 s stays the same.
 _STEP_SECONDS = 0.05

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from dataset_operator.autoscaling.decision import HEADROOM
 from dataset_operator.sizing.advice import conclude, list_warnings
 from dataset_operator.sizing.compare import TIMES, compare
 from dataset_operator.sizing.document import Assumptions, Measured, Need, Simulation
 from dataset_operator.sizing.measured import find_changes, load_profile
 from dataset_operator.sizing.run import Assumed, Run, build_run
 from pipeline_runtime.config import DatasetExperiment
+from pipeline_runtime.config.cluster import HEADROOM
 
 
 def simulate_experiment(

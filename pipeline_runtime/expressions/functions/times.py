@@ -53,8 +53,10 @@ def _to_days(times: Datum) -> Datum:
 def _epoch_seconds(times: Datum) -> Datum:
     if pa.types.is_date32(times.type):
         return times.cast(pa.timestamp("s")).cast(pa.int64())
-    whole = pc.floor_temporal(times, unit="second")
-    return whole.cast(pa.timestamp("s", times.type.tz)).cast(pa.int64())
+    # Arrow rounds in the column's zone, where the repeated hour of autumn is ambiguous; an instant
+    # has one epoch second in every zone.
+    whole = pc.floor_temporal(times.cast(pa.timestamp(times.type.unit, "UTC")), unit="second")
+    return whole.cast(pa.timestamp("s", "UTC")).cast(pa.int64())
 
 
 FUNCTIONS: tuple[Function, ...] = (

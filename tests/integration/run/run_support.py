@@ -7,6 +7,7 @@ process of its own, to signal.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -79,8 +80,8 @@ class Project:
         command = ["run", "-f", str(self.folder / "manifest.yaml"), "--metrics-port", "0"]
         return [*command, "--storage-root", self.root, "--output", str(self.output), *more]
 
-    def start(self, *more: str) -> subprocess.Popen[str]:
-        """Run in a process group of its own, as a shell's job."""
+    def start(self, *more: str, **environment: str) -> subprocess.Popen[str]:
+        """Run in a process group of its own, as a shell's job, with more environment variables."""
         return subprocess.Popen(
             [LASTMILE, *self.args(*more)],
             stdout=subprocess.PIPE,
@@ -88,6 +89,7 @@ class Project:
             text=True,
             start_new_session=True,
             cwd=self.folder,
+            env={**os.environ, **environment},
         )
 
     @property

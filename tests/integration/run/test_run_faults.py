@@ -392,3 +392,15 @@ def test_a_full_disk_for_the_report_leaves_the_training_whole(
     summary = load_summary(small_disk / "output")
     assert summary.run.outcome == "Complete"
     assert summary.checksum.model_dump() == checksum_of(clicks.kept)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("home", ["/proc/1/missing", "/sys/kernel"])
+def test_a_run_needs_no_home(home: str, clicks: Clicks, project: Callable[..., Project]) -> None:
+    """One HOME does not exist, as for an arbitrary user in a pod; the other cannot be written."""
+    run = project()
+    run.write(clicks_spec(run))
+    with run.start(HOME=home) as process:
+        _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)

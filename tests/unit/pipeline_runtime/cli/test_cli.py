@@ -55,6 +55,25 @@ def test_an_id_that_no_folder_could_be_told_by_is_refused(
     assert "63" in said
 
 
+def test_a_path_that_is_no_utf8_is_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    latin = "r\udcf6\udcf6t"  # how Python reads Latin-1's bytes of "rööt"
+    assert call(monkeypatch, "explain", "-f", "good.yaml", "--storage-root", latin) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert_told(line, "error: … udcf6 … UTF-8 … LC_ALL=C.UTF-8")
+
+
+def test_a_folder_that_is_no_utf8_is_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    latin = folder / "r\udcf6t"
+    latin.mkdir()
+    monkeypatch.chdir(latin)
+    assert call(monkeypatch, "explain", "-f", "../good.yaml") == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def test_validate_says_what_is_valid(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

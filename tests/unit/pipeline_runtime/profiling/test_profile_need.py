@@ -33,14 +33,14 @@ def workers(lowest: int, highest: int, **resources: Any) -> dict[str, Any]:
     [
         pytest.param(900, 1000, {}, 1, id="less than one reader is one data worker"),
         pytest.param(
-            # 4,000 · 1.1 = 4,400 samples a second of readers that make 1,100: exactly four
-            *(4000, 1100, {"dataWorkers": workers(1, 9, cpu=1)}, 4),
+            # 4,000 · 1.075 = 4,300 samples per second, and each reader makes 1,075: exactly four
+            *(4000, 1075, {"dataWorkers": workers(1, 9, cpu=1)}, 4),
             id="headroom included, no more than it takes",
         ),
         pytest.param(
-            *(4000, 1099, {"dataWorkers": workers(1, 9, cpu=1)}, 5), id="a part of one is one more"
+            *(4000, 1074, {"dataWorkers": workers(1, 9, cpu=1)}, 5), id="a part of one is one more"
         ),
-        pytest.param(4000, 1099, {}, 2, id="four CPUs a data worker where nothing is said"),
+        pytest.param(4000, 1074, {}, 2, id="four CPUs a data worker where nothing is said"),
         pytest.param(
             *(4000, 1100, {"trainers": {"replicas": 3, "gpusPerReplica": 2}}, 6),
             id="every rank takes as much",

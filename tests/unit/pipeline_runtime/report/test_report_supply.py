@@ -45,7 +45,7 @@ def write_history(directory: Path, *, workers: float = 1.0, pause_seconds: float
 
 
 def built(directory: Path, decisions: list[ScalingDecision]) -> Supply:
-    supply = build_supply(read_history(directory), decisions)
+    supply = build_supply(read_history(directory), decisions, waited=0.2)
     assert supply is not None
     return supply
 
@@ -107,7 +107,7 @@ def test_without_waits_there_is_no_such_chart(num_entries: int, tmp_path: Path) 
     with HistoryWriter(tmp_path / "metrics.parquet") as writer:
         for index in range(num_entries):
             writer.append(1.0 + index, 0, index, {"wait_share": 0.5, "loss": 1.0})
-    assert build_supply(read_history(tmp_path), [decided(1)]) is None
+    assert build_supply(read_history(tmp_path), [decided(1)], waited=0.5) is None
 
 
 def test_the_clock_is_nobodys_metric(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import pytest
 
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.monitor import RankSnapshot
+from pipeline_runtime.report import TimeShares
+from pipeline_runtime.run.summarise import time_shares
 from pipeline_runtime.run.supply import SUPPLY_SECONDS, SupplyMeter
 
 OF_NO_MATTER: dict[str, Any] = {
@@ -21,11 +23,11 @@ OF_NO_MATTER: dict[str, Any] = {
 }
 
 
-def rank(number: int, loop: float, production: float, waited: Waited, **usage: Any) -> RankSnapshot:
+def rank(number: int, waited: Waited, **usage: Any) -> RankSnapshot:
     return RankSnapshot(
         rank=number,
-        loop_seconds=loop,
-        longest={"production": production},
+        loop_seconds=0,
+        longest={},
         waited=asdict(waited),
         workers=WorkerUsage(**usage).figures(),
         **OF_NO_MATTER,
@@ -34,10 +36,10 @@ def rank(number: int, loop: float, production: float, waited: Waited, **usage: A
 
 def test_shares_are_those_since_the_last_entry() -> None:
     meter = SupplyMeter()
-    first = meter.measure([rank(0, 10, 5, Waited(compute=4, production=4, paused=50))], 100.0)
-    assert first["wait_share"] == pytest.approx(0.5)
-    assert first["busy_share"] == pytest.approx(0.5)
-    second = meter.measure([rank(0, 20, 6, Waited(compute=13, production=5, paused=50))], 110.0)
+    first = meter.measure([rank(0, Waited(compute=4, production=3, collate=1, paused=2))], 100.0)
+    assert first["wait_share"] == pytest.approx(0.4)
+    assert first["busy_share"] == pytest.approx(0.4)
+    second = meter.measure([rank(0, Waited(compute=13, production=4, collate=1, paused=2))], 110.0)
     assert second["wait_share"] == pytest.approx(0.1)
     assert second["busy_share"] == pytest.approx(0.9)
     assert second["unix_seconds"] == 110.0
@@ -45,17 +47,25 @@ def test_shares_are_those_since_the_last_entry() -> None:
 
 def test_ranks_are_as_one_and_readers_are_counted_once() -> None:
     ranks = [
-        rank(1, 10, 4, Waited(compute=2, production=8), ready=4, workers=2),
-        rank(0, 10, 4, Waited(compute=6, production=4), ready=3, workers=2),
+        rank(1, Waited(compute=2, production=8), ready=4, workers=2),
+        rank(0, Waited(compute=6, production=4), ready=3, workers=2),
     ]
     found = SupplyMeter().measure(ranks, 0.0)
-    assert found["wait_share"] == pytest.approx(0.4)  # a stall on one is one of all
+    assert found["wait_share"] == pytest.approx(0.6)
     assert found["busy_share"] == pytest.approx(0.4)
     assert (found["readers"], found["data_workers"]) == (4, 2)
 
 
+def test_the_waiting_of_a_run_has_one_definition() -> None:
+    ranks = [rank(0, Waited(compute=6, production=4, paused=3, batching=1, transfer=2))]
+    found = SupplyMeter().measure(ranks, 0.0)
+    whole = TimeShares(**time_shares(ranks))
+    assert found["wait_share"] == pytest.approx(whole.waited)
+    assert found["busy_share"] == pytest.approx(whole.compute)
+
+
 def test_it_is_told_now_and_then() -> None:
-    meter, ranks = SupplyMeter(), [rank(0, 10, 4, Waited(compute=6))]
+    meter, ranks = SupplyMeter(), [rank(0, Waited(compute=6))]
     assert meter.measure(ranks, 0.0)
     assert meter.measure(ranks, SUPPLY_SECONDS - 0.1) == {}
     assert meter.measure(ranks, SUPPLY_SECONDS)
@@ -63,5 +73,5 @@ def test_it_is_told_now_and_then() -> None:
 
 def test_what_is_not_known_is_not_told() -> None:
     assert SupplyMeter().measure([], 0.0) == {}
-    before_the_first_batch = rank(0, 0.0, 0.0, Waited())
+    before_the_first_batch = rank(0, Waited())
     assert SupplyMeter().measure([before_the_first_batch], 5.0) == {"unix_seconds": 5.0}
