@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
 
-.PHONY: bench-autoscaling bench-deduplication bench-operator bench-overlap bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-wire bench-table-size help setup lock test-tools run sample-data bench chart dashboards test test-nightly test-slow test-unit lint lint-types format crd clean
+.PHONY: bench-autoscaling bench-deduplication bench-operator bench-overlap bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-wire bench-table-size help setup lock sbom test-tools run sample-data bench chart dashboards test test-nightly test-slow test-unit lint lint-types format crd clean
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -53,6 +53,9 @@ test-tools: setup ## Get what the integration tests talk to: an S3 server, a bro
 
 lock: setup ## Renew the locks after a change of pyproject.toml (ARGS=--upgrade: newest versions)
 	$(BIN)/python tools/lock.py $(ARGS)
+
+sbom: setup ## Write the wheel's bill of materials, sbom/lastmile.spdx.json; make lock does it too
+	$(BIN)/python -m tools.sbom
 
 ##@ A Kubernetes on this machine
 

@@ -116,6 +116,8 @@ def main() -> None:
     }
     for path, wanted in parts.items():
         path.write_text(compile_lock(wanted, plain, hashes=True, upgrade=False))
+    # It lists what the locks pin, so a lock that changed makes it stale.
+    subprocess.run([sys.executable, "-m", "tools.sbom"], cwd=ROOT, check=True)
     print(f"pinned {len(pinned_names(plain))} packages with hashes, and without:")
     print(TORCH_LOCK.read_text(), end="")
 

@@ -3,7 +3,9 @@
 The runtime's, which is large, is built by the end-to-end tests that run it in pods.
 """
 
+import ast
 import json
+import re
 import secrets
 import subprocess
 from collections.abc import Callable, Iterator
@@ -84,6 +86,23 @@ def test_the_image_says_what_it_is(container: str) -> None:
     assert labels[f"{LABELS}version"] == version
     assert labels[f"{LABELS}licenses"] == "Apache-2.0"
     assert {f"{LABELS}revision", f"{LABELS}source", f"{LABELS}description"} <= labels.keys()
+
+
+def test_the_image_carries_a_bill_of_what_is_in_it(container: str) -> None:
+    bill = json.loads(run_in(container, "cat", "/opt/lastmile/sbom.spdx.json"))
+    packages = {package["name"]: package["versionInfo"] for package in bill["packages"]}
+    listed = (
+        "import importlib.metadata as m; print([(d.name, d.version) for d in m.distributions()])"
+    )
+    installed = ast.literal_eval(run_in(container, "python", "-c", listed))
+
+    assert packages["lastmile-operator"] == packages["lastmile"]
+    assert len(installed) > 20
+    for name, version in installed:
+        assert packages[re.sub(r"[-_.]+", "-", name).lower()] == version
+    debian = run_in(container, "dpkg-query", "--show", "--showformat", "${Package} ${Version}\n")
+    assert dict(line.split(" ") for line in debian.splitlines()).items() <= packages.items()
+    assert run_in(container, "sh", "-c", "ls /tmp") == ""
 
 
 def test_nothing_of_the_machine_that_built_it_is_left_in_it(container: str) -> None:

@@ -57,6 +57,14 @@ def loop(ctx):
         for batch in ctx.batches():
             os.kill(os.getpid(), signal.SIGKILL)
 """
+SAVES_A_PATH = """
+import pathlib
+
+def loop(ctx):
+    for epoch in ctx.epochs():
+        for batch in ctx.batches():
+            ctx.report({}, {"places": [pathlib.PurePosixPath("a")]})
+"""
 # The first checkpoint fits on the small disk, the ones after it do not.
 FILLS_THE_DISK = """
 import torch
@@ -201,6 +209,15 @@ def label_with_nulls() -> dict[str, Any]:
             1,
             ["trainer rank 0: ", "--resume"],
             id="a trainer that is killed",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {},
+            {"recorder_loop": SAVES_A_PATH},
+            None,
+            2,
+            ["checkpoint.trustPickle: ", "checkpoint['places'][0]", "pathlib.PurePosixPath"],
+            id="a checkpoint that could not be loaded",
             marks=pytest.mark.slow,
         ),
         pytest.param(
