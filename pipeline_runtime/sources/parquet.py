@@ -45,7 +45,7 @@ from pipeline_runtime.sources.nested import (
 )
 from pipeline_runtime.sources.opening import Opener
 from pipeline_runtime.sources.pages import OpenFile
-from pipeline_runtime.sources.schemas import common_schema, discover_partitioning
+from pipeline_runtime.sources.schemas import cast_column, common_schema, discover_partitioning
 from pipeline_runtime.sources.statistics import has_sound_statistics, surviving_row_groups
 from pipeline_runtime.sources.versions import file_version
 
@@ -312,7 +312,7 @@ class ParquetTable:
                     column = _cast_dictionary(column, field.type)
                     field = field.with_type(column.type)
                 elif column.type != field.type:
-                    column = column.cast(field.type)
+                    column = cast_column(column, field.type)
             arrays.append(column)
             fields.append(field)
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
