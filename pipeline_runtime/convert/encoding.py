@@ -88,11 +88,11 @@ def choose_encoding(table: ParquetTable, layout: NestedLayout, codec: str) -> En
     """
     asked = None if codec in (AUTO, AS_INPUT) else codec
     columns = set(layout.columns)
-    for fragment in table.fragments:
-        if fragment.metadata.num_row_groups:
-            group = fragment.metadata.row_group(0)
-            chunks = [group.column(index) for index in range(group.num_columns)]
-            found = _CODECS.get(chunks[0].compression, DEFAULT_CODEC) if chunks else DEFAULT_CODEC
+    for footer in table.footers:
+        if footer.metadata.num_row_groups:
+            chunks = footer.chunks(0)
+            first = footer.codec(0, 0) if chunks and not footer.encrypted else None
+            found = _CODECS.get(first or "", DEFAULT_CODEC)
             encoded = {
                 _column_of(chunk.path_in_schema, columns)
                 for chunk in chunks

@@ -189,9 +189,9 @@ def _find_body(column: Any, data: Any, page: Any, scratch: Any) -> tuple[bool, A
     if start > page[STOP] or num_bytes < 0 or (not column.is_list and page[REPETITION_BYTES] != 0):
         return False, data, data, scratch
     levels, body = data[page[START] : start], data[start : page[STOP]]
-    if num_bytes == 0:
-        body = body[:0]
-    elif column.codec != UNCOMPRESSED and page[IS_COMPRESSED]:
+    if num_bytes == 0 and len(body) == 0 and page[KIND] == DATA_PAGE_V2:
+        return True, levels, body, scratch  # nulls alone: there is nothing to decompress
+    if column.codec != UNCOMPRESSED and page[IS_COMPRESSED]:
         if len(scratch) < num_bytes:
             scratch = np.empty(num_bytes, dtype=np.uint8)
         stored, body = body, scratch[:num_bytes]
@@ -247,7 +247,7 @@ def _finish(column: Any, num_levels: int, starts: Any, lists: Any, items: Any, s
     elif column.is_list:
         num_rows = num_lists = state[0]
         num_items = state[1]
-    if num_rows != column.num_rows and not column.is_part:
+    if not column.is_part and (num_rows != column.num_rows or num_levels != column.num_values):
         return -1
     if column.is_list:
         starts[num_lists] = num_items
@@ -340,6 +340,8 @@ def _decode(column: Any, scratch: Any) -> tuple[int, Any]:
             count, is_data = page[NUM_VALUES], page[KIND] != DICTIONARY_PAGE
             if is_data and num_levels + count > column.num_values:
                 return -1, scratch
+            if is_data and page[ENCODING] != _PLAIN and not has_dictionary:
+                return -1, scratch
             if is_data and _pass_over(
                 column, data, page, wanted, values, starts, state, num_levels
             ):
@@ -349,7 +351,7 @@ def _decode(column: Any, scratch: Any) -> tuple[int, Any]:
             if not is_whole:
                 return -1, scratch
             if not is_data:
-                if has_dictionary or count * max(column.size, 1) > len(body):
+                if has_dictionary or column.size == 0 or count * column.size > len(body):
                     return -1, scratch
                 dictionary, has_dictionary = np.empty(count * width, dtype=np.uint8), True
                 if read_values(body, 0, True, column.size, width, values[:0], dictionary) < 0:

@@ -18,11 +18,11 @@ DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 _DATA_FIELD, _DICTIONARY_FIELD, _DATA_V2_FIELD = 5, 7, 8
 _IS_COMPRESSED = 7  # the field of DataPageHeaderV2 that is true or false
 # Types of Thrift's compact protocol.
-_TRUE, _FALSE, _BYTE, _I16, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 6, 7, 8, 12
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 12
 
 _MAX_VARINT_BYTES = 10  # of 64 bits
 _MAX_DEPTH = 8  # a header's statistics are nested three deep
-_MAX_INT32 = 2**31 - 1
+_MAX_INT16, _MAX_INT32 = 2**15 - 1, 2**31 - 1
 # What `read_page_header` writes of a page, by its place.
 KIND, START, STOP, NUM_BYTES, NUM_VALUES, ENCODING = range(6)
 DEFINITION_ENCODING, REPETITION_ENCODING = 6, 7  # of version 1
@@ -86,13 +86,13 @@ def _read_fields(data: Any, at: int, found: Any) -> int:
                 return at
             depth -= 1
             continue
-        kind = head & 15
+        kind, before = head & 15, last[depth]
         if head >> 4:
             last[depth] += head >> 4
         else:
             last[depth], at = _read_integer(data, at)
         number = last[depth]
-        if at < 0:
+        if at < 0 or not before < number <= _MAX_INT16:  # a field that comes twice, or out of order
             return -1
         if kind == _STRUCT:
             depth += 1
@@ -116,6 +116,8 @@ def _read_fields(data: Any, at: int, found: Any) -> int:
         value: Any = np.int64(-1)
         if _I16 <= kind <= _I64:
             value, at = _read_integer(data, at)
+            if kind != _I32:  # all that is kept has 32 bits: of another type it is another field
+                value = np.int64(-1)
         else:
             at = _skip(data, at, kind)
             if row == 3 and number == _IS_COMPRESSED and kind in (_TRUE, _FALSE):
@@ -152,6 +154,8 @@ def read_page_header(data: Any, at: int, found: Any, page: Any) -> int:
     page[KIND], page[START], page[STOP] = kind, start, stop
     page[NUM_BYTES], page[NUM_VALUES], page[IS_COMPRESSED] = found[0, 2], found[row, 1], 1
     if row == 3:
+        if not (0 <= found[3, 2] <= _MAX_INT32 and 0 <= found[3, 3] <= _MAX_INT32):
+            return -1  # without the number of its nulls, or of its rows
         page[ENCODING] = found[3, 4]
         page[REPETITION_BYTES], page[DEFINITION_BYTES] = found[3, 6], found[3, 5]
         page[IS_COMPRESSED] = np.int64(found[3, _IS_COMPRESSED] != 0)

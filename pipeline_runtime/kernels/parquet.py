@@ -17,6 +17,8 @@ import numpy as np
 from pipeline_runtime.kernels.intrinsics import NARROWED, copy_bytes, load_word, lowest_bit, narrow
 
 _MAX_SHIFT = 28  # of a varint of 32 bits
+_MAX_UINT32 = 2**32 - 1
+_MAX_EIGHTS = 2**28  # of packed values in a run, as pyarrow has it
 _FULL_BYTE, _MAX_WORD = 255, 2**64 - 1
 _LENGTH_BYTES = 4  # of the number of a level's bytes
 _MAX_INDEX_BITS = 31
@@ -25,7 +27,7 @@ _EIGHT_VALID = np.uint64(0x0101010101010101)  # bytes of ones
 
 @numba.njit(inline="always")
 def _read_header(data: Any, at: int, stop: int) -> tuple[Any, int]:
-    """A varint and where it ends; -1 for one that does not end."""
+    """A varint of 32 bits and where it ends; -1 for one that does not end, or is larger."""
     header: Any = 0
     shift = 0
     while at < stop and shift <= _MAX_SHIFT:
@@ -33,9 +35,17 @@ def _read_header(data: Any, at: int, stop: int) -> tuple[Any, int]:
         at += 1
         header |= (byte & 127) << shift
         if byte < 128:
-            return header, at
+            return header if header <= _MAX_UINT32 else -1, at
         shift += 7
     return -1, at
+
+
+@numba.njit(inline="always")
+def _run_bytes(header: Any, width: int) -> Any:
+    """Bytes of a run of values of so many bits; -1 for a header that is none."""
+    if header < 2 or (header & 1 and header >> 1 > _MAX_EIGHTS):
+        return -1
+    return (header >> 1) * width if header & 1 else (width + 7) >> 3
 
 
 @numba.njit(inline="always")
@@ -77,23 +87,24 @@ def _unpack_bits(data: Any, at: int, width: int, out: Any, first: int, count: in
 
 @numba.njit
 def unpack(data: Any, start: int, stop: int, width: int, count: int, out: Any) -> int:
-    """`count` values of 1 to 32 bits from the hybrid at [start, stop); 0, or -1 if it has fewer."""
+    """`count` values of 0 to 32 bits from the hybrid at [start, stop); 0, or -1 if it is broken.
+
+    A run's bytes must all be there, also those of values that are not asked for.
+    """
     done, at = 0, start
     while done < count:
         header, at = _read_header(data, at, stop)
-        if header < 2:
+        num_bytes = _run_bytes(header, width)
+        if num_bytes < 0 or num_bytes > stop - at:
             return -1
-        if header & 1:
-            num_bytes = (header >> 1) * width
+        if width == 0:
+            num = min((header >> 1) * (8 if header & 1 else 1), count - done)
+            out[done : done + num] = 0
+        elif header & 1:
             num = min((header >> 1) * 8, count - done)
-            if at + ((num * width + 7) >> 3) > stop:
-                return -1
             _unpack_bits(data, at, width, out, done, num)
         else:
-            num_bytes = (width + 7) >> 3
             num = min(header >> 1, count - done)
-            if at + num_bytes > stop:
-                return -1
             value = _read_value(data, at, num_bytes)
             if value >> width:
                 return -1
@@ -133,12 +144,11 @@ def find_starts(data: Any, start: int, stop: int, count: int, base: int, out: An
     done, at, found, room = 0, start, 0, len(out)
     while done < count:
         header, at = _read_header(data, at, stop)
-        if header < 2:
+        num_bytes = _run_bytes(header, 1)
+        if num_bytes < 0 or num_bytes > stop - at:
             return -1
         if header & 1:
             num = min((header >> 1) * 8, count - done)
-            if at + ((num + 7) >> 3) > stop:
-                return -1
             for bit in range(0, num, 64):
                 zeros: Any = ~_load_bits(data, at + (bit >> 3), min(64, num - bit))
                 while zeros:
@@ -147,10 +157,9 @@ def find_starts(data: Any, start: int, stop: int, count: int, base: int, out: An
                     out[found] = base + done + bit + lowest_bit(zeros)
                     found += 1
                     zeros &= zeros - np.uint64(1)
-            at += header >> 1
         else:
             num = min(header >> 1, count - done)
-            if at >= stop or data[at] > 1:
+            if data[at] > 1:
                 return -1
             if not data[at]:
                 if found + num > room:
@@ -158,7 +167,7 @@ def find_starts(data: Any, start: int, stop: int, count: int, base: int, out: An
                 for index in range(num):
                     out[found + index] = base + done + index
                 found += num
-            at += 1
+        at += num_bytes
         done += num
     return found
 
@@ -337,17 +346,17 @@ def read_values(
         out: written: bytes of values.
     """
     count, num_values = len(out) // width, np.int64(len(dictionary) // width)
+    if is_plain:
+        return 0 if count == 0 else int(_read_plain(data, start, size, width, out))
+    if start < len(data) and data[start] > _MAX_INDEX_BITS:
+        return -1
     if count == 0:
         return 0
-    if is_plain:
-        return int(_read_plain(data, start, size, width, out))
-    if start >= len(data) or data[start] > _MAX_INDEX_BITS:
+    if start >= len(data):
         return -1
     bits = np.int64(data[start])
     indices = np.empty(count, dtype=np.int32)
-    if bits == 0:
-        indices[:] = 0
-    elif unpack(data, start + 1, len(data), bits, count, indices) < 0:
+    if unpack(data, start + 1, len(data), bits, count, indices) < 0:
         return -1
     highest = lowest = np.int32(0)
     for index in range(count):

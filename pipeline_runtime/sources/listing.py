@@ -6,6 +6,7 @@ Runs before `parquet`, which reads the footers of what is found here.
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Sequence
 
 from pyarrow import fs as pafs
 
@@ -14,6 +15,9 @@ from pipeline_runtime.sources.filesystem import Location
 from pipeline_runtime.sources.stores import asking
 
 _SUFFIXES = (".parquet", ".parq", ".pq")
+# Folders that show another format's table, and the format.
+_FORMATS = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
+_ICEBERG_METADATA = ".metadata.json"
 _GLOB_CHARACTERS = frozenset("*?[")
 
 
@@ -40,16 +44,22 @@ def _list_files(location: Location) -> tuple[list[str], str]:
     if info.type == pafs.FileType.File:
         return [info.path], info.path.rsplit("/", 1)[0]
     root = location.path.rstrip("/")
-    files = _data_files(location, root)
+    infos = _list_folder(location, root)
+    files = _data_files(infos, root)
     if not files:
         raise SourceError(f"{location.uri}: the folder holds no Parquet files; check the uri")
+    _refuse_table_formats(location, infos, files)
     return files, root
 
 
-def _data_files(location: Location, root: str) -> list[str]:
-    """Files below a folder: hidden ones left out, and other formats where Parquet names itself."""
+def _list_folder(location: Location, root: str) -> list[pafs.FileInfo]:
     selector = pafs.FileSelector(root, recursive=True, allow_not_found=True)
-    infos = location.filesystem.get_file_info(selector)
+    infos: list[pafs.FileInfo] = location.filesystem.get_file_info(selector)
+    return infos
+
+
+def _data_files(infos: Sequence[pafs.FileInfo], root: str) -> list[str]:
+    """Files below a folder: hidden ones left out, and other formats where Parquet names itself."""
     files = [info.path for info in infos if info.type == pafs.FileType.File]
     visible = [path for path in files if not is_hidden(path.removeprefix(root))]
     named = [path for path in visible if path.endswith(_SUFFIXES)]
@@ -66,13 +76,44 @@ def _glob_files(location: Location) -> tuple[list[str], str]:
     fixed = next(i for i, part in enumerate(parts) if _GLOB_CHARACTERS & set(part))
     root = "/".join(parts[:fixed]) or "/"
     pattern = location.path.rstrip("/")
-    candidates = _data_files(location, root)
+    infos = _list_folder(location, root)
+    candidates = _data_files(infos, root)
     files = [path for path in candidates if _matches(path, pattern)]
     if not files:
         raise SourceError(
             f"{location.uri}: no file matches the pattern; {len(candidates)} files are below {root}"
         )
+    _refuse_table_formats(location, infos, files)
     return files, root
+
+
+def _refuse_table_formats(
+    location: Location, infos: Sequence[pafs.FileInfo], files: Sequence[str]
+) -> None:
+    """Refuse files of a table of a format that says elsewhere which of them count.
+
+    Only what was listed anyway is looked at: whoever may list a table's folder may not list others.
+    """
+    for folder, name, marker in sorted({found for info in infos if (found := _table_format(info))}):
+        if any(path.startswith(f"{folder}/") for path in files):
+            raise SourceError(
+                f"{location.uri}: {folder} is a table of {name} (it holds {marker}), whose folder "
+                "may also hold files with rows that were deleted or replaced; export the rows "
+                "to a folder of plain Parquet, or name the files of one snapshot in uris"
+            )
+
+
+def _table_format(info: pafs.FileInfo) -> tuple[str, str, str] | None:
+    """Return the folder of a table that a file or folder shows, its format, and what shows it."""
+    is_file = info.type == pafs.FileType.File
+    parts = info.path.rstrip("/").split("/")
+    folders = parts[:-1] if is_file else parts
+    for marker, name in _FORMATS.items():
+        if marker in folders:
+            return "/".join(parts[: folders.index(marker)]), name, f"{marker}/"
+    if is_file and folders[-1:] == ["metadata"] and _ICEBERG_METADATA in parts[-1]:
+        return "/".join(folders[:-1]), "Iceberg", f"metadata/*{_ICEBERG_METADATA}"
+    return None
 
 
 def _matches(path: str, pattern: str) -> bool:

@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline_runtime.sources.footers import Footer, read_footer
 from pipeline_runtime.sources.leaves import Leaf, find_leaves
 from pipeline_runtime.sources.pages import OpenFile
 from pipeline_runtime.sources.versions import Version, object_version, stat_version
@@ -23,8 +25,8 @@ _MAX_FOOTER_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Footer:
-    metadata: pq.FileMetaData
+class _Kept:
+    footer: Footer
     leaves: Mapping[str, Leaf]
 
 
@@ -33,7 +35,7 @@ class Opener:
     """Opens the files of one table; threads may share it."""
 
     decodes_pages: bool = False  # numbers and lists of them, by `pages`
-    _footers: dict[Version, _Footer] = field(default_factory=dict)
+    _footers: dict[Version, _Kept] = field(default_factory=dict)
     _num_bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -48,12 +50,16 @@ class Opener:
         before = stat_version(filesystem, path)
         with filesystem.open_input_file(path) as stream:
             version = self._version(filesystem, path, stream, before)
-            footer = self._footers.get(version) if version else None
-            metadata = footer.metadata if footer else None
-            with pq.ParquetFile(stream, metadata=metadata, pre_buffer=True) as file:
-                leaves = footer.leaves if footer else self._keep(version, file, stream)
-                is_local = before is not None
-                yield OpenFile(file=file, stream=stream, is_local=is_local, leaves=leaves)
+            kept = self._footers.get(version) if version else None
+            footer = kept.footer if kept else read_footer(stream)
+            with pq.ParquetFile(stream, metadata=footer.metadata, pre_buffer=True) as file:
+                yield OpenFile(
+                    file=file,
+                    stream=stream,
+                    is_local=before is not None,
+                    footer=footer,
+                    leaves=kept.leaves if kept else self._keep(version, footer, file.schema_arrow),
+                )
 
     @property
     def num_footers(self) -> int:
@@ -71,33 +77,23 @@ class Opener:
         return before if stat_version(filesystem, path) == before else None
 
     def _keep(
-        self, version: Version | None, file: pq.ParquetFile, stream: Any
+        self, version: Version | None, footer: Footer, schema: pa.Schema
     ) -> Mapping[str, Leaf]:
         """Remember a footer and its leaves, and forget the oldest once there are too many.
 
         The footer of a file whose version is not known is not remembered.
         """
-        metadata = file.metadata
         leaves: Mapping[str, Leaf] = {}
-        if self.decodes_pages and not _is_signed(metadata, stream):
-            leaves = find_leaves(metadata, file.schema_arrow)
-        if version is None or metadata.serialized_size > _MAX_FOOTER_BYTES:
+        if self.decodes_pages and not footer.is_signed:
+            leaves = find_leaves(footer.metadata, schema)
+        if version is None or len(footer.tail) > _MAX_FOOTER_BYTES:
             return leaves
         with self._lock:
             if version in self._footers:
                 return leaves
-            self._footers[version] = _Footer(metadata=metadata, leaves=leaves)
-            self._num_bytes += metadata.serialized_size
+            self._footers[version] = _Kept(footer=footer, leaves=leaves)
+            self._num_bytes += len(footer.tail)
             while self._num_bytes > _MAX_FOOTER_BYTES:
                 oldest = self._footers.pop(next(iter(self._footers)))
-                self._num_bytes -= oldest.metadata.serialized_size
+                self._num_bytes -= len(oldest.footer.tail)
         return leaves
-
-
-def _is_signed(metadata: pq.FileMetaData, stream: Any) -> bool:
-    """Whether columns may be encrypted: pyarrow ends the process if it is asked for such a chunk.
-
-    The footer of such a file is followed by its signature, which its length includes.
-    """
-    num_bytes = int.from_bytes(stream.read_at(4, stream.size() - 8), "little")
-    return bool(num_bytes != metadata.serialized_size)

@@ -34,6 +34,7 @@ import pyarrow.parquet as pq
 from pipeline_runtime.kernels import select
 from pipeline_runtime.sources.codecs import known_codecs
 from pipeline_runtime.sources.columns import Marks, decode_columns
+from pipeline_runtime.sources.footers import Footer
 from pipeline_runtime.sources.gather import Int64s, take_rows
 from pipeline_runtime.sources.leaves import Leaf, Stored
 from pipeline_runtime.sources.page_headers import PageError
@@ -54,6 +55,7 @@ class OpenFile:
     file: pq.ParquetFile
     stream: Any  # pa.NativeFile over the same bytes
     is_local: bool
+    footer: Footer
     leaves: Mapping[str, Leaf] = field(default_factory=dict)
 
     def read_row_group(
@@ -127,13 +129,25 @@ class OpenFile:
     def _windows_by_arrow(
         self, row_group: int, names: Sequence[str], max_rows: int
     ) -> Iterator[pa.Table]:
-        batches = self.file.iter_batches(
-            batch_size=max_rows, row_groups=[row_group], columns=list(names), use_threads=False
-        )
-        return (pa.Table.from_batches([batch]) for batch in batches)
+        with self._explaining(row_group, names):
+            batches = self.file.iter_batches(
+                batch_size=max_rows, row_groups=[row_group], columns=list(names), use_threads=False
+            )
+            for batch in batches:
+                yield pa.Table.from_batches([batch])
 
     def _by_arrow(self, row_group: int, names: Sequence[str]) -> pa.Table:
-        return self.file.read_row_group(row_group, columns=list(names), use_threads=False)
+        with self._explaining(row_group, names):
+            return self.file.read_row_group(row_group, columns=list(names), use_threads=False)
+
+    @contextmanager
+    def _explaining(self, row_group: int, names: Sequence[str]) -> Iterator[None]:
+        """Name the column that pyarrow cannot read, where the footer shows which one it is."""
+        try:
+            yield
+        except (OSError, pa.ArrowException):
+            self.footer.check_columns(row_group, names)
+            raise
 
     def _chunks(self, row_group: int, names: Sequence[str]) -> dict[str, _Chunk]:
         """What of the columns is decoded here, by name."""
@@ -143,9 +157,12 @@ class OpenFile:
             leaf = self.leaves.get(name)
             if leaf is not None:
                 chunk = metadata.column(leaf.index)
-                is_known = chunk.compression in codecs and _ENCODINGS.issuperset(chunk.encodings)
+                is_known = _ENCODINGS.issuperset(chunk.encodings)
                 if is_known and chunk.num_values >= _MIN_VALUES:
-                    found[name] = _Chunk.of(chunk, metadata.num_rows)
+                    # Not of pyarrow, which ends the process over a codec that it does not know.
+                    codec = self.footer.sound_codec(row_group, leaf.index)
+                    if codec in codecs:
+                        found[name] = _Chunk.of(chunk, codec, metadata.num_rows)
         return found
 
     @contextmanager
@@ -193,14 +210,14 @@ class _Chunk:
     uncompressed_bytes: int
 
     @classmethod
-    def of(cls, chunk: Any, num_rows: int) -> _Chunk:
+    def of(cls, chunk: Any, codec: str, num_rows: int) -> _Chunk:
         start = chunk.data_page_offset
         if chunk.has_dictionary_page and chunk.dictionary_page_offset:
             start = min(start, chunk.dictionary_page_offset)
         return cls(
             start=start,
             stop=start + chunk.total_compressed_size,
-            codec=chunk.compression,
+            codec=codec,
             num_rows=num_rows,
             num_values=chunk.num_values,
             uncompressed_bytes=chunk.total_uncompressed_size,

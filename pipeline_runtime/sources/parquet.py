@@ -25,13 +25,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
 from pipeline_runtime.config import ParquetSource
-from pipeline_runtime.errors import SourceError, StoreError
+from pipeline_runtime.errors import SourceError
 from pipeline_runtime.kernels import describe
 from pipeline_runtime.sources.base import Pruning, Scan, Unit
 from pipeline_runtime.sources.filesystem import Location, open_location
+from pipeline_runtime.sources.footers import EncryptedColumn, Footer
+from pipeline_runtime.sources.fragments import FOOTER_THREADS, read_fragments
 from pipeline_runtime.sources.leaves import find_leaves
 from pipeline_runtime.sources.listing import find_files
 from pipeline_runtime.sources.nested import (
@@ -44,16 +45,12 @@ from pipeline_runtime.sources.nested import (
 )
 from pipeline_runtime.sources.opening import Opener
 from pipeline_runtime.sources.pages import OpenFile
-from pipeline_runtime.sources.schemas import common_schema, discover_partitioning
-from pipeline_runtime.sources.statistics import surviving_row_groups
+from pipeline_runtime.sources.schemas import cast_column, common_schema, discover_partitioning
+from pipeline_runtime.sources.statistics import has_sound_statistics, surviving_row_groups
 from pipeline_runtime.sources.versions import file_version
 
 # Of what may be every column of the table, some are named.
 _MAX_NAMES = 5
-# Footers are small and far away on an object store: latency, not CPU, bounds reading them.
-FOOTER_THREADS = 16
-# pyarrow raises OSError for a footer that is no Thrift, as it does for a store that fails.
-_CORRUPT_FOOTER = "deserialize thrift"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +66,8 @@ class ParquetTable:
     layouts: tuple[NestedLayout | None, ...]  # a file each; None: it is flat
     opener: Opener = field(default_factory=Opener, compare=False, repr=False)  # of this process
     # What follows stays on the planner's side.
-    fragments: tuple[Any, ...] = ()  # with footers
+    fragments: tuple[Any, ...] = ()  # of the footers alone, as files without row groups
+    footers: tuple[Footer, ...] = field(default=(), repr=False)
     row_counts: tuple[tuple[int, ...], ...] = ()  # flat rows of each file's row groups
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -136,7 +134,7 @@ class ParquetTable:
     def _surviving(self, index: int, keep: pads.Expression | None) -> list[int]:
         """The row groups of a file that a predicate leaves."""
         fragment, layout = self.fragments[index], self.layouts[index]
-        if keep is None:
+        if keep is None or not has_sound_statistics(self.footers[index], keep, self.schema):
             return list(range(fragment.num_row_groups))
         if layout is not None:
             return surviving_row_groups(fragment, layout, keep, self.schema)
@@ -158,7 +156,7 @@ class ParquetTable:
     def _chunk_bytes(self, index: int, row_group: int) -> list[tuple[str, int]]:
         """The columns of a row group and their uncompressed bytes, as flat rows have them."""
         metadata = self.fragments[index].metadata.row_group(row_group)
-        chunks = [metadata.column(column) for column in range(metadata.num_columns)]
+        chunks = self.footers[index].chunks(row_group)
         sizes = [(c.path_in_schema.split(".")[0], c.total_uncompressed_size) for c in chunks]
         layout, rows = self.layouts[index], self.row_counts[index][row_group]
         if layout is None:
@@ -170,7 +168,7 @@ class ParquetTable:
 
     def footer_digests(self, files: Sequence[int]) -> list[str]:
         """See RawTable; on the planner's side only. A footer has every column's statistics."""
-        return [_digest_footer(self.fragments[file].metadata) for file in files]
+        return [_digest_footer(self.footers[file]) for file in files]
 
     def content_versions(self, files: Sequence[int]) -> list[str]:
         """See RawTable; on the planner's side only.
@@ -184,7 +182,7 @@ class ParquetTable:
                 known = file_version(self.filesystem, path)
             except OSError as error:
                 raise SourceError(f"{path}: cannot open the file: {error}; run again") from error
-            return repr((known or uuid.uuid4(), _digest_footer(self.fragments[file].metadata)))
+            return repr((known or uuid.uuid4(), _digest_footer(self.footers[file])))
 
         with ThreadPoolExecutor(min(FOOTER_THREADS, max(1, len(files)))) as pool:
             return list(pool.map(version, files))
@@ -200,8 +198,8 @@ class ParquetTable:
 
     def stored_bytes(self, units: Sequence[Unit], columns: Collection[str]) -> int:
         """See RawTable; by the footers, so on the planner's side only."""
-        groups = [self.fragments[unit.file].metadata.row_group(unit.row_group) for unit in units]
-        chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
+        groups = [self.footers[unit.file].chunks(unit.row_group) for unit in units]
+        chunks = [chunk for group in groups for chunk in group]
         named = [(chunk.path_in_schema.split(".")[0], chunk) for chunk in chunks]
         return sum(chunk.total_compressed_size for name, chunk in named if name in columns)
 
@@ -261,7 +259,7 @@ class ParquetTable:
         try:
             with self.opener.open(self.filesystem, path) as opened:
                 yield opened
-        except (OSError, pa.ArrowException, IndexError) as error:
+        except (OSError, pa.ArrowException, LookupError, ValueError) as error:
             raise SourceError(_explain_read_failure(path, unit, error)) from error
 
     def _stored(self, unit: Unit, columns: Sequence[str]) -> list[str]:
@@ -314,7 +312,7 @@ class ParquetTable:
                     column = _cast_dictionary(column, field.type)
                     field = field.with_type(column.type)
                 elif column.type != field.type:
-                    column = column.cast(field.type)
+                    column = cast_column(column, field.type)
             arrays.append(column)
             fields.append(field)
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
@@ -331,9 +329,11 @@ def _cast_dictionary(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.Chun
     return pa.chunked_array(chunks)
 
 
-def _digest_footer(metadata: pq.FileMetaData) -> str:
+def _digest_footer(footer: Footer) -> str:
+    if footer.is_signed:  # pyarrow ends the process over writing it
+        return hashlib.sha256(footer.tail).hexdigest()
     sink = pa.BufferOutputStream()
-    metadata.write_metadata_file(sink)
+    footer.metadata.write_metadata_file(sink)
     return hashlib.sha256(sink.getvalue()).hexdigest()
 
 
@@ -369,6 +369,8 @@ def _read_requests(
 def _explain_read_failure(path: str, unit: Unit, error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return f"{path}: the file is gone since the run was planned; restore it or run again"
+    if isinstance(error, EncryptedColumn):
+        return f"{path}: {error}, and there is no key to read it with; leave it out, or decrypt it"
     return (
         f"{path}: cannot read row group {unit.row_group} ({unit.num_rows} rows): {error}; the file "
         "is corrupt or was rewritten while it was read: replace it, or leave it out of the uri"
@@ -398,9 +400,8 @@ def open_parquet(
     below = [path.removeprefix(root).lstrip("/") for path, root in listed]
     shared = posixpath.commonpath([root for _, root in listed])
     partitioning = discover_partitioning(below)
-    fragments = _make_fragments(base.filesystem, paths, below, partitioning)
-    _read_footers(fragments)
-    footers = [_parse_footer(fragment) for fragment in fragments]
+    fragments, footers = read_fragments(base.filesystem, paths, below, partitioning)
+    stored = [_parse_footer(*file) for file in zip(paths, fragments, strict=True)]
     partitions = tuple(
         pads.get_partition_keys(fragment.partition_expression) for fragment in fragments
     )
@@ -408,7 +409,7 @@ def open_parquet(
         description=", ".join(source.locations),
         schema=common_schema(
             paths,
-            [schema for schema, _, _ in footers],
+            [schema for schema, _, _ in stored],
             partitions,
             partitioning.schema if partitioning else None,
         ),
@@ -416,17 +417,20 @@ def open_parquet(
         paths=paths,
         filesystem=base.filesystem,
         partition_values=partitions,
-        layouts=tuple(layout for _, layout, _ in footers),
+        layouts=tuple(layout for _, layout, _ in stored),
         opener=Opener(decodes_pages=decodes_pages),
-        fragments=tuple(fragments),
-        row_counts=tuple(counts for _, _, counts in footers),
+        fragments=fragments,
+        footers=footers,
+        row_counts=tuple(counts for _, _, counts in stored),
     )
 
 
-def _parse_footer(fragment: Any) -> tuple[pa.Schema, NestedLayout | None, tuple[int, ...]]:
+def _parse_footer(
+    path: str, fragment: Any
+) -> tuple[pa.Schema, NestedLayout | None, tuple[int, ...]]:
     """A file's flat schema, its layout, and the flat rows of its row groups."""
     schema = fragment.physical_schema.remove_metadata()
-    nested = parse_footer(fragment.metadata, schema, fragment.path)
+    nested = parse_footer(fragment.metadata, schema, path)
     if nested is None:
         return schema, None, tuple(group.num_rows for group in fragment.row_groups)
     layout, counts = nested
@@ -441,37 +445,3 @@ def _check_one_filesystem(locations: Sequence[Location]) -> None:
                 f"{location.uri}: must be on the file system of the other uris ({first.uri}), is "
                 "on another; copy the files to one place"
             )
-
-
-def _make_fragments(
-    filesystem: Any, paths: Sequence[str], below: Sequence[str], partitioning: Any
-) -> list[Any]:
-    form = pads.ParquetFileFormat()
-    everywhere = pads.scalar(True)
-    return [
-        form.make_fragment(
-            path,
-            filesystem,
-            partition_expression=partitioning.parse(relative) if partitioning else everywhere,
-        )
-        for path, relative in zip(paths, below, strict=True)
-    ]
-
-
-def _read_footers(fragments: Sequence[Any]) -> None:
-    def read(fragment: Any) -> None:
-        try:
-            fragment.ensure_complete_metadata()
-        except Exception as error:
-            if isinstance(error, pa.ArrowException) or _CORRUPT_FOOTER in str(error):
-                raise SourceError(
-                    f"{fragment.path}: cannot read the Parquet footer: {error}; replace the file, "
-                    "or leave it out of the uri"
-                ) from error
-            raise StoreError(
-                f"{fragment.path}: cannot read the Parquet footer: {error}; check that the store "
-                "can be reached from here, then try again"
-            ) from error
-
-    with ThreadPoolExecutor(min(FOOTER_THREADS, max(1, len(fragments)))) as pool:
-        list(pool.map(read, fragments))

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from pipeline_runtime.errors import SourceError
@@ -48,7 +51,10 @@ def common_schema(
     partitions: Sequence[dict[str, Any]],
     partition_schema: pa.Schema | None,
 ) -> pa.Schema:
-    """The schema of the first file, which every other must match by name and type.
+    """Return the schema of all files, whose columns must match by name and type.
+
+    A column has one type that holds the values of every file (`_merge_types`), and is nullable if
+    it is in any of them. The columns stand in the first file's order.
 
     Args:
         paths: the files, for errors; `stored` and `partitions` have one entry for each.
@@ -56,12 +62,13 @@ def common_schema(
         partitions: the values of each file's partition folders.
         partition_schema: of the partition folders; None: there are none.
     """
-    schema = _with_types_of_others(stored[0], stored[1:])
+    schema = _merge_schemas(stored)
     repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if repeated:
         raise SourceError(f"{paths[0]}: two columns are called {repeated[0]!r}; rename one")
     folders = partition_schema.names if partition_schema else []
     for path, other, values in zip(paths, stored, partitions, strict=True):
+        _check_views(path, other)
         _check_same_schema(path, other, schema, paths[0])
         if set(values) != set(folders):
             raise SourceError(
@@ -73,14 +80,138 @@ def common_schema(
     )
 
 
-def _with_types_of_others(schema: pa.Schema, others: Sequence[pa.Schema]) -> pa.Schema:
-    """A column of nulls alone, as of a file without rows, has the type that it has elsewhere."""
-    for index, field in enumerate(schema):
-        if pa.types.is_null(field.type):
-            types = (other.field(field.name).type for other in others if field.name in other.names)
-            found = next((kind for kind in types if not pa.types.is_null(kind)), field.type)
-            schema = schema.set(index, field.with_type(found))
-    return schema
+def _merge_schemas(stored: Sequence[pa.Schema]) -> pa.Schema:
+    """Merge the columns that have the name of one of the first file's."""
+    first = stored[0]
+    if len(set(first.names)) < len(first.names):
+        return first
+    distinct = [first]
+    for other in stored[1:]:  # most files of a table have one schema, which is compared fast
+        if not any(other.equals(known) for known in distinct):
+            distinct.append(other)
+    fields = []
+    for column in first:
+        others = [other.field(column.name) for other in distinct if column.name in other.names]
+        fields.append(_merge_fields(others, has_many=len(stored) > 1))
+    return pa.schema(fields)
+
+
+def _merge_fields(fields: Sequence[pa.Field], *, has_many: bool) -> pa.Field:
+    """Return the first field, with a type and a nullability that all of them fit."""
+    kind = _merge_types([field.type for field in fields], has_many=has_many)
+    return fields[0].with_type(kind).with_nullable(any(field.nullable for field in fields))
+
+
+def _merge_types(types: Sequence[pa.DataType], *, has_many: bool) -> pa.DataType:
+    """Return a type that holds the values of all types, which differ in their encoding at most.
+
+    Types that differ by more are those of two files that do not match: the first is returned.
+
+    Args:
+        has_many: whether there are several files. Their dictionaries may differ, and must have a
+            place for all values once they are joined.
+    """
+    types = [kind for kind in types if not pa.types.is_null(kind)] or types
+    first = types[0]
+    if any(_plain(kind) != _plain(first) for kind in types):
+        return first
+    dictionaries = [kind for kind in types if pa.types.is_dictionary(kind)]
+    if dictionaries and len(dictionaries) == len(types):
+        return _merge_dictionaries(dictionaries, has_many=has_many)
+    if dictionaries:
+        values = [kind.value_type if kind in dictionaries else kind for kind in types]
+        return _merge_types(values, has_many=has_many)
+    merge = partial(_merge_children, types, has_many=has_many)
+    if _is_list(first):
+        is_large = any(map(_is_large_list, types))
+        return (pa.large_list if is_large else pa.list_)(merge("value_field"))
+    if pa.types.is_fixed_size_list(first):
+        return pa.list_(merge("value_field"), first.list_size)
+    if pa.types.is_map(first):
+        return pa.map_(merge("key_field"), merge("item_field"), first.keys_sorted)
+    if pa.types.is_struct(first):
+        columns = [[kind.field(place) for kind in types] for place in range(first.num_fields)]
+        return pa.struct([_merge_fields(fields, has_many=has_many) for fields in columns])
+    if any(map(_is_large_text, types)):
+        return pa.large_string() if _plain(first) == pa.string() else pa.large_binary()
+    return first
+
+
+def _merge_children(types: Sequence[pa.DataType], name: str, *, has_many: bool) -> pa.Field:
+    return _merge_fields([getattr(kind, name) for kind in types], has_many=has_many)
+
+
+def _merge_dictionaries(types: Sequence[pa.DictionaryType], *, has_many: bool) -> pa.DictionaryType:
+    widths = [kind.index_type.bit_width + _is_unsigned(kind.index_type) for kind in types]
+    index = types[0].index_type
+    if has_many:
+        index = pa.int32() if max(widths) <= pa.int32().bit_width else pa.int64()
+    values = _merge_types([kind.value_type for kind in types], has_many=has_many)
+    return pa.dictionary(index, values, ordered=all(kind.ordered for kind in types))
+
+
+def _is_unsigned(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_unsigned_integer(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_list_view(kind))
+
+
+def _is_list_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind))
+
+
+def _is_large_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind))
+
+
+def _is_large_text(kind: pa.DataType) -> bool:
+    """Return whether text needs large offsets: views are not read as such, many functions of
+    Arrow do not know them.
+    """
+    large = (pa.types.is_large_string, pa.types.is_large_binary)
+    views = (pa.types.is_string_view, pa.types.is_binary_view)
+    return any(test(kind) for test in (*large, *views))
+
+
+def cast_column(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:
+    """Return a file's column in the table's type, as `common_schema` chose it."""
+    if _is_list_view(column.type):
+        # Arrow's own cast takes the offsets of views for those of lists, which are one more.
+        item = column.type.value_field
+        is_large = pa.types.is_large_list_view(column.type)
+        kind = pa.large_list(item) if is_large else pa.list_(item)
+        column = pa.chunked_array([_as_lists(chunk, kind) for chunk in column.chunks], kind)
+    return column.cast(data_type)
+
+
+def _as_lists(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    lengths = np.asarray(pc.list_value_length(array).fill_null(0))
+    offsets = np.zeros(len(array) + 1, dtype=lengths.dtype)
+    np.cumsum(lengths, out=offsets[1:])
+    make = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    mask = array.is_null() if array.null_count else None
+    return make.from_arrays(pa.array(offsets), array.flatten(), type=kind, mask=mask)
+
+
+def _check_views(path: str, schema: pa.Schema) -> None:
+    """Refuse views of lists below the top level, which cannot be read as lists."""
+    for field in schema:
+        if any(map(_has_list_view, _children(field.type))):
+            raise SourceError(
+                f"{path}: column {field.name!r} has views of lists within other types "
+                f"({field.type}), which cannot be read; rewrite the file with lists"
+            )
+
+
+def _has_list_view(kind: pa.DataType) -> bool:
+    return _is_list_view(kind) or any(map(_has_list_view, _children(kind)))
+
+
+def _children(kind: pa.DataType) -> list[pa.DataType]:
+    is_nested = pa.types.is_nested(kind) and not pa.types.is_union(kind)
+    return [kind.field(place).type for place in range(kind.num_fields)] if is_nested else []
 
 
 def _check_same_schema(path: str, other: pa.Schema, schema: pa.Schema, first: str) -> None:
@@ -99,15 +230,19 @@ def _check_same_schema(path: str, other: pa.Schema, schema: pa.Schema, first: st
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type with encodings that do not change values taken off."""
+    """Return the type without encodings that do not change values."""
     if pa.types.is_dictionary(kind):
         return _plain(kind.value_type)
-    if pa.types.is_large_string(kind):
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
-    if pa.types.is_large_binary(kind):
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
         return pa.binary()
-    if pa.types.is_large_list(kind) or pa.types.is_list(kind):
+    if _is_list(kind):
         return pa.list_(pa.field("item", _plain(kind.value_type)))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(pa.field("item", _plain(kind.value_type)), kind.list_size)
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, _plain(field.type)) for field in kind])
     return kind

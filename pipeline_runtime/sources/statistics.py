@@ -12,8 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as pads
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from pipeline_runtime.sources.footers import Footer
 from pipeline_runtime.sources.nested import NestedLayout
 
 _Kind = Callable[[pa.DataType], bool]
@@ -38,6 +40,13 @@ def leaf_path(layout: NestedLayout, name: str) -> str:
     return name if layout.is_request_column(name) else f"{name}.list.element"
 
 
+def has_sound_statistics(footer: Footer, keep: pads.Expression, schema: pa.Schema) -> bool:
+    """Return whether a file may be pruned: pyarrow ends the process over broken statistics."""
+    text = str(keep)
+    leaves = [leaf for name in schema.names if name in text for leaf in footer.leaves(name)]
+    return footer.has_sound_statistics(leaves)
+
+
 def surviving_row_groups(
     fragment: Any, layout: NestedLayout, keep: pads.Expression, schema: pa.Schema
 ) -> list[int]:
@@ -47,7 +56,7 @@ def surviving_row_groups(
     columns = [n for n in layout.columns if n in text and has_statistics(schema.field(n).type)]
     leaves = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
     known = [(n, leaves[path]) for n in columns if (path := leaf_path(layout, n)) in leaves]
-    pieces = []
+    pieces, nowhere = [], pafs.LocalFileSystem()  # none of them is opened
     for index in range(metadata.num_row_groups):
         guarantee = fragment.partition_expression
         for name, leaf in known:
@@ -55,17 +64,10 @@ def surviving_row_groups(
             for bound in _bounds(name, chunk, schema.field(name).type):
                 guarantee = guarantee & bound
         pieces.append(
-            fragment.format.make_fragment(
-                fragment.path,
-                fragment.filesystem,
-                partition_expression=guarantee,
-                row_groups=[index],
-            )
+            fragment.format.make_fragment(str(index), nowhere, partition_expression=guarantee)
         )
-    dataset = pads.FileSystemDataset(pieces, schema, fragment.format, fragment.filesystem)
-    return sorted(
-        group.id for piece in dataset.get_fragments(filter=keep) for group in piece.row_groups
-    )
+    dataset = pads.FileSystemDataset(pieces, schema, fragment.format, nowhere)
+    return sorted(int(piece.path) for piece in dataset.get_fragments(filter=keep))
 
 
 def _bounds(name: str, chunk: pq.ColumnChunkMetaData, kind: pa.DataType) -> Iterator[Any]:
@@ -80,7 +82,10 @@ def _bounds(name: str, chunk: pq.ColumnChunkMetaData, kind: pa.DataType) -> Iter
     if statistics.null_count == 0:
         yield column.is_valid()
     if statistics.has_min_max:
-        low, high = (_scalar(raw, kind) for raw in (statistics.min_raw, statistics.max_raw))
+        try:
+            low, high = (_scalar(raw, kind) for raw in (statistics.min_raw, statistics.max_raw))
+        except UnicodeDecodeError:  # a broken footer: its rows are read then
+            return
         yield _or_null(column >= low, column, statistics.null_count)
         yield _or_null(column <= high, column, statistics.null_count)
 

@@ -51,8 +51,8 @@ def decode_windows(
             raise PageError("pages that are not known here, or broken")
         rows_left -= len(values) - leaf.is_list
         yield from windows.add(values, may_go_on=leaf.is_list)
-    if rows_left != 0:
-        raise PageError("not as many rows as the footer says")
+    if rows_left != 0 or levels_left != 0:
+        raise PageError("not as many rows or values as the footer says")
     yield from windows.finish()
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pipeline_runtime import kernels
 from pipeline_runtime.kernels import Kernels
 from pipeline_runtime.sources.columns import Marks, decode_columns
+from pipeline_runtime.sources.footers import read_footer
 from pipeline_runtime.sources.leaves import Stored, find_leaves
 from pipeline_runtime.sources.pages import OpenFile
 
@@ -75,9 +76,10 @@ def written(table: pa.Table, **options: Any) -> bytes:
 
 
 def opened(data: bytes) -> OpenFile:
-    file = pq.ParquetFile(pa.BufferReader(data))
+    stream = pa.BufferReader(data)
+    file, footer = pq.ParquetFile(stream), read_footer(stream)
     leaves = find_leaves(file.metadata, file.schema_arrow)
-    return OpenFile(file=file, stream=pa.BufferReader(data), is_local=True, leaves=leaves)
+    return OpenFile(file=file, stream=stream, is_local=True, footer=footer, leaves=leaves)
 
 
 def stored(file: OpenFile, row_group: int = 0) -> Stored:

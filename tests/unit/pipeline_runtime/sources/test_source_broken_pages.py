@@ -160,6 +160,32 @@ def test_levels_above_the_highest_are_left_to_pyarrow(at: int, value: int) -> No
         opened(bytes(source)).read_row_group(0, ["x"])
 
 
+NULLS, ONE = [1, None] * 4, [7] * 8
+HYBRIDS = {
+    # Of a page's bytes those before, and those in their place.
+    "packed values past the levels' end": (NULLS, b"\x02\0\0\0\x03", b"\x02\0\0\0\x05"),
+    "no packed values": (NULLS, b"\x02\0\0\0\x03", b"\x02\0\0\0\x01"),
+    "a run of nothing": (NULLS, b"\x02\0\0\0\x03", b"\x02\0\0\0\x00"),
+    "levels past the page": (NULLS, b"\x02\0\0\0\x03", b"\x02\0\1\0\x03"),
+    "a dictionary's place without bits or runs": (ONE, b"\1\x10\0", b"\0\0\0"),
+    "a dictionary's places of too many bits": (ONE, b"\1\x10\0", b"\x28\x10\0"),
+}
+
+
+@pytest.mark.parametrize(("values", "before", "after"), HYBRIDS.values(), ids=HYBRIDS)
+def test_a_hybrid_that_is_not_exactly_right_is_left_to_pyarrow(
+    values: list[int | None], before: bytes, after: bytes
+) -> None:
+    options = {"compression": "none", "write_statistics": False, "use_dictionary": values == ONE}
+    file = opened(written(pa.table({"x": pa.array(values, pa.int64())}), **options))
+    whole = stored(file)
+    page, data = pages_of(whole.data)[-1], bytes(whole.data)
+    body = data[page.start : page.stop]
+    assert before in body, body
+    changed = body.replace(before, after, 1)[: len(body)]
+    assert decoded(file, replace(whole, data=pa.py_buffer(data[: page.start] + changed))) is None
+
+
 @pytest.mark.parametrize("codec", ["snappy", "lz4", "zstd"])
 def test_a_page_that_decompresses_short_is_left_to_pyarrow(codec: str) -> None:
     """pyarrow's codec gives as many bytes as it is asked for, whatever came out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from property_tests import examples
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.sources import open_parquet, windows
 from pipeline_runtime.sources.page_headers import read_pages
-from pipeline_runtime.sources.pages import OpenFile
 
 OTHERS = {
     "strings": pa.list_(pa.string()),
@@ -274,7 +274,7 @@ def test_chunks_that_lie_together_are_read_at_once(is_local: bool) -> None:
     table = pa.table({name: pa.array([[1, 2], [3]] * 50) for name in "abcdef"})
     data = written(table)
     file, stream = opened(data), Counting(data, is_local=is_local)
-    file = OpenFile(file=file.file, stream=stream, is_local=is_local, leaves=file.leaves)
+    file = replace(file, stream=stream, is_local=is_local)
     assert file.read_row_group(0, list("fa")).to_pylist() == table.select(list("fa")).to_pylist()
     assert stream.num_reads == 1
 

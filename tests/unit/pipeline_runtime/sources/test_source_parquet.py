@@ -1,6 +1,7 @@
 """Parquet tables: what counts as a table's files, one schema, and errors that name the file."""
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.config.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sources import ParquetTable, open_location, open_parquet, resolve_uri
+from pipeline_runtime.sources.listing import find_files
 
 
 def put(path: Path, **columns: Any) -> Path:
@@ -36,7 +38,7 @@ def read_all(table: ParquetTable, columns: list[str] | None = None) -> pa.Table:
 def lake(tmp_path: Path) -> Path:
     put(tmp_path / "t/day=2026-01-01/hour=5/a.parquet")
     put(tmp_path / "t/day=2026-01-02/hour=11/b.parquet", x=[4])
-    put(tmp_path / "t/_delta_log/c.parquet", y=["hidden"])
+    put(tmp_path / "t/_old/c.parquet", y=["hidden"])
     put(tmp_path / "t/.tmp/d.parquet", y=["hidden"])
     (tmp_path / "t/_SUCCESS").write_text("")
     (tmp_path / "t/day=2026-01-01/notes.txt").write_text("not Parquet")
@@ -270,3 +272,62 @@ def test_only_a_root_begins_at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.chdir(tmp_path)
     assert open_location("t", "~/lake").path == "/home/me/lake/t"
     assert open_location("~/t", ".").path == str(tmp_path / "~" / "t")
+
+
+FORMATS = {
+    "Delta Lake": "t/_delta_log/00000000000000000000.json",
+    "Delta Lake's checkpoint": "t/_delta_log/00000000000000000010.checkpoint.parquet",
+    "Hudi": "t/.hoodie/hoodie.properties",
+    "Iceberg": "t/metadata/00000-6f3a.metadata.json",
+    "Iceberg of Hadoop": "t/metadata/v1.gz.metadata.json",
+}
+
+
+@pytest.mark.parametrize("marker", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("uri", ["t/", "t", "t/*.parquet", "t/day=*/", "./"])
+def test_a_table_of_another_format_is_refused_by_name(
+    tmp_path: Path, marker: str, uri: str
+) -> None:
+    put(tmp_path / "t/a.parquet")
+    put(tmp_path / "t/day=1/a.parquet")
+    (tmp_path / marker).parent.mkdir()
+    (tmp_path / marker).write_text("{}")
+    with pytest.raises(SourceError, match=r"Delta|Hudi|Iceberg"):
+        open_(tmp_path, uri)
+    assert open_(tmp_path, "t/a.parquet").files == ("a.parquet",)  # a file that is named is read
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "t/metadata/a.parquet",
+        "t/metadata/notes.json",
+        "t/metadata/old/v1.metadata.json",
+        "t/v1.metadata.json",
+        "_delta_log/00000000000000000000.json",
+        "u/_delta_log/00000000000000000000.json",
+    ],
+)
+def test_other_folders_are_no_table_of_another_format(tmp_path: Path, other: str) -> None:
+    put(tmp_path / "t/a.parquet")
+    if other.endswith(".parquet"):
+        put(tmp_path / other)
+    else:
+        (tmp_path / other).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / other).write_text("{}")
+    assert "a.parquet" in open_(tmp_path, "t/").files
+
+
+def test_a_table_of_another_format_costs_no_further_listing(tmp_path: Path) -> None:
+    """Nor is another folder listed."""
+    put(tmp_path / "t/a.parquet")
+    listed: list[str] = []
+    location = open_location(str(tmp_path / "t/"))
+
+    class Listing:
+        def get_file_info(self, what: Any) -> Any:
+            listed.append(getattr(what, "base_dir", what))
+            return location.filesystem.get_file_info(what)
+
+    find_files(replace(location, filesystem=Listing()))
+    assert listed == [str(tmp_path / "t")] * 2  # what it is, and what is below

@@ -1,0 +1,204 @@
+"""A Parquet file's footer, and what must be known of it before pyarrow is asked.
+
+Some of pyarrow's properties of a column chunk end the process where the footer is not as pyarrow
+expects it (a C++ exception that nothing catches): an encrypted chunk, a codec that is not known,
+statistics of a wrong length. So the footer's own bytes are looked at first.
+
+    read_tail     the bytes, by as many requests as pyarrow would need
+    Footer        which columns are encrypted, a chunk's codec, whether its statistics are sound
+
+A chunk is found by the bytes of its sizes, which pyarrow tells safely: a search in C, where to walk
+through all chunks in Python would cost 10 microseconds for each. What is not found is not known,
+and is left to pyarrow's readers, which raise proper errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline_runtime.sources.thrift import (
+    Struct,
+    ThriftError,
+    read_struct,
+    write_integer,
+)
+
+_TAIL_BYTES = 64 << 10  # as much as pyarrow reads at once
+_END_BYTES = 8  # the length of the footer, and the magic
+_MAGICS = (b"PAR1", b"PARE")
+# CompressionCodec of parquet.thrift, by pyarrow's names.
+_CODECS = (
+    *("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI"),
+    *("LZ4_HADOOP", "ZSTD", "LZ4"),
+)
+UNKNOWN = "UNKNOWN"
+_MAX_CODEC_BYTES = 5  # a varint of 32 bits
+# Fields of the structs of parquet.thrift.
+_ROW_GROUPS, _COLUMNS, _META, _CRYPTO, _COLUMN_KEY, _KEY_PATH = 4, 1, 3, 8, 2, 1
+_PATH, _CODEC, _DATA_PAGE_OFFSET, _STATISTICS = 3, 4, 9, 12
+_BOUNDS = (1, 2, 5, 6)  # of Statistics: largest and smallest values, the old way and the new
+_NEXT_I32, _NEXT_I64 = b"\x15", b"\x16"  # the field after the one before, of these types
+# Bytes of a value by its physical type; of others it varies.
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+
+
+class EncryptedColumn(pa.ArrowInvalid):  # type: ignore[misc]
+    """A column that there is no key to read with."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Footer:
+    """The footer of one file."""
+
+    # The footer, its length and the magic: for pyarrow a file without row groups.
+    tail: bytes = field(repr=False)
+    metadata: pq.FileMetaData
+    is_signed: bool  # some columns are encrypted
+    encrypted: frozenset[str]  # their paths
+    _found_at: int = field(default=0, init=False)
+
+    @classmethod
+    def of(cls, tail: bytes, metadata: pq.FileMetaData) -> Footer:
+        """Look through a footer. Raises ArrowInvalid if it is signed and broken."""
+        # The footer of a file with encrypted columns is followed by its signature.
+        is_signed = _footer_bytes(tail) != metadata.serialized_size
+        encrypted = _encrypted_columns(tail) if is_signed else frozenset[str]()
+        return cls(tail=tail, metadata=metadata, is_signed=is_signed, encrypted=encrypted)
+
+    def leaves(self, name: str) -> list[int]:
+        """Return the leaves of a column of the table."""
+        paths = (self.metadata.schema.column(i).path for i in range(self.metadata.num_columns))
+        return [i for i, path in enumerate(paths) if _is_of(path, name)]
+
+    def chunks(self, row_group: int) -> list[pq.ColumnChunkMetaData]:
+        """Return the chunks of a row group that pyarrow may be asked for: none is encrypted."""
+        group = self.metadata.row_group(row_group)
+        hidden = {leaf for path in self.encrypted for leaf in self.leaves(path)}
+        return [group.column(leaf) for leaf in range(group.num_columns) if leaf not in hidden]
+
+    def check_columns(self, row_group: int, names: Collection[str]) -> None:
+        """Raise ArrowInvalid for a column that cannot be read, with its name and why."""
+        for name in names:
+            if any(_is_of(path, name) for path in self.encrypted):
+                raise EncryptedColumn(f"column {name!r} is encrypted")
+            if any(self.codec(row_group, leaf) == UNKNOWN for leaf in self.leaves(name)):
+                raise pa.ArrowInvalid(
+                    f"column {name!r} is compressed by a codec that this release does not know"
+                )
+
+    def codec(self, row_group: int, leaf: int) -> str | None:
+        """Return a chunk's codec by pyarrow's name, or UNKNOWN; None if the chunk is not found."""
+        fields = self._find(row_group, leaf)
+        return None if fields is None else _codec_of(fields)
+
+    def sound_codec(self, row_group: int, leaf: int) -> str | None:
+        """Return the same; None also if pyarrow would not read the chunk for its statistics."""
+        fields = self._find(row_group, leaf)
+        return _codec_of(fields) if fields is not None and self._is_sound(fields, leaf) else None
+
+    def has_sound_statistics(self, leaves: Collection[int]) -> bool:
+        """Return whether pyarrow may be asked for the statistics of these leaves.
+
+        False also where a chunk is not found.
+        """
+        groups, schema = range(self.metadata.num_row_groups), self.metadata.schema
+        if any(schema.column(leaf).path in self.encrypted for leaf in leaves):
+            return False
+        found = ((self._find(group, leaf), leaf) for group in groups for leaf in leaves)
+        return all(fields is not None and self._is_sound(fields, leaf) for fields, leaf in found)
+
+    def _is_sound(self, fields: Struct, leaf: int) -> bool:
+        statistics, column = fields.get(_STATISTICS, {}), self.metadata.schema.column(leaf)
+        width = _WIDTHS.get(column.physical_type, column.length or None)
+        if not isinstance(statistics, dict):
+            return False
+        bounds = [statistics[name] for name in _BOUNDS if name in statistics]
+        return all(isinstance(b, bytes) and (width is None or len(b) == width) for b in bounds)
+
+    def _find(self, row_group: int, leaf: int) -> Struct | None:
+        """Return the fields of a chunk's metadata, from its codec on; None if it is not found.
+
+        Sizes follow the codec, and the last part of the column's path stands before it. Chunks are
+        asked for in about the order in which they stand.
+        """
+        chunk = self.metadata.row_group(row_group).column(leaf)
+        sizes = chunk.num_values, chunk.total_uncompressed_size, chunk.total_compressed_size
+        wanted = b"".join(_NEXT_I64 + write_integer(size) for size in sizes)
+        name = self.metadata.schema.column(leaf).path.rpartition(".")[2].encode() + _NEXT_I32
+        for first in (self._found_at, 0):
+            at = self.tail.find(wanted, first)
+            while at >= 0:
+                for codec_at in range(at - 1, at - 1 - _MAX_CODEC_BYTES, -1):
+                    if self.tail.endswith(name, 0, codec_at):
+                        fields = self._fields(codec_at)
+                        # Chunks of other row groups may have the same sizes.
+                        if fields.get(_DATA_PAGE_OFFSET) == chunk.data_page_offset:
+                            self._found_at = at
+                            return fields
+                at = self.tail.find(wanted, at + 1)
+        return None
+
+    def _fields(self, codec_at: int) -> Struct:
+        try:
+            return read_struct(self.tail, codec_at - 1, last=_CODEC - 1)[0]
+        except ThriftError:
+            return {}
+
+
+def _codec_of(fields: Struct) -> str:
+    number = fields[_CODEC]
+    is_known = isinstance(number, int) and 0 <= number < len(_CODECS)
+    return _CODECS[cast(int, number)] if is_known else UNKNOWN
+
+
+def read_footer(stream: Any) -> Footer:
+    """Read a file's footer; raises as `read_tail` does."""
+    tail = read_tail(stream)
+    return Footer.of(tail, pq.read_metadata(pa.BufferReader(tail)))
+
+
+def read_tail(stream: Any) -> bytes:
+    """Return a file's footer, its length and the magic; any bytes of what is not Parquet.
+
+    Raises:
+        OSError: the file cannot be read.
+        pyarrow.ArrowInvalid: the footer is encrypted.
+    """
+    size = stream.size()
+    tail = stream.read_at(min(size, _TAIL_BYTES), size - min(size, _TAIL_BYTES))
+    num_bytes = _footer_bytes(tail) + _END_BYTES
+    if tail[-4:] in _MAGICS and num_bytes <= size:
+        more = num_bytes > len(tail)
+        tail = stream.read_at(num_bytes, size - num_bytes) if more else tail[-num_bytes:]
+    if tail[-4:] == b"PARE":
+        raise pa.ArrowInvalid("the file is encrypted, and there is no key to read it with")
+    return bytes(tail)
+
+
+def _is_of(path: str, name: str) -> bool:
+    """Return whether a leaf is a column of the table, or a part of it."""
+    return path == name or path.startswith(f"{name}.")
+
+
+def _footer_bytes(tail: bytes) -> int:
+    return int.from_bytes(tail[-_END_BYTES:-4], "little")
+
+
+def _encrypted_columns(tail: bytes) -> frozenset[str]:
+    """Return the paths of encrypted columns in a footer that is not encrypted itself."""
+    try:
+        fields, _ = read_struct(tail, 0)
+        groups = cast(list[dict[int, Any]], fields.get(_ROW_GROUPS, []))
+        chunks = [chunk for group in groups for chunk in group[_COLUMNS] if _CRYPTO in chunk]
+        paths = [
+            key[_KEY_PATH] if (key := chunk[_CRYPTO].get(_COLUMN_KEY)) else chunk[_META][_PATH]
+            for chunk in chunks
+        ]
+        return frozenset(b".".join(path).decode() for path in paths)
+    except (ThriftError, LookupError, TypeError, AttributeError, UnicodeDecodeError) as error:
+        raise pa.ArrowInvalid(f"the footer is broken: {error}") from error

@@ -1,0 +1,168 @@
+"""Footers over which pyarrow would end the process: an error names the file, and the column."""
+
+import base64
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as pe
+import pytest
+from facts import assert_told
+
+from pipeline_runtime import Pipeline
+from pipeline_runtime.config import ParquetSource
+from pipeline_runtime.errors import SourceError
+from pipeline_runtime.sources import ParquetTable, open_parquet
+from pipeline_runtime.sources.footers import Footer, read_footer
+from pipeline_runtime.sources.thrift import ThriftError, read_integer, read_struct, write_integer
+
+pytestmark = pytest.mark.usefixtures("decoded_here")
+
+MOST = 2**40 + 12345
+TABLE = pa.table({"x": [1, MOST] * 50, "text": ["a", "b"] * 50, "z": range(100)})
+
+
+def write(path: Path, change: Callable[[bytes], bytes] = bytes, table: pa.Table = TABLE) -> Path:
+    """Write a table in two row groups, and its footer after a change."""
+    pq.write_table(table, path, row_group_size=50, compression="zstd", use_dictionary=False)
+    data = path.read_bytes()
+    size = int.from_bytes(data[-8:-4], "little")
+    footer = change(data[-8 - size : -8])
+    path.write_bytes(data[: -8 - size] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    return path
+
+
+def with_codec(name: str, number: int, *, which: int = 0) -> Callable[[bytes], bytes]:
+    """Give one chunk of a column another codec."""
+    before = b"\x19\x18" + bytes([len(name)]) + name.encode() + b"\x15"
+
+    def change(footer: bytes) -> bytes:
+        parts = footer.split(before)
+        parts[which + 1] = write_integer(number) + parts[which + 1][1:]
+        return before.join(parts)
+
+    return change
+
+
+def with_short_bound(footer: bytes) -> bytes:
+    """Take a byte off the largest value of a column of 64-bit integers."""
+    bound = struct.pack("<q", MOST)
+    assert b"\x08" + bound in footer
+    return footer.replace(b"\x08" + bound, b"\x07" + bound[:7])
+
+
+def open_(path: Path) -> ParquetTable:
+    return open_parquet(ParquetSource(uri=str(path)), "", decodes_pages=True)
+
+
+def footer_of(path: Path) -> Footer:
+    with pa.OSFile(str(path)) as stream:
+        return read_footer(stream)
+
+
+@pytest.mark.parametrize("number", [12, 63, 64, 2**31 - 1, -1])
+@pytest.mark.parametrize("column", ["x", "text"])
+def test_an_unknown_codec_is_an_error_that_names_the_column(
+    tmp_path: Path, number: int, column: str
+) -> None:
+    path = write(tmp_path / "a.parquet", with_codec(column, number, which=1))
+    table = Pipeline.read_parquet(str(path))
+    with pytest.raises(SourceError) as caught:
+        table.to_table("/")
+    assert_told(str(caught.value), f"{path} … {column!r}")
+    assert table.select("z").to_table("/").num_rows == 100
+    assert "rows" in table.explain("/")
+
+
+def test_the_codec_of_each_row_group_is_its_own(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", with_codec("x", 12))
+    assert footer_of(path).codec(0, 0) == "UNKNOWN"
+    assert footer_of(path).codec(1, 0) == "ZSTD"
+
+
+@pytest.mark.parametrize("where", ["x > 5", "z > 5 and x is not null"])
+def test_statistics_of_a_wrong_length_are_an_error(tmp_path: Path, where: str) -> None:
+    """As in pyarrow, which ends the process only where it prunes by them."""
+    path = write(tmp_path / "a.parquet", with_short_bound)
+    table = Pipeline.read_parquet(str(path))
+    with pytest.raises(SourceError):
+        table.filter(where).to_table("/")
+    assert table.filter("z > 90").select("z").to_table("/").num_rows == 9
+
+
+class Keys(pe.KmsClient):  # type: ignore[misc]
+    """Keys that are no secret."""
+
+    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
+        return base64.b64encode(key_bytes)
+
+    def unwrap_key(self, wrapped_key: bytes, master_key_identifier: str) -> bytes:
+        return base64.b64decode(wrapped_key)
+
+
+def encrypt(path: Path, *, plaintext_footer: bool) -> Path:
+    config = pe.EncryptionConfiguration(
+        footer_key="f", column_keys={"c": ["x"]}, plaintext_footer=plaintext_footer
+    )
+    factory = pe.CryptoFactory(lambda _: Keys())
+    properties = factory.file_encryption_properties(pe.KmsConnectionConfig(), config)
+    with pq.ParquetWriter(path, TABLE.schema, encryption_properties=properties) as writer:
+        writer.write_table(TABLE)
+    return path
+
+
+def test_an_encrypted_column_is_called_encrypted(tmp_path: Path) -> None:
+    path = encrypt(tmp_path / "a.parquet", plaintext_footer=True)
+    table = Pipeline.read_parquet(str(path))
+    with pytest.raises(SourceError, match="'x' is encrypted"):
+        table.select("x").to_table("/")
+    with pytest.raises(SourceError, match="'x' is encrypted"):
+        table.filter("x > 5").to_table("/")
+
+
+def test_the_other_columns_of_an_encrypted_file_are_read(tmp_path: Path) -> None:
+    path = encrypt(tmp_path / "a.parquet", plaintext_footer=True)
+    table = Pipeline.read_parquet(str(path), columns=["text", "z"])
+    assert table.to_table("/").equals(TABLE.select(["text", "z"]))
+    assert "rows" in table.explain("/")
+    assert len(open_(path).footer_digests([0])) == 1
+
+
+def test_an_encrypted_footer_is_called_encrypted(tmp_path: Path) -> None:
+    path = encrypt(tmp_path / "a.parquet", plaintext_footer=False)
+    with pytest.raises(SourceError, match="encrypted"):
+        open_(path)
+
+
+def test_codecs_are_those_that_pyarrow_tells(tmp_path: Path) -> None:
+    """Also where names are short, hold dots, or stand in statistics."""
+    names = ["x", "a.x", "b", "x\x15"]
+    table = pa.table({name: ["x\x15\x0c", f"{name}\x15"] * 20 for name in names})
+    lists = {"l": [[1, 2]] * 40, "s": [{"x": 1, "b": [2]}] * 40}
+    table = pa.Table.from_arrays([*table.columns, *map(pa.array, lists.values())], [*names, *lists])
+    codecs = dict(zip(names, ["snappy", "zstd", "gzip", "none"], strict=True))
+    for options in ({"compression": codecs}, {"compression": "lz4"}, {"compression": "brotli"}):
+        pq.write_table(table, tmp_path / "a", row_group_size=7, write_page_index=True, **options)
+        footer = footer_of(tmp_path / "a")
+        groups = range(footer.metadata.num_row_groups)
+        for leaf in range(footer.metadata.num_columns):
+            told = {footer.metadata.row_group(group).column(leaf).compression for group in groups}
+            assert {footer.codec(group, leaf) for group in groups} == told
+        assert footer.has_sound_statistics(range(footer.metadata.num_columns))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x15", b"\x15" + b"\xff" * 20, b"\x1c" * 5000, b"\x19" * 5000, b"\x18\x05ab", b"\x1e"],
+)
+def test_a_broken_struct_is_an_error(data: bytes) -> None:
+    with pytest.raises(ThriftError):
+        read_struct(data, 0)
+
+
+@pytest.mark.parametrize("value", [0, 1, -1, 63, 64, -64, -65, 2**31, 2**63 - 1, -(2**63)])
+def test_integers_are_read_as_written(value: int) -> None:
+    data = write_integer(value)
+    assert read_integer(data, 0) == (value, len(data))
