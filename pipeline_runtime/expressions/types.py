@@ -161,7 +161,8 @@ def finer_unit(left: str, right: str) -> str:
 
 def ticks_per_second(unit: str) -> int:
     """Return how many of a unit of time are a second."""
-    return 1000 ** _TIME_UNITS.index(unit)
+    ticks: int = 1000 ** _TIME_UNITS.index(unit)
+    return ticks
 
 
 _NAMED_TYPES: dict[str, pa.DataType] = {
