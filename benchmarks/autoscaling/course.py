@@ -8,7 +8,7 @@ from typing import Any, Final
 from benchmarks.autoscaling.jobs import Job, trace_job
 from benchmarks.autoscaling.policies import LATENCY_ORACLE, OURS
 from benchmarks.records import Document
-from pipeline_runtime.config.cluster import HEADROOM
+from pipeline_runtime.config import HEADROOM
 
 SCENARIO: Final = "row cost x2"
 START_SECONDS: Final = 120.0

@@ -6,6 +6,7 @@ Both packages import from here; this imports neither ray nor torch. Reading runs
 
 from pipeline_runtime.config.base import SpecModel, StoreUri
 from pipeline_runtime.config.cluster import (
+    HEADROOM,
     Autoscaling,
     Code,
     DataWorkers,
@@ -72,6 +73,7 @@ from pipeline_runtime.errors import ManifestError, Problem
 __all__ = [
     "API_VERSION",
     "GROUP",
+    "HEADROOM",
     "KIND",
     "RAY_CONTAINER",
     "VERSION",

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 
-from pipeline_runtime.config import ExperimentSpec
-from pipeline_runtime.config.cluster import HEADROOM
+from pipeline_runtime.config import HEADROOM, ExperimentSpec
 from pipeline_runtime.config.quantities import parse_quantity
 from pipeline_runtime.profiling.document import (
     Binding,

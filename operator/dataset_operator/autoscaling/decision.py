@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pipeline_runtime.config.cluster import HEADROOM
+from pipeline_runtime.config import HEADROOM
 
 # Reasons, each one word: the HPA's where it has one (k8s.io/api/autoscaling/v2).
 DESIRED_WITHIN_RANGE = "DesiredWithinRange"

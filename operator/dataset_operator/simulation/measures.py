@@ -11,7 +11,7 @@ from dataset_operator.autoscaling.decision import PERIOD_SECONDS, SCALE_DOWN_WIN
 from dataset_operator.autoscaling.recommend import WINDOW_SECONDS
 from dataset_operator.simulation.loop import Moment, Trace
 from dataset_operator.simulation.setting import Setting
-from pipeline_runtime.config.cluster import HEADROOM
+from pipeline_runtime.config import HEADROOM
 
 # The slowest of twenty pods starts so much later than the median, in the plant.
 _LATEST_START = 0.25

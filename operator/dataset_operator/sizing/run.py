@@ -13,8 +13,7 @@ from dataset_operator.plan.scaling import build_rules
 from dataset_operator.settings import RoleResources
 from dataset_operator.simulation.setting import Phase, Setting
 from dataset_operator.sizing.measured import Profile, Trainer
-from pipeline_runtime.config import ExperimentSpec, parse_quantity
-from pipeline_runtime.config.cluster import HEADROOM
+from pipeline_runtime.config import HEADROOM, ExperimentSpec, parse_quantity
 
 # A simulated step is as many real ones as take so long: what is told of every 15 s stays the same.
 _STEP_SECONDS = 0.05

@@ -10,8 +10,7 @@ from dataset_operator.sizing.compare import TIMES, compare
 from dataset_operator.sizing.document import Assumptions, Measured, Need, Simulation
 from dataset_operator.sizing.measured import find_changes, load_profile
 from dataset_operator.sizing.run import Assumed, Run, build_run
-from pipeline_runtime.config import DatasetExperiment
-from pipeline_runtime.config.cluster import HEADROOM
+from pipeline_runtime.config import HEADROOM, DatasetExperiment
 
 
 def simulate_experiment(

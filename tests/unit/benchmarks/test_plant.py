@@ -19,7 +19,7 @@ from benchmarks.plant.simulating import Costs, fit, foretell
 from benchmarks.plant.workers import Workers
 from dataset_operator.autoscaling.signals import Pods, Sample, TrainerCounters, WorkerCounters
 from dataset_operator.simulation.setting import Phase
-from pipeline_runtime.config.cluster import HEADROOM
+from pipeline_runtime.config import HEADROOM
 
 NO_COSTS = Costs(step_seconds=0.0, row_seconds=0.0, read_share=0.01, start_seconds=10.0)
 ENVIRONMENT = {
