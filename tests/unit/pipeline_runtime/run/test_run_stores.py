@@ -11,6 +11,7 @@ from failing_store import FAILURES, AwayFileSystem, ClientError, failing, store_
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.cli.failures import exit_code_of
+from pipeline_runtime.config.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.errors import LastmileError, ManifestError, StoreError
 from pipeline_runtime.report.summary import SUMMARY_FILE
 from pipeline_runtime.run.prepare import PreparedRun, RunOptions, prepare_run
@@ -25,7 +26,8 @@ names_of = [type(error).__name__ for error in FAILURES]
 
 
 @pytest.fixture
-def away() -> Iterator[AwayFileSystem]:
+def away(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwayFileSystem]:
+    monkeypatch.setenv(SCHEMES_VARIABLE, "away")
     with store_in_memory() as store:
         for path in ("t/a.parquet", "spam/a.parquet"):
             store.makedirs(f"/lake/{path}".rpartition("/")[0], exist_ok=True)
