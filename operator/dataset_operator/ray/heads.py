@@ -113,19 +113,24 @@ class Heads:
             except (RayUnreachable, TimeoutError, asyncio.CancelledError) as error:
                 why = str(error) if isinstance(error, RayUnreachable) else _NO_ANSWER
                 if pauses:
-                    self._note(key, kind, why, started)
+                    asked = getattr(error, "retry_after_seconds", 0.0)
+                    self._note(key, kind, why, started, asked)
                 if isinstance(error, TimeoutError):
                     raise RayUnreachable(why) from error
                 raise
         self._failures.pop((key, kind), None)
         return answer
 
-    def _note(self, key: Key, kind: str, why: str, started: float) -> None:
-        """Begin a pause after a question that failed or was given up."""
+    def _note(self, key: Key, kind: str, why: str, started: float, asked: float) -> None:
+        """Begin a pause after a question that failed or was given up.
+
+        Args:
+            asked: seconds for which a busy head asks to be left alone, bounded by the transport.
+        """
         now, before = self.clock(), self._failures.get((key, kind))
         number = before.number + 1 if before else 1
         pause = min(MAX_PAUSE_SECONDS, (now - started) * 2.0 ** min(number - 1, MAX_DOUBLINGS))
-        until = now + pause * (1.0 + self.draw()) / 2.0
+        until = now + max(pause * (1.0 + self.draw()) / 2.0, asked)
         self._failures[key, kind] = _Failure(why=why, number=number, at=now, until=until)
         gone = [each for each, old in self._failures.items() if old.at <= now - _FORGET_SECONDS]
         for each in gone:

@@ -41,6 +41,7 @@ class Head:
     clock: Clock
     failing: set[str] = field(default_factory=set)
     seconds: float = HANG_SECONDS
+    retry_after_seconds: float = 0.0  # that a busy head asks for
     asked: list[str] = field(default_factory=list)
 
     def __call__(
@@ -52,7 +53,9 @@ class Head:
         self.asked.append(kind)
         if kind in self.failing:
             self.clock.seconds += self.seconds
-            raise RayUnreachable(f"{kind}: no answer")
+            failure = RayUnreachable(f"{kind}: no answer")
+            failure.retry_after_seconds = self.retry_after_seconds
+            raise failure
 
     async def get(self, submission_id: str) -> Job | None:
         self._answer("get")
@@ -109,6 +112,18 @@ def test_a_head_that_hangs_is_left_alone_longer_and_longer() -> None:
                 assert await asked.fails(asked.get) == "get: no answer"
             assert len(asked.head.asked) == count + 1
             asked.clock.seconds += 0.1
+
+    play(story)
+
+
+def test_a_busy_head_is_left_alone_for_as_long_as_it_asks() -> None:
+    async def story(asked: Asked) -> None:
+        asked.head.failing, asked.head.seconds = {"get"}, 0.0
+        asked.head.retry_after_seconds = 30.0
+        for seconds, count in ((0.0, 1), (29.9, 1), (0.1, 2)):
+            asked.clock.seconds += seconds
+            await asked.fails(asked.get)
+            assert len(asked.head.asked) == count
 
     play(story)
 
