@@ -47,6 +47,7 @@ from pipeline_runtime.sources.opening import Opener
 from pipeline_runtime.sources.pages import OpenFile
 from pipeline_runtime.sources.schemas import cast_column, common_schema, discover_partitioning
 from pipeline_runtime.sources.statistics import has_sound_statistics, surviving_row_groups
+from pipeline_runtime.sources.stores import asking
 from pipeline_runtime.sources.versions import file_version
 
 # Of what may be every column of the table, some are named.
@@ -178,10 +179,8 @@ class ParquetTable:
 
         def version(file: int) -> str:
             path = self.paths[file]
-            try:
+            with asking(path, "look up the version of the file"):
                 known = file_version(self.filesystem, path)
-            except OSError as error:
-                raise SourceError(f"{path}: cannot open the file: {error}; run again") from error
             return repr((known or uuid.uuid4(), _digest_footer(self.footers[file])))
 
         with ThreadPoolExecutor(min(FOOTER_THREADS, max(1, len(files)))) as pool:
