@@ -36,10 +36,11 @@ test: setup ## Run the tests that each change must pass, in two processes (ARGS=
 test-slow: setup ## Run the slow tests: rarer faults, benchmarks, minutes in pods (SHARD=1 to 5: a fifth of them)
 	@$(CHECK_SHARD)$(TESTS) tests/contract tests/integration tests/e2e -m "slow and not alone" $(if $(SHARD),--splits $(SHARDS) --group $(SHARD) --splitting-algorithm least_duration) $(ARGS)
 
-test-nightly: test ## Run all tests, ten times the examples, 10,000 bad specs, an operator killed 1,000 times (LASTMILE_KILLS)
+test-nightly: test ## Run all tests, ten times the examples, 10,000 bad specs, 2,000 mutated files, an operator killed 1,000 times (LASTMILE_KILLS)
 	@$(MAKE) --no-print-directory test-slow
 	LASTMILE_EXAMPLES=$${LASTMILE_EXAMPLES:-10} $(BIN)/python -m pytest -n 2 --timeout 3600 -m hypothesis tests/unit tests/contract tests/integration/cluster
 	LASTMILE_BAD_SPECS=$${LASTMILE_BAD_SPECS:-10000} $(BIN)/python -m pytest -n 2 tests/unit/dataset_operator/test_ten_thousand_bad_specs.py
+	LASTMILE_MUTATIONS=$${LASTMILE_MUTATIONS:-2000} $(BIN)/python -m pytest -m slow tests/integration/test_mutated_files.py
 	LASTMILE_KILLS=$${LASTMILE_KILLS:-1000} LASTMILE_RESULTS=$${LASTMILE_RESULTS:-build} $(BIN)/python -m pytest -s tests/integration/cluster/test_kills.py
 	LASTMILE_RESULTS=$${LASTMILE_RESULTS:-build} $(BIN)/python -m pytest -m alone tests/e2e
 

@@ -94,9 +94,7 @@ def choose_encoding(table: ParquetTable, layout: NestedLayout, codec: str) -> En
             first = footer.codec(0, 0) if chunks and not footer.encrypted else None
             found = _CODECS.get(first or "", DEFAULT_CODEC)
             encoded = {
-                _column_of(chunk.path_in_schema, columns)
-                for chunk in chunks
-                if chunk.has_dictionary_page
+                _column_of(path, columns) for path, chunk in chunks if chunk.has_dictionary_page
             }
             return Encoding(
                 codec=asked or found,

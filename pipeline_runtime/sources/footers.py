@@ -70,16 +70,25 @@ class Footer:
         encrypted = _encrypted_columns(tail) if is_signed else frozenset[str]()
         return cls(tail=tail, metadata=metadata, is_signed=is_signed, encrypted=encrypted)
 
+    def check_names(self) -> None:
+        """Raise UnicodeDecodeError for a column whose name is no text."""
+        for leaf in range(self.metadata.num_columns):
+            _ = self.metadata.schema.column(leaf).path
+
     def leaves(self, name: str) -> list[int]:
         """Return the leaves of a column of the table."""
         paths = (self.metadata.schema.column(i).path for i in range(self.metadata.num_columns))
         return [i for i, path in enumerate(paths) if _is_of(path, name)]
 
-    def chunks(self, row_group: int) -> list[pq.ColumnChunkMetaData]:
-        """Return the chunks of a row group that pyarrow may be asked for: none is encrypted."""
-        group = self.metadata.row_group(row_group)
+    def chunks(self, row_group: int) -> list[tuple[str, pq.ColumnChunkMetaData]]:
+        """Return the paths and chunks of a row group of which none is encrypted.
+
+        The paths are those of the schema, which readers use: a chunk's own may be no text.
+        """
+        group, schema = self.metadata.row_group(row_group), self.metadata.schema
         hidden = {leaf for path in self.encrypted for leaf in self.leaves(path)}
-        return [group.column(leaf) for leaf in range(group.num_columns) if leaf not in hidden]
+        shown = [leaf for leaf in range(group.num_columns) if leaf not in hidden]
+        return [(schema.column(leaf).path, group.column(leaf)) for leaf in shown]
 
     def check_columns(self, row_group: int, names: Collection[str]) -> None:
         """Raise ArrowInvalid for a column that cannot be read, with its name and why."""
@@ -157,17 +166,19 @@ def _codec_of(fields: Struct) -> str:
 
 
 def read_footer(stream: Any) -> Footer:
-    """Read a file's footer; raises as `read_tail` does."""
+    """Read a file's footer.
+
+    Raises OSError if the file cannot be read, OSError or ArrowException if it is not Parquet.
+    """
     tail = read_tail(stream)
+    check_encryption(tail)
     return Footer.of(tail, pq.read_metadata(pa.BufferReader(tail)))
 
 
 def read_tail(stream: Any) -> bytes:
     """Return a file's footer, its length and the magic; any bytes of what is not Parquet.
 
-    Raises:
-        OSError: the file cannot be read.
-        pyarrow.ArrowInvalid: the footer is encrypted.
+    Nothing but reading is done here. Raises OSError if the file cannot be read.
     """
     size = stream.size()
     tail = stream.read_at(min(size, _TAIL_BYTES), size - min(size, _TAIL_BYTES))
@@ -175,9 +186,13 @@ def read_tail(stream: Any) -> bytes:
     if tail[-4:] in _MAGICS and num_bytes <= size:
         more = num_bytes > len(tail)
         tail = stream.read_at(num_bytes, size - num_bytes) if more else tail[-num_bytes:]
-    if tail[-4:] == b"PARE":
-        raise pa.ArrowInvalid("the file is encrypted, and there is no key to read it with")
     return bytes(tail)
+
+
+def check_encryption(tail: bytes) -> None:
+    """Raise ArrowInvalid for a footer that is encrypted as a whole."""
+    if tail.endswith(b"PARE"):
+        raise pa.ArrowInvalid("the file is encrypted, and there is no key to read it with")
 
 
 def _is_of(path: str, name: str) -> bool:

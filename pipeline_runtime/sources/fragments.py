@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from pipeline_runtime.errors import SourceError, StoreError
-from pipeline_runtime.sources.footers import Footer, read_tail
+from pipeline_runtime.sources.footers import Footer, check_encryption, read_tail
 
 # Footers are small and far away on an object store: latency, not CPU, bounds reading them.
 FOOTER_THREADS = 16
@@ -49,11 +49,13 @@ def read_fragments(
                     f"{path}: cannot read the Parquet footer: {error}; check that the store can be "
                     "reached from here, then try again"
                 ) from error
+            check_encryption(tail)
             values = partitioning.parse(relative) if partitioning else everywhere
             fragment = form.make_fragment(pa.py_buffer(tail), partition_expression=values)
             fragment.ensure_complete_metadata()
-            str(fragment.physical_schema)  # raises for a name that is no UTF-8
-            return fragment, Footer.of(tail, fragment.metadata)
+            footer = Footer.of(tail, fragment.metadata)
+            footer.check_names()
+            return fragment, footer
 
     with ThreadPoolExecutor(min(FOOTER_THREADS, max(1, len(paths)))) as pool:
         found = list(pool.map(read, paths, below))

@@ -158,7 +158,7 @@ class ParquetTable:
         """The columns of a row group and their uncompressed bytes, as flat rows have them."""
         metadata = self.fragments[index].metadata.row_group(row_group)
         chunks = self.footers[index].chunks(row_group)
-        sizes = [(c.path_in_schema.split(".")[0], c.total_uncompressed_size) for c in chunks]
+        sizes = [(path.split(".")[0], chunk.total_uncompressed_size) for path, chunk in chunks]
         layout, rows = self.layouts[index], self.row_counts[index][row_group]
         if layout is None:
             return sizes
@@ -179,7 +179,7 @@ class ParquetTable:
 
         def version(file: int) -> str:
             path = self.paths[file]
-            with asking(path, "open the file"):
+            with asking(path, "look up the version of the file"):
                 known = file_version(self.filesystem, path)
             return repr((known or uuid.uuid4(), _digest_footer(self.footers[file])))
 
@@ -198,8 +198,7 @@ class ParquetTable:
     def stored_bytes(self, units: Sequence[Unit], columns: Collection[str]) -> int:
         """See RawTable; by the footers, so on the planner's side only."""
         groups = [self.footers[unit.file].chunks(unit.row_group) for unit in units]
-        chunks = [chunk for group in groups for chunk in group]
-        named = [(chunk.path_in_schema.split(".")[0], chunk) for chunk in chunks]
+        named = [(path.split(".")[0], chunk) for group in groups for path, chunk in group]
         return sum(chunk.total_compressed_size for name, chunk in named if name in columns)
 
     def _pruning(self, units: Sequence[Unit]) -> Pruning:

@@ -92,6 +92,22 @@ def test_statistics_of_a_wrong_length_are_an_error(tmp_path: Path, where: str) -
     assert table.filter("z > 90").select("z").to_table("/").num_rows == 9
 
 
+def test_a_name_that_is_no_text_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", lambda footer: footer.replace(b"\x04text", b"\x04t\xffxt"))
+    with pytest.raises(SourceError, match=r"a\.parquet"):
+        open_(path)
+
+
+def test_the_path_of_a_chunk_may_be_no_text(tmp_path: Path) -> None:
+    """As for pyarrow, which reads a chunk by its place."""
+    good, bad = b"\x19\x18\x04text", b"\x19\x18\x04t\xffxt"
+    table = open_(write(tmp_path / "a.parquet", lambda footer: footer.replace(good, bad)))
+    units = table.scan(()).units
+    assert table.stored_bytes(units, ["text"]) > 0
+    assert table.column_bytes(units, ["text"]) > 0
+    assert sum(part.num_rows for unit in units for part in table.read(unit, ["text"], 99)) == 100
+
+
 class Keys(pe.KmsClient):  # type: ignore[misc]
     """Keys that are no secret."""
 
