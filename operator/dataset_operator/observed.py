@@ -167,7 +167,10 @@ class Observed:
     Attributes:
         document: the experiment, as the API server has it.
         accepted: the experiment as the present run last took it, from its ConfigMap; None if there
-            is no run, or the ConfigMap is gone.
+            is no run, or no ConfigMap that the operator can trust.
+        rendered: the spec that the RayCluster was rendered as; None if its seal is not valid.
+        broken_seals: objects with a seal that is not the operator's, or not over what they hold,
+            as «Kind name».
         ray_reachable: whether the head's Jobs API answered.
         ray_failure: why it did not, in words; empty if it did, or if nobody could be asked.
         job: the job of the attempt in status; None if Ray does not know it, or was not reached.
@@ -183,6 +186,8 @@ class Observed:
     document: Mapping[str, Any]
     accepted: Mapping[str, Any] | None = None
     ray_cluster: Mapping[str, Any] | None = None
+    rendered: Document | None = None
+    broken_seals: tuple[str, ...] = ()
     has_token: bool = False
     pods: tuple[Pod, ...] = ()
     ray_reachable: bool = False

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 from kubernetes.aio.client import ApiClient
@@ -19,12 +19,14 @@ from prometheus_client import disable_created_metrics
 from dataset_operator.election.candidate import Candidate, build_identity
 from dataset_operator.election.elector import Elector, Terms
 from dataset_operator.election.guard import build_trace, guard_kopf
-from dataset_operator.errors import UserError
+from dataset_operator.errors import KubeRefused, UserError
 from dataset_operator.handlers import LogIn
 from dataset_operator.kube.client import KubeClient
+from dataset_operator.kube.keys import fetch_seal
 from dataset_operator.kube.login import Login
 from dataset_operator.ray.endpoints import build_connect, build_reach_pod
 from dataset_operator.reconcile import Reconciler
+from dataset_operator.sealing import Seal
 from dataset_operator.serve import serving
 from dataset_operator.settings import OperatorSettings
 from dataset_operator.sources.choice import build_source
@@ -116,7 +118,25 @@ async def _run(options: ProcessOptions, candidate: Candidate | None, stop: async
             candidate.leading(stop) if candidate else contextlib.nullcontext(True) as leads,
         ):
             if leads:
-                await work.until(stop, reconciler, configuration.host)
+                seal = await _find_seal(options, kube)
+                await work.until(stop, replace(reconciler, seal=seal), configuration.host)
+
+
+async def _find_seal(options: ProcessOptions, kube: KubeClient) -> Seal:
+    """Return the seal whose key is in the operator's namespace; with `--dev`, in the context's.
+
+    Raises:
+        UserError: the Secret with the key holds no key.
+        KubeRefused: the operator has no right to it. From a laptop it works without.
+    """
+    name, namespace = options.settings.lease.seal_secret, await options.login.namespace()
+    try:
+        return await fetch_seal(kube, namespace, name)
+    except KubeRefused as refused:
+        if options.login.in_cluster:
+            raise
+        _LOG.warning("seals hold for as long as this process, without its key: %s", refused)
+        return Seal.generate()
 
 
 @contextlib.asynccontextmanager

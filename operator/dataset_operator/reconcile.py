@@ -26,8 +26,10 @@ from dataset_operator.kube.observe import observe
 from dataset_operator.observed import Document, Job, Observed, Refusal
 from dataset_operator.plan import plan
 from dataset_operator.plan.decision import Decision
+from dataset_operator.plan.pod_rules import find_refusal
 from dataset_operator.quota import explain_quota
 from dataset_operator.ray.endpoints import Connect
+from dataset_operator.sealing import Seal
 from dataset_operator.settings import OperatorSettings
 from dataset_operator.sources.base import MetricsSource
 from pipeline_runtime.config import KIND
@@ -35,12 +37,12 @@ from pipeline_runtime.config import KIND
 _TOKEN_BYTES = 32
 
 
-def _build_refusal(refused: KubeRefused) -> Refusal:
-    """Build the refusal of a RayCluster, with the experiment's field paths in its message."""
-    message = explain_quota(str(refused))
+def _name_fields(refusal: Refusal) -> Refusal:
+    """Return the refusal of a RayCluster with the experiment's field paths in its message."""
+    message = refusal.message
     for theirs, ours in RENDERED_FROM.items():
         message = message.replace(theirs, ours)
-    return Refusal(message=message, is_invalid=refused.is_invalid)
+    return replace(refusal, message=message)
 
 
 def _build_child_refusal(refused: KubeRefused) -> Refusal:
@@ -60,6 +62,8 @@ class Reconciler:
     connect: Connect
     source: MetricsSource
     settings: OperatorSettings
+    # A key of the process's own: what another process sealed is then as good as not sealed.
+    seal: Seal = field(default_factory=Seal.generate)
     now: Callable[[], datetime] = field(default=_now)
     # The autoscaling policy's memory and its run, by namespace and name; lost with the process.
     memories: dict[tuple[str, str], tuple[Any, Memory]] = field(default_factory=dict)
@@ -75,7 +79,7 @@ class Reconciler:
         if document is None:
             self.memories.pop((namespace, name), None)
             return None
-        observed, jobs = await observe(self.kube, self.connect, self.source, document)
+        observed, jobs = await observe(self.kube, self.connect, self.source, document, self.seal)
         run, memory = self.memories.get((namespace, name), (None, None))
         if run == (observed.owner.uid, observed.status.get("run")):
             observed = replace(observed, scaling=replace(observed.scaling, memory=memory))
@@ -85,7 +89,7 @@ class Reconciler:
             run = (observed.owner.uid, decision.status.get("run"))
             self.memories[namespace, name] = (run, decision.memory)
         try:
-            await execute(self.kube, jobs, observed, decision)
+            await execute(self.kube, jobs, observed, decision.seal(self.seal))
         except KubeRefused as refused:
             if await self._say(observed, refused):
                 raise
@@ -101,23 +105,29 @@ class Reconciler:
             return None
         failed = replace(observed, document=fresh, job=Job(status="FAILED", message=why))
         decision = plan(failed, self.settings, self.now(), "")
-        await execute(self.kube, None, failed, decision)
+        await execute(self.kube, None, failed, decision.seal(self.seal))
         return decision.again_seconds
 
     async def _decide(self, observed: Observed, token: str) -> tuple[Observed, Decision]:
-        """Plan; plan again with the refusal if a dry run shows that the API server refuses it.
+        """Plan; plan again with the refusal if the cluster to be made is not allowed.
 
-        So no running cluster is deleted for one that cannot be made.
+        The platform's rules are asked first, then the API server by a dry run. So no running
+        cluster is deleted for one that cannot be made.
         """
         decision = plan(observed, self.settings, self.now(), token)
         if decision.trial is None:
             return observed, decision
-        try:
-            await self.kube.try_out(decision.trial)
-        except KubeRefused as refused:
-            observed = replace(observed, refusal=_build_refusal(refused))
-            return observed, plan(observed, self.settings, self.now(), token)
-        return observed, decision
+        refusal = find_refusal(observed.owner, self.settings, decision.trial)
+        if refusal is None:
+            try:
+                await self.kube.try_out(decision.trial)
+                return observed, decision
+            except KubeRefused as refused:
+                refusal = Refusal(
+                    message=explain_quota(str(refused)), is_invalid=refused.is_invalid
+                )
+        observed = replace(observed, refusal=_name_fields(refusal))
+        return observed, plan(observed, self.settings, self.now(), token)
 
     async def _say(self, observed: Observed, refused: KubeRefused) -> bool:
         """Write a refusal that no dry run foresaw, such as a quota, into the status.

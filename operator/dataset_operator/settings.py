@@ -139,6 +139,11 @@ class LeaseSettings(SpecModel):
     renew_deadline_seconds: Annotated[int, Field(ge=1, le=3600)] = 10
     retry_period_seconds: Annotated[int, Field(ge=1, le=3600)] = 2
 
+    @property
+    def seal_secret(self) -> str:
+        """The Secret with the key of the operator's seals, in the operator's own namespace."""
+        return f"{self.name}-seal"
+
     def rules(self) -> Iterator[tuple[str, str]]:
         duration, deadline = self.lease_duration_seconds, self.renew_deadline_seconds
         if duration <= deadline:

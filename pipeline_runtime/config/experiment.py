@@ -399,6 +399,19 @@ class UsageStatus(StatusModel):
     accounted: AccountedStatus | None = None
 
 
+class ScaleRequestStatus(StatusModel):
+    """The last request of a number of data workers that was carried out or refused."""
+
+    id: StatusText
+    """Digest of the annotation that asked for it."""
+    time: TimeText
+    """When that was."""
+    state: Literal["Applied", "Refused"]
+    """Whether the number became what was asked for."""
+    message: StatusText = ""
+    """The number, or why it was refused."""
+
+
 class SubmissionStatus(StatusModel):
     """The attempt that was submitted and has not ended, written down before Ray hears of it."""
 
@@ -471,6 +484,7 @@ class ExperimentStatus(StatusModel):
     data_workers: WorkerStatus | None = None
     last_scale_time: Annotated[str, StringConstraints(max_length=64)] | None = None
     """When the wanted number last changed."""
+    scale_request: ScaleRequestStatus | None = None
     scaling: ScalingStatus | None = None
     trainer: TrainerStatus | None = None
     usage: UsageStatus | None = None

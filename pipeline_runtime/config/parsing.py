@@ -30,6 +30,9 @@ from pipeline_runtime.config.problems import (
 )
 from pipeline_runtime.errors import ManifestError, Problem
 
+# The types of pydantic's errors that are rules of ours (`base`), or say nothing of a known field.
+_RULE_TYPES = frozenset({"rule", "rules", UNKNOWN_TYPE})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -80,6 +83,43 @@ def parse_stored(
             above.pop(str(path[-1]), None)
     accepted = _accept(judge(known, was_accepted=was_accepted))
     return accepted, [format_path(path) for path in unknown]
+
+
+def parse_accepted(document: JsonValue) -> DatasetExperiment:
+    """Return an experiment that an earlier version accepted, though newer rules would refuse it.
+
+    A run goes on when the operator is upgraded. So rules of ours do not count here; types and
+    bounds do, which makes the result as safe to use as any other experiment.
+
+    Raises:
+        ManifestError: with every broken type or bound.
+    """
+    try:
+        return parse_stored(document)[0]
+    except ManifestError:
+        if not isinstance(document, dict) or not _breaks_rules_alone(document):
+            raise
+    # Validation has found every type right, so the models can be built without asking for rules.
+    search = _RuleSearch(document=document, wrong=frozenset())
+    built = search.build(DatasetExperiment, document, ())
+    assert isinstance(built, DatasetExperiment)
+    return built
+
+
+def _breaks_rules_alone(document: dict[str, JsonValue]) -> bool:
+    """Return whether every error of a document is a rule of ours, so that all its types are right.
+
+    A field that is not known is none either: a newer version wrote it.
+    """
+    try:
+        _validate(document)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        is_deep = bool(_find_too_deep(document))
+        return not is_deep and all(found["type"] in _RULE_TYPES for found in errors)
+    except RecursionError:
+        return False
+    return False  # what `judge` adds is about depth
 
 
 def _find_unknown(document: JsonValue) -> list[Path]:

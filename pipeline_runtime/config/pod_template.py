@@ -70,6 +70,25 @@ def check_template(path: str, template: dict[str, JsonValue]) -> Broken:
     yield from _check_pod(f"{path}.spec", _mapping(template.get("spec")))
 
 
+def check_template_security(path: str, template: dict[str, JsonValue]) -> Broken:
+    """Yield (path, message) for what no pod may ask of its host, whoever wrote its template.
+
+    These are the rules of `check_template` that also hold for a whole pod, with Lastmile's and
+    Ray's own parts merged in.
+    """
+    annotations = _mapping(_mapping(template.get("metadata")).get("annotations"))
+    yield from check_annotations(f"{path}.metadata.annotations", annotations)
+    pod, at = _mapping(template.get("spec")), f"{path}.spec"
+    yield from _check_namespaces(at, pod)
+    yield from check_pod_security(at, pod)
+    for field in _CONTAINER_LISTS:
+        for index, container in enumerate(_mappings(pod.get(field))):
+            name = f"{at}.{field}[{index}]"
+            yield from check_container_security(name, container)
+            for number, port in enumerate(_mappings(container.get("ports"))):
+                yield from _check_host_port(f"{name}.ports[{number}]", port)
+
+
 def _check_metadata(path: str, metadata: dict[str, JsonValue]) -> Broken:
     for field in ("labels", "annotations"):
         for name in _mapping(metadata.get(field)):
@@ -82,6 +101,14 @@ def _check_metadata(path: str, metadata: dict[str, JsonValue]) -> Broken:
 
 
 def _check_pod(path: str, pod: dict[str, JsonValue]) -> Broken:
+    yield from _check_namespaces(path, pod)
+    yield from check_pod_security(path, pod)
+    for field in _CONTAINER_LISTS:
+        for index, container in enumerate(_mappings(pod.get(field))):
+            yield from _check_container(f"{path}.{field}[{index}]", container)
+
+
+def _check_namespaces(path: str, pod: dict[str, JsonValue]) -> Broken:
     for field in HOST_NAMESPACES:
         if pod.get(field):
             yield f"{path}.{field}", "must not be true, since pods do not share the host; remove it"
@@ -90,10 +117,6 @@ def _check_pod(path: str, pod: dict[str, JsonValue]) -> Broken:
             f"{path}.automountServiceAccountToken",
             "must not be true, since pods have no business with the Kubernetes API; remove it",
         )
-    yield from check_pod_security(path, pod)
-    for field in _CONTAINER_LISTS:
-        for index, container in enumerate(_mappings(pod.get(field))):
-            yield from _check_container(f"{path}.{field}[{index}]", container)
 
 
 def _check_container(path: str, container: dict[str, JsonValue]) -> Broken:
@@ -129,11 +152,12 @@ def _check_ports(path: str, container: dict[str, JsonValue]) -> Broken:
                 f"{path}.ports[{index}].containerPort",
                 f"must not be {number}, which is {owner}; use another port",
             )
-        if port.get("hostPort"):
-            yield (
-                f"{path}.ports[{index}].hostPort",
-                "must not be set, since it opens the host; remove it",
-            )
+        yield from _check_host_port(f"{path}.ports[{index}]", port)
+
+
+def _check_host_port(path: str, port: dict[str, JsonValue]) -> Broken:
+    if port.get("hostPort"):
+        yield f"{path}.hostPort", "must not be set, since it opens the host; remove it"
 
 
 def _check_env(path: str, container: dict[str, JsonValue]) -> Broken:

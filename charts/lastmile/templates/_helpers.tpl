@@ -64,13 +64,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- $_ := set $settings "network" $network -}}
 {{- /* The operator's own default is left unsaid. */ -}}
 {{- $lease := include "lastmile.leaseName" . -}}
-{{- if and (include "lastmile.elects" .) (ne $lease "lastmile-operator") -}}
+{{- if ne $lease "lastmile-operator" -}}
 {{- $_ := set $settings "lease" (set (default dict $settings.lease) "name" $lease) -}}
 {{- end -}}
 {{ toYaml $settings }}
 {{- end }}
 
-{{/* Each release has its own, or two in one namespace would wait for each other. */}}
+{{/* Each release has its own, or two in one namespace would wait for each other. The key of its seals is named after it. */}}
 {{- define "lastmile.leaseName" -}}
 {{- dig "lease" "name" (include "lastmile.operator" .) .Values.settings -}}
 {{- end }}

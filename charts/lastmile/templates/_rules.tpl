@@ -69,6 +69,17 @@ the same for experiments (dataset_operator/builders/name_servers.py).
 {{- end }}
 {{- end }}
 
+{{/* The key of the operator's seals, in its own namespace; `create` cannot be bound to a name. */}}
+{{- define "lastmile.sealRules" -}}
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [{{ include "lastmile.leaseName" . }}-seal]
+  verbs: [get]
+{{- end }}
+
 {{/* What lets go of finalisers after the operator. */}}
 {{- define "lastmile.releaseRules" -}}
 - apiGroups: [experiments.lastmile.dev]

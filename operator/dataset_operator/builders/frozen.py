@@ -1,10 +1,11 @@
-"""A running cluster is frozen: what it was rendered as goes with it, and is what it is held to.
+"""A running cluster is frozen: it keeps what it was rendered as, and is corrected to that.
 
 The RayCluster carries three annotations: the hash of the part of the spec that it was made from, so
 that an edit of that part is seen whatever an operator of another version would render; the rendered
-spec itself, so that what was changed by hand can be put back; and the trainers that the spec asked
-for, whose ranks an attempt on this cluster has. The number of data workers is in none: it lives in
-the RayCluster's `replicas`, within the bounds of the experiment's spec.
+spec itself, so that an edit by hand can be undone; and the trainers that the spec asked for, whose
+ranks an attempt on this cluster has. `sealing` seals the three: the rendered spec is used only if
+its seal is valid. The number of data workers is in none of them: it lives in the RayCluster's
+`replicas`, within the bounds of the experiment's spec.
 """
 
 from __future__ import annotations
@@ -25,11 +26,21 @@ from dataset_operator.api import (
 )
 from dataset_operator.builders.documents import Document
 from dataset_operator.builders.drift import build_merge_patch, is_same
-from pipeline_runtime.config import DataWorkers, ExperimentSpec, Trainers
+from dataset_operator.sealing import VALID, Seal
+from pipeline_runtime.config import (
+    DataWorkers,
+    ExperimentSpec,
+    Trainers,
+    check_template_security,
+)
 
 _HASH_CHARS = 16
 # All annotations together may have 256 KiB. What is larger is not put back when edited by hand.
 MAX_RENDERED_CHARS = 200_000
+# etcd refuses objects of more than 1.5 MiB, so no RayCluster's spec is larger.
+MAX_RENDERED_BYTES = 3 << 19
+# As many as a spec can ask for: 1,024 trainers with 16 GPUs each.
+_TRAINERS = re.compile(r"([1-9][0-9]{0,3})x([0-9]{1,2})")
 _WHOLE_FIELDS = ("image", "imagePullSecrets", "env", "envFrom", "storage", "head", "trainers")
 _WORKER_FIELDS = ("resources", "template")
 # What a queue writes into a RayCluster (Kueue's integration): whether it may run, and whose it is;
@@ -85,27 +96,52 @@ def thaw_trainers(cluster: Mapping[str, Any], wanted: Trainers) -> Trainers:
 def read_trainers(cluster: Mapping[str, Any]) -> tuple[int, int] | None:
     """Trainers that a cluster was made with, and GPUs of each; None if it does not say."""
     text = (cluster["metadata"].get("annotations") or {}).get(TRAINERS_ANNOTATION) or ""
-    found = re.fullmatch(r"(\d+)x(\d+)", text)
+    found = _TRAINERS.fullmatch(text)
     return None if found is None else (int(found[1]), int(found[2]))
 
 
-def correct(cluster: Mapping[str, Any], workers: DataWorkers) -> Document | None:
-    """The merge patch that makes an observed RayCluster what it should be; None if it is.
+def thaw(cluster: Mapping[str, Any], uid: str, seal: Seal) -> Document | None:
+    """Return the spec that a cluster was rendered as; None if the operator did not seal it.
 
-    What was rendered is put back; the wanted number of data workers is what was observed, and the
-    spec's least at least. Those that are beyond its most stay for now: KubeRay takes at once, and
-    whom it likes, what is beyond `maxReplicas`; `plan.scaling` has them drained before. The patch
+    Nothing is decompressed before the seal was found valid, and never more than a RayCluster holds.
+
+    Args:
+        uid: of the experiment.
+    """
+    text = (cluster["metadata"].get("annotations") or {}).get(RENDERED_ANNOTATION)
+    if not isinstance(text, str) or seal.judge(cluster, uid) != VALID:
+        return None
+    inflater = zlib.decompressobj()
+    try:
+        plain = inflater.decompress(base64.b64decode(text), MAX_RENDERED_BYTES)
+        spec = None if inflater.unconsumed_tail else json.loads(plain)
+    except (ValueError, zlib.error, RecursionError):
+        return None
+    return spec if isinstance(spec, dict) else None
+
+
+def correct(
+    cluster: Mapping[str, Any], rendered: Document | None, workers: DataWorkers
+) -> Document | None:
+    """Return the merge patch that makes an observed RayCluster what it should be; None if it is.
+
+    The rendered spec is restored. The wanted number of data workers is the observed one, but at
+    least the spec's minimum. Those beyond its maximum stay for now: KubeRay removes at once, and in
+    an order of its own, what is beyond `maxReplicas`; `plan.scaling` drains them first. The patch
     carries the observed resourceVersion, since it replaces the list of groups, in which somebody
     else may have written a number meanwhile.
+
+    Args:
+        rendered: what the cluster is to be; None: as it is, but for the number of data workers.
     """
     there = cluster["spec"].get("workerGroupSpecs") or []
-    spec = _thaw(cluster) or {"workerGroupSpecs": there}
+    spec = rendered or cluster["spec"]
     observed = {group["groupName"]: group for group in there}
     groups = []
-    for rendered in spec["workerGroupSpecs"]:
-        seen = observed.get(rendered["groupName"], rendered)
-        is_sized = rendered["groupName"] == DATA_WORKERS
-        group = _size(rendered, seen, workers) if is_sized else rendered
+    for made in spec.get("workerGroupSpecs") or ():
+        seen = observed.get(made["groupName"], made)
+        is_sized = made["groupName"] == DATA_WORKERS
+        group = _size(made, seen, workers) if is_sized else made
         groups.append(_keep_additions(group, seen))
     wanted = {**spec, "workerGroupSpecs": groups}
     if head := spec.get("headGroupSpec"):
@@ -121,10 +157,10 @@ def correct(cluster: Mapping[str, Any], workers: DataWorkers) -> Document | None
 
 
 def _keep_additions(group: Document, seen: Mapping[str, Any]) -> Document:
-    """A group with what a queue put into its template beside ours, and nothing else of it.
+    """Return a group with what a queue added to its template, and with no other addition.
 
-    Those are labels, annotations, nodes and tolerations (Kueue's `podset.Merge`), and the gates of
-    its topologies.
+    A queue adds labels, annotations, nodes and tolerations (Kueue's `podset.Merge`), and the gates
+    of its topologies. Annotations that would loosen the pod's security are dropped.
     """
     ours, theirs = group.get("template"), seen.get("template")
     if not isinstance(ours, Mapping) or not isinstance(theirs, Mapping):
@@ -138,9 +174,16 @@ def _keep_additions(group: Document, seen: Mapping[str, Any]) -> Document:
         for field in fields:
             if both := _join(before.get(field), now.get(field)):
                 merged[field] = both
+        if isinstance(annotations := merged.get("annotations"), Mapping):
+            merged["annotations"] = dict(filter(_is_harmless, annotations.items()))
         if merged:
             kept[part] = merged
     return {**group, "template": kept}
+
+
+def _is_harmless(annotation: tuple[str, Any]) -> bool:
+    template: Document = {"metadata": {"annotations": dict([annotation])}}
+    return not any(check_template_security("", template))
 
 
 def _join(ours: Any, theirs: Any) -> Any:
@@ -172,15 +215,6 @@ def _size(group: Document, observed: Mapping[str, Any], workers: DataWorkers) ->
     if strategy := observed.get("scaleStrategy"):
         sized["scaleStrategy"] = strategy
     return sized
-
-
-def _thaw(cluster: Mapping[str, Any]) -> Document | None:
-    rendered = (cluster["metadata"].get("annotations") or {}).get(RENDERED_ANNOTATION)
-    try:
-        spec = json.loads(zlib.decompress(base64.b64decode(rendered))) if rendered else None
-    except (ValueError, zlib.error):  # edited by hand
-        return None
-    return spec if isinstance(spec, dict) else None
 
 
 def _holds(observed: Any, wanted: Any) -> bool:

@@ -22,6 +22,8 @@ _ADVICE = {
     api.NAME_COLLISION: "delete or rename what bears the name, or rename the experiment",
     api.WAITING_FOR_PODS: "wait; if a pod cannot be scheduled, ask for less or add nodes",
     api.PODS_READY: "wait; the driver is submitted when the head answers",
+    api.NOT_CORRECTED: "nothing needs to be done for the run; the next cluster is corrected again, "
+    "as after: lastmile stop {name}, lastmile resume {name}",
     api.RAY_UNREACHABLE: "see whether the operator may reach port 8265 of the head: in a pod by "
     "the NetworkPolicy, by --dev with network.apiServerCidrs; it is asked again by itself",
     api.CLUSTER_LOST: f"wait for the next attempt, or look: {_LOGS}",

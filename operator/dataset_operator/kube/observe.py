@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
 from dataset_operator.api import CONFIG_KEY, RAY_CLUSTER_LABEL, ROLE_LABEL, RUN_KEY, TOKEN_KEY
-from dataset_operator.builders.frozen import read_trainers
+from dataset_operator.builders.frozen import read_trainers, thaw
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.kube.client import Kube
 from dataset_operator.kube.heads import find_head_address
@@ -20,14 +20,16 @@ from dataset_operator.plan.decisions import find_log_job
 from dataset_operator.plan.history import PENDING
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.ray.jobs import RayJobs
+from dataset_operator.sealing import BROKEN, VALID, Seal
 from dataset_operator.sources.base import MetricsSource, Reading, Run
+from pipeline_runtime.config import ManifestError, parse_accepted, run_hash
 
 # Pods that wait for these are about to be well; other reasons are worth telling.
 _USUAL_REASONS = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 async def observe(
-    kube: Kube, connect: Connect, source: MetricsSource, document: Document
+    kube: Kube, connect: Connect, source: MetricsSource, document: Document, seal: Seal
 ) -> tuple[Observed, RayJobs | None]:
     """Look at the children of an experiment, ask Ray of its job, and for the numbers of a run.
 
@@ -61,15 +63,17 @@ async def observe(
     foreign = tuple(sorted(_say(child) for child in there if not _is_owned(child, owner)))
     observed = Observed(
         document=document,
-        accepted=find_accepted(owner, status, children),
+        accepted=find_accepted(owner, status, children, seal),
         ray_cluster=cluster if cluster and _is_owned(cluster, owner) else None,
+        rendered=thaw(cluster, owner.uid, seal) if cluster else None,
+        broken_seals=find_broken_seals(owner, (cluster, children.get(owner.accepted)), seal),
         has_token=secret is not None,
         pods=tuple(pods),
         ray_reachable=jobs is not None and not failure,
         ray_failure=failure,
         job=job,
         progress=reading.progress,
-        children={name: child for name, child in children.items() if child is not None},
+        children=drop_unsealed(owner, children, seal),
         foreign=foreign,
         scaling=Scaling(
             drained=await _ask_drained(jobs, status) if is_running else None,
@@ -148,15 +152,69 @@ def _config_name(owner: Owner, status: Mapping[str, Any]) -> str:
 
 
 def find_accepted(
-    owner: Owner, status: Mapping[str, Any], children: Mapping[str, Mapping[str, Any] | None]
+    owner: Owner,
+    status: Mapping[str, Any],
+    children: Mapping[str, Mapping[str, Any] | None],
+    seal: Seal,
 ) -> Document | None:
-    """The experiment as the present run last took it; as it began if only that is known."""
-    last, first = children.get(owner.accepted), children.get(_config_name(owner, status))
-    if last is not None and last["data"].get(RUN_KEY) != str(status.get("run")):
-        last = None  # of the run before
-    config = last or first
-    accepted: Document | None = json.loads(config["data"][CONFIG_KEY]) if config else None
-    return accepted
+    """Return the experiment as the present run last took it; as it began if only that is known.
+
+    A ConfigMap without a valid seal, as an older operator wrote them, counts only if it describes
+    the run that the status names. What it says beyond that is judged like any spec.
+    """
+    for name in (owner.accepted, _config_name(owner, status)):
+        config_map = children.get(name)
+        config = _read_config(config_map) if config_map is not None else None
+        if config_map is None or config is None:
+            continue
+        is_last = name == owner.accepted
+        if is_last and config_map["data"].get(RUN_KEY) != str(status.get("run")):
+            continue  # of the run before
+        if seal.judge(config_map, owner.uid) == VALID or _is_run(config, status):
+            return config
+    return None
+
+
+def _read_config(config_map: Mapping[str, Any]) -> Document | None:
+    """Return the experiment in a ConfigMap, which anybody may have written; None if there is none.
+
+    The API server takes no ConfigMap of more than 1 MiB, so the text is bounded.
+    """
+    try:
+        config = json.loads((config_map.get("data") or {}).get(CONFIG_KEY) or "")
+    except (ValueError, RecursionError):
+        return None
+    return config if isinstance(config, dict) else None
+
+
+def _is_run(config: Document, status: Mapping[str, Any]) -> bool:
+    """Return whether an experiment trains what the status says that the present run trains."""
+    try:
+        return run_hash(parse_accepted(config)) == status.get("runHash")
+    except ManifestError:
+        return False
+
+
+def drop_unsealed(
+    owner: Owner, children: Mapping[str, Mapping[str, Any] | None], seal: Seal
+) -> dict[str, Mapping[str, Any]]:
+    """Return the objects that are there; without a valid seal the accepted ConfigMap is not.
+
+    So the plan writes it again, with its seal.
+    """
+    there = {name: child for name, child in children.items() if child is not None}
+    accepted = there.get(owner.accepted)
+    if accepted is not None and seal.judge(accepted, owner.uid) != VALID:
+        del there[owner.accepted]
+    return there
+
+
+def find_broken_seals(
+    owner: Owner, objects: Iterable[Mapping[str, Any] | None], seal: Seal
+) -> tuple[str, ...]:
+    """Return the objects whose seal is not valid, as «Kind name»; one without a seal is older."""
+    there = [found for found in objects if found is not None]
+    return tuple(_say(found) for found in there if seal.judge(found, owner.uid) == BROKEN)
 
 
 def _is_owned(child: Mapping[str, Any], owner: Owner) -> bool:

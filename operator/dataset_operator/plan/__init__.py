@@ -24,6 +24,7 @@ from dataset_operator.plan import (
     draining,
     ending,
     history,
+    requests,
     scaling,
     usage,
 )
@@ -49,6 +50,7 @@ RULES = (
     cluster.ensure_children,
     draining.go_on_draining,
     scaling.keep_below_most,
+    requests.apply_request,
     cluster.wait_for_pods,
     scaling.scale_workers,
     decisions.keep_log,

@@ -1,7 +1,7 @@
-"""What is said of a spec: that it is valid, waits or is refused, and what of it nobody here knows.
+"""The condition `Accepted`: the spec is valid, waits or is refused, and has unknown fields.
 
-A newer version may have written fields that this one does not have, as after a step back to it:
-they are ignored, and that is said (architecture, «Compatibility»).
+A newer version may have written fields that this one does not have, as after a downgrade: they are
+ignored, and reported.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ def say_accepted(draft: Draft, reason: str, message: str, *, warns: bool = False
         draft.tell(UNKNOWN_FIELDS, ignored, warns=True, logs=True)
     message = f"{ignored}; {message}" if ignored else message
     draft.condition(ACCEPTED, reason != INVALID_SPEC, reason, message, warns=warns)
+
+
+def name_broken_seal(draft: Draft, kind: str) -> str:
+    """Return the object of a kind whose seal is broken, as «Kind name»; "" if there is none."""
+    found = draft.observed.broken_seals
+    return next((name for name in found if name.startswith(f"{kind} ")), "")
 
 
 def _name_ignored(paths: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from dataset_operator.api import (
     HEAD,
     KUEUE_QUEUE_LABEL,
     NAME_COLLISION,
+    NOT_CORRECTED,
     OUT_OF_MEMORY,
     PODS_READY,
     RAY_UNREACHABLE,
@@ -37,10 +38,12 @@ from dataset_operator.builders.frozen import correct, is_as_built
 from dataset_operator.builders.pods import ClusterInput
 from dataset_operator.builders.raycluster import build_ray_cluster
 from dataset_operator.observed import Document, parse_time
+from dataset_operator.plan.accepted import name_broken_seal
 from dataset_operator.plan.attempt import blame_memory, fail_attempt
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.ending import POLL_SECONDS, stop_driver
 from dataset_operator.plan.history import find_history_uri
+from dataset_operator.plan.pod_rules import find_forbidden
 from dataset_operator.quota import explain_quota
 from dataset_operator.status import find_condition, fit_message
 
@@ -196,12 +199,26 @@ def ensure_children(draft: Draft) -> bool:
     draft.apply += _find_wrong(draft)
     trainers = draft.on_cluster.spec.trainers
     draft.status["gpus"] = trainers.replicas * trainers.gpus_per_replica
-    patch = correct(cluster, draft.cluster_spec.data_workers)
-    if patch is not None and draft.spec is not None:
-        draft.patches.append(("RayCluster", owner.ray_cluster, patch))
+    if draft.spec is not None:
+        _correct(draft, cluster)
+    return False
+
+
+def _correct(draft: Draft, cluster: Mapping[str, Any]) -> None:
+    """Undo edits by hand, unless nobody knows what the cluster was or it may no longer be that."""
+    rendered, workers = draft.observed.rendered, draft.cluster_spec.data_workers
+    patch = correct(cluster, rendered, workers)
+    if broken := name_broken_seal(draft, "RayCluster"):
+        draft.not_corrected = f"{broken} holds annotations that the operator did not store there"
+    elif patch is not None and rendered is not None:
+        made = {"kind": "RayCluster", "spec": rendered}
+        if why := find_forbidden(draft.owner, draft.settings, made):
+            draft.not_corrected = f"it was made with what is not allowed any more: {why}"
+            patch = correct(cluster, None, workers)
+    if patch is not None:
+        draft.patches.append(("RayCluster", draft.owner.ray_cluster, patch))
         message = "the RayCluster was made to agree with the spec again"
         draft.tell(CLUSTER_CORRECTED, message, is_outcome=True)
-    return False
 
 
 def _refuse_collision(draft: Draft) -> bool:
@@ -308,6 +325,9 @@ def _say_up(draft: Draft) -> None:
     elif refusal is not None and draft.trial is None:
         message = f"the cluster is up; the API server refuses a part of it: {refusal.message}"
         draft.condition(CLUSTER_READY, True, CHILD_REFUSED, message, warns=True)
+    elif draft.not_corrected:
+        message = f"the cluster is up; edits of it by hand stay: {draft.not_corrected}"
+        draft.condition(CLUSTER_READY, True, NOT_CORRECTED, message, warns=True)
     elif not (is_wrong and draft.reason(CLUSTER_READY) == CHILD_REFUSED):  # it is tried again now
         draft.condition(CLUSTER_READY, True, PODS_READY, "head, trainers and data workers are up")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dataset_operator.autoscaling.history import Memory
+from dataset_operator.sealing import Seal
 
 Document = dict[str, Any]
 
@@ -105,3 +106,8 @@ class Decision:
     delete_self: bool = False
     events: tuple[Event, ...] = ()
     again_seconds: float | None = None
+
+    def seal(self, seal: Seal) -> Decision:
+        """The same, with a seal on every object whose content is read back."""
+        create, apply = (tuple(map(seal.stamp, written)) for written in (self.create, self.apply))
+        return replace(self, create=create, apply=apply)

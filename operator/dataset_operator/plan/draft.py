@@ -27,7 +27,14 @@ from dataset_operator.status import (
     is_true,
     set_condition,
 )
-from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, parse_stored, run_hash
+from pipeline_runtime.config import (
+    DatasetExperiment,
+    ExperimentSpec,
+    ManifestError,
+    parse_accepted,
+    parse_stored,
+    run_hash,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,6 +62,8 @@ class Draft:
     memory: Memory | None = None
     events: list[Event] = field(default_factory=list)
     again: list[float] = field(default_factory=list)
+    not_corrected: str = ""  # why an edit by hand of the cluster stays, if one does
+    is_scaling_requested: bool = False  # a request of a number of workers is being carried out
     _parsed: dict[int, DatasetExperiment] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -89,14 +98,30 @@ class Draft:
         if self.spec is None:
             return False
         wanted = self.parse(self.observed.document)
-        if self.observed.accepted is None:
+        accepted = self.accepted
+        if accepted is None:
             return run_hash(wanted) != self.status.get("runHash")
         # Hashed anew: another version of the operator may hash the same run otherwise.
-        accepted = self.parse(self.observed.accepted)
         if run_hash(wanted) != run_hash(accepted):
             return True
         in_order = self.spec.pipeline_options.preserve_order
         return in_order and accepted.spec.trainers.world_size != self.spec.trainers.world_size
+
+    @property
+    def accepted(self) -> DatasetExperiment | None:
+        """The experiment as the present run last took it; None if that is not known.
+
+        Rules that are newer than the run do not count: it goes on when the operator is upgraded.
+        """
+        document = self.observed.accepted
+        if document is None:
+            return None
+        if id(document) not in self._parsed:
+            try:
+                self._parsed[id(document)] = parse_accepted(dict(document))
+            except ManifestError:
+                return None
+        return self._parsed[id(document)]
 
     @property
     def on_cluster(self) -> DatasetExperiment:

@@ -36,7 +36,7 @@ from dataset_operator.plan.draft import Draft
 DRAIN_SECONDS = 120
 # Of the status' 16 KiB they take a quarter; the rest goes next.
 MAX_DRAINING = 32
-_LOOK_SECONDS = PERIOD_SECONDS / 3
+LOOK_SECONDS = PERIOD_SECONDS / 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ def go_on_draining(draft: Draft) -> bool:
     if victims.going and not due:
         _ask_ray(draft, victims.going)
     elif victims.leaving:
-        draft.look_again(_LOOK_SECONDS)
+        draft.look_again(LOOK_SECONDS)
     _write(draft, victims, due)
     return False
 
@@ -287,7 +287,7 @@ def _leave_room(draft: Draft, wanted: int) -> int:
 
 def _ask_ray(draft: Draft, victims: Sequence[Document]) -> None:
     """Have Ray give them no more work; asked again it knows of it by its name."""
-    draft.look_again(_LOOK_SECONDS)
+    draft.look_again(LOOK_SECONDS)
     if draft.submission is None:
         return  # there is none
     began = min(parse_time(victim["time"]) for victim in victims)

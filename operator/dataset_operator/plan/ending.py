@@ -15,6 +15,7 @@ from dataset_operator.api import (
     RELEASED,
     REOPENED,
     RESUMED,
+    SEAL_BROKEN,
     STOPPING,
     SUSPENDED,
     SUSPENDED_BY_SPEC,
@@ -25,7 +26,7 @@ from dataset_operator.builders.children import build_accepted
 from dataset_operator.builders.frozen import hash_cluster_side, is_as_built
 from dataset_operator.observed import parse_time
 from dataset_operator.plan import history
-from dataset_operator.plan.accepted import say_accepted
+from dataset_operator.plan.accepted import name_broken_seal, say_accepted
 from dataset_operator.plan.decision import Event, Stop
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.validity import parse_wanted
@@ -67,18 +68,18 @@ def release_deleted(draft: Draft) -> bool:
 
 
 def refuse_invalid(draft: Draft) -> bool:
-    """A bad spec is said to be bad; what runs goes on as it was accepted."""
-    accepted, refusal = draft.observed.accepted, draft.observed.refusal
+    """Refuse a bad spec; what runs goes on as it was accepted."""
+    accepted, refusal = draft.accepted, draft.observed.refusal
     try:
         current = parse_wanted(draft)
     except ManifestError as error:
         _refuse(draft, str(error))
-        draft.experiment = draft.parse(accepted) if accepted else None
+        draft.experiment = accepted
         if draft.submission is not None:
             draft.look_again(POLL_SECONDS)
         return draft.experiment is None
     draft.spec = current.spec
-    draft.experiment = draft.parse(accepted) if accepted and draft.is_run_changed else current
+    draft.experiment = accepted if accepted and draft.is_run_changed else current
     if refusal is not None and refusal.is_invalid:
         _refuse(draft, refusal.message)
     elif waits_for := _waits_for(draft):
@@ -91,7 +92,9 @@ def refuse_invalid(draft: Draft) -> bool:
 
 
 def _refuse(draft: Draft, why: str) -> None:
-    say_accepted(draft, INVALID_SPEC, f"nothing was changed: {why}", warns=True)
+    broken = name_broken_seal(draft, "ConfigMap")
+    note = f"; {broken} holds what the operator did not store there" if broken else ""
+    say_accepted(draft, INVALID_SPEC, f"nothing was changed{note}: {why}", warns=True)
 
 
 def _waits_for(draft: Draft) -> str | None:
@@ -130,10 +133,10 @@ def keep_finished(draft: Draft) -> bool:
 
 def _is_given_another_chance(draft: Draft) -> bool:
     """A failed run goes on from its checkpoint when what it failed by was edited."""
-    accepted = draft.observed.accepted
+    accepted = draft.accepted
     if draft.spec is None or accepted is None or not draft.is_true(FAILED):
         return False
-    return _chances(draft.spec) != _chances(draft.parse(accepted).spec)
+    return _chances(draft.spec) != _chances(accepted.spec)
 
 
 def _chances(spec: ExperimentSpec) -> tuple[object, ...]:
@@ -150,13 +153,16 @@ def _reopen_run(draft: Draft) -> None:
 
 
 def remember_accepted(draft: Draft) -> bool:
-    """What the run takes of the spec is kept, for while a later one waits for it or is bad."""
+    """Store what the run takes of the spec, for while a later spec waits for it or is bad."""
     is_refused = draft.observed.refusal is not None or draft.observed.foreign
     if draft.spec is None or draft.is_run_changed or is_refused:
         return False
     built = build_accepted(draft.owner, draft.status["run"], draft.build_config())
     if not is_as_built(draft.observed.children.get(draft.owner.accepted), built):
         draft.apply.append(built)
+        if broken := name_broken_seal(draft, "ConfigMap"):
+            message = f"{broken} is written again: it held what the operator had not stored there"
+            draft.tell(SEAL_BROKEN, message, warns=True, logs=True)
     return False
 
 
@@ -168,7 +174,7 @@ def start_changed_run(draft: Draft) -> bool:
     if draft.spec is None or not draft.is_run_changed:
         return False
     if not _is_over(draft) and _is_started(draft):
-        is_known = draft.observed.accepted is not None or draft.submission is not None
+        is_known = draft.accepted is not None or draft.submission is not None
         if draft.spec.update_policy == "AfterRun" and is_known:
             return False
         job = draft.observed.job

@@ -24,6 +24,7 @@ from dataset_operator.builders.pods import ClusterInput, build_pod_template
 from dataset_operator.observed import Document, parse_time
 from dataset_operator.plan.decisions import build_entry, list_decisions
 from dataset_operator.plan.draft import Draft
+from dataset_operator.plan.pod_rules import find_forbidden
 from dataset_operator.status import fit_message
 from pipeline_runtime.config import ExperimentSpec
 
@@ -95,12 +96,12 @@ def _get(draft: Draft) -> Mapping[str, Any]:
 
 def _begin(draft: Draft, about: Document) -> bool:
     draft.status["history"] = {**about, "time": draft.stamp()}
-    accepted = draft.observed.accepted
+    accepted = draft.accepted
     if not draft.settings.history.enabled:
         _set(draft, "Skipped", "history.enabled is false in the operator's settings")
     elif accepted is None:
         _set(draft, "Failed", "the ConfigMap that says what the run was is gone")
-    elif find_history_uri(draft, draft.parse(accepted).spec) is None:
+    elif find_history_uri(draft, accepted.spec) is None:
         _set(draft, "Skipped", _NO_STORE)
     else:
         _set(draft, PENDING, "")
@@ -126,15 +127,16 @@ def _go_on(draft: Draft, history: Mapping[str, Any]) -> bool:
         waits = f": {pod.message}" if pod is not None and pod.message else ""
         limit = f"history.timeoutSeconds ({draft.settings.history.timeout_seconds})"
         return _fail(draft, f"its pod was not done after {limit}{waits}")
-    if draft.observed.accepted is None:
+    if draft.accepted is None:
         return _fail(draft, "the ConfigMap that says what the run was is gone")
-    if pod is None:
-        _make(draft, history["pod"], draft.parse(draft.observed.accepted).spec)
+    if pod is None and (why := _make(draft, history["pod"], draft.accepted.spec)):
+        return _fail(draft, why)
     draft.look_again(min(POLL_SECONDS, left))
     return True
 
 
-def _make(draft: Draft, name: str, spec: ExperimentSpec) -> None:
+def _make(draft: Draft, name: str, spec: ExperimentSpec) -> str:
+    """Make the pod; return why it may not be made, or ""."""
     owner, status = draft.owner, draft.status
     source = ClusterInput(owner=owner, spec=spec, settings=draft.settings)
     task = {
@@ -143,9 +145,13 @@ def _make(draft: Draft, name: str, spec: ExperimentSpec) -> None:
         "payload": _build_payload(draft),
     }
     template = build_pod_template(source, HEAD)
+    pod = build_history_pod(owner, name, template, draft.settings, task)
+    if why := find_forbidden(owner, draft.settings, pod):
+        return why
     draft.apply.append(build_history_policy(owner, draft.settings.network))
     draft.create += draft.find_missing_account()  # of a cluster that an older operator made
-    draft.create.append(build_history_pod(owner, name, template, draft.settings, task))
+    draft.create.append(pod)
+    return ""
 
 
 def _build_payload(draft: Draft) -> Document:

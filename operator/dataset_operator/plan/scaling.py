@@ -73,7 +73,7 @@ def scale_workers(draft: Draft) -> bool:
     job, cluster = draft.observed.job, draft.observed.ray_cluster
     if job is None or job.status != "RUNNING" or cluster is None or draft.patches:
         return False
-    if find_group(draft) is None:
+    if find_group(draft) is None or draft.is_scaling_requested:
         return False
     workers = draft.cluster_spec.data_workers
     if not draft.settings.autoscale:
@@ -102,10 +102,10 @@ def _ask_the_law(draft: Draft) -> None:
     draft.look_again(PERIOD_SECONDS)
     _say(draft, answer, sample.desired)
     if answer.desired > sample.desired:
-        _tell_change(draft, answer, sample.desired)
+        tell_change(draft, answer, sample.desired)
         ask_for(draft, answer.desired)
     elif answer.desired < sample.desired:
-        _take_away(draft, answer, sample.desired)
+        take_away(draft, answer, sample.desired)
 
 
 def keep_below_most(draft: Draft) -> bool:
@@ -117,11 +117,12 @@ def keep_below_most(draft: Draft) -> bool:
             reason=TOO_MANY_REPLICAS,
             message=f"dataWorkers.maxReplicas is {most} now",
         )
-        _take_away(draft, Answer(desired=most, recommended=why, active=why), wanted)
+        take_away(draft, Answer(desired=most, recommended=why, active=why), wanted)
     return False
 
 
-def _tell_change(draft: Draft, answer: Answer, before: int) -> None:
+def tell_change(draft: Draft, answer: Answer, before: int) -> None:
+    """Record a change of the number and report it as an event."""
     draft.status["lastScaleTime"] = draft.stamp()
     if "since" in (draft.status.get("scaling") or {}):  # else there is no law, and no log of it
         note_decision(draft, answer, before)
@@ -137,8 +138,11 @@ def _tell_change(draft: Draft, answer: Answer, before: int) -> None:
     )
 
 
-def _take_away(draft: Draft, answer: Answer, before: int) -> None:
-    """First those that are not to be had; then those that are drained, when no others are."""
+def take_away(draft: Draft, answer: Answer, before: int) -> None:
+    """Take data workers away: those that cannot be had first, then others, which are drained.
+
+    It does nothing while others are leaving, or while KubeRay may be making pods.
+    """
     if is_leaving(draft):
         return
     missing = before - count_pods(draft)
@@ -146,13 +150,13 @@ def _take_away(draft: Draft, answer: Answer, before: int) -> None:
         # Of those that KubeRay may be making now it would take some back, whom it likes.
         if draft.submission is None or _are_refused(draft, stuck_after_seconds(None)):
             staying = max(answer.desired, before - missing)
-            _tell_change(draft, replace(answer, desired=staying), before)
+            tell_change(draft, replace(answer, desired=staying), before)
             ask_for(draft, staying)
         return
     victims = choose_victims(find_staying(draft), before - answer.desired)
     staying = begin_draining(draft, victims, before - len(victims))
     if staying < before:
-        _tell_change(draft, replace(answer, desired=staying), before)
+        tell_change(draft, replace(answer, desired=staying), before)
 
 
 def _remember(draft: Draft, now: float) -> Memory:

@@ -46,11 +46,11 @@ def _parse_current(draft: Draft) -> tuple[DatasetExperiment, list[str]]:
     try:
         return parse_stored(document)
     except ManifestError:
-        accepted = draft.observed.accepted
+        accepted = draft.accepted
         if accepted is None:
             raise
         experiment, unknown = parse_stored(document, was_accepted=True)
-        if run_hash(experiment) != run_hash(draft.parse(accepted)):
+        if run_hash(experiment) != run_hash(accepted):
             raise
         return experiment, unknown
 

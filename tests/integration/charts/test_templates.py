@@ -94,8 +94,9 @@ def test_the_rights_are_those_of_the_plain_manifest(chart: Helm) -> None:
     documents = chart.template()
     given = rules_of(documents, "ClusterRole", "lastmile-operator")
     assert given == {"": role["rules"]}
-    [lease] = select(plain, "Role")
-    assert [role["rules"] for role in select(documents, "Role")] == [lease["rules"]]
+    rules = {role["metadata"]["name"]: role["rules"] for role in select(plain, "Role")}
+    assert rules.keys() == {"lastmile-operator-lease", "lastmile-operator-seal"}
+    assert rules == {r["metadata"]["name"]: r["rules"] for r in select(documents, "Role")}
     [binding] = select(documents, "ClusterRoleBinding", "lastmile-operator")
     [account] = binding["subjects"]
     assert account == {
@@ -131,7 +132,8 @@ def test_the_replicas_agree_by_one_lease(chart: Helm) -> None:
     )
     alone = {"replicaCount": 1, **ELECTION_OFF}
     documents = chart.template("--skip-schema-validation", values=alone)
-    assert not select(documents, "Role")
+    [seal] = select(documents, "Role")
+    assert seal["metadata"]["name"] == "lastmile-operator-seal"
     assert select(documents, "Deployment")[0]["spec"]["strategy"] == {"type": "Recreate"}
 
 
@@ -148,6 +150,17 @@ def test_each_release_has_a_lease_of_its_own(chart: Helm) -> None:
     assert settings_of(documents)["lease"] == given["settings"]["lease"]
 
 
+@pytest.mark.parametrize("election", [{}, ELECTION_OFF], ids=["elected", "alone"])
+def test_each_release_has_a_key_of_its_own(chart: Helm, election: Document) -> None:
+    values = {"fullnameOverride": "vision", "watchNamespaces": ["a"], "replicaCount": 1, **election}
+    documents = chart.template("--skip-schema-validation", values=values)
+    [(namespace, (create, get))] = rules_of(documents, "Role", "vision-operator-seal").items()
+    assert (namespace, create["verbs"], get["verbs"]) == (NAMESPACE, ["create"], ["get"])
+    settings = parse_settings(settings_of(documents))
+    assert get["resourceNames"] == [settings.lease.seal_secret]
+    assert "resourceNames" not in create
+
+
 def test_users_roles_add_to_the_clusters_own(chart: Helm) -> None:
     documents = chart.template()
     [view] = select(documents, "ClusterRole", "lastmile-experiments-view")
@@ -162,6 +175,10 @@ def test_users_roles_add_to_the_clusters_own(chart: Helm) -> None:
     assert {verb for rule in view["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
     # The status is the operator's alone to write.
     assert all("datasetexperiments/status" not in rule["resources"] for rule in edit["rules"])
+    # So is the cluster's spec: `lastmile scale` asks by an annotation of the experiment.
+    assert {group for rule in edit["rules"] for group in rule["apiGroups"]} == {
+        "experiments.lastmile.dev"
+    }
 
 
 def test_rights_and_account_may_be_ones_own(chart: Helm) -> None:

@@ -74,12 +74,14 @@ class Release:
         return True
 
     def kubeconfig(self, folder: Path, account: str = OPERATOR) -> Path:
-        """A kubeconfig with nothing in it but a service account's token."""
+        """Write a kubeconfig with nothing but a service account's token and namespace."""
         options = ("-n", self.namespace, f"--duration={TOKEN_SECONDS}s")
         token = self.box.kubectl("create", "token", account, *options).strip()
         document = yaml.safe_load(self.box.kubeconfig.read_text())
         for user in document["users"]:
             user["user"] = {"token": token}
+        for context in document["contexts"]:
+            context["context"]["namespace"] = self.namespace
         path = folder / f"{account}.kubeconfig"
         path.write_text(yaml.safe_dump(document))
         return path

@@ -25,7 +25,7 @@ from aiohttp import web
 from faulty_proxy import FaultyProxy
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
-from reconcile_stage import SETTINGS, log_in
+from reconcile_stage import SEAL, SETTINGS, log_in
 
 from dataset_operator.api import HISTORY_LABEL
 from dataset_operator.kube.client import KubeClient
@@ -88,6 +88,7 @@ async def _operate(place: Place) -> None:
             connect=connect,
             source=RuntimeSource(reach_pod=lambda namespace, pod: ports),
             settings=WITH_HISTORY,
+            seal=SEAL,  # of all operators, one after another
         )
         stop = asyncio.Event()
         login = Login(kubeconfig=place.kubeconfig).connection

@@ -23,6 +23,7 @@ from dataset_operator.kube.client import KubeClient, Observe
 from dataset_operator.names import Owner
 from dataset_operator.ray.endpoints import build_connect, build_reach_pod
 from dataset_operator.reconcile import Reconciler
+from dataset_operator.sealing import KEY_BYTES, Seal
 from dataset_operator.settings import OperatorSettings, parse_settings
 from dataset_operator.sources.runtime import RuntimeSource
 from dataset_operator.status import find_condition
@@ -38,6 +39,7 @@ DEADLINE_SECONDS = 120.0  # each step is there within seconds on an idle machine
 OPERATOR_FILE = Path(__file__).parents[3] / "deploy" / "operator" / "operator.yaml"
 OPERATOR = "lastmile-tests-operator"
 SMALL = {"requests": {"cpu": "100m", "memory": "100Mi"}, "limits": {"memory": "100Mi"}}
+SEAL = Seal(b"s" * KEY_BYTES)
 SETTINGS = parse_settings(
     {
         "runtimeImage": "example.com/lastmile:none",
@@ -208,6 +210,7 @@ async def stage_of(
             connect=connect,
             source=RuntimeSource(reach_pod=reach_pod),
             settings=settings,
+            seal=SEAL,  # of all operators, one after another
         )
         yield Stage(box=box, namespace=namespace, reconciler=reconciler, ray=ray, name=name)
 

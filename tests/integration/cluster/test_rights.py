@@ -33,6 +33,7 @@ from dataset_operator.election.elector import Elector, Terms
 from dataset_operator.errors import KubeRefused
 from dataset_operator.handlers import build_kopf_settings
 from dataset_operator.kube.client import KubeClient
+from dataset_operator.kube.keys import fetch_seal
 from dataset_operator.kube.login import Login
 from dataset_operator.serve import serving
 from dataset_operator.settings import HistorySettings
@@ -325,6 +326,33 @@ def test_without_any_one_right_to_the_lease_nobody_leads(
 
     for right in sorted(rights):  # `create` is the first: the lease is not there yet
         assert right.words in asyncio.run(stand(right))
+
+
+@pytest.mark.slow
+def test_without_any_one_right_to_its_key_no_operator_acts(
+    box: Box, namespace: str, chart: Helm
+) -> None:
+    rights = rights_of(select(named(chart, namespace), "Role", f"{OPERATOR}-seal"))
+    assert len(rights) == 2
+    everything = Right("", "nothing", "get")
+    take_each(box, namespace, rights, [everything, *rights])
+
+    async def ask(right: Right) -> str:
+        configuration = Configuration()
+        await config.load_kube_config(str(box.kubeconfig), client_configuration=configuration)
+        async with ApiClient(configuration) as client:
+            client.set_default_header("Impersonate-User", user_of(namespace, right))
+            kube = KubeClient(client)
+            try:
+                first = await fetch_seal(kube, namespace, f"{OPERATOR}-seal")
+                assert await fetch_seal(kube, namespace, f"{OPERATOR}-seal") == first
+            except KubeRefused as refused:
+                return str(refused)
+        return ""
+
+    for right in sorted(rights):  # `create` is the first: the Secret is not there yet
+        assert right.words in asyncio.run(ask(right))
+    assert asyncio.run(ask(everything)) == ""
 
 
 @pytest.mark.slow

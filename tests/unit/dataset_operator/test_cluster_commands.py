@@ -14,7 +14,7 @@ from dataset_operator.cli.configuration import load_settings
 from dataset_operator.cli.describe import build_pod_rows, build_summary
 from dataset_operator.cli.get import _print, build_row
 from dataset_operator.cli.logs import choose_attempt
-from dataset_operator.cli.scale import build_patch
+from dataset_operator.cli.scale import build_request, check_request
 from dataset_operator.cli.text import format_age, format_duration
 from dataset_operator.errors import UserError
 from dataset_operator.headline import find_headline
@@ -235,38 +235,33 @@ def test_a_log_that_never_was_is_refused(
         choose_attempt(experiment(**status), wanted)
 
 
-def ray_cluster() -> dict[str, Any]:
-    bounds = {"minReplicas": 1, "replicas": 2, "maxReplicas": 5}
-    groups = [{"groupName": "trainers", "replicas": 1}, {"groupName": "data-workers", **bounds}]
-    return {"metadata": {"resourceVersion": "7"}, "spec": {"workerGroupSpecs": groups}}
+def scalable(**workers: Any) -> dict[str, Any]:
+    document = experiment(rayClusterName="clicks-0f3c6", dataWorkers=workers)
+    document["spec"]["dataWorkers"] = {"maxReplicas": 5}
+    return document
 
 
-def test_scaling_changes_one_number_of_what_was_observed() -> None:
-    patch, before = build_patch(ray_cluster(), 5, experiment())
-
-    changed = ray_cluster()
-    changed["spec"]["workerGroupSpecs"][1]["replicas"] = 5
-    assert (patch, before) == (changed, 2)
+def test_scaling_asks_for_a_number_and_is_each_time_another_request() -> None:
+    assert check_request(scalable(desiredReplicas=2), 5) == 2
+    first, second = (build_request(5)["metadata"]["annotations"] for _ in range(2))
+    assert first.keys() == second.keys() == {api.SCALE_ANNOTATION}
+    assert first != second
 
 
 def test_scaling_while_workers_leave_counts_those_that_stay() -> None:
-    leaving = [{"name": "w-1", "time": "t"}, {"name": "w-2", "time": "t", "lost": True}]
-    document = experiment(dataWorkers={"draining": leaving, "drainingTo": 3})
-    cluster = ray_cluster()
-    group = cluster["spec"]["workerGroupSpecs"][1]
-    group["replicas"] = 5
-    patch, before = build_patch(cluster, 5, document)
-    # The one on a lost node is counted by KubeRay, and never listed.
-    sized = {"replicas": 6, "maxReplicas": 6, "scaleStrategy": {"workersToDelete": ["w-1"]}}
-    assert patch["spec"]["workerGroupSpecs"][1] == group | sized
-    assert before == 3
+    assert check_request(scalable(desiredReplicas=5, drainingTo=3), 5) == 3
 
 
 @pytest.mark.parametrize("wanted", [0, 6])
 def test_scaling_keeps_within_the_bounds(wanted: int) -> None:
     with pytest.raises(UserError) as caught:
-        build_patch(ray_cluster(), wanted, experiment())
+        check_request(scalable(desiredReplicas=2), wanted)
     assert_told(str(caught.value), f"… minReplicas … 1 … maxReplicas … 5 … {wanted}")
+
+
+def test_without_a_cluster_there_is_nothing_to_scale() -> None:
+    with pytest.raises(UserError, match="clicks"):
+        check_request(experiment(dataWorkers={"desiredReplicas": 2}), 3)
 
 
 def test_every_problem_of_the_settings_is_told_with_its_field(tmp_path: Path) -> None:

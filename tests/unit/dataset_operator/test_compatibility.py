@@ -16,9 +16,10 @@ import pytest
 from facts import assert_told
 from world import World, build_document, running
 
+from dataset_operator.api import SEAL_ANNOTATION
 from dataset_operator.kube.execute import execute
 from dataset_operator.observed import Document, Job, parse_time
-from pipeline_runtime.config import KIND, parse_stored
+from pipeline_runtime.config import KIND, parse_accepted, parse_stored, run_hash
 
 STORED = sorted((Path(__file__).parent / "stored").glob("*.json"))
 
@@ -118,10 +119,17 @@ def test_whoever_runs_the_operator_reads_of_them_in_its_log(
 
 
 def make_older(world: World, uri: str) -> None:
-    """Rewrite what is stored as if an older version had accepted this URI of the table."""
+    """Rewrite what is stored as if an older version had accepted this URI of the table.
+
+    It knew no seals, and named the run by the hash of what it accepted.
+    """
     text = json.dumps([world.document, world.children])
     assert "old-table/" in text
-    world.document, world.children = json.loads(text.replace("old-table/", uri))
+    text = text.replace("old-table/", uri)
+    run = run_hash(parse_accepted(json.loads(text)[0]))
+    world.document, world.children = json.loads(text.replace(world.status["runHash"], run))
+    for child in world.children.values():
+        child["metadata"].get("annotations", {}).pop(SEAL_ANNOTATION, None)
 
 
 QUERY = "s3://bucket/t?endpoint_override=example.com"

@@ -7,7 +7,16 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from property_tests import examples
-from trained import BY_HAND, Trained, bounds_of, draining, finish_draining, group_of, scale_by_hand
+from trained import (
+    BY_HAND,
+    Trained,
+    bounds_of,
+    draining,
+    finish_draining,
+    group_of,
+    request_number,
+    scale_by_hand,
+)
 from world import World
 
 from dataset_operator.autoscaling.decision import PERIOD_SECONDS
@@ -58,6 +67,8 @@ EVENTS: dict[str, Callable[[Trained], Any]] = {
     "ready": lambda run: run.world.unwell.clear(),
     "hand scale, all": _scale_up_by_hand,
     "hand scale, a few": lambda run: scale_by_hand(run.world, bounds_of(run.world)[0]),
+    "request, all": lambda run: request_number(run.world, bounds_of(run.world)[1]),
+    "request, a few": lambda run: request_number(run.world, bounds_of(run.world)[0]),
     "bounds lowered": lambda run: run.world.edit(dataWorkers={"minReplicas": 2, "maxReplicas": 3}),
     "bounds raised": lambda run: run.world.edit(dataWorkers={"minReplicas": 9, "maxReplicas": 40}),
     "409": lambda run: setattr(run.world, "num_conflicts", run.world.num_conflicts + 1),

@@ -19,6 +19,7 @@ from dataset_operator.ray.endpoints import (
 )
 from dataset_operator.ray.jobs import HttpRayJobs
 from dataset_operator.ray.transport import Request
+from dataset_operator.sealing import Seal
 from dataset_operator.settings import parse_settings
 
 OWNER = Owner(name="n" * 40, namespace="team", uid="0f3c6c1e-1111")
@@ -177,7 +178,7 @@ def look(server: Server) -> list[str]:
     document = {"kind": "DatasetExperiment", "metadata": metadata, "spec": {}, "status": {}}
     kube: Any = server
     source: Any = None
-    asyncio.run(observe(kube, connect, source, document))
+    asyncio.run(observe(kube, connect, source, document, Seal.generate()))
     return asked
 
 

@@ -12,7 +12,7 @@ from dataset_operator.api import DATA_WORKERS
 from dataset_operator.autoscaling.decision import PERIOD_SECONDS
 from dataset_operator.autoscaling.signals import Counters, TrainerCounters, WorkerCounters
 from dataset_operator.builders.merge import merge
-from dataset_operator.cli.scale import build_patch
+from dataset_operator.cli.scale import build_request
 from dataset_operator.observed import Progress
 from pipeline_runtime.config import ExperimentStatus
 
@@ -128,10 +128,31 @@ def settle_by_hand(run: Trained, seconds: float) -> None:
 
 
 def scale_by_hand(world: World, wanted: int) -> None:
+    """A number that somebody writes into the RayCluster, as `lastmile scale` of 0.1.0 did.
+
+    Those that are on their way out go at once, so that the number is of those that stay.
+    """
+    if world.ray_cluster is None:
+        return
+    group = group_of(world)
+    draining = world.status.get("dataWorkers", {}).get("draining", ())
+    listed = group.get("scaleStrategy", {}).get("workersToDelete", [])
+    unlisted = [victim for victim in draining if victim["name"] not in listed]
+    names = [victim["name"] for victim in unlisted if not victim.get("lost")]
+    replicas = wanted + len(unlisted) - len(names)
+    change: dict[str, Any] = {"replicas": replicas}
+    if names:
+        change["scaleStrategy"] = {"workersToDelete": [*listed, *names]}
+    change["maxReplicas"] = max(replicas, group["maxReplicas"])
+    groups = world.ray_cluster["spec"]["workerGroupSpecs"]
+    changed = [{**g, **change} if g is group else g for g in groups]
+    world.ray_cluster = merge(world.ray_cluster, {"spec": {"workerGroupSpecs": changed}})
+
+
+def request_number(world: World, wanted: int) -> None:
     """`lastmile scale`."""
-    if world.ray_cluster is not None:
-        patch, _ = build_patch(world.ray_cluster, wanted, world.document)
-        world.ray_cluster = merge(world.ray_cluster, patch)
+    request = build_request(wanted)["metadata"]["annotations"]
+    world.document["metadata"].setdefault("annotations", {}).update(request)
 
 
 def bounds_of(world: World) -> tuple[int, int]:

@@ -15,7 +15,8 @@ from typing import Any
 
 from dataset_operator.api import DATA_WORKERS, FINALIZER, HEAD
 from dataset_operator.autoscaling.history import Memory
-from dataset_operator.kube.observe import find_accepted
+from dataset_operator.builders.frozen import thaw
+from dataset_operator.kube.observe import drop_unsealed, find_accepted, find_broken_seals
 from dataset_operator.names import Owner
 from dataset_operator.observed import (
     Happened,
@@ -31,11 +32,14 @@ from dataset_operator.observed import (
 from dataset_operator.plan import plan
 from dataset_operator.plan.decision import Decision, Drain, KeepLog, Stop, Submit
 from dataset_operator.plan.decisions import find_log_job
+from dataset_operator.plan.pod_rules import find_refusal
+from dataset_operator.sealing import KEY_BYTES, Seal
 from dataset_operator.settings import OperatorSettings, parse_settings
 from dataset_operator.status import find_condition
 from pipeline_runtime.config import API_VERSION, KIND
 
 SETTINGS = parse_settings({"runtimeImage": "runtime:1"})
+SEAL = Seal(b"k" * KEY_BYTES)
 GRACE_SECONDS = 30  # that a pod has to end; it takes half of it
 UID = "0f3c6c1e-1111-2222-3333-444455556666"
 
@@ -58,6 +62,7 @@ def _most(group: dict[str, Any]) -> int:
 class World:
     document: dict[str, Any]
     settings: OperatorSettings = SETTINGS
+    seal: Seal = SEAL
     now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     ray_cluster: dict[str, Any] | None = None
     has_token: bool = False
@@ -103,10 +108,14 @@ class World:
         document = copy.deepcopy(self.document)
         if self.finalizer:
             document["metadata"]["finalizers"] = [FINALIZER]
+        owner, cluster, children = self.owner, self.ray_cluster, copy.deepcopy(self.children)
+        sealed = (cluster, children.get(owner.accepted))
         return Observed(
             document=document,
-            accepted=find_accepted(self.owner, self.status, self.children),
-            children=copy.deepcopy(self.children),
+            accepted=find_accepted(owner, self.status, children, self.seal),
+            rendered=thaw(cluster, owner.uid, self.seal) if cluster else None,
+            broken_seals=find_broken_seals(owner, sealed, self.seal),
+            children=drop_unsealed(owner, children, self.seal),
             foreign=self.foreign,
             ray_cluster=copy.deepcopy(self.ray_cluster),
             has_token=self.has_token,
@@ -252,10 +261,12 @@ class World:
         """The plan, as a pass makes it: again if a dry run refuses what it would make."""
         observed = self.observe()
         decision = plan(observed, self.settings, self.now, "fresh-token")
-        if decision.trial is not None and self.refused is not None:
-            observed = replace(observed, refusal=self.refused)
-            decision = plan(observed, self.settings, self.now, "fresh-token")
-        return decision
+        if decision.trial is not None:
+            refusal = find_refusal(self.owner, self.settings, decision.trial) or self.refused
+            if refusal is not None:
+                observed = replace(observed, refusal=refusal)
+                decision = plan(observed, self.settings, self.now, "fresh-token")
+        return decision.seal(self.seal)
 
     def crash(self, *, after_drain: bool) -> None:
         """One pass of an operator that is killed once it has written the status, or drained."""

@@ -1,0 +1,62 @@
+"""What the platform allows of pods, judged on the objects that are about to be applied.
+
+`validity` judges the spec that somebody wrote, early and under its fields' names. This is the last
+check before the executor: it holds for whatever a cluster was rendered from, an accepted spec of an
+earlier version included, and for the parts that were merged into a user's template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dataset_operator.names import Owner
+from dataset_operator.observed import Document, Refusal
+from dataset_operator.settings import OperatorSettings
+from pipeline_runtime.config import check_template_security
+
+_ACCOUNT_FIELDS = ("serviceAccountName", "serviceAccount")
+_NO_ACCOUNT = "default"  # the account of a pod that names none (Kubernetes, ServiceAccount plugin)
+_MAX_NAMED = 3
+
+
+def find_refusal(owner: Owner, settings: OperatorSettings, cluster: Document) -> Refusal | None:
+    """Return why a RayCluster may not be made; None if it may."""
+    why = find_forbidden(owner, settings, cluster)
+    return Refusal(message=why, is_invalid=True) if why else None
+
+
+def find_forbidden(owner: Owner, settings: OperatorSettings, document: Document) -> str:
+    """Return what a RayCluster or a Pod asks for beyond what the platform allows; "" if nothing."""
+    found: list[str] = []
+    for path, template in _find_templates(document):
+        broken = check_template_security(path, dict(template))
+        found += [f"{field}: {message}" for field, message in broken]
+        found += _check_account(owner, settings, path, template)
+    more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
+    return "; ".join(found[:_MAX_NAMED]) + more
+
+
+def _find_templates(document: Document) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if document["kind"] == "Pod":
+        yield "Pod", document
+        return
+    spec = document["spec"]
+    if head := spec.get("headGroupSpec"):
+        yield "spec.headGroupSpec.template", head["template"]
+    for index, group in enumerate(spec.get("workerGroupSpecs") or ()):
+        yield f"spec.workerGroupSpecs[{index}].template", group["template"]
+
+
+def _check_account(
+    owner: Owner, settings: OperatorSettings, path: str, template: Mapping[str, Any]
+) -> Iterator[str]:
+    pod = template["spec"]
+    given = [pod[name] for name in _ACCOUNT_FIELDS if pod.get(name)]
+    for name in given or [_NO_ACCOUNT]:
+        is_own = name == (settings.service_account or owner.service_account)
+        if not is_own and not settings.allows_service_account(owner.namespace, str(name)):
+            yield (
+                f"{path}.spec.serviceAccountName: must be a service account that the operator's "
+                f"settings (serviceAccounts) allow in namespace {owner.namespace}, got {name!r}"
+            )

@@ -1,0 +1,90 @@
+"""Seals over what the operator stores in objects that its users can write, and later reads back.
+
+A seal is an annotation: an HMAC-SHA256 over the object's kind and name, the uid of the experiment
+that owns it, and the stored content. `Decision.seal` adds it before the executor writes; `observe`
+checks it before the plan reads. `kube.keys` fetches the key.
+
+An object without a valid seal is not an error. It may be older than the seals, or the key may have
+been replaced: what runs goes on, and the operator takes nothing from such an object on trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from dataset_operator.api import (
+    CLUSTER_HASH_ANNOTATION,
+    RENDERED_ANNOTATION,
+    SEAL_ANNOTATION,
+    TRAINERS_ANNOTATION,
+)
+from dataset_operator.observed import Document
+
+KEY_BYTES = 32  # as many as the digest has (RFC 2104, section 3)
+_SCHEME = "v1:"
+_CLUSTER_ANNOTATIONS = (CLUSTER_HASH_ANNOTATION, RENDERED_ANNOTATION, TRAINERS_ANNOTATION)
+
+# Broken: there is a seal, but another key or another content made it.
+SealState = Literal["Valid", "Absent", "Broken"]
+VALID: SealState = "Valid"
+ABSENT: SealState = "Absent"
+BROKEN: SealState = "Broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Seals objects with a key that no user can read."""
+
+    key: bytes = field(repr=False)
+
+    @classmethod
+    def generate(cls) -> Self:
+        """A seal with a new random key."""
+        return cls(secrets.token_bytes(KEY_BYTES))
+
+    def stamp(self, document: Document) -> Document:
+        """Return an object that is about to be written, with its seal if its kind has one."""
+        if document["kind"] not in ("RayCluster", "ConfigMap"):
+            return document
+        metadata = document["metadata"]
+        [owner] = metadata["ownerReferences"]
+        sealed = {SEAL_ANNOTATION: self._sign(document, owner["uid"])}
+        annotations = {**metadata.get("annotations", {}), **sealed}
+        return {**document, "metadata": {**metadata, "annotations": annotations}}
+
+    def judge(self, document: Mapping[str, Any], uid: str) -> SealState:
+        """Return whether the operator wrote what is stored in an object of this experiment.
+
+        Args:
+            uid: of the experiment.
+        """
+        found = _annotations(document).get(SEAL_ANNOTATION)
+        if found is None:
+            return ABSENT
+        wanted = self._sign(document, uid)
+        is_same = hmac.compare_digest(str(found).encode(errors="replace"), wanted.encode())
+        return VALID if is_same else BROKEN
+
+    def _sign(self, document: Mapping[str, Any], uid: str) -> str:
+        kind, name = document["kind"], document["metadata"]["name"]
+        text = json.dumps([_SCHEME, kind, name, uid, _read_content(document)], sort_keys=True)
+        return _SCHEME + hmac.new(self.key, text.encode(), hashlib.sha256).hexdigest()
+
+
+def _read_content(document: Mapping[str, Any]) -> Any:
+    """What a seal covers, of a kind that has one."""
+    if document["kind"] == "ConfigMap":
+        return document.get("data")
+    annotations = _annotations(document)
+    return {name: annotations.get(name) for name in _CLUSTER_ANNOTATIONS}
+
+
+def _annotations(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    annotations: Mapping[str, Any] = document["metadata"].get("annotations") or {}
+    return annotations
