@@ -49,9 +49,14 @@ from pipeline_runtime.config.experiment import (
 from pipeline_runtime.config.location import locate_artifacts
 from pipeline_runtime.config.manifest import LoadedManifest, load_manifests, parse_manifests
 from pipeline_runtime.config.overrides import apply_overrides
-from pipeline_runtime.config.parsing import parse_experiment, parse_stored
+from pipeline_runtime.config.parsing import (
+    ACCEPTED_VARIABLE,
+    parse_accepted,
+    parse_experiment,
+    parse_stored,
+)
 from pipeline_runtime.config.plain_text import clean
-from pipeline_runtime.config.pod_template import RAY_CONTAINER
+from pipeline_runtime.config.pod_template import RAY_CONTAINER, check_template_security
 from pipeline_runtime.config.quantities import parse_quantity
 from pipeline_runtime.config.run_hash import (
     diff_configs,
@@ -71,6 +76,7 @@ from pipeline_runtime.config.training import (
 from pipeline_runtime.errors import ManifestError, Problem
 
 __all__ = [
+    "ACCEPTED_VARIABLE",
     "API_VERSION",
     "GROUP",
     "HEADROOM",
@@ -119,12 +125,14 @@ __all__ = [
     "UsageStatus",
     "WorkerStatus",
     "apply_overrides",
+    "check_template_security",
     "clean",
     "diff_configs",
     "hash_config",
     "hash_parts",
     "load_manifests",
     "locate_artifacts",
+    "parse_accepted",
     "parse_experiment",
     "parse_manifests",
     "parse_quantity",

@@ -27,7 +27,13 @@ from dataset_operator.status import (
     is_true,
     set_condition,
 )
-from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, parse_stored, run_hash
+from pipeline_runtime.config import (
+    DatasetExperiment,
+    ExperimentSpec,
+    ManifestError,
+    parse_accepted,
+    run_hash,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,11 +94,10 @@ class Draft:
         """
         if self.spec is None:
             return False
-        wanted = self.parse(self.observed.document)
-        if self.observed.accepted is None:
+        wanted, accepted = self.parse(self.observed.document), self.accepted
+        if accepted is None:
             return run_hash(wanted) != self.status.get("runHash")
         # Hashed anew: another version of the operator may hash the same run otherwise.
-        accepted = self.parse(self.observed.accepted)
         if run_hash(wanted) != run_hash(accepted):
             return True
         in_order = self.spec.pipeline_options.preserve_order
@@ -164,14 +169,26 @@ class Draft:
         condition = find_condition(self.status, kind)
         return condition["reason"] if condition else None
 
+    @property
+    def accepted(self) -> DatasetExperiment | None:
+        """The experiment as the run last took it; None if that is not known, or is no experiment.
+
+        Whoever may edit ConfigMaps of the namespace can have written anything into it.
+        """
+        try:
+            return self.parse(self.observed.accepted) if self.observed.accepted else None
+        except ManifestError:
+            return None
+
     def parse(self, document: Any) -> DatasetExperiment:
-        """What was observed as an experiment, parsed once a pass: rules ask many times.
+        """Parse an observed experiment, once a pass, since rules ask many times.
+
+        The models' rules are not asked: `parse_wanted` does that, for edits alone.
 
         Raises ManifestError.
         """
         if id(document) not in self._parsed:  # it lives as long as the draft
-            # `parse_wanted` has judged by newer rules, and reports unknown fields.
-            self._parsed[id(document)], _ = parse_stored(document, was_accepted=True)
+            self._parsed[id(document)] = parse_accepted(document)
         return self._parsed[id(document)]
 
     # --- what is wanted -------------------------------------------------------------------------

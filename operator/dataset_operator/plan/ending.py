@@ -67,18 +67,24 @@ def release_deleted(draft: Draft) -> bool:
 
 
 def refuse_invalid(draft: Draft) -> bool:
-    """A bad spec is said to be bad; what runs goes on as it was accepted."""
-    accepted, refusal = draft.observed.accepted, draft.observed.refusal
+    """Refuse a bad spec; what runs goes on as it was accepted.
+
+    A spec that is as it was accepted is judged no more: newer rules, and other settings, count from
+    the next edit on.
+    """
+    accepted, refusal = draft.accepted, draft.observed.refusal
     try:
         current = parse_wanted(draft)
     except ManifestError as error:
-        _refuse(draft, str(error))
-        draft.experiment = draft.parse(accepted) if accepted else None
-        if draft.submission is not None:
-            draft.look_again(POLL_SECONDS)
-        return draft.experiment is None
+        if accepted is None or not _is_unedited(draft, accepted):
+            _refuse(draft, str(error))
+            draft.experiment = accepted
+            if draft.submission is not None:
+                draft.look_again(POLL_SECONDS)
+            return draft.experiment is None
+        current = accepted
     draft.spec = current.spec
-    draft.experiment = draft.parse(accepted) if accepted and draft.is_run_changed else current
+    draft.experiment = accepted if accepted and draft.is_run_changed else current
     if refusal is not None and refusal.is_invalid:
         _refuse(draft, refusal.message)
     elif waits_for := _waits_for(draft):
@@ -88,6 +94,13 @@ def refuse_invalid(draft: Draft) -> bool:
     else:
         say_accepted(draft, VALID_SPEC, "the spec is valid")
     return False
+
+
+def _is_unedited(draft: Draft, accepted: DatasetExperiment) -> bool:
+    try:
+        return draft.parse(draft.observed.document).spec == accepted.spec
+    except ManifestError:
+        return False
 
 
 def _refuse(draft: Draft, why: str) -> None:
@@ -130,10 +143,10 @@ def keep_finished(draft: Draft) -> bool:
 
 def _is_given_another_chance(draft: Draft) -> bool:
     """A failed run goes on from its checkpoint when what it failed by was edited."""
-    accepted = draft.observed.accepted
+    accepted = draft.accepted
     if draft.spec is None or accepted is None or not draft.is_true(FAILED):
         return False
-    return _chances(draft.spec) != _chances(draft.parse(accepted).spec)
+    return _chances(draft.spec) != _chances(accepted.spec)
 
 
 def _chances(spec: ExperimentSpec) -> tuple[object, ...]:
@@ -168,7 +181,7 @@ def start_changed_run(draft: Draft) -> bool:
     if draft.spec is None or not draft.is_run_changed:
         return False
     if not _is_over(draft) and _is_started(draft):
-        is_known = draft.observed.accepted is not None or draft.submission is not None
+        is_known = draft.accepted is not None or draft.submission is not None
         if draft.spec.update_policy == "AfterRun" and is_known:
             return False
         job = draft.observed.job
