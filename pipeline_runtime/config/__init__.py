@@ -56,7 +56,11 @@ from pipeline_runtime.config.parsing import (
     parse_stored,
 )
 from pipeline_runtime.config.plain_text import clean
-from pipeline_runtime.config.pod_template import RAY_CONTAINER, check_template_security
+from pipeline_runtime.config.pod_template import (
+    RAY_CONTAINER,
+    check_template_security,
+    is_template,
+)
 from pipeline_runtime.config.quantities import parse_quantity
 from pipeline_runtime.config.run_hash import (
     diff_configs,
@@ -130,6 +134,7 @@ __all__ = [
     "diff_configs",
     "hash_config",
     "hash_parts",
+    "is_template",
     "load_manifests",
     "locate_artifacts",
     "parse_accepted",

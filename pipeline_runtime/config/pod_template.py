@@ -94,6 +94,11 @@ def check_template_security(path: str, template: dict[str, JsonValue]) -> Broken
                 yield at, no_token.format("used")
 
 
+def is_template(template: dict[str, JsonValue]) -> bool:
+    """Return whether the parts of a template that are merged into others have their types."""
+    return not any(_check_shape("", template))
+
+
 def _check_directives(path: str, template: dict[str, JsonValue]) -> Broken:
     """Directives of a strategic merge, by which a template could remove what is not its own."""
     level: list[tuple[str, JsonValue]] = [(path, template)]

@@ -105,7 +105,7 @@ def build_history_pod(
     }
     ray = spec["containers"][0]
     mounts = [m for m in _mappings(_list(ray, "volumeMounts")) if _is_shared(m)]
-    used = {mount.get("name") for mount in mounts}
+    used = [mount.get("name") for mount in mounts]  # of any type in a template
     container["volumeMounts"] = [*mounts, {"name": _POD_VOLUME, "mountPath": _POD_FOLDER}]
     payload = {
         "path": _PAYLOAD_FILE,

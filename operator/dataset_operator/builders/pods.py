@@ -80,7 +80,8 @@ def find_account(template: Mapping[str, Any]) -> Any:
 
     Without a name that is the namespace's own, `default`.
     """
-    pod = template["spec"]
+    pod = template.get("spec")
+    pod = pod if isinstance(pod, Mapping) else {}
     return pod.get("serviceAccountName") or pod.get("serviceAccount") or "default"
 
 

@@ -31,6 +31,7 @@ from pipeline_runtime.config import (
     DatasetExperiment,
     ExperimentSpec,
     ManifestError,
+    is_template,
     parse_accepted,
     run_hash,
 )
@@ -175,10 +176,14 @@ class Draft:
 
         Whoever may edit ConfigMaps of the namespace can have written anything into it.
         """
+        if self.observed.accepted is None:
+            return None
         try:
-            return self.parse(self.observed.accepted) if self.observed.accepted else None
+            accepted = self.parse(self.observed.accepted)
         except ManifestError:
             return None
+        groups = (accepted.spec.head, accepted.spec.trainers, accepted.spec.data_workers)
+        return accepted if all(is_template(group.template) for group in groups) else None
 
     def parse(self, document: Any) -> DatasetExperiment:
         """Parse an observed experiment, once a pass, since rules ask many times.

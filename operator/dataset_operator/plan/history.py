@@ -29,6 +29,7 @@ from pipeline_runtime.config import ExperimentSpec
 
 POLL_SECONDS = 5.0
 PENDING: Literal["Pending"] = "Pending"
+_PENDING_FIELDS = ("pod", "time", "clusterUid", "attempt")
 _State = Literal["Pending", "Kept", "Failed", "Skipped"]
 _MAX_PODS = 64  # of those that are told of; all have their logs
 _NO_STORE = "the artifacts are not in a store that outlives the pods"
@@ -90,7 +91,8 @@ def has_finalizer(draft: Draft) -> bool:
 
 def _get(draft: Draft) -> Mapping[str, Any]:
     history: Mapping[str, Any] = draft.status.get("history") or {}
-    return history
+    is_whole = history.get("state") != PENDING or all(field in history for field in _PENDING_FIELDS)
+    return history if is_whole else {}
 
 
 def _begin(draft: Draft, about: Document) -> bool:
@@ -127,7 +129,7 @@ def _go_on(draft: Draft, history: Mapping[str, Any]) -> bool:
         limit = f"history.timeoutSeconds ({draft.settings.history.timeout_seconds})"
         return _fail(draft, f"its pod was not done after {limit}{waits}")
     accepted = draft.accepted
-    if accepted is None:
+    if accepted is None or "artifactsUri" not in draft.status:
         return _fail(draft, "the ConfigMap that says what the run was is gone")
     if pod is None:
         _make(draft, history["pod"], accepted.spec)

@@ -16,6 +16,7 @@ from typing import Any
 
 from dataset_operator.headline import find_headline
 from dataset_operator.passes import Waker
+from dataset_operator.shapes import fit_experiment
 from dataset_operator.telemetry.standing import Standing, read_standing
 
 Key = tuple[str, str]  # namespace, name
@@ -75,6 +76,7 @@ class Watched:
             self.phases[before.standing.phase] -= 1
         if event == "DELETED":
             return Waker.CHANGE
+        document = fit_experiment(dict(document))
         seen = self._experiments[key] = _read(document, self._last_event)
         self.phases[seen.standing.phase] += 1
         if event is not None and seen.headline and (not before or before.headline != seen.headline):
