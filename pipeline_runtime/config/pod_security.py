@@ -1,9 +1,10 @@
-"""What a pod template may not ask of the host: the level `baseline` of Kubernetes.
+"""The level `baseline` of Kubernetes, for pod templates and for whole pods.
 
 Rules and lists are those of the Pod Security Standards (kubernetes.io, «Pod Security Standards»,
-1.34), with one capability more: a pod that locks memory takes nothing from anybody beyond its
-limit, and RDMA needs it. Ours are of the level `restricted`; a template that asks for more than
-that and less than this is the namespace's to judge, by its label `enforce`.
+1.34), and upstream's own examples are tests of them. One capability is allowed beside theirs: a
+pod that locks memory takes nothing from anybody beyond its limit, and RDMA needs it. The operator's
+pods are of the level `restricted`; a template that asks for more than that and less than this is
+the namespace's to judge, by its label `enforce`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ _SELINUX_TYPES = frozenset(
     {"", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"}
 )
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
-_UNCONFINED = "Unconfined"
+_PROFILES = frozenset({"RuntimeDefault", "Localhost"})
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+_HOOKS = ("postStart", "preStop")
+_ACTIONS = ("httpGet", "tcpSocket")  # those that name a host
 
 
 def check_pod_security(path: str, template: JsonObject) -> Broken:
@@ -56,6 +60,7 @@ def check_pod_security(path: str, template: JsonObject) -> Broken:
         context = _mapping(container.get("securityContext"))
         yield from _check_context(f"{at}.securityContext", context)
         yield from _check_ports(f"{at}.ports", container)
+        yield from _check_hosts(at, container)
 
 
 def walk_containers(path: str, pod: JsonObject) -> Iterator[tuple[str, JsonObject]]:
@@ -67,8 +72,9 @@ def walk_containers(path: str, pod: JsonObject) -> Iterator[tuple[str, JsonObjec
 
 def _check_annotations(path: str, annotations: JsonObject) -> Broken:
     for name, value in annotations.items():
-        if name.startswith(_APPARMOR) and value == "unconfined":
-            yield f"{path}.{name}", "must not be unconfined; remove it"
+        is_known = isinstance(value, str) and value.startswith("localhost/")
+        if name.startswith(_APPARMOR) and not is_known and value not in ("", "runtime/default"):
+            yield f"{path}.{name}", "must be runtime/default or localhost/…; remove it"
 
 
 def _check_pod_context(path: str, context: JsonObject) -> Broken:
@@ -105,16 +111,28 @@ def _check_ports(path: str, container: JsonObject) -> Broken:
             )
 
 
+def _check_hosts(path: str, container: JsonObject) -> Broken:
+    """Probes and hooks: the node's kubelet sends them, so another host is reached from the node."""
+    lifecycle = _mapping(container.get("lifecycle"))
+    handlers = {f"{path}.{name}": container.get(name) for name in _PROBES}
+    handlers |= {f"{path}.lifecycle.{name}": lifecycle.get(name) for name in _HOOKS}
+    for at, handler in handlers.items():
+        for kind in _ACTIONS:
+            if _mapping(_mapping(handler).get(kind)).get("host"):
+                yield (
+                    f"{at}.{kind}.host",
+                    "must not be set, since the node would reach that host; remove it",
+                )
+
+
 def _check_both(path: str, context: JsonObject) -> Broken:
     """What pods and containers have alike."""
     if _mapping(context.get("windowsOptions")).get("hostProcess"):
         yield f"{path}.windowsOptions.hostProcess", "must not be true; remove it"
     for field in ("seccompProfile", "appArmorProfile"):
-        if _mapping(context.get(field)).get("type") == _UNCONFINED:
-            yield (
-                f"{path}.{field}.type",
-                f"must not be {_UNCONFINED}; use RuntimeDefault or Localhost",
-            )
+        kind = _mapping(context.get(field)).get("type")
+        if kind is not None and not _is_one(kind, _PROFILES):
+            yield f"{path}.{field}.type", f"must be RuntimeDefault or Localhost, got {kind!r}"
     options = _mapping(context.get("seLinuxOptions"))
     if not _is_one(kind := options.get("type", ""), _SELINUX_TYPES):
         yield f"{path}.seLinuxOptions.type", f"must be a container's type, got {kind!r}; remove it"

@@ -93,6 +93,9 @@ OLDER: dict[str, dict[str, Any]] = {
     "a replaced pod": {"$patch": "replace", "containers": [{"name": "ray", "image": "mine"}]},
     "no security context": {"securityContext": None},
     "the alias": {"serviceAccount": "trainer"},
+    "a probe of another host": {
+        "containers": [{"name": "x", "livenessProbe": {"httpGet": {"host": "h", "port": 1}}}]
+    },
 }
 
 
