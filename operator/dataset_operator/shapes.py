@@ -24,8 +24,9 @@ from pydantic import ValidationError
 from dataset_operator.observed import Document, parse_time
 from pipeline_runtime.config import ExperimentStatus
 
-Shape = type | Callable[[Any], bool] | dict[str, Any] | list[Any]
-_ABSENT = object()
+Mappings = dict[str, Any]  # of shapes by the names of fields
+Shape = type | Callable[[Any], bool] | Mappings | list[Any]
+_ABSENT: Any = object()
 _MAX_COUNT = 2**31 - 1  # Kubernetes' int32
 # Times of other years cannot be reckoned with: `datetime` ends at 9999.
 _YEARS = range(1970, 9000)
@@ -57,7 +58,7 @@ def _is_service(value: Any) -> bool:
     return isinstance(value, str) and _DNS_LABEL.fullmatch(value) is not None
 
 
-_METADATA: Shape = {
+_METADATA: Mappings = {
     "name!": str,
     "namespace": str,
     "uid!": str,
@@ -138,7 +139,7 @@ def fit_object(kind: str, document: Any) -> Document | None:
     fitted = _fit(document, _SHAPES.get(kind, _ANY_OBJECT))
     if fitted is _ABSENT:
         return None
-    parts = {"spec": {}} if kind == "RayCluster" else {}
+    parts: Document = {"spec": {}} if kind == "RayCluster" else {}
     return {**parts, **fitted, "kind": kind}
 
 

@@ -67,22 +67,16 @@ def release_deleted(draft: Draft) -> bool:
 
 
 def refuse_invalid(draft: Draft) -> bool:
-    """Refuse a bad spec; what runs goes on as it was accepted.
-
-    A spec that is as it was accepted is judged no more: newer rules, and other settings, count from
-    the next edit on.
-    """
+    """Refuse a bad spec; what runs goes on as it was accepted."""
     accepted, refusal = draft.accepted, draft.observed.refusal
     try:
         current = parse_wanted(draft)
     except ManifestError as error:
-        if accepted is None or not _is_unedited(draft, accepted):
-            _refuse(draft, str(error))
-            draft.experiment = accepted
-            if draft.submission is not None:
-                draft.look_again(POLL_SECONDS)
-            return draft.experiment is None
-        current = accepted
+        _refuse(draft, str(error))
+        draft.experiment = accepted
+        if draft.submission is not None:
+            draft.look_again(POLL_SECONDS)
+        return draft.experiment is None
     draft.spec = current.spec
     draft.experiment = accepted if accepted and draft.is_run_changed else current
     if refusal is not None and refusal.is_invalid:
@@ -94,13 +88,6 @@ def refuse_invalid(draft: Draft) -> bool:
     else:
         say_accepted(draft, VALID_SPEC, "the spec is valid")
     return False
-
-
-def _is_unedited(draft: Draft, accepted: DatasetExperiment) -> bool:
-    try:
-        return draft.parse(draft.observed.document).spec == accepted.spec
-    except ManifestError:
-        return False
 
 
 def _refuse(draft: Draft, why: str) -> None:

@@ -118,9 +118,18 @@ NEWLY_REFUSED = {name: pod for name, pod in OLDER.items() if name != "no securit
 
 
 @pytest.mark.parametrize("pod", NEWLY_REFUSED.values(), ids=NEWLY_REFUSED)
-def test_a_newer_rule_refuses_the_next_edit(pod: dict[str, Any]) -> None:
+def test_a_newer_rule_refuses_the_next_edit_of_a_template(pod: dict[str, Any]) -> None:
     world = accepted_before(head={"template": {"spec": pod}})
     world.edit(activeDeadlineSeconds=9999)
+    world.settle()
+    assert world.condition("Accepted") == ("True", "ValidSpec")
+    world.edit(trainers={"replicas": 1, "template": {"spec": pod}})
+    world.settle()
+    assert world.condition("Accepted") == ("False", "InvalidSpec")
+    world.edit(trainers={"replicas": 1})
+    world.settle()
+    assert world.condition("Accepted") == ("True", "ValidSpec")
+    world.edit(head={"template": {"spec": pod, "metadata": {"labels": {"a": "b"}}}})
     world.settle()
     assert world.condition("Accepted") == ("False", "InvalidSpec")
     assert world.condition("Training") == ("True", "Running")
@@ -132,6 +141,17 @@ def test_an_accepted_document_that_is_none_counts_as_absent() -> None:
         if child["kind"] == "ConfigMap":
             world.children[name] = {**child, "data": {"run": "1", "experiment.json": '{"spec":1}'}}
     world.edit(trainers={"replicas": -1})
+    world.settle()
+    assert world.condition("Accepted") == ("False", "InvalidSpec")
+
+
+def test_an_account_that_is_no_longer_allowed_goes_on() -> None:
+    world = running(ALLOWS, head={"template": {"spec": {"serviceAccountName": "trainer"}}})
+    world.settings = SETTINGS
+    world.edit(suspend=True)
+    world.settle()
+    assert world.condition("Suspended") == ("True", "SuspendedBySpec")
+    world.edit(suspend=False, dataWorkers={"template": {"spec": {"serviceAccountName": "trainer"}}})
     world.settle()
     assert world.condition("Accepted") == ("False", "InvalidSpec")
 
