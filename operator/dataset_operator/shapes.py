@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,12 +23,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from dataset_operator.observed import Document, parse_time
-from pipeline_runtime.config import ExperimentStatus
+from pipeline_runtime.config import KIND, ExperimentStatus
 
 Mappings = dict[str, Any]  # of shapes by the names of fields
 Shape = type | Callable[[Any], bool] | Mappings | list[Any]
 _ABSENT: Any = object()
 _MAX_COUNT = 2**31 - 1  # Kubernetes' int32
+_MAX_WHOLE = 2**63 - 1  # Kubernetes' int64
 # Times of other years cannot be reckoned with: `datetime` ends at 9999.
 _YEARS = range(1970, 9000)
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -46,6 +48,17 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _MAX_COUNT
 
 
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MAX_WHOLE
+
+
+def _is_decimal(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and math.isfinite(float(value))
+    except ValueError:
+        return False
+
+
 def _is_address(value: Any) -> bool:
     try:
         return isinstance(value, str) and bool(ipaddress.ip_address(value))
@@ -61,7 +74,7 @@ def _is_service(value: Any) -> bool:
 _METADATA: Mappings = {
     "name!": str,
     "namespace": str,
-    "uid!": str,
+    "uid": str,
     "resourceVersion": str,
     "creationTimestamp": is_time,
     "deletionTimestamp": is_time,
@@ -69,7 +82,7 @@ _METADATA: Mappings = {
     "annotations": {"*": str},
     "ownerReferences": [{"uid!": str}],
 }
-_CONDITION: Shape = {
+_CONDITION: Mappings = {
     "type!": str,
     "status!": str,
     "reason": str,
@@ -83,10 +96,37 @@ _CONTAINER: Shape = {
     "state": {"*": _STATE},
     "lastState": {"*": _STATE},
 }
+_DECISION: Shape = {"time!": str, "reason!": str, "before!": _is_count, "after!": _is_count}
+# The parts of an experiment that `telemetry` reports. Passes read the status by `fit_experiment`.
+_EXPERIMENT: Shape = {
+    "metadata!": {"name!": str},
+    "spec": {"dataWorkers": {"minReplicas": _is_count, "maxReplicas": _is_count}},
+    "status": {
+        "phase": str,
+        "conditions": [{**_CONDITION, "reason!": str, "lastTransitionTime": str}],
+        "usage": {"cost": _is_decimal, "currency": str, "accounted": dict, "*": _is_whole},
+        "startTime": str,
+        "trainingStartTime": str,
+        "submission": {"time": str},
+        "rayClusterName": str,
+        "attempt": _is_count,
+        "failures": _is_count,
+        "gpus": _is_count,
+        "dataWorkers": {"draining": [dict], "drainingTo": _is_count, "*": _is_count},
+        "trainer": {
+            "gpuUtilizationPercent": _is_count,
+            "productionWaitPercent": _is_count,
+            "progressPercentage": _is_count,
+        },
+        "scaling": {"decisions": [_DECISION]},
+    },
+}
 _TEMPLATE: Shape = {"metadata": dict, "spec": dict}
 _SHAPES: Mapping[str, Shape] = {
+    KIND: _EXPERIMENT,
     "Pod": {
-        "metadata!": _METADATA,
+        "metadata!": {**_METADATA, "uid!": str},
+        "spec": dict,
         "status": {
             "phase": str,
             "reason": str,
@@ -98,7 +138,7 @@ _SHAPES: Mapping[str, Shape] = {
         },
     },
     "RayCluster": {
-        "metadata!": {**_METADATA, "resourceVersion!": str},
+        "metadata!": {**_METADATA, "uid!": str, "resourceVersion!": str},
         "spec": {
             "headGroupSpec": {"template": _TEMPLATE},
             "workerGroupSpecs": [

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 from property_tests import examples
 from world import SETTINGS, World, running
 
@@ -25,6 +26,7 @@ from dataset_operator.plan.ending import RELEASE_SECONDS
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.settings import OperatorSettings, parse_settings
 from dataset_operator.shapes import fit_experiment, fit_object
+from dataset_operator.telemetry.metrics import OperatorMetrics
 from dataset_operator.telemetry.watched import Watched
 from pipeline_runtime.config import KIND
 
@@ -193,7 +195,9 @@ def look(store: Store, settings: OperatorSettings, world: World) -> None:
     kube, head = cast(Any, store), cast(Any, lambda *_: Silent())
     observed, _ = asyncio.run(observe(kube, head, cast(Any, None), document))
     plan(observed, settings, world.now, "token")
-    Watched().see("ADDED", store.experiment)
+    metrics = OperatorMetrics(Watched())
+    metrics.watched.see("ADDED", store.experiment)
+    assert generate_latest(metrics.registry)
 
 
 # Each of these ended a pass with an error before objects were parsed.
@@ -221,6 +225,7 @@ BROKEN: dict[str, tuple[str, str, Any]] = {
     "a start without a zone": (KIND, "status.startTime", "2026-01-01T00:00:00"),
     "conditions that are none": (KIND, "status.conditions", [{"type": "Training"}]),
     "a status that is none": (KIND, "status", "x"),
+    "seconds without end": (KIND, "status.usage", {"gpuSeconds": 10**400}),
     "workers that are none": (KIND, "status.dataWorkers", [1]),
 }
 
