@@ -59,6 +59,13 @@ MONITORING_CRDS = Files(
     ),
     source="example/prometheus-operator-crd",
 )
+# Upstream's own examples of pods that the level allows and refuses, of the Kubernetes whose rules
+# `pipeline_runtime.config.pod_security` follows.
+POD_SECURITY = Files(
+    name="pod-security-baseline",
+    module=Module(name="kubernetes", upstream="k8s.io/pod-security-admission"),
+    source="test/testdata/baseline/v1.34",
+)
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 
 
@@ -105,6 +112,16 @@ def fetch_monitoring_crds() -> None:
 def find_monitoring_crds() -> Path:
     """Return the folder of the Prometheus operator's CRDs."""
     return _find_built(MONITORING_CRDS)
+
+
+def fetch_pod_security() -> None:
+    """Fetch the examples of the level `baseline` unless the cache holds them."""
+    build([POD_SECURITY])
+
+
+def find_pod_security() -> Path:
+    """Return the folder of the level's examples: `pass` and `fail`."""
+    return _find_built(POD_SECURITY)
 
 
 def _find_built(item: Program | Files) -> Path:
@@ -224,6 +241,7 @@ STAGES: dict[str, Stage] = {
         build_versitygw,
         build_helm,
         fetch_monitoring_crds,
+        fetch_pod_security,
     ),
     "control-plane": (build_control_plane,),
     "node": (build_node,),

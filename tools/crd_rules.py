@@ -61,9 +61,9 @@ from pipeline_runtime.config.credentials import (
     TOKEN_OWNERS,
 )
 from pipeline_runtime.config.experiment import MAX_NAME_CHARS, NAME_PATTERN
+from pipeline_runtime.config.pod_security import HOST_NAMESPACES
 from pipeline_runtime.config.pod_template import (
     GPU_VENDORS,
-    HOST_NAMESPACES,
     OWN_ENV_PREFIXES,
     TUNING_ENV_PREFIXES,
 )

@@ -64,8 +64,9 @@ class Module:
         """The upstream's pinned version, such as `v1.36.3`."""
         if not self.upstream:
             return "of this checkout"
-        pin = rf"^(?:require )?\s*{re.escape(self.upstream)} (v\S+)"
-        match = re.search(pin, self.go_mod, re.MULTILINE)
+        name, text = re.escape(self.upstream), self.go_mod
+        replaced = re.search(rf"=> {name} (v\S+)", text)
+        match = replaced or re.search(rf"^(?:require )?\s*{name} (v\S+)", text, re.MULTILINE)
         if match is None:
             raise ToolError(f"{self.folder}/go.mod: must require {self.upstream}, does not")
         return match[1]

@@ -21,16 +21,18 @@ from dataset_operator.autoscaling.history import Memory
 from dataset_operator.builders.raycluster import RENDERED_FROM
 from dataset_operator.errors import KubeRefused, RayRefused
 from dataset_operator.kube.client import Kube
-from dataset_operator.kube.execute import execute
+from dataset_operator.kube.execute import execute, release
 from dataset_operator.kube.observe import observe
-from dataset_operator.observed import Document, Job, Observed, Refusal
+from dataset_operator.observed import Document, Job, Observed, Refusal, parse_time
 from dataset_operator.plan import plan
 from dataset_operator.plan.decision import Decision
+from dataset_operator.plan.ending import RELEASE_SECONDS
 from dataset_operator.plan.pod_rules import find_refusal
 from dataset_operator.quota import explain_quota
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.sealing import Seal
 from dataset_operator.settings import OperatorSettings
+from dataset_operator.shapes import fit_experiment
 from dataset_operator.sources.base import MetricsSource
 from pipeline_runtime.config import KIND
 
@@ -79,6 +81,11 @@ class Reconciler:
         if document is None:
             self.memories.pop((namespace, name), None)
             return None
+        if self._is_overdue(document):
+            self.memories.pop((namespace, name), None)
+            await release(self.kube, document)
+            return None
+        document = fit_experiment(document)
         observed, jobs = await observe(self.kube, self.connect, self.source, document, self.seal)
         run, memory = self.memories.get((namespace, name), (None, None))
         if run == (observed.owner.uid, observed.status.get("run")):
@@ -97,6 +104,16 @@ class Reconciler:
         except RayRefused as refused:
             return await self._fail_attempt(observed, str(refused))
         return decision.again_seconds
+
+    def _is_overdue(self, document: Document) -> bool:
+        """Return whether an experiment was deleted so long ago that nothing is waited for any more.
+
+        Its metadata says so. Whatever else is broken, or cannot be observed, holds no finaliser.
+        """
+        deleted_at = document["metadata"].get("deletionTimestamp")
+        if deleted_at is None:
+            return False
+        return (self.now() - parse_time(deleted_at)).total_seconds() >= RELEASE_SECONDS
 
     async def _fail_attempt(self, observed: Observed, why: str) -> float | None:
         """Record an attempt that Ray never took as failed, like one that it took and that ended."""
@@ -151,4 +168,4 @@ class Reconciler:
         owner = observed.owner
         fresh = await self.kube.get(KIND, owner.namespace, owner.name)
         is_same = fresh is not None and fresh["metadata"]["uid"] == owner.uid
-        return fresh if is_same else None
+        return fit_experiment(fresh) if fresh is not None and is_same else None

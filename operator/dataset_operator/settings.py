@@ -193,10 +193,10 @@ class OperatorSettings(SpecModel):
     shared_memory_percent: Annotated[int, Field(ge=1, le=95)] = 40  # of a pod's memory limit
     tolerations: tuple[dict[str, Any], ...] = ()
 
-    def allows_service_account(self, namespace: str, name: str) -> bool:
-        """Whether an experiment's template may name this service account."""
-        listed = {*self.service_accounts.get("*", ()), *self.service_accounts.get(namespace, ())}
-        return name == self.service_account or name in listed
+    def allows_service_account(self, namespace: str, name: object) -> bool:
+        """Return whether pods of an experiment may run as this service account."""
+        listed = (*self.service_accounts.get("*", ()), *self.service_accounts.get(namespace, ()))
+        return name in (self.service_account, *listed)
 
 
 def parse_settings(document: Mapping[str, Any]) -> OperatorSettings:

@@ -49,9 +49,18 @@ from pipeline_runtime.config.experiment import (
 from pipeline_runtime.config.location import locate_artifacts
 from pipeline_runtime.config.manifest import LoadedManifest, load_manifests, parse_manifests
 from pipeline_runtime.config.overrides import apply_overrides
-from pipeline_runtime.config.parsing import parse_accepted, parse_experiment, parse_stored
+from pipeline_runtime.config.parsing import (
+    ACCEPTED_VARIABLE,
+    parse_accepted,
+    parse_experiment,
+    parse_stored,
+)
 from pipeline_runtime.config.plain_text import clean
-from pipeline_runtime.config.pod_template import RAY_CONTAINER, check_template_security
+from pipeline_runtime.config.pod_template import (
+    RAY_CONTAINER,
+    check_template_security,
+    is_template,
+)
 from pipeline_runtime.config.quantities import parse_quantity
 from pipeline_runtime.config.run_hash import (
     diff_configs,
@@ -71,6 +80,7 @@ from pipeline_runtime.config.training import (
 from pipeline_runtime.errors import ManifestError, Problem
 
 __all__ = [
+    "ACCEPTED_VARIABLE",
     "API_VERSION",
     "GROUP",
     "HEADROOM",
@@ -124,6 +134,7 @@ __all__ = [
     "diff_configs",
     "hash_config",
     "hash_parts",
+    "is_template",
     "load_manifests",
     "locate_artifacts",
     "parse_accepted",

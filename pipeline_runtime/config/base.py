@@ -70,8 +70,9 @@ class SpecModel(BaseModel):
         yield from ()
 
     @model_validator(mode="after")
-    def _check_rules(self) -> Self:
-        broken = list(self.rules())
+    def _check_rules(self, info: ValidationInfo) -> Self:
+        is_skipped = bool(info.context and info.context.get(SKIPS_RULES))
+        broken = [] if is_skipped else list(self.rules())
         if broken:
             # `problems` makes one Problem of each; the text is for those who call the model itself.
             text = "; ".join(": ".join(filter(None, pair)) for pair in broken)
@@ -108,6 +109,8 @@ def check_uri(value: str) -> str:
 # Key of a validation's context: true for a document that an earlier version has accepted. Rules
 # that are newer than a stored object must not end its run, so they are skipped.
 WAS_ACCEPTED = "was_accepted"
+# The same for all rules of the models, of a document that is not to be judged at all.
+SKIPS_RULES = "skips_rules"
 
 
 def check_store_uri(value: str, info: ValidationInfo) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 
 from pydantic import JsonValue
@@ -84,15 +84,19 @@ class _Places:
 
 @dataclass(slots=True, kw_only=True)
 class _Findings:
-    """What reading a file gave."""
+    """What reading a file gave, and whether its experiments were accepted before."""
 
-    loaded: list[LoadedManifest]
-    problems: list[Problem]
-    other_kinds: list[str]
+    loaded: list[LoadedManifest] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    other_kinds: list[str] = field(default_factory=list)
+    is_accepted: bool = False
 
 
 def load_manifests(
-    paths: str | FilePath | Iterable[str | FilePath], *, overrides: Sequence[str] = ()
+    paths: str | FilePath | Iterable[str | FilePath],
+    *,
+    overrides: Sequence[str] = (),
+    is_accepted: bool = False,
 ) -> list[LoadedManifest]:
     """Read the experiments of files and directories.
 
@@ -100,6 +104,7 @@ def load_manifests(
         paths: files, directories (searched for *.yaml and *.yml, hidden ones left out), or `-` for
             standard input.
         overrides: `path=value` each, applied to every experiment before it is checked.
+        is_accepted: whether an operator accepted them before (`parsing.judge`).
 
     Raises:
         ManifestError: with every problem of every file, in the order of the files.
@@ -110,7 +115,7 @@ def load_manifests(
     loaded: list[LoadedManifest] = []
     problems: list[Problem] = []
     for path in chosen:
-        findings = _load_path(str(path), overrides)
+        findings = _load_path(str(path), overrides, is_accepted=is_accepted)
         loaded += findings.loaded
         problems += findings.problems
     if problems:
@@ -126,25 +131,22 @@ def parse_manifests(
     Raises:
         ManifestError: with every problem, in the text's order.
     """
-    findings = _read(text, file, overrides)
+    findings = _Findings()
+    _read(text, file, overrides, findings)
     _require_one(findings, file)
     if findings.problems:
         raise ManifestError(findings.problems)
     return findings.loaded
 
 
-def _load_path(path: str, overrides: Sequence[str]) -> _Findings:
-    findings = _Findings(loaded=[], problems=[], other_kinds=[])
+def _load_path(path: str, overrides: Sequence[str], *, is_accepted: bool) -> _Findings:
+    findings = _Findings(is_accepted=is_accepted)
     is_directory = path != STDIN and FilePath(path).is_dir()
     for file in _files_in(FilePath(path)) if is_directory else [path]:
         try:
-            found = _read(_read_text(file), file, overrides)
+            _read(_read_text(file), file, overrides, findings)
         except ValueError as error:
             findings.problems.append(Problem(path="", message=str(error), file=file))
-            continue
-        findings.loaded += found.loaded
-        findings.problems += found.problems
-        findings.other_kinds += found.other_kinds
     _require_one(findings, path)
     return findings
 
@@ -180,8 +182,8 @@ def _read_text(file: str) -> str:
         ) from error
 
 
-def _read(text: str, file: str, overrides: Sequence[str]) -> _Findings:
-    findings = _Findings(loaded=[], problems=[], other_kinds=[])
+def _read(text: str, file: str, overrides: Sequence[str], findings: _Findings) -> None:
+    """Add what a text holds to the findings."""
     for index, document in enumerate(read_documents(text, file)):
         if document.problems:
             findings.problems += document.problems
@@ -192,7 +194,6 @@ def _read(text: str, file: str, overrides: Sequence[str]) -> _Findings:
                 findings.other_kinds.append(other)
                 continue
             _judge(candidate, findings, text=text, file=file, overrides=overrides)
-    return findings
 
 
 def _candidates(document: Document, index: int) -> Iterator[_Candidate]:
@@ -229,7 +230,8 @@ def _judge(
         findings.problems += [p for p in error.problems if p not in findings.problems]
         overridden = []
     places = _Places(candidate=candidate, overridden=tuple(overridden))
-    verdict = judge(value)
+    is_old = findings.is_accepted
+    verdict = judge(value, was_accepted=is_old, asks_rules=not is_old)
     if verdict.experiment is None:
         findings.problems += _place_problems(verdict.found, places, file)
     elif isinstance(value, dict):

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
-from pipeline_runtime.config.base import MAX_LIST_ITEMS, WAS_ACCEPTED, SpecModel
+from pipeline_runtime.config.base import MAX_LIST_ITEMS, SKIPS_RULES, WAS_ACCEPTED, SpecModel
 from pipeline_runtime.config.documents import MAX_DEPTH, SHOWN_DEPTH, TOO_DEEP, Path, format_path
 from pipeline_runtime.config.experiment import DatasetExperiment, ExperimentSpec
 from pipeline_runtime.config.introspect import field_names, find_model
@@ -30,8 +30,8 @@ from pipeline_runtime.config.problems import (
 )
 from pipeline_runtime.errors import ManifestError, Problem
 
-# The types of pydantic's errors that are rules of ours (`base`), or say nothing of a known field.
-_RULE_TYPES = frozenset({"rule", "rules", UNKNOWN_TYPE})
+# Set to 1 in a driver's environment by the operator, which has accepted the experiment.
+ACCEPTED_VARIABLE = "LASTMILE_ACCEPTED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Verdict:
 
 
 def parse_experiment(document: JsonValue) -> DatasetExperiment:
-    """The experiment that a JSON document (from YAML, or from the Kubernetes API) describes.
+    """Parse the experiment that a JSON document (from YAML, or the Kubernetes API) describes.
 
     Raises:
         ManifestError: with every broken rule, under its field's path.
@@ -58,9 +58,9 @@ def _accept(verdict: Verdict) -> DatasetExperiment:
 
 
 def parse_stored(
-    document: JsonValue, *, was_accepted: bool = False
+    document: JsonValue, *, was_accepted: bool = False, asks_rules: bool = True
 ) -> tuple[DatasetExperiment, list[str]]:
-    """The experiment as the API server stores it, and the paths of fields that were not known.
+    """Parse an experiment as the API server stores it; return it and the paths of unknown fields.
 
     A newer release may have written fields that this one does not know; they are left out, so that
     a downgrade works.
@@ -68,11 +68,12 @@ def parse_stored(
     Args:
         was_accepted: whether an earlier version has accepted the spec: newer rules about its URIs
             are skipped, so that its run goes on.
+        asks_rules: as in `judge`.
 
     Raises:
         ManifestError: with every other broken rule.
     """
-    verdict = judge(document, was_accepted=was_accepted)
+    verdict = judge(document, was_accepted=was_accepted, asks_rules=asks_rules)
     unknown = [] if verdict.experiment else _find_unknown(document)
     if not unknown:
         return _accept(verdict), []
@@ -81,45 +82,17 @@ def parse_stored(
         above = value_at(known, path[:-1])
         if isinstance(above, dict):
             above.pop(str(path[-1]), None)
-    accepted = _accept(judge(known, was_accepted=was_accepted))
+    accepted = _accept(judge(known, was_accepted=was_accepted, asks_rules=asks_rules))
     return accepted, [format_path(path) for path in unknown]
 
 
 def parse_accepted(document: JsonValue) -> DatasetExperiment:
-    """Return an experiment that an earlier version accepted, though newer rules would refuse it.
-
-    A run goes on when the operator is upgraded. So rules of ours do not count here; types and
-    bounds do, which makes the result as safe to use as any other experiment.
+    """Parse an experiment that was accepted before, maybe by an older release.
 
     Raises:
-        ManifestError: with every broken type or bound.
+        ManifestError: it is no experiment: a type or a bound is wrong.
     """
-    try:
-        return parse_stored(document)[0]
-    except ManifestError:
-        if not isinstance(document, dict) or not _breaks_rules_alone(document):
-            raise
-    # Validation has found every type right, so the models can be built without asking for rules.
-    search = _RuleSearch(document=document, wrong=frozenset())
-    built = search.build(DatasetExperiment, document, ())
-    assert isinstance(built, DatasetExperiment)
-    return built
-
-
-def _breaks_rules_alone(document: dict[str, JsonValue]) -> bool:
-    """Return whether every error of a document is a rule of ours, so that all its types are right.
-
-    A field that is not known is none either: a newer version wrote it.
-    """
-    try:
-        _validate(document)
-    except ValidationError as error:
-        errors = error.errors(include_url=False, include_context=False, include_input=False)
-        is_deep = bool(_find_too_deep(document))
-        return not is_deep and all(found["type"] in _RULE_TYPES for found in errors)
-    except RecursionError:
-        return False
-    return False  # what `judge` adds is about depth
+    return parse_stored(document, was_accepted=True, asks_rules=False)[0]
 
 
 def _find_unknown(document: JsonValue) -> list[Path]:
@@ -133,15 +106,21 @@ def _find_unknown(document: JsonValue) -> list[Path]:
     return []
 
 
-def judge(document: JsonValue, *, was_accepted: bool = False) -> Verdict:
-    """Validate a document; never raises for what is in it. See `parse_stored`."""
+def judge(document: JsonValue, *, was_accepted: bool = False, asks_rules: bool = True) -> Verdict:
+    """Validate a document; never raises for what is in it.
+
+    Args:
+        was_accepted: see `parse_stored`.
+        asks_rules: whether the models are asked for their rules. They are not where the document
+            was accepted by an older release, and is not judged anew: rules may be newer than it.
+    """
     if not isinstance(document, dict):
         message = (
             f"must be a mapping with apiVersion, kind, metadata and spec, got {show(document)}"
         )
         return Verdict(experiment=None, found=[((), message)])
     try:
-        experiment = _validate(document, was_accepted=was_accepted)
+        experiment = _validate(document, was_accepted=was_accepted, asks_rules=asks_rules)
     except RecursionError:
         return Verdict(experiment=None, found=[(_find_too_deep(document), TOO_DEEP)])
     except ValidationError as error:
@@ -155,17 +134,22 @@ def judge(document: JsonValue, *, was_accepted: bool = False) -> Verdict:
     if any(error["type"] == "json_invalid" for error in errors):  # pydantic's own bound
         return Verdict(experiment=None, found=[(_find_too_deep(document), TOO_DEEP)])
     found = explain_errors(errors[:MAX_PROBLEMS], document)
-    if len(errors) <= MAX_PROBLEMS:
+    if len(errors) <= MAX_PROBLEMS and asks_rules:
         found += _find_hidden_rules(document, frozenset(path for path, _ in found))
     return Verdict(experiment=None, found=_bound(list(dict.fromkeys(found)), len(errors)))
 
 
-def _validate(document: JsonValue, *, was_accepted: bool = False) -> DatasetExperiment:
+def _validate(
+    document: JsonValue, *, was_accepted: bool = False, asks_rules: bool = True
+) -> DatasetExperiment:
     # JSON mode, since strict models take a list for a tuple only there; by_name=False, since the
     # API server would not know snake_case either.
     text = json.dumps(document)
     return DatasetExperiment.model_validate_json(
-        text, by_alias=True, by_name=False, context={WAS_ACCEPTED: was_accepted}
+        text,
+        by_alias=True,
+        by_name=False,
+        context={WAS_ACCEPTED: was_accepted, SKIPS_RULES: not asks_rules},
     )
 
 

@@ -15,9 +15,9 @@ from pydantic import JsonValue
 from pipeline_runtime.config.credentials import find_uri_credential, is_secret_env
 from pipeline_runtime.config.documents import show_key
 from pipeline_runtime.config.pod_security import (
-    check_annotations,
-    check_container_security,
+    CONTAINER_LISTS,
     check_pod_security,
+    walk_containers,
 )
 
 # The container that runs Ray in every pod: container 0, which templates address by this name.
@@ -31,8 +31,6 @@ RESERVED_PORTS = {
     9464: "Lastmile's metrics",
     10001: "Ray's client server",
 }
-HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
-_CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
 _OWN_LABELS = ("ray.io/", "experiments.lastmile.dev/", "lastmile.dev/")
 _OWN_LABEL_NAMES = frozenset({"ray-subcluster"})
 OWN_ENV_PREFIXES = ("LASTMILE_", "RAY_", "KUBERAY_", "FQ_RAY_")
@@ -66,27 +64,73 @@ def check_template(path: str, template: dict[str, JsonValue]) -> Broken:
             f"must stand below metadata or spec of the template; did you mean "
             f"spec.{show_key(key)}?",
         )
+    yield from _check_directives(path, template)
+    yield from _check_shape(path, template)
+    yield from check_template_security(path, template)
     yield from _check_metadata(f"{path}.metadata", _mapping(template.get("metadata")))
-    yield from _check_pod(f"{path}.spec", _mapping(template.get("spec")))
+    pod = _mapping(template.get("spec"))
+    if "serviceAccount" in pod:
+        yield f"{path}.spec.serviceAccount", "must not be used; use serviceAccountName"
+    for at, container in walk_containers(f"{path}.spec", pod):
+        yield from _check_container(at, container)
 
 
 def check_template_security(path: str, template: dict[str, JsonValue]) -> Broken:
-    """Yield (path, message) for what no pod may ask of its host, whoever wrote its template.
+    """Yield (path, message) for everything that no pod of an experiment may have.
 
-    These are the rules of `check_template` that also hold for a whole pod, with Lastmile's and
-    Ray's own parts merged in.
+    That is what the level `baseline` refuses, and a token of the Kubernetes API. It holds for the
+    pod that is made as it does for the template, so the operator checks both.
     """
-    annotations = _mapping(_mapping(template.get("metadata")).get("annotations"))
-    yield from check_annotations(f"{path}.metadata.annotations", annotations)
-    pod, at = _mapping(template.get("spec")), f"{path}.spec"
-    yield from _check_namespaces(at, pod)
-    yield from check_pod_security(at, pod)
-    for field in _CONTAINER_LISTS:
-        for index, container in enumerate(_mappings(pod.get(field))):
-            name = f"{at}.{field}[{index}]"
-            yield from check_container_security(name, container)
-            for number, port in enumerate(_mappings(container.get("ports"))):
-                yield from _check_host_port(f"{name}.ports[{number}]", port)
+    yield from check_pod_security(path, template)
+    path, pod = f"{path}.spec", _mapping(template.get("spec"))
+    no_token = "must not be {}, since pods have no business with the Kubernetes API; remove it"
+    if pod.get("automountServiceAccountToken"):
+        yield f"{path}.automountServiceAccountToken", no_token.format("true")
+    for index, volume in enumerate(_mappings(pod.get("volumes"))):
+        sources = _mappings(_mapping(volume.get("projected")).get("sources"))
+        for number, source in enumerate(sources):
+            if "serviceAccountToken" in source:
+                at = f"{path}.volumes[{index}].projected.sources[{number}].serviceAccountToken"
+                yield at, no_token.format("used")
+
+
+def is_template(template: dict[str, JsonValue]) -> bool:
+    """Return whether the parts of a template that are merged into others have their types."""
+    return not any(_check_shape("", template))
+
+
+def _check_directives(path: str, template: dict[str, JsonValue]) -> Broken:
+    """Directives of a strategic merge, by which a template could remove what is not its own."""
+    level: list[tuple[str, JsonValue]] = [(path, template)]
+    while level:
+        at, value = level.pop()
+        if isinstance(value, list):
+            level += [(f"{at}[{index}]", item) for index, item in enumerate(value)]
+        elif isinstance(value, dict):
+            level += [(f"{at}.{key}", item) for key, item in value.items() if key[:1] != "$"]
+            for key in value:
+                if key.startswith("$"):
+                    yield (
+                        f"{at}.{key}",
+                        "must not be used: a template adds and changes fields by their names; "
+                        "remove it",
+                    )
+
+
+def _check_shape(path: str, template: dict[str, JsonValue]) -> Broken:
+    """Parts that ours are merged with, which another type or null would replace."""
+    for field in ("metadata", "spec"):
+        if not isinstance(template.get(field, {}), dict):
+            yield f"{path}.{field}", "must be a mapping; write its fields, or leave it out"
+    pod = _mapping(template.get("spec"))
+    for field in CONTAINER_LISTS:
+        containers = pod.get(field, [])
+        if not isinstance(containers, list):
+            yield f"{path}.spec.{field}", "must be a list of containers; or leave it out"
+            continue
+        for index, container in enumerate(containers):
+            if not isinstance(container, dict):
+                yield f"{path}.spec.{field}[{index}]", "must be a container, with its name"
 
 
 def _check_metadata(path: str, metadata: dict[str, JsonValue]) -> Broken:
@@ -97,26 +141,6 @@ def _check_metadata(path: str, metadata: dict[str, JsonValue]) -> Broken:
                     f"{path}.{field}.{name}",
                     ("must not be set, since it is Ray's or Lastmile's own; remove it"),
                 )
-    yield from check_annotations(f"{path}.annotations", _mapping(metadata.get("annotations")))
-
-
-def _check_pod(path: str, pod: dict[str, JsonValue]) -> Broken:
-    yield from _check_namespaces(path, pod)
-    yield from check_pod_security(path, pod)
-    for field in _CONTAINER_LISTS:
-        for index, container in enumerate(_mappings(pod.get(field))):
-            yield from _check_container(f"{path}.{field}[{index}]", container)
-
-
-def _check_namespaces(path: str, pod: dict[str, JsonValue]) -> Broken:
-    for field in HOST_NAMESPACES:
-        if pod.get(field):
-            yield f"{path}.{field}", "must not be true, since pods do not share the host; remove it"
-    if pod.get("automountServiceAccountToken"):
-        yield (
-            f"{path}.automountServiceAccountToken",
-            "must not be true, since pods have no business with the Kubernetes API; remove it",
-        )
 
 
 def _check_container(path: str, container: dict[str, JsonValue]) -> Broken:
@@ -128,7 +152,6 @@ def _check_container(path: str, container: dict[str, JsonValue]) -> Broken:
         )
     if name == RAY_CONTAINER or not name:
         yield from _check_command(path, container)
-    yield from check_container_security(path, container)
     yield from _check_ports(path, container)
     yield from _check_env(path, container)
     yield from _check_gpus(path, container)
@@ -152,12 +175,6 @@ def _check_ports(path: str, container: dict[str, JsonValue]) -> Broken:
                 f"{path}.ports[{index}].containerPort",
                 f"must not be {number}, which is {owner}; use another port",
             )
-        yield from _check_host_port(f"{path}.ports[{index}]", port)
-
-
-def _check_host_port(path: str, port: dict[str, JsonValue]) -> Broken:
-    if port.get("hostPort"):
-        yield f"{path}.hostPort", "must not be set, since it opens the host; remove it"
 
 
 def _check_env(path: str, container: dict[str, JsonValue]) -> Broken:

@@ -14,6 +14,7 @@ from typing import Any
 from dataset_operator.api import HISTORY_ANNOTATION, HISTORY_LABEL
 from dataset_operator.builders.documents import Document, build_metadata
 from dataset_operator.builders.name_servers import build_name_server_rules
+from dataset_operator.builders.security import build_container_context, build_pod_context
 from dataset_operator.names import Owner
 from dataset_operator.settings import NetworkSettings, OperatorSettings
 
@@ -104,7 +105,7 @@ def build_history_pod(
     }
     ray = spec["containers"][0]
     mounts = [m for m in _mappings(_list(ray, "volumeMounts")) if _is_shared(m)]
-    used = {mount.get("name") for mount in mounts}
+    used = [mount.get("name") for mount in mounts]  # of any type in a template
     container["volumeMounts"] = [*mounts, {"name": _POD_VOLUME, "mountPath": _POD_FOLDER}]
     payload = {
         "path": _PAYLOAD_FILE,
@@ -125,7 +126,7 @@ def build_history_pod(
             "enableServiceLinks": False,
             "restartPolicy": "Never",
             "activeDeadlineSeconds": settings.history.timeout_seconds,
-            "securityContext": spec["securityContext"],
+            "securityContext": spec.get("securityContext") or build_pod_context(settings),
             "containers": [container],
             "volumes": [
                 *(v for v in _mappings(_list(spec, "volumes")) if v.get("name") in used),
@@ -146,10 +147,7 @@ def _build_container(ray: Mapping[str, Any], settings: OperatorSettings) -> Docu
         "env": _list(ray, "env"),
         "envFrom": _list(ray, "envFrom"),
         "resources": _RESOURCES,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": build_container_context(),
     }
 
 

@@ -24,6 +24,7 @@ from dataset_operator.api import (
 from dataset_operator.builders.documents import Document
 from dataset_operator.builders.history import add_sidecar
 from dataset_operator.builders.merge import merge
+from dataset_operator.builders.security import build_container_context, build_pod_context
 from dataset_operator.names import Owner
 from dataset_operator.settings import OperatorSettings
 from pipeline_runtime.config import (
@@ -65,13 +66,23 @@ class ClusterInput:
 
 
 def build_pod_template(cluster: ClusterInput, role: Role) -> Document:
-    """The template of one role's pods; container 0 runs Ray."""
+    """Build the template of one role's pods; container 0 runs Ray."""
     group = group_of(cluster.spec, role)
     mine = merge(_build_defaults(cluster, role), group.template)
-    pod = merge(mine, _build_locked(cluster, role))
+    pod = merge(mine, _build_locked(cluster, role, find_account(mine)))
     if cluster.history_uri is None:
         return pod
     return add_sidecar(pod, cluster.history_uri, cluster.settings)
+
+
+def find_account(template: Mapping[str, Any]) -> Any:
+    """Return the service account that Kubernetes would run a template's pods as.
+
+    Without a name that is the namespace's own, `default`.
+    """
+    pod = template.get("spec")
+    pod = pod if isinstance(pod, Mapping) else {}
+    return pod.get("serviceAccountName") or pod.get("serviceAccount") or "default"
 
 
 def group_of(spec: ExperimentSpec, role: Role) -> Head | Trainers | Workers:
@@ -92,13 +103,7 @@ def _build_defaults(cluster: ClusterInput, role: Role) -> Document:
     pod: Document = {
         "containers": [_build_ray_container(cluster, resources)],
         "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": settings.run_as_user,
-            "runAsGroup": settings.run_as_user,
-            "fsGroup": settings.run_as_user,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": build_pod_context(settings),
         "terminationGracePeriodSeconds": settings.termination_grace_seconds,
         "volumes": [_build_shared_memory(resources, settings.shared_memory_percent)],
     }
@@ -131,10 +136,7 @@ def _build_ray_container(cluster: ClusterInput, resources: Document) -> Document
         "envFrom": [*env_from, *(source.to_document() for source in spec.env_from)],
         "lifecycle": {"preStop": {"exec": {"command": _STOP_COMMAND}}},
         "resources": resources,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": build_container_context(),
         "volumeMounts": [{"name": _SHM, "mountPath": "/dev/shm"}],
     }
 
@@ -162,8 +164,12 @@ def _build_shared_memory(resources: Mapping[str, Any], percent: int) -> Document
     return volume
 
 
-def _build_locked(cluster: ClusterInput, role: Role) -> Document:
-    """What no template changes: labels, ports, our environment, GPUs, no API token."""
+def _build_locked(cluster: ClusterInput, role: Role, account: Any) -> Document:
+    """Build what no template changes: labels, ports, our environment, GPUs, no API token.
+
+    Args:
+        account: the service account of the pods, written here so that there is one name for it.
+    """
     container: Document = {
         "name": RAY_CONTAINER,
         "ports": _build_ports(role),
@@ -176,7 +182,12 @@ def _build_locked(cluster: ClusterInput, role: Role) -> Document:
     if role == TRAINERS and gpus and resource:
         counted = {resource: str(gpus)}
         container["resources"] = {"requests": counted, "limits": counted}
-    pod: Document = {"automountServiceAccountToken": False, "containers": [container]}
+    pod: Document = {
+        "automountServiceAccountToken": False,
+        "serviceAccountName": account,
+        "serviceAccount": None,  # the deprecated alias
+        "containers": [container],
+    }
     if role == HEAD:
         # A head that starts again in place has forgotten its jobs and looks like itself: another
         # pod is seen to be another head.

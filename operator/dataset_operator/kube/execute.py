@@ -51,7 +51,7 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
     for kind, name in decision.delete:
         await kube.delete(kind, observed.owner.namespace, name, _uid_of(observed, kind))
     if not decision.has_finalizer:
-        await _release(kube, observed)
+        await release(kube, document)
     if decision.delete_self:
         await kube.delete_observed(document)
 
@@ -111,11 +111,12 @@ async def _hold(kube: Kube, document: Mapping[str, Any], *, holds: bool) -> Mapp
     return fresh or document
 
 
-async def _release(kube: Kube, observed: Observed) -> None:
-    """Take our finaliser away; read again, since the status was written meanwhile."""
-    if FINALIZER not in (observed.document["metadata"].get("finalizers") or ()):
+async def release(kube: Kube, document: Mapping[str, Any]) -> None:
+    """Remove the operator's finaliser; read the experiment again, since its status was written."""
+    metadata = document["metadata"]
+    if FINALIZER not in (metadata.get("finalizers") or ()):
         return
-    fresh = await kube.get(KIND, observed.owner.namespace, observed.owner.name)
+    fresh = await kube.get(KIND, metadata["namespace"], metadata["name"])
     if fresh is not None:
         names = fresh["metadata"].get("finalizers") or []
         await kube.write_finalizers(fresh, [name for name in names if name != FINALIZER])

@@ -32,7 +32,7 @@ def _is_head(pod: Document, cluster_uid: str) -> bool:
     owners = metadata.get("ownerReferences") or ()
     return (
         (metadata.get("labels") or {}).get(ROLE_LABEL) == HEAD
-        and any(each["kind"] == "RayCluster" and each["uid"] == cluster_uid for each in owners)
+        and any(each.get("kind") == "RayCluster" and each["uid"] == cluster_uid for each in owners)
         and bool(status.get("podIP"))
         and status.get("phase") not in ("Succeeded", "Failed")
         and "deletionTimestamp" not in metadata

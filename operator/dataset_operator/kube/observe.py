@@ -21,6 +21,7 @@ from dataset_operator.plan.history import PENDING
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.sealing import BROKEN, VALID, Seal
+from dataset_operator.shapes import fit_object
 from dataset_operator.sources.base import MetricsSource, Reading, Run
 from pipeline_runtime.config import ManifestError, parse_accepted, run_hash
 
@@ -39,19 +40,18 @@ async def observe(
         KubeUnavailable: the API server did not answer.
     """
     owner, status = Owner.of(document), document.get("status") or {}
-    cluster = await kube.get("RayCluster", owner.namespace, owner.ray_cluster)
-    secret = await kube.get("Secret", owner.namespace, owner.token_secret)
+    cluster = await _get(kube, owner, "RayCluster", owner.ray_cluster)
+    secret = await _get(kube, owner, "Secret", owner.token_secret)
+    token = _read_token(secret)
     children = await _look_beside(kube, owner, status)
     # Before Ray is asked, and at the address seen here: a head that is replaced in between has
     # another one, so that its answer is not taken for the answer of the pod that was seen.
     selector = f"{RAY_CLUSTER_LABEL}={owner.ray_cluster}"
-    found = [
-        pod
-        for pod in await kube.list_objects("Pod", owner.namespace, selector)
-        if ROLE_LABEL in _labels(pod)
-    ]
+    listed = await kube.list_objects("Pod", owner.namespace, selector)
+    fitted = (fit_object("Pod", pod) for pod in listed)
+    found = [pod for pod in fitted if pod is not None and ROLE_LABEL in _labels(pod)]
     pods = [parse_pod(pod) for pod in found]
-    jobs = _reach(connect, owner, cluster, secret, found)
+    jobs = _reach(connect, owner, cluster, token, found)
     job, failure = await _ask(jobs, status)
     is_running = job is not None and job.status == "RUNNING"
     history_pod = await find_history_pod(kube, owner, status)
@@ -60,21 +60,23 @@ async def observe(
     if is_running and jobs is not None and cluster is not None:
         reading = await source.read(_build_run(jobs, owner, cluster, pods, status))
     there = [child for child in (cluster, secret, *children.values()) if child is not None]
-    foreign = tuple(sorted(_say(child) for child in there if not _is_owned(child, owner)))
+    foreign = {_say(child) for child in there if not _is_owned(child, owner)}
+    if secret is not None and token is None:
+        foreign.add(_say(secret))  # the operator's own holds a token, and cannot be edited
     observed = Observed(
         document=document,
         accepted=find_accepted(owner, status, children, seal),
         ray_cluster=cluster if cluster and _is_owned(cluster, owner) else None,
         rendered=thaw(cluster, owner.uid, seal) if cluster else None,
         broken_seals=find_broken_seals(owner, (cluster, children.get(owner.accepted)), seal),
-        has_token=secret is not None,
+        has_token=token is not None,
         pods=tuple(pods),
         ray_reachable=jobs is not None and not failure,
         ray_failure=failure,
         job=job,
         progress=reading.progress,
         children=drop_unsealed(owner, children, seal),
-        foreign=foreign,
+        foreign=tuple(sorted(foreign)),
         scaling=Scaling(
             drained=await _ask_drained(jobs, status) if is_running else None,
             log_job=await _ask_log_job(jobs, owner, status) if is_running else None,
@@ -123,16 +125,33 @@ async def _ask_drained(jobs: RayJobs | None, status: Mapping[str, Any]) -> froze
     return frozenset(node.ip for node in nodes if node.ip not in alive)
 
 
+async def _get(kube: Kube, owner: Owner, kind: str, name: str) -> Document | None:
+    """Return an object of the namespace; one without sound metadata is nobody's, so not ours."""
+    document = await kube.get(kind, owner.namespace, name)
+    if document is None:
+        return None
+    return fit_object(kind, document) or {"kind": kind, "metadata": {"name": name}}
+
+
+def _read_token(secret: Document | None) -> str | None:
+    """Return Ray's token, which goes into a header; None if the Secret holds none."""
+    try:
+        encoded = (secret or {}).get("data", {}).get(TOKEN_KEY, "")
+        token = base64.b64decode(encoded, validate=True).decode("ascii")
+    except ValueError:
+        return None
+    return token if token and token.isprintable() else None
+
+
 def _reach(
     connect: Connect,
     owner: Owner,
     cluster: Document | None,
-    secret: Document | None,
+    token: str | None,
     pods: list[Document],
 ) -> RayJobs | None:
-    if secret is None or cluster is None or not _is_owned(cluster, owner):
+    if token is None or cluster is None or not _is_owned(cluster, owner):
         return None
-    token = base64.b64decode(secret["data"][TOKEN_KEY]).decode()
     service = cluster.get("status", {}).get("head", {}).get("serviceName")
     return connect(owner, token, service, find_head_address(cluster, pods))
 
@@ -143,7 +162,7 @@ async def _look_beside(
     """The present run's configs and the cluster's guards, by name; None where there is none."""
     configs = [("ConfigMap", name) for name in (_config_name(owner, status), owner.accepted)]
     wanted = [*configs, *owner.guards]
-    return {name: await kube.get(kind, owner.namespace, name) for kind, name in wanted if name}
+    return {name: await _get(kube, owner, kind, name) for kind, name in wanted if name}
 
 
 def _config_name(owner: Owner, status: Mapping[str, Any]) -> str:

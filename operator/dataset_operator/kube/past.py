@@ -11,6 +11,7 @@ from dataset_operator.errors import KubeRefused
 from dataset_operator.kube.client import Kube
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Happened, HistoryPod
+from dataset_operator.shapes import fit_object
 
 _LOG = logging.getLogger(__name__)
 _EVENT_FIELDS = ("type", "reason", "message", "count", "firstTimestamp", "lastTimestamp")
@@ -25,7 +26,8 @@ async def find_history_pod(
     if name is None:
         return None
     selector = f"{HISTORY_LABEL}={owner.ray_cluster}"
-    found = await kube.list_objects("Pod", owner.namespace, selector)
+    listed = await kube.list_objects("Pod", owner.namespace, selector)
+    found = filter(None, (fit_object("Pod", pod) for pod in listed))
     return next((parse_history_pod(p) for p in found if p["metadata"]["name"] == name), None)
 
 
@@ -61,7 +63,8 @@ async def look_back(kube: Kube, owner: Owner, pods: Sequence[Document]) -> Happe
     except KubeRefused as error:  # an older role: what else there is is kept all the same
         _LOG.warning("events of the history cannot be listed: %s", error)
         listed = []
-    events = [_trim_event(event) for event in listed if _is_about(event, owner)]
+    fitted = filter(None, (fit_object("Event", event) for event in listed))
+    events = [_trim_event(event) for event in fitted if _is_about(event, owner)]
     events.sort(key=lambda event: str(event.get("lastTimestamp") or ""))
     return Happened(events=tuple(events), pods=tuple(map(_trim_pod, pods)))
 

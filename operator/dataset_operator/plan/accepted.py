@@ -45,7 +45,7 @@ def _name_ignored(paths: Sequence[str]) -> str:
 
 def _is_said(draft: Draft, ignored: str) -> bool:
     before = find_condition(draft.status, ACCEPTED)
-    if before is None or before["observedGeneration"] != draft.observed.generation:
+    if before is None or before.get("observedGeneration") != draft.observed.generation:
         return False
-    said: str = before["message"]
+    said: str = before.get("message", "")
     return said.startswith(ignored[:_SURELY_KEPT_CHARS])

@@ -213,7 +213,7 @@ def submit(draft: Draft) -> bool:
         submission_id=submission["id"],
         experiment=draft.on_cluster.to_document(),
         run_id=draft.owner.run_id(draft.status["run"]),
-        resume=draft.attempt > int(draft.status["firstAttempt"]),
+        resume=draft.attempt > int(draft.status.get("firstAttempt", 1)),
         storage_root=draft.status.get("storageRoot") or draft.settings.storage_root,
     )
     draft.condition(TRAINING, False, SUBMITTED, f"attempt {draft.attempt} was submitted")

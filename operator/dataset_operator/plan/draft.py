@@ -31,8 +31,8 @@ from pipeline_runtime.config import (
     DatasetExperiment,
     ExperimentSpec,
     ManifestError,
+    is_template,
     parse_accepted,
-    parse_stored,
     run_hash,
 )
 
@@ -97,8 +97,7 @@ class Draft:
         """
         if self.spec is None:
             return False
-        wanted = self.parse(self.observed.document)
-        accepted = self.accepted
+        wanted, accepted = self.parse(self.observed.document), self.accepted
         if accepted is None:
             return run_hash(wanted) != self.status.get("runHash")
         # Hashed anew: another version of the operator may hash the same run otherwise.
@@ -106,22 +105,6 @@ class Draft:
             return True
         in_order = self.spec.pipeline_options.preserve_order
         return in_order and accepted.spec.trainers.world_size != self.spec.trainers.world_size
-
-    @property
-    def accepted(self) -> DatasetExperiment | None:
-        """The experiment as the present run last took it; None if that is not known.
-
-        Rules that are newer than the run do not count: it goes on when the operator is upgraded.
-        """
-        document = self.observed.accepted
-        if document is None:
-            return None
-        if id(document) not in self._parsed:
-            try:
-                self._parsed[id(document)] = parse_accepted(dict(document))
-            except ManifestError:
-                return None
-        return self._parsed[id(document)]
 
     @property
     def on_cluster(self) -> DatasetExperiment:
@@ -189,14 +172,30 @@ class Draft:
         condition = find_condition(self.status, kind)
         return condition["reason"] if condition else None
 
+    @property
+    def accepted(self) -> DatasetExperiment | None:
+        """The experiment as the run last took it; None if that is not known, or is no experiment.
+
+        Whoever may edit ConfigMaps of the namespace can have written anything into it.
+        """
+        if self.observed.accepted is None:
+            return None
+        try:
+            accepted = self.parse(self.observed.accepted)
+        except ManifestError:
+            return None
+        groups = (accepted.spec.head, accepted.spec.trainers, accepted.spec.data_workers)
+        return accepted if all(is_template(group.template) for group in groups) else None
+
     def parse(self, document: Any) -> DatasetExperiment:
-        """What was observed as an experiment, parsed once a pass: rules ask many times.
+        """Parse an observed experiment, once a pass, since rules ask many times.
+
+        The models' rules are not asked: `parse_wanted` does that, for edits alone.
 
         Raises ManifestError.
         """
         if id(document) not in self._parsed:  # it lives as long as the draft
-            # `parse_wanted` has judged by newer rules, and reports unknown fields.
-            self._parsed[id(document)], _ = parse_stored(document, was_accepted=True)
+            self._parsed[id(document)] = parse_accepted(document)
         return self._parsed[id(document)]
 
     # --- what is wanted -------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from pipeline_runtime.config import ExperimentSpec
 
 POLL_SECONDS = 5.0
 PENDING: Literal["Pending"] = "Pending"
+_PENDING_FIELDS = ("pod", "time", "clusterUid", "attempt")
 _State = Literal["Pending", "Kept", "Failed", "Skipped"]
 _MAX_PODS = 64  # of those that are told of; all have their logs
 _NO_STORE = "the artifacts are not in a store that outlives the pods"
@@ -91,7 +92,8 @@ def has_finalizer(draft: Draft) -> bool:
 
 def _get(draft: Draft) -> Mapping[str, Any]:
     history: Mapping[str, Any] = draft.status.get("history") or {}
-    return history
+    is_whole = history.get("state") != PENDING or all(field in history for field in _PENDING_FIELDS)
+    return history if is_whole else {}
 
 
 def _begin(draft: Draft, about: Document) -> bool:
@@ -127,9 +129,10 @@ def _go_on(draft: Draft, history: Mapping[str, Any]) -> bool:
         waits = f": {pod.message}" if pod is not None and pod.message else ""
         limit = f"history.timeoutSeconds ({draft.settings.history.timeout_seconds})"
         return _fail(draft, f"its pod was not done after {limit}{waits}")
-    if draft.accepted is None:
+    accepted = draft.accepted
+    if accepted is None or "artifactsUri" not in draft.status:
         return _fail(draft, "the ConfigMap that says what the run was is gone")
-    if pod is None and (why := _make(draft, history["pod"], draft.accepted.spec)):
+    if pod is None and (why := _make(draft, history["pod"], accepted.spec)):
         return _fail(draft, why)
     draft.look_again(min(POLL_SECONDS, left))
     return True

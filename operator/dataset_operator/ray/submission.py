@@ -16,6 +16,7 @@ from typing import Any
 
 from dataset_operator.plan.decision import Submit
 from dataset_operator.plan.ending import STOP_SECONDS
+from pipeline_runtime.config import ACCEPTED_VARIABLE
 
 EXPERIMENT_FILE = "experiment.json"
 _PREFIX = "_ray_pkg_"  # as Ray names packages by their content (packaging.py, RAY_PKG_PREFIX)
@@ -50,7 +51,7 @@ def build_job(submit: Submit, package: str, storage_root: str | None) -> dict[st
     code = submit.experiment["spec"].get("code", {})
     runtime_env: dict[str, Any] = {
         "working_dir": f"gcs://{package}",
-        "env_vars": {_STOP_VARIABLE: str(int(STOP_SECONDS))},
+        "env_vars": {_STOP_VARIABLE: str(int(STOP_SECONDS)), ACCEPTED_VARIABLE: "1"},
     }
     # A path without a scheme is a folder of the image, which the driver finds by itself.
     if "://" in (modules := code.get("workingDir") or ""):

@@ -16,7 +16,9 @@ from typing import Any
 
 from dataset_operator.headline import find_headline
 from dataset_operator.passes import Waker
+from dataset_operator.shapes import fit_object
 from dataset_operator.telemetry.standing import Standing, read_standing
+from pipeline_runtime.config import KIND
 
 Key = tuple[str, str]  # namespace, name
 # Of a status: how far a training is and what it has used, which nothing is decided by.
@@ -75,6 +77,7 @@ class Watched:
             self.phases[before.standing.phase] -= 1
         if event == "DELETED":
             return Waker.CHANGE
+        document = fit_object(KIND, document) or document
         seen = self._experiments[key] = _read(document, self._last_event)
         self.phases[seen.standing.phase] += 1
         if event is not None and seen.headline and (not before or before.headline != seen.headline):

@@ -146,7 +146,9 @@ class Server:
 
     async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
         self.requests.append(kind)
-        metadata = {"name": name, "uid": "cluster-2", "ownerReferences": [{"uid": self.owner_uid}]}
+        owners = [{"uid": self.owner_uid}]
+        metadata = {"name": name, "uid": "cluster-2", "resourceVersion": "1"}
+        metadata |= {"ownerReferences": owners}
         if kind == "RayCluster":
             status = {"head": {"serviceName": "evil", "podIP": "10.6.6.6", "serviceIP": "10.6.6.6"}}
             return {"kind": kind, "metadata": metadata, "spec": {}, "status": status}

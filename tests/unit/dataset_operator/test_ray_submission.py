@@ -50,7 +50,8 @@ def test_the_users_code_comes_beside_the_experiment(
     code: dict[str, Any], runtime_env: dict[str, Any]
 ) -> None:
     job = build_job(build_submit(code=code), "_ray_pkg_1.zip", None)
-    ours = {"working_dir": "gcs://_ray_pkg_1.zip", "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "120"}}
+    variables = {"RAY_JOB_STOP_WAIT_TIME_S": "120", "LASTMILE_ACCEPTED": "1"}
+    ours = {"working_dir": "gcs://_ray_pkg_1.zip", "env_vars": variables}
     assert job["runtime_env"] == ours | runtime_env
 
 

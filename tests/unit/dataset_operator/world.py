@@ -68,6 +68,7 @@ class World:
     has_token: bool = False
     children: dict[str, Any] = field(default_factory=dict)
     refused: Refusal | None = None  # what a dry run of any cluster comes to
+    is_older: bool = False  # the operator has no rules about pods yet
     foreign: tuple[str, ...] = ()
     lingering: tuple[Pod, ...] = ()  # of a cluster that is gone
     is_evicted: bool = False  # a queue took the cluster back, and its pods are gone
@@ -262,7 +263,9 @@ class World:
         observed = self.observe()
         decision = plan(observed, self.settings, self.now, "fresh-token")
         if decision.trial is not None:
-            refusal = find_refusal(self.owner, self.settings, decision.trial) or self.refused
+            judged = not self.is_older
+            refusal = find_refusal(self.owner, self.settings, decision.trial) if judged else None
+            refusal = refusal or self.refused
             if refusal is not None:
                 observed = replace(observed, refusal=refusal)
                 decision = plan(observed, self.settings, self.now, "fresh-token")

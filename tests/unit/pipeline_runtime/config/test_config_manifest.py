@@ -223,3 +223,25 @@ def test_a_field_of_a_newer_release_is_left_out_when_read_from_the_api() -> None
     assert ignored == ["spec.training.curriculum", "spec.mesh"]
     with pytest.raises(ManifestError):
         parse_experiment(stored)
+
+
+def test_a_driver_takes_what_was_accepted(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.json"
+    template = {"spec": {"$patch": "replace", "serviceAccount": "trainer"}}
+    path.write_text(json.dumps(_build(head={"template": template})))
+    with pytest.raises(ManifestError):
+        load_manifests(path)
+    [loaded] = load_manifests(path, is_accepted=True)
+    assert loaded.experiment.spec.head.template == template
+    path.write_text(json.dumps(_build(trainers={"replicas": "many"})))  # a type counts all the same
+    with pytest.raises(ManifestError):
+        load_manifests(path, is_accepted=True)
+
+
+def _build(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "experiments.lastmile.dev/v1alpha1",
+        "kind": "DatasetExperiment",
+        "metadata": {"name": "first"},
+        "spec": {"dataset": {"parquet": {"uri": "impressions/"}}, **spec},
+    }

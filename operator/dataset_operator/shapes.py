@@ -1,0 +1,244 @@
+"""The shapes of objects that users can write, and the parts of an object that have its shape.
+
+Whoever may edit a namespace may write anything into a RayCluster, a pod's labels, a ConfigMap or a
+status. `kube` reads objects through these functions, so the rules of a pass meet known types alone:
+a part of another type counts as absent, and an object that is not even named as foreign.
+
+A shape is one of these:
+    a type or a predicate     the value must be of it, or satisfy it
+    {"name": shape}           a mapping; "name!" must be there, "*" stands for every other field
+    [shape]                   a list; items of another shape are left out
+Fields that a shape does not name stay as they are: `builders.drift` compares whole documents.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from dataset_operator.observed import Document, parse_time
+from pipeline_runtime.config import KIND, ExperimentStatus
+
+Mappings = dict[str, Any]  # of shapes by the names of fields
+Shape = type | Callable[[Any], bool] | Mappings | list[Any]
+_ABSENT: Any = object()
+_MAX_COUNT = 2**31 - 1  # Kubernetes' int32
+_MAX_WHOLE = 2**63 - 1  # Kubernetes' int64
+# Times of other years cannot be reckoned with: `datetime` ends at 9999.
+_YEARS = range(1970, 9000)
+_DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def is_time(value: Any) -> bool:
+    """Return whether a value is a time with its zone."""
+    try:
+        moment = parse_time(value) if isinstance(value, str) else None
+    except ValueError:
+        return False
+    return moment is not None and moment.tzinfo is not None and moment.year in _YEARS
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MAX_COUNT
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MAX_WHOLE
+
+
+def _is_decimal(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and math.isfinite(float(value))
+    except ValueError:
+        return False
+
+
+def _is_address(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and bool(ipaddress.ip_address(value))
+    except ValueError:
+        return False
+
+
+def _is_service(value: Any) -> bool:
+    """Return whether a value can be a Service's name, which becomes a part of a URL."""
+    return isinstance(value, str) and _DNS_LABEL.fullmatch(value) is not None
+
+
+_METADATA: Mappings = {
+    "name!": str,
+    "namespace": str,
+    "uid": str,
+    "resourceVersion": str,
+    "creationTimestamp": is_time,
+    "deletionTimestamp": is_time,
+    "labels": {"*": str},
+    "annotations": {"*": str},
+    "ownerReferences": [{"uid!": str}],
+}
+_CONDITION: Mappings = {
+    "type!": str,
+    "status!": str,
+    "reason": str,
+    "message": str,
+    "lastTransitionTime": is_time,
+}
+_STATE: Shape = {"startedAt": is_time, "finishedAt": is_time, "reason": str, "message": str}
+_CONTAINER: Shape = {
+    "name": str,
+    "restartCount": _is_count,
+    "state": {"*": _STATE},
+    "lastState": {"*": _STATE},
+}
+_DECISION: Shape = {"time!": str, "reason!": str, "before!": _is_count, "after!": _is_count}
+# The parts of an experiment that `telemetry` reports. Passes read the status by `fit_experiment`.
+_EXPERIMENT: Shape = {
+    "metadata!": {"name!": str},
+    "spec": {"dataWorkers": {"minReplicas": _is_count, "maxReplicas": _is_count}},
+    "status": {
+        "phase": str,
+        "conditions": [{**_CONDITION, "reason!": str, "lastTransitionTime": str}],
+        "usage": {"cost": _is_decimal, "currency": str, "accounted": dict, "*": _is_whole},
+        "startTime": str,
+        "trainingStartTime": str,
+        "submission": {"time": str},
+        "rayClusterName": str,
+        "attempt": _is_count,
+        "failures": _is_count,
+        "gpus": _is_count,
+        "dataWorkers": {"draining": [dict], "drainingTo": _is_count, "*": _is_count},
+        "trainer": {
+            "gpuUtilizationPercent": _is_count,
+            "productionWaitPercent": _is_count,
+            "progressPercentage": _is_count,
+        },
+        "scaling": {"decisions": [_DECISION]},
+    },
+}
+_TEMPLATE: Shape = {"metadata": dict, "spec": dict}
+_SHAPES: Mapping[str, Shape] = {
+    KIND: _EXPERIMENT,
+    "Pod": {
+        "metadata!": {**_METADATA, "uid!": str},
+        "spec": dict,
+        "status": {
+            "phase": str,
+            "reason": str,
+            "message": str,
+            "podIP": _is_address,
+            "conditions": [_CONDITION],
+            "containerStatuses": [_CONTAINER],
+            "initContainerStatuses": [_CONTAINER],
+        },
+    },
+    "RayCluster": {
+        "metadata!": {**_METADATA, "uid!": str, "resourceVersion!": str},
+        "spec": {
+            "headGroupSpec": {"template": _TEMPLATE},
+            "workerGroupSpecs": [
+                {
+                    "groupName!": str,
+                    "replicas": _is_count,
+                    "minReplicas": _is_count,
+                    "maxReplicas": _is_count,
+                    "scaleStrategy": {"workersToDelete": [str]},
+                    "template": _TEMPLATE,
+                }
+            ],
+        },
+        "status": {"conditions": [_CONDITION], "head": {"serviceName": _is_service}},
+    },
+    "Event": {
+        "metadata!": {"uid!": str, "resourceVersion!": str, "creationTimestamp!": is_time},
+        "involvedObject": {"kind": str, "name": str, "uid": str},
+        "type": str,
+        "reason": str,
+        "message": str,
+        "count": _is_count,
+        "firstTimestamp": is_time,
+        "lastTimestamp": is_time,
+        "eventTime": is_time,
+    },
+    "ConfigMap": {"metadata!": _METADATA, "data": {"*": str}},
+    "Secret": {"metadata!": _METADATA, "data": {"*": str}},
+}
+_ANY_OBJECT: Shape = {"metadata!": _METADATA}
+# What a status has to say of a run; one that says less has none.
+_RUN_FIELDS = ("run", "runHash", "startTime")
+_TIMES = re.compile(r"(time|until|since|.*Time)")
+
+
+def fit_object(kind: str, document: Any) -> Document | None:
+    """Return an object with the parts that have their kind's shape; None if it has no metadata."""
+    fitted = _fit(document, _SHAPES.get(kind, _ANY_OBJECT))
+    if fitted is _ABSENT:
+        return None
+    parts: Document = {"spec": {}} if kind == "RayCluster" else {}
+    return {**parts, **fitted, "kind": kind}
+
+
+def fit_experiment(document: Document) -> Document:
+    """Return an experiment with the parts of its status that have their shape.
+
+    Its metadata is the API server's, and its spec is for `pipeline_runtime.config` to judge.
+    """
+    status = document.get("status")
+    if not isinstance(status, Mapping):
+        return {name: value for name, value in document.items() if name != "status"}
+    wrong = _find_wrong(status)
+    kept = {n: v for n, v in status.items() if n not in wrong and _has_times(v, n)}
+    if any(name not in kept for name in _RUN_FIELDS):
+        kept = {name: value for name, value in kept.items() if name not in _RUN_FIELDS}
+        kept.pop("submission", None)
+    return {**document, "status": kept}
+
+
+def _find_wrong(status: Mapping[str, Any]) -> set[Any]:
+    """Return the fields of a status that its schema refuses."""
+    try:
+        ExperimentStatus.model_validate_json(json.dumps(status), by_alias=True, by_name=False)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        return {place["loc"][0] for place in found if place["loc"]} or set(status)
+    except RecursionError:
+        return set(status)
+    return {name for name, value in status.items() if value is None}
+
+
+def _has_times(value: Any, name: str) -> bool:
+    """Return whether everything in a part of a status that is named as a time is one."""
+    if isinstance(value, Mapping):
+        return all(_has_times(below, key) for key, below in value.items())
+    if isinstance(value, list):
+        return all(_has_times(item, "") for item in value)
+    return not _TIMES.fullmatch(name) or is_time(value)
+
+
+def _fit(value: Any, shape: Shape) -> Any:
+    """Return the part of a value that has a shape; _ABSENT if there is none."""
+    if isinstance(shape, dict):
+        return _fit_mapping(value, shape) if isinstance(value, Mapping) else _ABSENT
+    if isinstance(shape, list):
+        fitted = [_fit(item, shape[0]) for item in value] if isinstance(value, list) else _ABSENT
+        return fitted if fitted is _ABSENT else [item for item in fitted if item is not _ABSENT]
+    is_right = isinstance(value, shape) if isinstance(shape, type) else shape(value)
+    return value if is_right else _ABSENT
+
+
+def _fit_mapping(value: Mapping[str, Any], shape: dict[str, Any]) -> Any:
+    shapes = {name.removesuffix("!"): below for name, below in shape.items()}
+    others = shapes.pop("*", None)
+    fitted = {}
+    for name, part in value.items():
+        below = shapes.get(name, others)
+        kept = part if below is None else _fit(part, below)
+        if kept is not _ABSENT:
+            fitted[name] = kept
+    is_whole = all(name[:-1] in fitted for name in shape if name.endswith("!"))
+    return fitted if is_whole else _ABSENT
