@@ -78,7 +78,9 @@ def run(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's own log.")] = False,
 ) -> None:
     """Stream the table through the steps into training, and leave a report."""
-    loaded = load_manifests(filename, overrides=overrides or [])
+    # The bound on a spec's size protects the operator. A run that was accepted before there was a
+    # bound resumes here, in a pod.
+    loaded = load_manifests(filename, overrides=overrides or [], bounds_size=False)
     if len(loaded) != 1:
         names = ", ".join(manifest.experiment.metadata.name for manifest in loaded)
         raise typer.BadParameter(f"must hold one experiment, got {len(loaded)}: {names}")

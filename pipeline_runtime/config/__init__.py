@@ -46,6 +46,7 @@ from pipeline_runtime.config.experiment import (
     UsageStatus,
     WorkerStatus,
 )
+from pipeline_runtime.config.free_fields import has_same_free_fields, is_too_large
 from pipeline_runtime.config.location import locate_artifacts
 from pipeline_runtime.config.manifest import LoadedManifest, load_manifests, parse_manifests
 from pipeline_runtime.config.overrides import apply_overrides
@@ -121,8 +122,10 @@ __all__ = [
     "apply_overrides",
     "clean",
     "diff_configs",
+    "has_same_free_fields",
     "hash_config",
     "hash_parts",
+    "is_too_large",
     "load_manifests",
     "locate_artifacts",
     "parse_experiment",

@@ -82,6 +82,16 @@ class _Places:
         return replace(problem, line=line, column=column)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """A text, where it comes from, and how its experiments are read."""
+
+    text: str
+    file: str
+    overrides: Sequence[str]
+    bounds_size: bool
+
+
 @dataclass(slots=True, kw_only=True)
 class _Findings:
     """What reading a file gave."""
@@ -92,7 +102,10 @@ class _Findings:
 
 
 def load_manifests(
-    paths: str | FilePath | Iterable[str | FilePath], *, overrides: Sequence[str] = ()
+    paths: str | FilePath | Iterable[str | FilePath],
+    *,
+    overrides: Sequence[str] = (),
+    bounds_size: bool = True,
 ) -> list[LoadedManifest]:
     """Read the experiments of files and directories.
 
@@ -100,6 +113,7 @@ def load_manifests(
         paths: files, directories (searched for *.yaml and *.yml, hidden ones left out), or `-` for
             standard input.
         overrides: `path=value` each, applied to every experiment before it is checked.
+        bounds_size: see `parsing.judge`.
 
     Raises:
         ManifestError: with every problem of every file, in the order of the files.
@@ -110,7 +124,7 @@ def load_manifests(
     loaded: list[LoadedManifest] = []
     problems: list[Problem] = []
     for path in chosen:
-        findings = _load_path(str(path), overrides)
+        findings = _load_path(str(path), overrides, bounds_size=bounds_size)
         loaded += findings.loaded
         problems += findings.problems
     if problems:
@@ -133,12 +147,12 @@ def parse_manifests(
     return findings.loaded
 
 
-def _load_path(path: str, overrides: Sequence[str]) -> _Findings:
+def _load_path(path: str, overrides: Sequence[str], *, bounds_size: bool) -> _Findings:
     findings = _Findings(loaded=[], problems=[], other_kinds=[])
     is_directory = path != STDIN and FilePath(path).is_dir()
     for file in _files_in(FilePath(path)) if is_directory else [path]:
         try:
-            found = _read(_read_text(file), file, overrides)
+            found = _read(_read_text(file), file, overrides, bounds_size=bounds_size)
         except ValueError as error:
             findings.problems.append(Problem(path="", message=str(error), file=file))
             continue
@@ -180,7 +194,7 @@ def _read_text(file: str) -> str:
         ) from error
 
 
-def _read(text: str, file: str, overrides: Sequence[str]) -> _Findings:
+def _read(text: str, file: str, overrides: Sequence[str], *, bounds_size: bool = True) -> _Findings:
     findings = _Findings(loaded=[], problems=[], other_kinds=[])
     for index, document in enumerate(read_documents(text, file)):
         if document.problems:
@@ -191,7 +205,8 @@ def _read(text: str, file: str, overrides: Sequence[str]) -> _Findings:
             if (other := _other_kind(candidate.value)) is not None:
                 findings.other_kinds.append(other)
                 continue
-            _judge(candidate, findings, text=text, file=file, overrides=overrides)
+            source = _Source(text=text, file=file, overrides=overrides, bounds_size=bounds_size)
+            _judge(candidate, findings, source)
     return findings
 
 
@@ -218,10 +233,8 @@ def _other_kind(value: JsonValue) -> str | None:
     return None if ours else kind
 
 
-def _judge(
-    candidate: _Candidate, findings: _Findings, *, text: str, file: str, overrides: Sequence[str]
-) -> None:
-    value = candidate.value
+def _judge(candidate: _Candidate, findings: _Findings, source: _Source) -> None:
+    value, overrides, file = candidate.value, source.overrides, source.file
     try:
         value = apply_overrides(value, overrides) if overrides else value
         overridden = overridden_paths(overrides)
@@ -229,7 +242,7 @@ def _judge(
         findings.problems += [p for p in error.problems if p not in findings.problems]
         overridden = []
     places = _Places(candidate=candidate, overridden=tuple(overridden))
-    verdict = judge(value)
+    verdict = judge(value, bounds_size=source.bounds_size)
     if verdict.experiment is None:
         findings.problems += _place_problems(verdict.found, places, file)
     elif isinstance(value, dict):
@@ -239,7 +252,7 @@ def _judge(
                 document_index=candidate.index,
                 experiment=verdict.experiment,
                 document=value,
-                text=text,
+                text=source.text,
                 places=places,
                 warnings=candidate.document.warnings,
             )
