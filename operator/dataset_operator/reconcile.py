@@ -1,5 +1,7 @@
 """One reconcile pass over one experiment: observe, plan, execute.
 
+Planning runs in a thread, since it is pure and may take long; requests stay on the event loop.
+
 Level-triggered: a pass does not depend on its trigger, and can be cut off anywhere and run again.
 The caller never runs two passes of one experiment at once.
 
@@ -26,10 +28,12 @@ from dataset_operator.kube.observe import observe
 from dataset_operator.observed import Document, Job, Observed, Refusal
 from dataset_operator.plan import plan
 from dataset_operator.plan.decision import Decision
+from dataset_operator.plan.readings import Readings
 from dataset_operator.quota import explain_quota
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.settings import OperatorSettings
 from dataset_operator.sources.base import MetricsSource
+from dataset_operator.threads import Threads
 from pipeline_runtime.config import KIND
 
 _TOKEN_BYTES = 32
@@ -61,6 +65,8 @@ class Reconciler:
     source: MetricsSource
     settings: OperatorSettings
     now: Callable[[], datetime] = field(default=_now)
+    readings: Readings = field(default_factory=Readings)
+    threads: Threads = field(default_factory=Threads)
     # The autoscaling policy's memory and its run, by namespace and name; lost with the process.
     memories: dict[tuple[str, str], tuple[Any, Memory]] = field(default_factory=dict)
 
@@ -100,7 +106,7 @@ class Reconciler:
         if fresh is None:
             return None
         failed = replace(observed, document=fresh, job=Job(status="FAILED", message=why))
-        decision = plan(failed, self.settings, self.now(), "")
+        decision = await self._plan(failed)
         await execute(self.kube, None, failed, decision)
         return decision.again_seconds
 
@@ -109,15 +115,24 @@ class Reconciler:
 
         So no running cluster is deleted for one that cannot be made.
         """
-        decision = plan(observed, self.settings, self.now(), token)
+        decision = await self._plan(observed, token)
         if decision.trial is None:
             return observed, decision
         try:
             await self.kube.try_out(decision.trial)
         except KubeRefused as refused:
             observed = replace(observed, refusal=_build_refusal(refused))
-            return observed, plan(observed, self.settings, self.now(), token)
+            return observed, await self._plan(observed, token)
         return observed, decision
+
+    async def _plan(self, observed: Observed, token: str = "") -> Decision:
+        """Plan in a thread."""
+        now = self.now()
+
+        def work() -> Decision:
+            return plan(observed, self.settings, now, token, self.readings)
+
+        return await self.threads.run(observed.owner.namespace, work)
 
     async def _say(self, observed: Observed, refused: KubeRefused) -> bool:
         """Write a refusal that no dry run foresaw, such as a quota, into the status.
@@ -129,7 +144,7 @@ class Reconciler:
         if fresh is None:
             return False
         observed = replace(observed, document=fresh, refusal=_build_child_refusal(refused))
-        said = plan(observed, self.settings, self.now(), "")
+        said = await self._plan(observed)
         # Events that announce the outcome of the refused write would be false.
         events = tuple(event for event in said.events if not event.is_outcome)
         only_said = Decision(status=said.status, has_finalizer=said.has_finalizer, events=events)

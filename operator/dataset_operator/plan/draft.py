@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Literal
 
-from dataset_operator.api import CLUSTER_HASH_ANNOTATION, SCALING_ACTIVE, SCALING_LIMITED
+from dataset_operator.api import ACCEPTED, CLUSTER_HASH_ANNOTATION, SCALING_ACTIVE, SCALING_LIMITED
 from dataset_operator.autoscaling.history import Memory
 from dataset_operator.builders.children import build_service_account
-from dataset_operator.builders.frozen import hash_cluster_side, thaw_trainers
+from dataset_operator.builders.frozen import thaw_trainers
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Observed, format_time, parse_time
 from dataset_operator.plan.decision import Decision, Drain, Event, KeepLog, Stop, Submit
+from dataset_operator.plan.readings import Reading, Readings
 from dataset_operator.settings import OperatorSettings
 from dataset_operator.status import (
     derive_phase,
@@ -27,7 +28,7 @@ from dataset_operator.status import (
     is_true,
     set_condition,
 )
-from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, parse_stored, run_hash
+from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, has_same_free_fields
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +56,9 @@ class Draft:
     memory: Memory | None = None
     events: list[Event] = field(default_factory=list)
     again: list[float] = field(default_factory=list)
-    _parsed: dict[int, DatasetExperiment] = field(default_factory=dict)
+    readings: Readings = field(default_factory=Readings)
+    _current: Reading | None = None
+    _accepted: Reading | None = None
 
     def __post_init__(self) -> None:
         self.status = forget_future(self.observed.status, self.now)
@@ -88,15 +91,14 @@ class Draft:
         """
         if self.spec is None:
             return False
-        wanted = self.parse(self.observed.document)
-        if self.observed.accepted is None:
-            return run_hash(wanted) != self.status.get("runHash")
+        wanted, accepted = self.current, self.accepted
+        if accepted is None:
+            return wanted.run_hash != self.status.get("runHash")
         # Hashed anew: another version of the operator may hash the same run otherwise.
-        accepted = self.parse(self.observed.accepted)
-        if run_hash(wanted) != run_hash(accepted):
+        if wanted.run_hash != accepted.run_hash:
             return True
-        in_order = self.spec.pipeline_options.preserve_order
-        return in_order and accepted.spec.trainers.world_size != self.spec.trainers.world_size
+        in_order, size = self.spec.pipeline_options.preserve_order, self.spec.trainers.world_size
+        return in_order and accepted.valid.spec.trainers.world_size != size
 
     @property
     def on_cluster(self) -> DatasetExperiment:
@@ -132,7 +134,9 @@ class Draft:
         if cluster is None:
             return False
         made_from = (cluster["metadata"].get("annotations") or {}).get(CLUSTER_HASH_ANNOTATION)
-        return made_from is not None and made_from != hash_cluster_side(self.cluster_spec)
+        if made_from is None:
+            return False
+        return bool(made_from != self.read_again(self.cluster_spec).cluster_hash)
 
     @property
     def submission(self) -> Document | None:
@@ -164,15 +168,51 @@ class Draft:
         condition = find_condition(self.status, kind)
         return condition["reason"] if condition else None
 
-    def parse(self, document: Any) -> DatasetExperiment:
-        """What was observed as an experiment, parsed once a pass: rules ask many times.
+    @property
+    def current(self) -> Reading:
+        """The spec as it is wanted now; newer rules are for edits, and spare what runs."""
+        if self._current is None:
+            reading = self.readings.read_wanted(self.observed.document)
+            spared = None if reading.experiment else self._spare(reading)
+            self._current = spared or reading
+        return self._current
 
-        Raises ManifestError.
+    def _spare(self, refused: Reading) -> Reading | None:
+        """Read a refused spec without newer rules, if it was accepted before there were any.
+
+        That is so if this generation was, or if the same run is wanted; and of a spec that is too
+        large, if its free-form fields are as they were.
         """
-        if id(document) not in self._parsed:  # it lives as long as the draft
-            # `parse_wanted` has judged by newer rules, and reports unknown fields.
-            self._parsed[id(document)], _ = parse_stored(document, was_accepted=True)
-        return self._parsed[id(document)]
+        said, generation = find_condition(self.observed.status, ACCEPTED), self.observed.generation
+        was_said = said and (said["status"], said.get("observedGeneration")) == ("True", generation)
+        document, accepted = self.observed.document, self.observed.accepted
+        if not was_said:
+            is_same = accepted is not None and has_same_free_fields(dict(document), dict(accepted))
+            if accepted is None or (refused.is_too_large and not is_same):
+                return None
+        reading = self.readings.read_wanted(document, was_accepted=True)
+        if was_said or accepted is None or reading.experiment is None:
+            return reading
+        before = self.readings.read_accepted(accepted, self.owner)
+        is_same_run = before.experiment is not None and before.run_hash == reading.run_hash
+        return reading if is_same_run else None
+
+    @property
+    def accepted(self) -> Reading | None:
+        """The spec that the present run took; None if it is not known, or not to be understood."""
+        accepted, current = self.observed.accepted, self.current
+        if accepted is None:
+            return None
+        if self._accepted is None:
+            is_same = current.experiment and accepted.get("spec") == current.spec_document
+            another = None if is_same else self.readings.read_accepted(accepted, self.owner)
+            self._accepted = another or current
+        return self._accepted if self._accepted.experiment else None
+
+    def read_again(self, spec: ExperimentSpec) -> Reading:
+        """Return the reading that a spec of this pass comes from."""
+        readings = filter(None, (self.current, self.accepted))
+        return next(r for r in readings if r.experiment and r.experiment.spec is spec)
 
     # --- what is wanted -------------------------------------------------------------------------
 
@@ -183,7 +223,7 @@ class Draft:
             "apiVersion": document["apiVersion"],
             "kind": document["kind"],
             "metadata": {"name": self.owner.name},
-            "spec": self.running.spec.to_document(),
+            "spec": self.read_again(self.running.spec).spec_document,
         }
 
     def condition(

@@ -95,12 +95,12 @@ def _get(draft: Draft) -> Mapping[str, Any]:
 
 def _begin(draft: Draft, about: Document) -> bool:
     draft.status["history"] = {**about, "time": draft.stamp()}
-    accepted = draft.observed.accepted
+    accepted = draft.accepted
     if not draft.settings.history.enabled:
         _set(draft, "Skipped", "history.enabled is false in the operator's settings")
     elif accepted is None:
         _set(draft, "Failed", "the ConfigMap that says what the run was is gone")
-    elif find_history_uri(draft, draft.parse(accepted).spec) is None:
+    elif find_history_uri(draft, accepted.valid.spec) is None:
         _set(draft, "Skipped", _NO_STORE)
     else:
         _set(draft, PENDING, "")
@@ -126,10 +126,11 @@ def _go_on(draft: Draft, history: Mapping[str, Any]) -> bool:
         waits = f": {pod.message}" if pod is not None and pod.message else ""
         limit = f"history.timeoutSeconds ({draft.settings.history.timeout_seconds})"
         return _fail(draft, f"its pod was not done after {limit}{waits}")
-    if draft.observed.accepted is None:
+    accepted = draft.accepted
+    if accepted is None:
         return _fail(draft, "the ConfigMap that says what the run was is gone")
     if pod is None:
-        _make(draft, history["pod"], draft.parse(draft.observed.accepted).spec)
+        _make(draft, history["pod"], accepted.valid.spec)
     draft.look_again(min(POLL_SECONDS, left))
     return True
 

@@ -8,51 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dataset_operator.plan.draft import Draft
-from pipeline_runtime.config import (
-    DatasetExperiment,
-    ManifestError,
-    Problem,
-    parse_stored,
-    run_hash,
-)
-from pipeline_runtime.grammar import check_grammar
+from pipeline_runtime.config import DatasetExperiment, ManifestError, Problem
 
-# Of all expressions of a spec together: 16 KiB take 3 ms, at worst 250 ms, and every experiment
-# waits meanwhile. What is beyond is the driver's to parse.
-MAX_EXPRESSION_CHARS = 128 << 10
 _ACCOUNT_FIELDS = ("serviceAccountName", "serviceAccount")
 
 
 def parse_wanted(draft: Draft) -> DatasetExperiment:
-    """The experiment as it is wanted now, but for what the draft's `ignored` then names.
+    """Return the experiment as it is wanted now, and set `draft.ignored` to its unknown fields.
 
     Raises ManifestError with every broken rule.
     """
-    experiment, unknown = _parse_current(draft)
-    # Those of metadata are a newer API server's, and concern nobody.
-    draft.ignored = [path for path in unknown if path.startswith("spec.")]
-    problems = [
-        *check_grammar(experiment.spec, max_chars=MAX_EXPRESSION_CHARS),
-        *_check_service_accounts(draft, experiment),
-    ]
-    if problems:
+    reading = draft.current
+    draft.ignored = reading.unknown
+    problems = list(reading.problems)
+    if reading.experiment is not None:
+        problems += _check_service_accounts(draft, reading.experiment)
+    if problems or reading.experiment is None:
         raise ManifestError(problems)
-    return experiment
-
-
-def _parse_current(draft: Draft) -> tuple[DatasetExperiment, list[str]]:
-    """Parse the spec; one that asks for the run that was accepted is spared newer rules."""
-    document = dict(draft.observed.document)
-    try:
-        return parse_stored(document)
-    except ManifestError:
-        accepted = draft.observed.accepted
-        if accepted is None:
-            raise
-        experiment, unknown = parse_stored(document, was_accepted=True)
-        if run_hash(experiment) != run_hash(draft.parse(accepted)):
-            raise
-        return experiment, unknown
+    return reading.experiment
 
 
 def _check_service_accounts(draft: Draft, experiment: DatasetExperiment) -> Iterator[Problem]:
