@@ -111,8 +111,8 @@ SHAPES: dict[str, Callable[[Random], Spec]] = {
     "long expressions": lambda random: _steps(
         lambda: {"derive": {"columns": dict.fromkeys(_columns(random, 2), _LONG_EXPRESSION)}}
     ),
-    "files": lambda random: {
-        "dataset": {"parquet": {"uris": [f"{_text(random, 20)}{i}" for i in range(10_000)]}}
+    "files": lambda _: {
+        "dataset": {"parquet": {"uris": [f"s3://bucket/{i:08}.parquet" for i in range(5_000)]}}
     },
 }
 
