@@ -156,12 +156,16 @@ async def _standing(
         retry_seconds=lease.retry_period_seconds,
     )
     configuration = await login.configuration()
-    async with ApiClient(configuration) as client:
-        # So that a request without an answer leaves time for another (controller-runtime).
-        kube = KubeClient(client, request_seconds=terms.deadline_seconds / 2)
-        elector = Elector(identity=build_identity(), terms=terms)
-        async with _beside(stop, login.refresh_forever(configuration)):
-            yield Candidate(kube=kube, elector=elector)
+
+    @contextlib.asynccontextmanager
+    async def connect() -> AsyncIterator[KubeClient]:
+        async with ApiClient(configuration) as client:
+            # So that a request without an answer leaves time for another (controller-runtime).
+            yield KubeClient(client, request_seconds=terms.deadline_seconds / 2)
+
+    elector = Elector(identity=build_identity(), terms=terms)
+    async with _beside(stop, login.refresh_forever(configuration)):
+        yield Candidate(connect=connect, elector=elector)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

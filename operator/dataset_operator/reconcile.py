@@ -1,5 +1,7 @@
 """One reconcile pass over one experiment: observe, plan, execute.
 
+Planning runs in a thread, since it is pure and may take long; requests stay on the event loop.
+
 Level-triggered: a pass does not depend on its trigger, and can be cut off anywhere and run again.
 The caller never runs two passes of one experiment at once.
 
@@ -28,12 +30,14 @@ from dataset_operator.plan import plan
 from dataset_operator.plan.decision import Decision
 from dataset_operator.plan.ending import RELEASE_SECONDS
 from dataset_operator.plan.pod_rules import find_refusal
+from dataset_operator.plan.readings import Readings
 from dataset_operator.quota import explain_quota
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.sealing import Seal
 from dataset_operator.settings import OperatorSettings
 from dataset_operator.shapes import fit_experiment
 from dataset_operator.sources.base import MetricsSource
+from dataset_operator.threads import Threads
 from pipeline_runtime.config import KIND
 
 _TOKEN_BYTES = 32
@@ -67,6 +71,8 @@ class Reconciler:
     # A key of the process's own: what another process sealed is then as good as not sealed.
     seal: Seal = field(default_factory=Seal.generate)
     now: Callable[[], datetime] = field(default=_now)
+    readings: Readings = field(default_factory=Readings)
+    threads: Threads = field(default_factory=Threads)
     # The autoscaling policy's memory and its run, by namespace and name; lost with the process.
     memories: dict[tuple[str, str], tuple[Any, Memory]] = field(default_factory=dict)
 
@@ -121,7 +127,7 @@ class Reconciler:
         if fresh is None:
             return None
         failed = replace(observed, document=fresh, job=Job(status="FAILED", message=why))
-        decision = plan(failed, self.settings, self.now(), "")
+        decision = await self._plan(failed)
         await execute(self.kube, None, failed, decision.seal(self.seal))
         return decision.again_seconds
 
@@ -131,7 +137,7 @@ class Reconciler:
         The platform's rules are asked first, then the API server by a dry run. So no running
         cluster is deleted for one that cannot be made.
         """
-        decision = plan(observed, self.settings, self.now(), token)
+        decision = await self._plan(observed, token)
         if decision.trial is None:
             return observed, decision
         refusal = find_refusal(observed.owner, self.settings, decision.trial)
@@ -144,7 +150,16 @@ class Reconciler:
                     message=explain_quota(str(refused)), is_invalid=refused.is_invalid
                 )
         observed = replace(observed, refusal=_name_fields(refusal))
-        return observed, plan(observed, self.settings, self.now(), token)
+        return observed, await self._plan(observed, token)
+
+    async def _plan(self, observed: Observed, token: str = "") -> Decision:
+        """Plan in a thread."""
+        now = self.now()
+
+        def work() -> Decision:
+            return plan(observed, self.settings, now, token, self.readings)
+
+        return await self.threads.run(observed.owner.namespace, work)
 
     async def _say(self, observed: Observed, refused: KubeRefused) -> bool:
         """Write a refusal that no dry run foresaw, such as a quota, into the status.
@@ -156,7 +171,7 @@ class Reconciler:
         if fresh is None:
             return False
         observed = replace(observed, document=fresh, refusal=_build_child_refusal(refused))
-        said = plan(observed, self.settings, self.now(), "")
+        said = await self._plan(observed)
         # Events that announce the outcome of the refused write would be false.
         events = tuple(event for event in said.events if not event.is_outcome)
         only_said = Decision(status=said.status, has_finalizer=said.has_finalizer, events=events)

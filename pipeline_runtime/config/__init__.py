@@ -46,6 +46,7 @@ from pipeline_runtime.config.experiment import (
     UsageStatus,
     WorkerStatus,
 )
+from pipeline_runtime.config.free_fields import has_same_free_fields, is_too_large
 from pipeline_runtime.config.location import locate_artifacts
 from pipeline_runtime.config.manifest import LoadedManifest, load_manifests, parse_manifests
 from pipeline_runtime.config.overrides import apply_overrides
@@ -132,9 +133,11 @@ __all__ = [
     "check_template_security",
     "clean",
     "diff_configs",
+    "has_same_free_fields",
     "hash_config",
     "hash_parts",
     "is_template",
+    "is_too_large",
     "load_manifests",
     "locate_artifacts",
     "parse_accepted",

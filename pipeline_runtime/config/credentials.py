@@ -32,8 +32,12 @@ KEY_VALUE = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY"
     r"|\b(ghp|gho|ghs|github_pat|glpat|hf)[_-]\w{20,}"  # GitHub, GitLab, Hugging Face
     r"|\bxox[abprs]-\w{10,}"  # Slack
-    r"|\beyJ[\w-]{10,}\.[\w-]{10,}\."  # JSON web tokens
+    # JSON web tokens. Only tried where a run of their characters begins, so that a long text costs
+    # no more than its length.
+    r"|(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\."
 )
+# A name ends where the next one may begin: otherwise a text of separators costs its length squared.
+_QUERY_PAIR = re.compile(r"([?&;][^=&?;\s]*)=([^&\s]*)")
 # Only tried where a run of a scheme's characters begins: from within, a long text takes seconds.
 _USER_IN_URI = re.compile(
     r"(?<![A-Za-z0-9+.-])[0-9+.-]*(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/@\s'\"]*)@"
@@ -104,7 +108,7 @@ def find_option_credentials(value: JsonValue, path: str = "") -> Iterator[tuple[
 def hide_credentials(text: str) -> str:
     """The text with users, passwords and keys cut out, for messages."""
     text = _USER_IN_URI.sub(lambda match: f"{match['scheme']}://…@", text)
-    text = re.sub(r"([?&;][^=&\s]*)=([^&\s]*)", _hide_query_value, text)
+    text = _QUERY_PAIR.sub(_hide_query_value, text)
     return KEY_VALUE.sub("…", text)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -16,7 +16,8 @@ from pydantic import JsonValue, ValidationError
 
 from pipeline_runtime.config.base import MAX_LIST_ITEMS, SKIPS_RULES, WAS_ACCEPTED, SpecModel
 from pipeline_runtime.config.documents import MAX_DEPTH, SHOWN_DEPTH, TOO_DEEP, Path, format_path
-from pipeline_runtime.config.experiment import DatasetExperiment, ExperimentSpec
+from pipeline_runtime.config.experiment import DatasetExperiment
+from pipeline_runtime.config.free_fields import check_size, find_free_fields
 from pipeline_runtime.config.introspect import field_names, find_model
 from pipeline_runtime.config.problems import (
     MAX_PROBLEMS,
@@ -36,10 +37,15 @@ ACCEPTED_VARIABLE = "LASTMILE_ACCEPTED"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The experiment, or what is wrong with the document: exactly one of the two."""
+    """The experiment, or what is wrong with the document: exactly one of the two.
+
+    Attributes:
+        is_too_large: whether it was refused for its size, and for that alone.
+    """
 
     experiment: DatasetExperiment | None
     found: Sequence[Found] = ()
+    is_too_large: bool = False
 
 
 def parse_experiment(document: JsonValue) -> DatasetExperiment:
@@ -67,14 +73,14 @@ def parse_stored(
 
     Args:
         was_accepted: whether an earlier version has accepted the spec: newer rules about its URIs
-            are skipped, so that its run goes on.
+            and its size are skipped, so that its run goes on.
         asks_rules: as in `judge`.
 
     Raises:
         ManifestError: with every other broken rule.
     """
     verdict = judge(document, was_accepted=was_accepted, asks_rules=asks_rules)
-    unknown = [] if verdict.experiment else _find_unknown(document)
+    unknown = [] if verdict.experiment or verdict.is_too_large else _find_unknown(document)
     if not unknown:
         return _accept(verdict), []
     known = copy.deepcopy(document)
@@ -120,6 +126,9 @@ def judge(document: JsonValue, *, was_accepted: bool = False, asks_rules: bool =
         )
         return Verdict(experiment=None, found=[((), message)])
     try:
+        # First, so that a document which is too large costs no more than its measure.
+        if not was_accepted and (broken := check_size(document)):
+            return Verdict(experiment=None, found=[broken], is_too_large=True)
         experiment = _validate(document, was_accepted=was_accepted, asks_rules=asks_rules)
     except RecursionError:
         return Verdict(experiment=None, found=[(_find_too_deep(document), TOO_DEEP)])
@@ -128,7 +137,7 @@ def judge(document: JsonValue, *, was_accepted: bool = False, asks_rules: bool =
     else:
         # Only what has no schema can be deep and right.
         deep = [
-            (path, TOO_DEEP) for path in _walk_free(experiment.spec) if _is_deep(document, path)
+            (path, TOO_DEEP) for path, value in find_free_fields(document) if _is_deep(path, value)
         ]
         return Verdict(experiment=None if deep else experiment, found=deep)
     if any(error["type"] == "json_invalid" for error in errors):  # pydantic's own bound
@@ -160,22 +169,8 @@ def _bound(found: list[Found], num_errors: int) -> list[Found]:
     return [*found[:MAX_PROBLEMS], ((), f"breaks {more:,} more rules or so; correct these first")]
 
 
-def _walk_free(spec: ExperimentSpec) -> Iterator[Path]:
-    """The fields that hold whatever one likes."""
-    if spec.training.config:
-        yield ("spec", "training", "config")
-    for index, step in enumerate(spec.pipeline):
-        if step.map is not None and step.map.options:
-            yield ("spec", "pipeline", index, "map", "options")
-    for name, group in (("head", spec.head), ("trainers", spec.trainers)):
-        if group.template:
-            yield ("spec", name, "template")
-    if spec.data_workers.template:
-        yield ("spec", "dataWorkers", "template")
-
-
-def _is_deep(document: JsonValue, path: Path) -> bool:
-    return bool(_find_too_deep(value_at(document, path), MAX_DEPTH - len(path)))
+def _is_deep(path: Path, value: JsonValue) -> bool:
+    return bool(_find_too_deep(value, MAX_DEPTH - len(path)))
 
 
 def _find_too_deep(value: JsonValue, most: int = MAX_DEPTH) -> Path:

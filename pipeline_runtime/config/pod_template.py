@@ -7,7 +7,6 @@ its isolation: what Lastmile and Ray own, host namespaces and paths, privileges,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from pydantic import JsonValue
@@ -22,8 +21,6 @@ from pipeline_runtime.config.pod_security import (
 
 # The container that runs Ray in every pod: container 0, which templates address by this name.
 RAY_CONTAINER = "ray"
-# Kopf copies the spec into an annotation, and those may have 256 KiB: three templates fit.
-MAX_TEMPLATE_BYTES = 65_536
 RESERVED_PORTS = {
     6379: "Ray's GCS",
     8080: "Ray's metrics",
@@ -54,10 +51,6 @@ def check_env_name(name: str) -> str | None:
 
 def check_template(path: str, template: dict[str, JsonValue]) -> Broken:
     """Yield (path, message) for everything in a pod template that is refused."""
-    num_bytes = len(json.dumps(template))
-    if num_bytes > MAX_TEMPLATE_BYTES:
-        limit = f"{MAX_TEMPLATE_BYTES:,} bytes as JSON"
-        yield path, f"must have at most {limit}, got {num_bytes:,}; shorten it"
     for key in sorted(template.keys() - {"metadata", "spec"}):
         yield (
             f"{path}.{key}",

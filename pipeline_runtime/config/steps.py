@@ -6,6 +6,7 @@ holds one module a kind, which turns such a model into work on Arrow tables.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -135,8 +136,8 @@ class RenameStep(SpecModel):
     """Old name to new name; no two new names may be equal."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
-        new = list(self.columns.values())
-        for name in sorted({name for name in new if new.count(name) > 1}):
+        counts = Counter(self.columns.values())
+        for name in sorted(name for name, count in counts.items() if count > 1):
             yield "columns", f"must not give two columns one name, got {name!r} twice; rename one"
 
 

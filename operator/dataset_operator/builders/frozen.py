@@ -43,6 +43,9 @@ MAX_RENDERED_BYTES = 3 << 19
 _TRAINERS = re.compile(r"([1-9][0-9]{0,3})x([0-9]{1,2})")
 _WHOLE_FIELDS = ("image", "imagePullSecrets", "env", "envFrom", "storage", "head", "trainers")
 _WORKER_FIELDS = ("resources", "template")
+# Anybody who may edit a RayCluster can make its lists long. Each item of ours that is not found as
+# it was written is compared with each that is not ours; where that takes more, ours alone count.
+_MAX_COMPARISONS = 10_000
 # What a queue writes into a RayCluster (Kueue's integration): whether it may run, and whose it is;
 # and in the templates of its pods.
 _OF_A_QUEUE = ("suspend", "managedBy")
@@ -65,12 +68,12 @@ def hash_cluster_side(spec: ExperimentSpec) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]
 
 
-def freeze(cluster: Document, spec: ExperimentSpec) -> Document:
+def freeze(cluster: Document, spec: ExperimentSpec, spec_hash: str | None = None) -> Document:
     """A rendered RayCluster with the annotations of what it came from and as what."""
     text = json.dumps(cluster["spec"], sort_keys=True, separators=(",", ":"))
     rendered = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
     annotations = {
-        CLUSTER_HASH_ANNOTATION: hash_cluster_side(spec),
+        CLUSTER_HASH_ANNOTATION: spec_hash or hash_cluster_side(spec),
         TRAINERS_ANNOTATION: f"{spec.trainers.replicas}x{spec.trainers.gpus_per_replica}",
     }
     if len(rendered) <= MAX_RENDERED_CHARS:
@@ -196,9 +199,18 @@ def _join(ours: Any, theirs: Any) -> Any:
     if not isinstance(theirs, list) or not isinstance(ours or [], list):
         return ours
     ours = ours or []
-    if all(any(_holds(there, one) for there in theirs) for one in ours):
+    same = {_write(one) for one in ours} & {_write(there) for there in theirs}
+    changed = [one for one in ours if _write(one) not in same]
+    added = [there for there in theirs if _write(there) not in same]
+    if len(changed) * len(added) > _MAX_COMPARISONS:
+        return ours
+    if all(any(_holds(there, one) for there in added) for one in changed):
         return theirs
-    return ours + [there for there in theirs if not any(_holds(there, one) for one in ours)]
+    return ours + [there for there in added if not any(_holds(there, one) for one in changed)]
+
+
+def _write(item: Any) -> str:
+    return json.dumps(item, sort_keys=True)
 
 
 def _size(group: Document, observed: Mapping[str, Any], workers: DataWorkers) -> Document:

@@ -7,7 +7,9 @@ map or keyed item as it is. Source of the keys: the `patchMergeKey` tags of k8s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 Document = dict[str, Any]
@@ -28,6 +30,7 @@ _MERGE_KEYS = {
     "topologySpreadConstraints": "topologyKey",
 }
 _DIRECTIVE = "$patch"
+_REMOVED = object()
 
 
 def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
@@ -57,21 +60,33 @@ def _is_keyed(items: Sequence[Any], key: str) -> bool:
 
 
 def _merge_items(key: str, base: Sequence[Any], patch: Sequence[Document]) -> list[Any]:
-    """Items of `base` in their order, changed or gone, then the new ones in theirs.
+    """Merge keyed items: those of `base` in their order, changed or removed, then the new ones.
 
-    An item that is no map stays, for the API server to refuse.
+    An item that is not a mapping stays, for the API server to refuse. The work grows with the
+    number of items, not with its square: a template can hold thousands.
     """
     merged: list[Any] = list(base)
+    places: dict[Hashable, list[int]] = defaultdict(list)
+    for index, item in enumerate(merged):
+        if isinstance(item, Mapping):
+            places[_identify(item.get(key))].append(index)
     for item in patch:
-        found = [index for index, old in enumerate(merged) if _has(old, key, item[key])]
+        found = places[_identify(item[key])]
         if item.get(_DIRECTIVE) == "delete":
-            merged = [old for index, old in enumerate(merged) if index not in found]
+            for index in found:
+                merged[index] = _REMOVED
+            found.clear()
         elif found:
             merged[found[0]] = merge(merged[found[0]], item)
         else:
+            found.append(len(merged))
             merged.append(merge({}, item))
-    return merged
+    return [item for item in merged if item is not _REMOVED]
 
 
-def _has(item: Any, key: str, value: Any) -> bool:
-    return isinstance(item, Mapping) and item.get(key) == value
+def _identify(value: Any) -> Hashable:
+    """Return what stands for an item's key, which may be of any type in a user's template."""
+    if isinstance(value, Mapping | list):
+        return (type(value).__name__, json.dumps(value, sort_keys=True))
+    key: Hashable = value
+    return key

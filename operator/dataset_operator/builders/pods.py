@@ -62,6 +62,7 @@ class ClusterInput:
     owner: Owner
     spec: ExperimentSpec
     settings: OperatorSettings
+    spec_hash: str | None = None  # of the spec's cluster side, if it is known already
     history_uri: str | None = None  # where its run's history is kept; None: nowhere
 
 

@@ -66,7 +66,7 @@ def build_ray_cluster(
             ],
         },
     }
-    return freeze(document, cluster.spec)
+    return freeze(document, cluster.spec, cluster.spec_hash)
 
 
 def _start_params(num_cpus: str | None) -> dict[str, str]:

@@ -1,8 +1,11 @@
-"""One that stands for the lease: asks the API server what the elector wants to know, again and
-again.
+"""One that stands for the lease: it asks the API server what the elector wants to know.
 
 `process` works inside of `leading`. What ends unexpectedly is a defect of the election and ends the
 process, as losing the lease does.
+
+The election has a thread and an event loop of its own, so that work on the main loop, such as an
+answer of a megabyte, delays no renewal. A process whose main loop hangs must not lead for ever, so
+the lease is renewed only while the main loop answers.
 """
 
 from __future__ import annotations
@@ -13,16 +16,19 @@ import logging
 import random
 import socket
 import uuid
+from asyncio import FIRST_COMPLETED, create_task
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import NoReturn
+from typing import Any, NoReturn, Protocol
 
 from dataset_operator.election.elector import Elector, Proposal
 from dataset_operator.election.guard import leave, now
 from dataset_operator.election.lease import LEASE, build_document, parse_lease
 from dataset_operator.errors import KubeConflict, KubeRefused, OperatorError
-from dataset_operator.kube.client import KubeClient
+from dataset_operator.observed import Document
 
 # Those who stand by try up to so much later, so that not all try at once (client-go, JitterFactor).
 _JITTER = 1.2
@@ -36,26 +42,42 @@ def build_identity() -> str:
     return f"{socket.gethostname()}_{uuid.uuid4()}"
 
 
+class Leases(Protocol):
+    """The requests of an election; `KubeClient` makes them."""
+
+    async def get(self, kind: str, namespace: str, name: str) -> Document | None:
+        """Return the lease; None if there is none."""
+
+    async def create_new(self, document: Document) -> Document:
+        """Create the lease, and return it as stored. Raises KubeConflict if it is there."""
+
+    async def replace(self, document: Document) -> Document:
+        """Replace the version that was read, and return it as stored. Raises KubeConflict."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Candidate:
     """Stands for a lease.
 
     Attributes:
-        kube: a client of its own, which no guard holds and no other request delays.
+        connect: makes a client of its own, which no guard holds and no other request delays. It is
+            entered in the election's thread.
         clock: seconds; goes on while the machine is suspended.
         leave: ends the process, for this reason.
     """
 
-    kube: KubeClient
+    connect: Callable[[], AbstractAsyncContextManager[Leases]]
     elector: Elector
     clock: Callable[[], float] = now
     leave: Callable[[str], NoReturn] = leave
+    _kube: Leases = field(init=False)
     _tried_at: float = field(init=False)
+    _answered_at: float = field(init=False)  # when the main loop last did
     _holder: str = field(default="", init=False)  # as last told
     _is_failing: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._tried_at = self.clock()
+        self._tried_at = self._answered_at = self.clock()
 
     @property
     def is_leading(self) -> bool:
@@ -82,23 +104,74 @@ class Candidate:
         At the end it is released, so that another takes it at once: by then all work must be done.
 
         Args:
-            stop: is set when the election ended by a defect.
+            stop: ends the wait for the lease. It is set when the election ends, as by a defect.
 
         Raises:
             KubeRefused: it has no right to the lease.
         """
-        if not await self._acquire(stop):
-            yield False
-            return
-        keeping = asyncio.create_task(self._keep())
-        keeping.add_done_callback(lambda _: stop.set())
+        main, own = asyncio.get_running_loop(), asyncio.new_event_loop()
+        give_up, end = asyncio.Event(), asyncio.Event()  # of the election's loop
+        led: asyncio.Future[bool] = main.create_future()
+
+        def tell(leads: bool) -> None:
+            main.call_soon_threadsafe(led.set_result, leads)
+
+        with ThreadPoolExecutor(1, "lease") as pool:
+            work = self._stand(give_up, end, tell)
+            standing = main.run_in_executor(pool, own.run_until_complete, work)
+            standing.add_done_callback(lambda _: stop.set())
+            beating, stopping = create_task(self._beat()), create_task(stop.wait())
+            outcomes: set[asyncio.Future[Any]] = {led, standing}
+            try:
+                await asyncio.wait({*outcomes, stopping}, return_when=FIRST_COMPLETED)
+                if not standing.done():
+                    own.call_soon_threadsafe(give_up.set)  # harmless once it leads
+                await asyncio.wait(outcomes, return_when=FIRST_COMPLETED)
+                if not led.done():
+                    standing.result()
+                yield led.result()
+            finally:
+                beating.cancel()
+                stopping.cancel()
+                if not standing.done():
+                    own.call_soon_threadsafe(give_up.set)
+                    own.call_soon_threadsafe(end.set)
+                    await asyncio.wait({standing})
+                own.close()
+        standing.result()
+
+    async def _stand(
+        self, give_up: asyncio.Event, end: asyncio.Event, tell: Callable[[bool], object]
+    ) -> None:
+        """Take the lease, say whether that was done, and keep it to the end; in its own thread."""
         try:
-            yield True
+            async with self.connect() as self._kube:
+                leads = await self._acquire(give_up)
+                tell(leads)
+                if leads:
+                    await self._keep_until(end)
+                    await self._release()
         finally:
-            keeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await keeping
-            await self._release()
+            await asyncio.get_running_loop().shutdown_default_executor()
+
+    async def _keep_until(self, end: asyncio.Event) -> None:
+        keeping, ending = create_task(self._keep()), create_task(end.wait())
+        await asyncio.wait({keeping, ending}, return_when=FIRST_COMPLETED)
+        ending.cancel()
+        keeping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeping
+
+    async def _beat(self) -> NoReturn:
+        """Show that the main loop answers."""
+        while True:
+            self._answered_at = self.clock()
+            await asyncio.sleep(self._silence_seconds / 4)
+
+    @property
+    def _silence_seconds(self) -> float:
+        """For how long the main loop may be silent while the lease is renewed."""
+        return self.elector.terms.deadline_seconds / 2
 
     async def _acquire(self, stop: asyncio.Event) -> bool:
         terms = self.elector.terms
@@ -115,10 +188,13 @@ class Candidate:
         return False
 
     async def _keep(self) -> NoReturn:
-        """Renew it until that does not succeed in time."""
+        """Renew it until that does not succeed in time, or the main loop is silent for too long."""
         while True:
             await asyncio.sleep(self.elector.terms.retry_seconds)
             self.check()
+            if (silence := self.clock() - self._answered_at) > self._silence_seconds:
+                _LOG.warning("the lease is not renewed: no answer of the loop for %.1f s", silence)
+                continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.elector.remaining_seconds(self.clock())):
                     await self._try()
@@ -145,7 +221,7 @@ class Candidate:
 
     async def _look(self) -> None:
         terms = self.elector.terms
-        document = await self.kube.get(LEASE, terms.namespace, terms.name)
+        document = await self._kube.get(LEASE, terms.namespace, terms.name)
         self.elector.see(parse_lease(document) if document else None, self.clock())
         holder = document["spec"].get("holderIdentity") or "" if document else ""
         if holder not in ("", self._holder, self.elector.identity):
@@ -161,7 +237,7 @@ class Candidate:
     async def _write(self, proposal: Proposal) -> None:
         document = build_document(proposal.lease)
         is_new = "resourceVersion" not in proposal.lease.metadata
-        stored = await (self.kube.create_new(document) if is_new else self.kube.replace(document))
+        stored = await (self._kube.create_new(document) if is_new else self._kube.replace(document))
         self.elector.accept(proposal, parse_lease(stored), self.clock())
 
     async def _release(self) -> None:
@@ -177,5 +253,5 @@ class Candidate:
     async def _let_go(self) -> None:
         released = self.elector.release(self.clock(), datetime.now(UTC))
         if released is not None:
-            await self.kube.replace(build_document(released))
+            await self._kube.replace(build_document(released))
             _LOG.info("released the lease %s", self.elector.terms)

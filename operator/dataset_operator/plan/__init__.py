@@ -30,6 +30,7 @@ from dataset_operator.plan import (
 )
 from dataset_operator.plan.decision import Decision
 from dataset_operator.plan.draft import Draft
+from dataset_operator.plan.readings import Readings
 from dataset_operator.settings import OperatorSettings
 
 RULES = (
@@ -58,14 +59,22 @@ RULES = (
 )
 
 
-def plan(observed: Observed, settings: OperatorSettings, now: datetime, token: str) -> Decision:
+def plan(
+    observed: Observed,
+    settings: OperatorSettings,
+    now: datetime,
+    token: str,
+    readings: Readings | None = None,
+) -> Decision:
     """Decide one pass.
 
     Args:
         now: UTC, with a zone.
         token: a fresh random token, used only if the experiment has none yet.
+        readings: what earlier passes parsed and hashed; None: nothing is known.
     """
-    draft = Draft(observed=observed, settings=settings, now=now, token=token)
+    readings = Readings() if readings is None else readings
+    draft = Draft(observed=observed, settings=settings, now=now, token=token, readings=readings)
     for rule in RULES:
         if rule(draft):
             break

@@ -172,6 +172,7 @@ def _render(draft: Draft) -> Document:
         owner=draft.owner,
         spec=draft.cluster_spec,
         settings=draft.settings,
+        spec_hash=draft.read_again(draft.cluster_spec).cluster_hash,
         history_uri=find_history_uri(draft, draft.cluster_spec),
     )
     first = draft.settings.data_worker_replicas or draft.cluster_spec.data_workers.min_replicas

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Literal
 
-from dataset_operator.api import CLUSTER_HASH_ANNOTATION, SCALING_ACTIVE, SCALING_LIMITED
+from dataset_operator.api import ACCEPTED, CLUSTER_HASH_ANNOTATION, SCALING_ACTIVE, SCALING_LIMITED
 from dataset_operator.autoscaling.history import Memory
 from dataset_operator.builders.children import build_service_account
-from dataset_operator.builders.frozen import hash_cluster_side, thaw_trainers
+from dataset_operator.builders.frozen import thaw_trainers
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Observed, format_time, parse_time
 from dataset_operator.plan.decision import Decision, Drain, Event, KeepLog, Stop, Submit
+from dataset_operator.plan.readings import Reading, Readings
 from dataset_operator.settings import OperatorSettings
 from dataset_operator.status import (
     derive_phase,
@@ -27,14 +28,7 @@ from dataset_operator.status import (
     is_true,
     set_condition,
 )
-from pipeline_runtime.config import (
-    DatasetExperiment,
-    ExperimentSpec,
-    ManifestError,
-    is_template,
-    parse_accepted,
-    run_hash,
-)
+from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, has_same_free_fields
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,7 +58,9 @@ class Draft:
     again: list[float] = field(default_factory=list)
     not_corrected: str = ""  # why an edit by hand of the cluster stays, if one does
     is_scaling_requested: bool = False  # a request of a number of workers is being carried out
-    _parsed: dict[int, DatasetExperiment] = field(default_factory=dict)
+    readings: Readings = field(default_factory=Readings)
+    _current: Reading | None = None
+    _accepted: Reading | None = None
 
     def __post_init__(self) -> None:
         self.status = forget_future(self.observed.status, self.now)
@@ -97,14 +93,14 @@ class Draft:
         """
         if self.spec is None:
             return False
-        wanted, accepted = self.parse(self.observed.document), self.accepted
+        wanted, accepted = self.current, self.accepted
         if accepted is None:
-            return run_hash(wanted) != self.status.get("runHash")
+            return wanted.run_hash != self.status.get("runHash")
         # Hashed anew: another version of the operator may hash the same run otherwise.
-        if run_hash(wanted) != run_hash(accepted):
+        if wanted.run_hash != accepted.run_hash:
             return True
-        in_order = self.spec.pipeline_options.preserve_order
-        return in_order and accepted.spec.trainers.world_size != self.spec.trainers.world_size
+        in_order, size = self.spec.pipeline_options.preserve_order, self.spec.trainers.world_size
+        return in_order and accepted.valid.spec.trainers.world_size != size
 
     @property
     def on_cluster(self) -> DatasetExperiment:
@@ -140,7 +136,9 @@ class Draft:
         if cluster is None:
             return False
         made_from = (cluster["metadata"].get("annotations") or {}).get(CLUSTER_HASH_ANNOTATION)
-        return made_from is not None and made_from != hash_cluster_side(self.cluster_spec)
+        if made_from is None:
+            return False
+        return bool(made_from != self.read_again(self.cluster_spec).cluster_hash)
 
     @property
     def submission(self) -> Document | None:
@@ -173,30 +171,56 @@ class Draft:
         return condition["reason"] if condition else None
 
     @property
-    def accepted(self) -> DatasetExperiment | None:
-        """The experiment as the run last took it; None if that is not known, or is no experiment.
+    def current(self) -> Reading:
+        """The spec as it is wanted now; rules newer than a run count from its next edit on."""
+        if self._current is None:
+            reading = self.readings.read_wanted(self.observed.document)
+            spared = None if reading.experiment else self._spare(reading)
+            self._current = spared or reading
+        return self._current
 
-        Whoever may edit ConfigMaps of the namespace can have written anything into it.
+    def _spare(self, refused: Reading) -> Reading | None:
+        """Read a refused spec without the rules newer than its run; None if it breaks others.
+
+        All rules are skipped if this very generation was accepted. After an edit they are skipped
+        for the templates that are as they were accepted; and those about the place of a URI and
+        about size if the same run is wanted, with the free-form fields as they were.
         """
-        if self.observed.accepted is None:
+        said, generation = find_condition(self.observed.status, ACCEPTED), self.observed.generation
+        read, document = self.readings.read_wanted, self.observed.document
+        if said and (said["status"], said.get("observedGeneration")) == ("True", generation):
+            return read(document, was_accepted=True, asks_rules=False)
+        if (accepted := self.observed.accepted) is None:
             return None
-        try:
-            accepted = self.parse(self.observed.accepted)
-        except ManifestError:
+        before = self.readings.read_accepted(accepted, self.owner)
+        if before.experiment is None:
             return None
-        groups = (accepted.spec.head, accepted.spec.trainers, accepted.spec.data_workers)
-        return accepted if all(is_template(group.template) for group in groups) else None
+        without = before.find_same_templates(document)
+        rest = read(document, without=without)
+        is_same = not refused.is_too_large or has_same_free_fields(dict(document), dict(accepted))
+        if rest.experiment is None and is_same:
+            rest = read(document, was_accepted=True, without=without)
+            is_same = rest.experiment is not None and before.run_hash == rest.run_hash
+        if rest.experiment is None or not is_same:
+            return None
+        return read(document, was_accepted=True, asks_rules=False)
 
-    def parse(self, document: Any) -> DatasetExperiment:
-        """Parse an observed experiment, once a pass, since rules ask many times.
+    @property
+    def accepted(self) -> Reading | None:
+        """The spec that the present run took; None if it is not known, or not to be understood."""
+        accepted, current = self.observed.accepted, self.current
+        if accepted is None:
+            return None
+        if self._accepted is None:
+            is_same = current.experiment and accepted.get("spec") == current.spec_document
+            another = None if is_same else self.readings.read_accepted(accepted, self.owner)
+            self._accepted = another or current
+        return self._accepted if self._accepted.experiment else None
 
-        The models' rules are not asked: `parse_wanted` does that, for edits alone.
-
-        Raises ManifestError.
-        """
-        if id(document) not in self._parsed:  # it lives as long as the draft
-            self._parsed[id(document)] = parse_accepted(document)
-        return self._parsed[id(document)]
+    def read_again(self, spec: ExperimentSpec) -> Reading:
+        """Return the reading that a spec of this pass comes from."""
+        readings = filter(None, (self.current, self.accepted))
+        return next(r for r in readings if r.experiment and r.experiment.spec is spec)
 
     # --- what is wanted -------------------------------------------------------------------------
 
@@ -207,7 +231,7 @@ class Draft:
             "apiVersion": document["apiVersion"],
             "kind": document["kind"],
             "metadata": {"name": self.owner.name},
-            "spec": self.running.spec.to_document(),
+            "spec": self.read_again(self.running.spec).spec_document,
         }
 
     def condition(

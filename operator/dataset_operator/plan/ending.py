@@ -23,20 +23,15 @@ from dataset_operator.api import (
     VALID_SPEC,
 )
 from dataset_operator.builders.children import build_accepted
-from dataset_operator.builders.frozen import hash_cluster_side, is_as_built
+from dataset_operator.builders.frozen import is_as_built
 from dataset_operator.observed import parse_time
 from dataset_operator.plan import history
 from dataset_operator.plan.accepted import name_broken_seal, say_accepted
 from dataset_operator.plan.decision import Event, Stop
 from dataset_operator.plan.draft import Draft
+from dataset_operator.plan.readings import Reading
 from dataset_operator.plan.validity import parse_wanted
-from pipeline_runtime.config import (
-    DatasetExperiment,
-    ExperimentSpec,
-    ManifestError,
-    locate_artifacts,
-    run_hash,
-)
+from pipeline_runtime.config import ManifestError, locate_artifacts
 
 # The finaliser is gone within this long of a deletion, whatever Ray answers.
 RELEASE_SECONDS = 60.0
@@ -74,12 +69,12 @@ def refuse_invalid(draft: Draft) -> bool:
         current = parse_wanted(draft)
     except ManifestError as error:
         _refuse(draft, str(error))
-        draft.experiment = accepted
+        draft.experiment = accepted.experiment if accepted else None
         if draft.submission is not None:
             draft.look_again(POLL_SECONDS)
         return draft.experiment is None
     draft.spec = current.spec
-    draft.experiment = accepted if accepted and draft.is_run_changed else current
+    draft.experiment = accepted.valid if accepted and draft.is_run_changed else current
     if refusal is not None and refusal.is_invalid:
         _refuse(draft, refusal.message)
     elif waits_for := _waits_for(draft):
@@ -136,13 +131,14 @@ def _is_given_another_chance(draft: Draft) -> bool:
     accepted = draft.accepted
     if draft.spec is None or accepted is None or not draft.is_true(FAILED):
         return False
-    return _chances(draft.spec) != _chances(accepted.spec)
+    return _chances(draft.current) != _chances(accepted)
 
 
-def _chances(spec: ExperimentSpec) -> tuple[object, ...]:
+def _chances(reading: Reading) -> tuple[object, ...]:
+    spec = reading.valid.spec
     deadlines = (spec.active_deadline_seconds, spec.pre_running_deadline_seconds)
     checkpoint = spec.training.checkpoint  # no part of the run's hash
-    return (hash_cluster_side(spec), spec.backoff_limit, checkpoint, *deadlines)
+    return (reading.cluster_hash, spec.backoff_limit, checkpoint, *deadlines)
 
 
 def _reopen_run(draft: Draft) -> None:
@@ -186,7 +182,7 @@ def start_changed_run(draft: Draft) -> bool:
         if may_run and draft.observed.ray_cluster is not None:
             draft.release_cluster()  # nobody could be told to stop
             draft.look_again(STOP_POLL_SECONDS)
-    _begin_run(draft, draft.parse(draft.observed.document))
+    _begin_run(draft, draft.current)
     return bool(draft.delete)
 
 
@@ -199,7 +195,8 @@ def _is_started(draft: Draft) -> bool:
     return draft.attempt >= int(draft.status.get("firstAttempt", 1))
 
 
-def _begin_run(draft: Draft, experiment: DatasetExperiment) -> None:
+def _begin_run(draft: Draft, reading: Reading) -> None:
+    experiment = reading.valid
     run = int(draft.status.get("run", 0)) + 1
     workers = draft.status.get("dataWorkers") or {}
     draft.clear(TRAINING, COMPLETE, FAILED)
@@ -210,7 +207,7 @@ def _begin_run(draft: Draft, experiment: DatasetExperiment) -> None:
         draft.status["dataWorkers"] = kept
     draft.status |= {
         "run": run,
-        "runHash": run_hash(experiment),
+        "runHash": reading.run_hash,
         "storageRoot": experiment.spec.storage.root or draft.settings.storage_root or "",
         "artifactsUri": locate_artifacts(experiment, draft.settings.storage_root),
         "failures": 0,

@@ -103,7 +103,7 @@ def _begin(draft: Draft, about: Document) -> bool:
         _set(draft, "Skipped", "history.enabled is false in the operator's settings")
     elif accepted is None:
         _set(draft, "Failed", "the ConfigMap that says what the run was is gone")
-    elif find_history_uri(draft, accepted.spec) is None:
+    elif find_history_uri(draft, accepted.valid.spec) is None:
         _set(draft, "Skipped", _NO_STORE)
     else:
         _set(draft, PENDING, "")
@@ -132,7 +132,7 @@ def _go_on(draft: Draft, history: Mapping[str, Any]) -> bool:
     accepted = draft.accepted
     if accepted is None or "artifactsUri" not in draft.status:
         return _fail(draft, "the ConfigMap that says what the run was is gone")
-    if pod is None and (why := _make(draft, history["pod"], accepted.spec)):
+    if pod is None and (why := _make(draft, history["pod"], accepted.valid.spec)):
         return _fail(draft, why)
     draft.look_again(min(POLL_SECONDS, left))
     return True

@@ -14,83 +14,43 @@ from dataset_operator.builders.pods import (
     find_account,
     group_of,
 )
-from dataset_operator.observed import Document
 from dataset_operator.plan.draft import Draft
 from pipeline_runtime.config import (
     DatasetExperiment,
     ManifestError,
     Problem,
     check_template_security,
-    parse_stored,
-    run_hash,
 )
-from pipeline_runtime.grammar import check_grammar
-
-# Of all expressions of a spec together: 16 KiB take 3 ms, at worst 250 ms, and every experiment
-# waits meanwhile. What is beyond is the driver's to parse.
-MAX_EXPRESSION_CHARS = 128 << 10
 
 
 def parse_wanted(draft: Draft) -> DatasetExperiment:
-    """Return the experiment that is wanted now, without the fields that `draft.ignored` names.
+    """Return the experiment as it is wanted now, and set `draft.ignored` to its unknown fields.
 
     Raises ManifestError with every broken rule.
     """
-    document, spared = _leave_out_accepted(draft)
-    experiment, unknown = _parse_current(draft, document)
-    # Those of metadata are a newer API server's, and concern nobody.
-    draft.ignored = [path for path in unknown if path.startswith("spec.")]
-    problems = [
-        *check_grammar(experiment.spec, max_chars=MAX_EXPRESSION_CHARS),
-        *_check_pods(draft, experiment),
-    ]
-    if problems:
+    reading = draft.current
+    draft.ignored = reading.unknown
+    problems = list(reading.problems)
+    if reading.experiment is not None:
+        problems += _check_pods(draft, reading.experiment)
+    if problems or reading.experiment is None:
         raise ManifestError(problems)
-    return draft.parse(draft.observed.document) if spared else experiment
-
-
-def _leave_out_accepted(draft: Draft) -> tuple[Document, bool]:
-    """Return the document without templates that are as they were accepted, and whether it had any.
-
-    Such a template is not judged again: a rule that is newer than the run, or an account that the
-    settings no longer list, counts from the next edit of that template on.
-    """
-    document, accepted = dict(draft.observed.document), draft.accepted
-    spec, is_spared = document.get("spec"), False
-    if accepted is None or not isinstance(spec, dict):
-        return document, False
-    for role, field in SPEC_FIELDS.items():
-        group = spec.get(field)
-        template = group_of(accepted.spec, role).template
-        if template and isinstance(group, dict) and group.get("template") == template:
-            rest = {name: value for name, value in group.items() if name != "template"}
-            spec, is_spared = {**spec, field: rest}, True
-    return {**document, "spec": spec}, is_spared
-
-
-def _parse_current(draft: Draft, document: Document) -> tuple[DatasetExperiment, list[str]]:
-    """Parse the spec; one that asks for the run that was accepted is spared newer rules of URIs."""
-    try:
-        return parse_stored(document)
-    except ManifestError:
-        accepted = draft.accepted
-        if accepted is None:
-            raise
-        experiment, unknown = parse_stored(document, was_accepted=True)
-        if run_hash(experiment) != run_hash(accepted):
-            raise
-        return experiment, unknown
+    return reading.experiment
 
 
 def _check_pods(draft: Draft, experiment: DatasetExperiment) -> Iterator[Problem]:
     """Judge the pods as they would be made: a template is one part of them, and may hide another.
 
-    Which account pods run as is the platform's to allow, by the operator's settings.
+    Which account pods run as is the platform's to allow, by the operator's settings. A template
+    that is as it was accepted is not judged again: a rule that is newer than the run, or an account
+    that the settings no longer list, counts from the next edit of that template on.
     """
+    document, accepted = draft.observed.document, draft.accepted
+    same = accepted.find_same_templates(document) if accepted else frozenset()
     settings, namespace = draft.settings, draft.owner.namespace
     source = ClusterInput(owner=draft.owner, spec=experiment.spec, settings=settings)
     for role, field in SPEC_FIELDS.items():
-        if not group_of(experiment.spec, role).template:
+        if field in same or not group_of(experiment.spec, role).template:
             continue
         pod, path = build_pod_template(source, role), f"spec.{field}.template"
         for at, message in check_template_security(path, pod):

@@ -10,6 +10,8 @@ import asyncio
 import json
 import logging
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
@@ -25,16 +27,19 @@ PAUSE_SECONDS = 0.02
 async def stand(kubeconfig: str, name: str, terms: Terms) -> None:
     configuration = Configuration()
     await config.load_kube_config(kubeconfig, client_configuration=configuration)
-    async with ApiClient(configuration) as client:
-        # As `process` does it.
-        kube = KubeClient(client, request_seconds=terms.deadline_seconds / 2)
-        candidate = Candidate(kube=kube, elector=Elector(identity=name, terms=terms))
-        async with candidate.leading(asyncio.Event()):
-            while True:
-                moment = now()
-                candidate.check()
-                print(moment, flush=True)
-                await asyncio.sleep(PAUSE_SECONDS)
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[KubeClient]:  # as `process` does it
+        async with ApiClient(configuration) as client:
+            yield KubeClient(client, request_seconds=terms.deadline_seconds / 2)
+
+    candidate = Candidate(connect=connect, elector=Elector(identity=name, terms=terms))
+    async with candidate.leading(asyncio.Event()):
+        while True:
+            moment = now()
+            candidate.check()
+            print(moment, flush=True)
+            await asyncio.sleep(PAUSE_SECONDS)
 
 
 if __name__ == "__main__":

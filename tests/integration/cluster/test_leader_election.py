@@ -10,8 +10,8 @@ import re
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from dataset_operator.kube.client import KubeClient
 from tools.cluster.box import Box
 
 LEASE = "lastmile-operator"
+Connect = Callable[[], AbstractAsyncContextManager[KubeClient]]
 AS_INSTALLED: dict[str, int] = {}
 # Far beyond any wait of a test: what happens all the same does not happen by the lease's end.
 LONG = {"leaseDurationSeconds": 3600, "renewDeadlineSeconds": 1800, "retryPeriodSeconds": 1}
@@ -300,30 +301,36 @@ def test_the_manifests_role_is_enough_for_its_lease_and_for_no_other(
 ) -> None:
     grant(box, namespace)
 
-    async def stand(kube: KubeClient, name: str) -> int:
+    async def stand(connect: Connect, name: str) -> int:
         terms = Terms(
             name=name, namespace=namespace, duration_seconds=15, deadline_seconds=10,
             retry_seconds=1,
         )  # fmt: skip
-        candidate = Candidate(kube=kube, elector=Elector(identity="one", terms=terms))
+        candidate = Candidate(connect=connect, elector=Elector(identity="one", terms=terms))
         async with asyncio.timeout(DEADLINE_SECONDS), candidate.leading(asyncio.Event()) as leads:
             assert leads
             seen = candidate.elector.seen
             while candidate.elector.seen == seen:  # until it has renewed it
                 await asyncio.sleep(POLL_SECONDS)
-        document = await kube.get("Lease", namespace, name)
+        async with connect() as kube:
+            document = await kube.get("Lease", namespace, name)
         assert document is not None
         return len(document["spec"]["holderIdentity"])
 
     async def run() -> None:
         configuration = Configuration()
         await config.load_kube_config(str(box.kubeconfig), client_configuration=configuration)
-        async with ApiClient(configuration) as client:
-            client.set_default_header("Impersonate-User", f"{OPERATOR}-{namespace}")
-            kube = KubeClient(client)
-            assert await stand(kube, LEASE) == 0  # released
-            with pytest.raises(KubeRefused, match="forbidden"):
-                await stand(kube, "another")
+
+        @asynccontextmanager
+        async def connect() -> AsyncIterator[KubeClient]:
+            async with ApiClient(configuration) as client:
+                client.set_default_header("Impersonate-User", f"{OPERATOR}-{namespace}")
+                yield KubeClient(client)
+
+        assert await stand(connect, LEASE) == 0  # released
+        with pytest.raises(KubeRefused, match="forbidden"):
+            await stand(connect, "another")
+        async with connect() as kube:
             with pytest.raises(KubeRefused, match="forbidden"):
                 await kube.list_objects("Lease", namespace, "")
 

@@ -6,7 +6,8 @@ A right that nobody would miss fails here; one that is added needs a life that a
 import asyncio
 import json
 import subprocess
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -303,25 +304,30 @@ def test_without_any_one_right_to_the_lease_nobody_leads(
     async def stand(right: Right) -> str:
         configuration = Configuration()
         await config.load_kube_config(str(box.kubeconfig), client_configuration=configuration)
-        async with ApiClient(configuration) as client:
-            client.set_default_header("Impersonate-User", user_of(namespace, right))
-            terms = Terms(
-                name=OPERATOR,
-                namespace=namespace,
-                duration_seconds=4,
-                deadline_seconds=3,
-                retry_seconds=1,
-            )
-            elector = Elector(identity=right.account, terms=terms)
-            stop = asyncio.Event()
-            candidate = Candidate(kube=KubeClient(client), elector=elector, leave=leave)
-            try:
-                async with asyncio.timeout(DEADLINE_SECONDS), candidate.leading(stop):
-                    await stop.wait()
-            except KubeRefused as refused:
-                return str(refused)
-            except TimeoutError as left:  # it led, and could not go on
-                return f"{left}\n{caplog.text}"
+
+        @asynccontextmanager
+        async def connect() -> AsyncIterator[KubeClient]:
+            async with ApiClient(configuration) as client:
+                client.set_default_header("Impersonate-User", user_of(namespace, right))
+                yield KubeClient(client)
+
+        terms = Terms(
+            name=OPERATOR,
+            namespace=namespace,
+            duration_seconds=4,
+            deadline_seconds=3,
+            retry_seconds=1,
+        )
+        elector = Elector(identity=right.account, terms=terms)
+        stop = asyncio.Event()
+        candidate = Candidate(connect=connect, elector=elector, leave=leave)
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS), candidate.leading(stop):
+                await stop.wait()
+        except KubeRefused as refused:
+            return str(refused)
+        except TimeoutError as left:  # it led, and could not go on
+            return f"{left}\n{caplog.text}"
         return ""
 
     for right in sorted(rights):  # `create` is the first: the lease is not there yet

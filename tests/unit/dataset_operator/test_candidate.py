@@ -2,6 +2,10 @@
 
 import asyncio
 import logging
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import NoReturn
 
 import pytest
@@ -9,9 +13,10 @@ from aiohttp import ClientSession
 from facts import assert_told
 from kubernetes.aio.client import ApiClient, Configuration
 
-from dataset_operator.election.candidate import Candidate, build_identity
+from dataset_operator.election.candidate import Candidate, Leases, build_identity
 from dataset_operator.election.elector import Elector, Terms
 from dataset_operator.kube.client import KubeClient
+from dataset_operator.observed import Document
 from dataset_operator.telemetry.metrics import OperatorMetrics
 from dataset_operator.telemetry.probes import answering
 from dataset_operator.telemetry.watched import Watched
@@ -39,9 +44,15 @@ def leave(why: str) -> NoReturn:
     raise Ended(why)
 
 
-def stand(client: ApiClient, clock: Clock) -> Candidate:
+@asynccontextmanager
+async def connect() -> AsyncIterator[KubeClient]:
+    async with ApiClient(Configuration(host=NOBODY)) as client:
+        yield KubeClient(client)
+
+
+def stand(clock: Clock) -> Candidate:
     elector = Elector(identity="one", terms=TERMS)
-    return Candidate(kube=KubeClient(client), elector=elector, clock=clock, leave=leave)
+    return Candidate(connect=connect, elector=elector, clock=clock, leave=leave)
 
 
 def test_an_api_server_that_does_not_answer_is_asked_again_and_told_of_once(
@@ -51,15 +62,14 @@ def test_an_api_server_that_does_not_answer_is_asked_again_and_told_of_once(
     clock, stop = Clock(), asyncio.Event()
 
     async def story() -> None:
-        async with ApiClient(Configuration(host=NOBODY)) as client:
-            candidate = stand(client, clock)
-            asyncio.get_running_loop().call_later(0.3, stop.set)
-            async with candidate.leading(stop) as leads:
-                assert not leads
-            clock.now += 60  # four durations of the lease: at the limit
-            assert candidate.find_staleness() is None
-            clock.now += 1
-            assert_told(candidate.find_staleness() or "", "… 61 s … 60 s")
+        candidate = stand(clock)
+        asyncio.get_running_loop().call_later(0.3, stop.set)
+        async with candidate.leading(stop) as leads:
+            assert not leads
+        clock.now += 60  # four durations of the lease: at the limit
+        assert candidate.find_staleness() is None
+        clock.now += 1
+        assert_told(candidate.find_staleness() or "", "… 61 s … 60 s")
 
     asyncio.run(story())
     [told] = [record.getMessage() for record in caplog.records]
@@ -67,20 +77,16 @@ def test_an_api_server_that_does_not_answer_is_asked_again_and_told_of_once(
 
 
 def test_who_does_not_lead_may_not_write() -> None:
-    async def story() -> None:
-        async with ApiClient(Configuration(host=NOBODY)) as client:
-            with pytest.raises(Ended, match="ns/lease"):
-                stand(client, Clock()).check()
-
-    asyncio.run(story())
+    with pytest.raises(Ended, match="ns/lease"):
+        stand(Clock()).check()
 
 
 def test_who_stands_by_is_ready_and_alive_until_its_election_is_stuck() -> None:
     clock = Clock()
 
     async def story() -> None:
-        async with ApiClient(Configuration(host=NOBODY)) as client, ClientSession() as session:
-            metrics = OperatorMetrics(Watched(), leadership=stand(client, clock))
+        async with ClientSession() as session:
+            metrics = OperatorMetrics(Watched(), leadership=stand(clock))
             async with answering(metrics, host="127.0.0.1", port=0) as port:
                 url = f"http://127.0.0.1:{port}"
 
@@ -96,6 +102,97 @@ def test_who_stands_by_is_ready_and_alive_until_its_election_is_stuck() -> None:
                 assert (await ask("/readyz"))[0] == 200
 
     asyncio.run(story())
+
+
+class Server:
+    """Keeps one lease, and counts its renewals."""
+
+    def __init__(self) -> None:
+        self.stored: Document | None = None
+        self.num_renewals = 0
+        self.renewed = threading.Semaphore(0)
+
+    async def get(self, kind: str, namespace: str, name: str) -> Document | None:
+        return self.stored
+
+    async def create_new(self, document: Document) -> Document:
+        self.stored = {**document, "metadata": {**document["metadata"], "resourceVersion": "1"}}
+        return self.stored
+
+    async def replace(self, document: Document) -> Document:
+        self.stored = document
+        self.num_renewals += 1
+        self.renewed.release()
+        return document
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Leases]:
+        yield self
+
+
+def wait_for_renewals(server: Server) -> None:
+    """Wait for some that begin after now; the caller's event loop does not run meanwhile."""
+    while server.renewed.acquire(blocking=False):
+        pass
+    for _ in range(3):
+        assert server.renewed.acquire(timeout=20), "nobody renews the lease"
+
+
+def test_a_busy_loop_delays_no_renewal_until_it_hangs(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    clock, server, has_left = Clock(), Server(), threading.Event()
+
+    def leave(why: str) -> NoReturn:
+        has_left.set()
+        raise Ended(why)
+
+    async def story() -> None:
+        elector = Elector(identity="one", terms=TERMS)
+        candidate = Candidate(connect=server.connect, elector=elector, clock=clock, leave=leave)
+        async with candidate.leading(asyncio.Event()) as leads:
+            assert leads
+            await asyncio.sleep(0)  # the loop has shown that it answers
+            wait_for_renewals(server)
+            clock.now += TERMS.deadline_seconds / 2  # at the limit
+            wait_for_renewals(server)
+            clock.now += 1  # beyond: the lease goes on as long as it was last renewed for
+            while not caplog.records:
+                await_thread()
+            renewals = server.num_renewals
+            candidate.check()
+            clock.now += TERMS.deadline_seconds
+            assert has_left.wait(60)
+            assert server.num_renewals == renewals
+
+    with pytest.raises(Ended, match="renewDeadlineSeconds"):
+        asyncio.run(story())
+
+
+def await_thread() -> None:
+    """Give other threads a turn."""
+    time.sleep(0.001)
+
+
+def test_what_works_is_over_before_the_lease_is_released() -> None:
+    server, clock, stop = Server(), Clock(), asyncio.Event()
+
+    async def story() -> None:
+        elector = Elector(identity="one", terms=TERMS)
+        candidate = Candidate(connect=server.connect, elector=elector, clock=clock, leave=leave)
+        async with candidate.leading(stop):
+            stop.set()
+            await asyncio.sleep(0)
+            wait_for_renewals(server)
+            assert holder(server) == "one"
+        assert holder(server) == ""
+
+    asyncio.run(story())
+
+
+def holder(server: Server) -> str:
+    assert server.stored is not None
+    found: str = server.stored["spec"]["holderIdentity"]
+    return found
 
 
 def test_no_two_processes_are_of_one_identity() -> None:

@@ -261,7 +261,9 @@ class Cluster:
         metadata = {"name": name, "ownerReferences": [{"uid": self.world.owner.uid}]}
         if kind == KIND:
             metadata = self.world.document["metadata"] | {"namespace": namespace, "name": name}
-            spec = self.world.document["spec"] | self.edits.get(namespace, {})
+            edits = self.edits.get(namespace, {})
+            metadata["generation"] += len(edits)
+            spec = self.world.document["spec"] | edits
             return self.world.document | {"metadata": metadata, "spec": spec}
         if kind == "RayCluster":
             return self.world.ray_cluster
@@ -330,16 +332,24 @@ async def idle() -> None:
         await asyncio.sleep(0)
 
 
+async def until_asked(cluster: Cluster, count: int) -> None:
+    """Wait for so many questions: passes plan in threads."""
+    async with asyncio.timeout(10):
+        while len(cluster.asked) < count:
+            await asyncio.sleep(0.001)
+    await idle()
+
+
 def test_an_experiment_is_suspended_while_four_hundred_heads_of_another_tenant_hang() -> None:
     async def story() -> None:
         cluster = Cluster(hanging={"a"}, edits={"b": {"suspend": True}})
         passes = operate(cluster, Heads(cluster.connect))
         for index in range(400):
             passes.wake("a", f"e{index}", Waker.CHANGE)
-        await idle()
+        await until_asked(cluster, MAX_IN_PROGRESS_EACH)
         assert len(cluster.asked) == MAX_IN_PROGRESS_EACH
         passes.wake("b", "clicks", Waker.EDIT)
-        await idle()
+        await until_asked(cluster, MAX_IN_PROGRESS_EACH + 1)
         assert cluster.statuses == [("b", "clicks")]
         assert cluster.asked[-1] == ("b", "clicks", "stop")
         await passes.close()
@@ -359,7 +369,7 @@ def test_a_run_that_ends_is_stopped_although_its_head_is_left_alone(ends: str) -
         else:
             cluster.edits["a"] = {"suspend": True}
         passes.wake("a", "clicks", Waker.EDIT)
-        await idle()
+        await until_asked(cluster, 2)
         assert [kind for _, _, kind in cluster.asked] == ["get", "stop"]
         await passes.close()
 

@@ -1,16 +1,20 @@
 """Passes over an experiment that goes away while they run."""
 
 import asyncio
+import threading
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
+from counted_calls import counting
 from world import SETTINGS, build_document, running
 
 from dataset_operator.errors import KubeRefused
 from dataset_operator.observed import Document
+from dataset_operator.plan import plan
 from dataset_operator.reconcile import Reconciler
 from pipeline_runtime.config import KIND
+from pipeline_runtime.config.run_hash import run_config
 
 
 @dataclass
@@ -76,3 +80,17 @@ def test_a_refused_submission_fails_no_other_experiment(later: Document | None) 
     observed = running().observe()
     assert asyncio.run(build_reconciler(server)._fail_attempt(observed, "refused")) is None
     assert server.statuses == []
+
+
+def test_passes_plan_in_threads_and_hash_a_spec_once() -> None:
+    reconciler = build_reconciler(Server(later=build_document()))
+
+    async def story() -> None:
+        for _ in range(3):
+            with pytest.raises(KubeRefused):
+                await reconciler.reconcile("team", "clicks")
+
+    with counting(plan, run_config) as calls:
+        asyncio.run(story())
+    assert calls.by_name == {"plan": 6, "run_config": 1}  # each refusal is planned for too
+    assert threading.current_thread().name not in calls.threads

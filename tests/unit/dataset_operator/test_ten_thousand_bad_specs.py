@@ -8,15 +8,18 @@ import os
 import re
 import time
 from datetime import UTC, datetime
+from random import Random
 from typing import Any
 
 import pytest
 from broken_specs import Broken, generate, load_samples, walk
-from world import SETTINGS, UID, World
+from counted_calls import counting
+from large_specs import SHAPES, count_values
+from world import SETTINGS, UID, World, build_document
 
 from dataset_operator.observed import Observed
 from dataset_operator.plan import plan
-from dataset_operator.plan.validity import MAX_EXPRESSION_CHARS
+from dataset_operator.plan.readings import MAX_EXPRESSION_CHARS, Readings
 from dataset_operator.status import find_condition
 from pipeline_runtime.config import DatasetExperiment, ExperimentStatus, ManifestError
 from pipeline_runtime.config.documents import format_path
@@ -35,6 +38,11 @@ MOST_CHARS_OF_A_PROBLEM = 2_048
 MOST_CHARS_OF_ALL = 16_384
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\u202a-\u202e\ud800-\udfff]")
 WHOLE_STATUS = 16 << 10
+# Of planning with a large valid spec, calls of C functions among them. Work that grows with the
+# square of the size makes a thousand calls a value. A pod is judged as it was written, as merged,
+# and as it is about to be applied.
+MOST_CALLS = 20_000
+MOST_CALLS_OF_A_VALUE = 200
 
 
 def test_the_samples_say_every_field_of_a_spec() -> None:
@@ -137,3 +145,17 @@ def find_problems_of_operator(document: dict[str, Any], verdict: Verdict) -> lis
         return [str(problem) for problem in error.problems]
     found = check_grammar(experiment.spec, max_chars=MAX_EXPRESSION_CHARS)
     return [str(problem) for problem in found]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_work_for_a_large_valid_spec_grows_with_its_size(shape: str) -> None:
+    document = build_document(**SHAPES[shape](Random(f"{SEED} {shape}")))
+    world = World(document, readings=Readings())
+    most = MOST_CALLS + MOST_CALLS_OF_A_VALUE * count_values(document)
+    for _ in range(2):  # the cluster is made, and compared with what it should be
+        observed = world.observe()
+        with counting() as calls:
+            plan(observed, SETTINGS, world.now, "token", world.readings)
+        assert calls.total < most
+        world.step()
+    assert world.condition("Accepted") == ("True", "ValidSpec")

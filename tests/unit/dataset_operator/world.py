@@ -33,6 +33,7 @@ from dataset_operator.plan import plan
 from dataset_operator.plan.decision import Decision, Drain, KeepLog, Stop, Submit
 from dataset_operator.plan.decisions import find_log_job
 from dataset_operator.plan.pod_rules import find_refusal
+from dataset_operator.plan.readings import Readings
 from dataset_operator.sealing import KEY_BYTES, Seal
 from dataset_operator.settings import OperatorSettings, parse_settings
 from dataset_operator.status import find_condition
@@ -79,6 +80,7 @@ class World:
     progress: Progress | None = None  # what a running driver says
     unknown: str = ""  # what a source says of what it cannot tell
     memory: Memory | None = None  # of the law of scaling
+    readings: Readings | None = None  # what a reconciler keeps; None: each pass reads anew
     drains: list[Drain] = field(default_factory=list)  # that Ray was asked for
     drained: set[str] = field(default_factory=set)  # addresses
     logs: list[KeepLog] = field(default_factory=list)  # that Ray was asked to keep, each once
@@ -261,14 +263,14 @@ class World:
     def decide(self) -> Decision:
         """The plan, as a pass makes it: again if a dry run refuses what it would make."""
         observed = self.observe()
-        decision = plan(observed, self.settings, self.now, "fresh-token")
+        decision = plan(observed, self.settings, self.now, "fresh-token", self.readings)
         if decision.trial is not None:
             judged = not self.is_older
             refusal = find_refusal(self.owner, self.settings, decision.trial) if judged else None
             refusal = refusal or self.refused
             if refusal is not None:
                 observed = replace(observed, refusal=refusal)
-                decision = plan(observed, self.settings, self.now, "fresh-token")
+                decision = plan(observed, self.settings, self.now, "fresh-token", self.readings)
         return decision.seal(self.seal)
 
     def crash(self, *, after_drain: bool) -> None:

@@ -1,0 +1,217 @@
+"""Specs as they were parsed, hashed and checked: once, however many passes look at them.
+
+A spec does not change within a generation, but every pass asks for it many times, and a large one
+takes long to parse and to hash. A reconciler keeps one `Readings` for all of its passes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from dataset_operator.builders.frozen import hash_cluster_side
+from dataset_operator.names import Owner
+from dataset_operator.observed import Document
+from pipeline_runtime.config import (
+    DatasetExperiment,
+    DataWorkers,
+    Head,
+    ManifestError,
+    Problem,
+    Trainers,
+    is_template,
+    is_too_large,
+    parse_stored,
+    run_hash,
+)
+from pipeline_runtime.grammar import check_grammar
+
+MAX_KEPT_BYTES = 64 << 20
+# Of all expressions of a spec together: 16 KiB take 3 ms, at worst 250 ms. The driver parses those
+# beyond.
+MAX_EXPRESSION_CHARS = 128 << 10
+# Memory of a parsed spec, measured with tracemalloc on specs of 1 to 200 KiB: models with their
+# defaults, a model or dict for each mapping, an object for each value, and the texts.
+_BYTES_OF_A_READING = 12 << 10
+_BYTES_OF_A_MAPPING = 600
+_BYTES_OF_A_VALUE = 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a spec says. Its hashes are computed when they are first asked for, and kept.
+
+    Attributes:
+        experiment: the experiment; None if the spec breaks a rule.
+        problems: the broken rules, those of expressions among them.
+        unknown: paths of fields that this version does not know.
+        is_too_large: whether it was refused for the size of its free-form fields.
+        num_bytes: the memory that it takes, estimated.
+    """
+
+    experiment: DatasetExperiment | None = None
+    problems: Sequence[Problem] = ()
+    unknown: Sequence[str] = ()
+    is_too_large: bool = False
+    num_bytes: int = _BYTES_OF_A_READING
+
+    @property
+    def valid(self) -> DatasetExperiment:
+        """The experiment of a reading that has one."""
+        assert self.experiment is not None
+        return self.experiment
+
+    @cached_property
+    def run_hash(self) -> str:
+        """The identity of what is trained."""
+        return run_hash(self.valid)
+
+    @cached_property
+    def cluster_hash(self) -> str:
+        """The hash of what a cluster is made from."""
+        return hash_cluster_side(self.valid.spec)
+
+    @cached_property
+    def spec_document(self) -> Document:
+        """The spec as it stands in a manifest."""
+        return self.valid.spec.to_document()
+
+    def find_same_templates(self, document: Mapping[str, Any]) -> frozenset[str]:
+        """Return the fields of the spec whose template a document has as this reading has it.
+
+        Args:
+            document: an experiment, of whatever shape its spec is.
+        """
+        spec = document.get("spec")
+        theirs = spec if isinstance(spec, Mapping) else {}
+
+        def is_same(name: str, group: Head | Trainers | DataWorkers) -> bool:
+            other = theirs.get(name)
+            template = other.get("template") if isinstance(other, Mapping) else None
+            return bool(group.template) and group.template == template
+
+        groups = _groups(self.valid)
+        return frozenset(name for name, group in groups.items() if is_same(name, group))
+
+
+def _groups(experiment: DatasetExperiment) -> dict[str, Head | Trainers | DataWorkers]:
+    spec = experiment.spec
+    return {"head": spec.head, "trainers": spec.trainers, "dataWorkers": spec.data_workers}
+
+
+@dataclass(slots=True, kw_only=True)
+class Readings:
+    """The latest readings, within a bound on their memory; any thread may ask.
+
+    Attributes:
+        max_bytes: the most that is kept; the last reading is kept even if it takes more.
+        num_bytes: the memory of what is kept, estimated.
+    """
+
+    max_bytes: int = MAX_KEPT_BYTES
+    _kept: OrderedDict[tuple[object, ...], Reading] = field(default_factory=OrderedDict)
+    num_bytes: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def read_wanted(
+        self,
+        document: Mapping[str, Any],
+        *,
+        was_accepted: bool = False,
+        asks_rules: bool = True,
+        without: frozenset[str] = frozenset(),
+    ) -> Reading:
+        """Read the spec of an experiment as the API server has it.
+
+        Args:
+            was_accepted: see `parsing.judge`.
+            asks_rules: see `parsing.judge`.
+            without: fields of the spec whose template is left out.
+        """
+        metadata = document["metadata"]
+        key = (metadata["uid"], metadata.get("generation"), was_accepted, asks_rules, without)
+        rest = _leave_out_templates(document, without)
+        return self._read(key, rest, was_accepted=was_accepted, asks_rules=asks_rules)
+
+    def read_accepted(self, document: Mapping[str, Any], owner: Owner) -> Reading:
+        """Read the spec that a run took, from its ConfigMap. It is known by its content."""
+        try:
+            text = json.dumps(document, sort_keys=True)
+        except RecursionError:
+            return _read(document, was_accepted=False, asks_rules=True)
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        return self._read((owner.uid, digest), document, was_accepted=True, asks_rules=False)
+
+    def _read(
+        self,
+        key: tuple[object, ...],
+        document: Mapping[str, Any],
+        *,
+        was_accepted: bool,
+        asks_rules: bool,
+    ) -> Reading:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        # Not under the lock: a large spec of one experiment keeps no other waiting.
+        reading = _read(document, was_accepted=was_accepted, asks_rules=asks_rules)
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = reading
+                self.num_bytes += reading.num_bytes
+            while self.num_bytes > self.max_bytes and len(self._kept) > 1:
+                _, oldest = self._kept.popitem(last=False)
+                self.num_bytes -= oldest.num_bytes
+            return self._kept[key]
+
+
+def _leave_out_templates(document: Mapping[str, Any], fields: frozenset[str]) -> Mapping[str, Any]:
+    spec = document.get("spec")
+    if not fields or not isinstance(spec, Mapping):
+        return document
+    left = {
+        name: {k: v for k, v in group.items() if k != "template"} if name in fields else group
+        for name, group in spec.items()
+    }
+    return {**document, "spec": left}
+
+
+def _read(document: Mapping[str, Any], *, was_accepted: bool, asks_rules: bool) -> Reading:
+    """Read the spec and the name. The rest is the API server's, and changes within a generation."""
+    part = _pick(document, "apiVersion", "kind", "spec")
+    part["metadata"] = _pick(document["metadata"], "name", "namespace")
+    try:
+        experiment, unknown = parse_stored(part, was_accepted=was_accepted, asks_rules=asks_rules)
+    except ManifestError as error:
+        too_large = not was_accepted and is_too_large(part)
+        return Reading(problems=tuple(error.problems), is_too_large=too_large)
+    # Without rules anybody can have written a template of any shape into a ConfigMap.
+    if not all(is_template(group.template) for group in _groups(experiment).values()):
+        return Reading()
+    chars = MAX_EXPRESSION_CHARS
+    problems = tuple(check_grammar(experiment.spec, max_chars=chars)) if asks_rules else ()
+    return Reading(
+        experiment=experiment,
+        problems=problems,
+        unknown=unknown,
+        num_bytes=_estimate_bytes(part, unknown),
+    )
+
+
+def _pick(document: Mapping[str, Any], *names: str) -> Document:
+    return {name: document[name] for name in names if name in document}
+
+
+def _estimate_bytes(document: Mapping[str, Any], unknown: Sequence[str]) -> int:
+    text = json.dumps(document)
+    num_values = text.count(",") + text.count("[") + len(unknown)
+    num_chars = 2 * len(text) + sum(map(len, unknown))  # strings stand in two places
+    values = _BYTES_OF_A_MAPPING * text.count("{") + _BYTES_OF_A_VALUE * num_values
+    return _BYTES_OF_A_READING + values + num_chars

@@ -1,0 +1,96 @@
+"""The free-form fields of a spec, which may hold any JSON, and the bound on their size.
+
+These are `training.config`, `map.options` and the pod templates. No schema describes them, so
+neither the API server nor a model bounds what is in them: a megabyte of empty lists costs seconds
+of CPU wherever it is validated, hashed or compared. `parsing` asks here before it validates.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from pydantic import JsonValue
+
+from pipeline_runtime.config.documents import Path
+
+# All free-form fields of a spec together, as JSON without spaces. Kubernetes allows 1.5 MiB in an
+# object and 256 KiB in its annotations, which keep what a RayCluster was rendered from.
+MAX_FREE_BYTES = 65_536
+_ROLES = ("head", "trainers", "dataWorkers")
+
+
+class FreeField(NamedTuple):
+    """One free-form field that is set."""
+
+    path: Path
+    value: JsonValue
+
+
+def find_free_fields(document: JsonValue) -> Iterator[FreeField]:
+    """Yield the free-form fields of a document, whatever else is in it; empty ones are left out."""
+    places: list[Path] = [("spec", "training", "config")]
+    steps = _get(document, ("spec", "pipeline"))
+    num_steps = len(steps) if isinstance(steps, list) else 0
+    places += [("spec", "pipeline", index, "map", "options") for index in range(num_steps)]
+    places += [("spec", role, "template") for role in _ROLES]
+    for path in places:
+        if value := _get(document, path):
+            yield FreeField(path, value)
+
+
+def check_size(document: JsonValue) -> tuple[Path, str] | None:
+    """Return the broken rule, at the largest field, if the free-form fields are too large together.
+
+    Raises:
+        RecursionError: a field is nested too deep to be written as JSON.
+    """
+    sizes = {path: _count_bytes(value) for path, value in find_free_fields(document)}
+    total = sum(sizes.values())
+    if total <= MAX_FREE_BYTES:
+        return None
+    largest = max(sizes, key=lambda path: sizes[path])
+    others = f"; all free-form fields have {total:,}" if len(sizes) > 1 else ""
+    return largest, (
+        f"must have at most {MAX_FREE_BYTES:,} bytes as JSON, together with the other free-form "
+        f"fields (training.config, map.options, template), got {sizes[largest]:,}{others}; "
+        "shorten it, or read it from a file in code.workingDir"
+    )
+
+
+def is_too_large(document: JsonValue) -> bool:
+    """Return whether the free-form fields of a document are too large together."""
+    try:
+        return check_size(document) is not None
+    except RecursionError:  # too deep, which is another rule
+        return False
+
+
+def has_same_free_fields(document: JsonValue, other: JsonValue) -> bool:
+    """Return whether two documents have the same values in their free-form fields, in order."""
+    try:
+        return _write(find_free_fields(document)) == _write(find_free_fields(other))
+    except RecursionError:
+        return False
+
+
+def _write(fields: Iterable[FreeField]) -> list[str]:
+    return [json.dumps(field.value, sort_keys=True) for field in fields]
+
+
+def _count_bytes(value: JsonValue) -> int:
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _get(value: JsonValue, path: Path) -> JsonValue:
+    """Return the value at a path; None if there is none."""
+    for part in path:
+        if isinstance(value, dict) and isinstance(part, str):
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int):
+            value = value[part]
+        else:
+            return None
+    return value

@@ -1,0 +1,181 @@
+"""A spec is parsed and hashed once a generation; one that is too large by now goes on."""
+
+from typing import Any
+
+import pytest
+from counted_calls import Calls, counting
+from world import UID, World, build_document
+
+from dataset_operator.builders.frozen import hash_cluster_side
+from dataset_operator.names import Owner
+from dataset_operator.plan.readings import Readings
+from pipeline_runtime.config.parsing import _validate
+from pipeline_runtime.config.run_hash import hash_config
+
+LARGE = {"config": {"a": "x" * 70_000}}
+COUNTED = (_validate, hash_config, hash_cluster_side)
+ONCE_EACH = {"_validate": 1, "hash_config": 1, "hash_cluster_side": 1}
+
+
+def small(**spec: Any) -> World:
+    return World(build_document(**spec), readings=Readings())
+
+
+def counted(calls: Calls) -> dict[str, int]:
+    return dict(calls.by_name)
+
+
+def test_a_spec_is_parsed_and_hashed_once_a_generation() -> None:
+    world = small(training={"config": {"a": [[]] * 1_000}})
+    with counting(*COUNTED) as calls:
+        world.settle()
+        for _ in range(20):
+            world.step(15)
+    assert counted(calls) == ONCE_EACH
+    with counting(*COUNTED) as calls:
+        world.edit(backoffLimit=5)
+        for _ in range(20):
+            world.step(15)
+    # The spec before the edit is read from its ConfigMap until that says the same as the edit.
+    assert counted(calls) == {name: 2 if name != "hash_cluster_side" else 1 for name in ONCE_EACH}
+
+
+def test_a_cluster_that_waits_costs_no_hash() -> None:
+    world = small()
+    world.settle()
+    world.edit(head={"resources": {"limits": {"cpu": "2"}}})
+    world.step()
+    with counting(*COUNTED) as calls:
+        for _ in range(10):
+            world.step(15)
+    assert counted(calls).get("hash_cluster_side", 0) == 0
+    assert counted(calls).get("_validate", 0) == 0
+
+
+def test_a_bad_edit_is_judged_once() -> None:
+    world = small()
+    world.settle()
+    world.edit(trainers={"replicas": 0})
+    world.step()
+    with counting(*COUNTED) as calls:
+        for _ in range(10):
+            world.step(15)
+    assert counted(calls) == {}
+
+
+def test_readings_are_kept_within_their_bound() -> None:
+    readings = Readings(max_bytes=200_000)
+
+    def read(uid: int, num_lists: int = 1) -> Any:
+        document = build_document(training={"config": {"a": [[]] * num_lists}})
+        document["metadata"]["uid"] = str(uid)
+        return readings.read_wanted(document)
+
+    for uid in range(100):
+        read(uid)
+        assert readings.num_bytes <= readings.max_bytes
+    with counting(*COUNTED) as calls:
+        read(99)  # the latest
+    assert counted(calls) == {}
+    with counting(*COUNTED) as calls:
+        read(0)  # long gone
+    assert counted(calls) == {"_validate": 1}
+    large = read(101, 20_000)  # alone beyond the bound: kept until another one comes
+    assert read(101, 20_000) is large
+    assert readings.num_bytes == large.num_bytes
+    read(102)
+    assert readings.num_bytes <= readings.max_bytes
+
+
+def test_other_metadata_is_no_other_spec() -> None:
+    readings, document = Readings(), build_document()
+    first = readings.read_wanted(document)
+    document["metadata"] |= {"labels": {"a": "b"}, "resourceVersion": "7"}
+    document["status"] = {"phase": "Running"}
+    assert readings.read_wanted(document) is first
+    document["metadata"]["generation"] += 1
+    assert readings.read_wanted(document) is not first
+
+
+@pytest.mark.parametrize("deep", [3, 300, 9_000])
+def test_an_accepted_spec_that_is_none_is_read_as_refused(deep: int) -> None:
+    value: Any = 0
+    for _ in range(deep):
+        value = [value]
+    document = build_document(training={"config": value})
+    owner = Owner.of(build_document())
+    assert Readings().read_accepted(document, owner).experiment is None
+
+
+# --- specs that were accepted before there was a bound ------------------------------------------
+
+
+def accepted_before() -> World:
+    """An experiment that trains, whose spec is larger than what is accepted by now."""
+    document = build_document(training=LARGE)
+    condition = {
+        "type": "Accepted",
+        "status": "True",
+        "reason": "ValidSpec",
+        "message": "it is valid",
+        "observedGeneration": 1,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    world = World({**document, "status": {"conditions": [condition]}}, readings=Readings())
+    world.settle()
+    assert world.condition("Training") == ("True", "Running")
+    return world
+
+
+def test_a_large_spec_is_refused_if_it_is_new() -> None:
+    world = small(training=LARGE)
+    world.step()
+    assert world.condition("Accepted") == ("False", "InvalidSpec")
+    assert world.ray_cluster is None
+
+
+def test_a_large_spec_that_runs_goes_on() -> None:
+    world = accepted_before()
+    for _ in range(3):
+        world.step(15)
+    assert world.condition("Accepted") == ("True", "ValidSpec")
+    world.end_job("FAILED", message="a node was lost")
+    world.settle()
+    world.step(120)
+    world.settle()
+    assert (world.status["run"], world.status["attempt"]) == (1, 2)
+    assert world.condition("Training") == ("True", "Running")
+
+
+def test_a_large_edit_is_refused_while_the_run_goes_on() -> None:
+    world = accepted_before()
+    world.edit(training={"config": {"a": "y" * 70_000}})
+    world.settle()
+    assert world.condition("Accepted") == ("False", "InvalidSpec")
+    assert world.condition("Training") == ("True", "Running")
+    assert (world.status["run"], world.status["attempt"]) == (1, 1)
+    world.edit(training=LARGE)
+    world.settle()
+    assert world.condition("Accepted") == ("True", "ValidSpec")
+    assert world.status["run"] == 1
+
+
+def test_a_large_spec_can_be_edited_elsewhere() -> None:
+    world = accepted_before()
+    world.edit(suspend=True)
+    world.settle()
+    assert world.condition("Suspended") == ("True", "SuspendedBySpec")
+    world.edit(suspend=False)
+    world.settle()
+    assert world.condition("Training") == ("True", "Running")
+    assert world.status["run"] == 1
+
+
+def test_a_large_spec_goes_on_without_its_config_map() -> None:
+    world = accepted_before()
+    for name in [name for name, child in world.children.items() if child["kind"] == "ConfigMap"]:
+        del world.children[name]
+    world.settle()
+    assert world.condition("Accepted") == ("True", "ValidSpec")
+    assert world.owner.accepted in world.children
+    assert world.document["metadata"]["uid"] == UID
