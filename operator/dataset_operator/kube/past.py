@@ -1,4 +1,7 @@
-"""What is looked up when a cluster is to go: its events, its pods, and the pod that keeps them."""
+"""Look up the events and pods of a cluster that is about to be deleted, and its history's pod.
+
+A namespace's events may be many and large: they are read page by page, and cut to what is kept.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,14 @@ from typing import Any
 from dataset_operator.api import HISTORY_LABEL, ROLE_LABEL
 from dataset_operator.errors import KubeRefused
 from dataset_operator.kube.client import Kube
+from dataset_operator.kube.pods import cut, shrink_pod
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Happened, HistoryPod
 
 _LOG = logging.getLogger(__name__)
 _EVENT_FIELDS = ("type", "reason", "message", "count", "firstTimestamp", "lastTimestamp")
+# Some 300 fit into a history's 128 KiB.
+_MAX_EVENTS = 1000
 _CONTAINER_FIELDS = ("name", "ready", "restartCount", "state", "lastState")
 
 
@@ -25,8 +31,12 @@ async def find_history_pod(
     if name is None:
         return None
     selector = f"{HISTORY_LABEL}={owner.ray_cluster}"
-    found = await kube.list_objects("Pod", owner.namespace, selector)
-    return next((parse_history_pod(p) for p in found if p["metadata"]["name"] == name), None)
+
+    def keep(pod: Document) -> Document | None:
+        return shrink_pod(pod) if pod["metadata"]["name"] == name else None
+
+    found = await kube.list_objects("Pod", owner.namespace, selector, keep)
+    return parse_history_pod(found[0]) if found else None
 
 
 def parse_history_pod(pod: Document) -> HistoryPod:
@@ -55,13 +65,17 @@ def _find_message(status: Mapping[str, Any]) -> str:
 
 
 async def look_back(kube: Kube, owner: Owner, pods: Sequence[Document]) -> Happened:
-    """Events and pods, as they are kept."""
+    """Look up the events of an experiment, and trim them and its pods for its history."""
+    events: list[Document] = []
+
+    def keep(event: Document) -> None:
+        if len(events) < _MAX_EVENTS and _is_about(event, owner):
+            events.append(cut(_trim_event(event)))
+
     try:
-        listed = await kube.list_objects("Event", owner.namespace, "")
+        await kube.list_objects("Event", owner.namespace, "", keep)
     except KubeRefused as error:  # an older role: what else there is is kept all the same
         _LOG.warning("events of the history cannot be listed: %s", error)
-        listed = []
-    events = [_trim_event(event) for event in listed if _is_about(event, owner)]
     events.sort(key=lambda event: str(event.get("lastTimestamp") or ""))
     return Happened(events=tuple(events), pods=tuple(map(_trim_pod, pods)))
 
