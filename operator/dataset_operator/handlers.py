@@ -1,7 +1,7 @@
-"""What Kopf watches, and that everything it sees only wakes a pass.
+"""What Kopf watches: every event only wakes a pass.
 
-Handlers of raw events alone: Kopf keeps no progress, no finaliser and no copy of the spec on the
-objects, and decides nothing. Settings are those that production taught (platform facts, Kopf).
+There are only handlers of raw events: Kopf keeps no progress, no finaliser and no copy of the spec
+on the objects, and decides nothing. It gets metadata alone (`kube.watching`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import kopf
 
 from dataset_operator.api import EXPERIMENT_LABEL, FIELD_MANAGER, RAY_API_VERSION
+from dataset_operator.kube.bounds import PAGE_SIZE
 from dataset_operator.passes import Passes, Waker
 from dataset_operator.telemetry.watched import Watched
 from pipeline_runtime.config import GROUP, VERSION
@@ -24,15 +25,16 @@ _CHILDREN = (
     ("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets"),
     ("RayCluster", RAY_API_VERSION, "rayclusters"),
 )
-# Told of an event of a child: its kind, what happened, the child; whether that is news.
+# Takes in an event of an owned object (its kind, what happened, the object); returns whether a pass
+# is needed.
 See = Callable[[str, str | None, Mapping[str, Any]], bool]
-# How Kopf's own requests log in; asked again when the API server no longer takes the answer.
-LogIn = Callable[[], Awaitable[kopf.ConnectionInfo | kopf.AiohttpSession]]
+# Opens the session of Kopf's requests; again when the API server no longer takes its credentials.
+OpenSession = Callable[[], Awaitable[kopf.AiohttpSession]]
 _OURS: dict[str, Any] = {EXPERIMENT_LABEL: kopf.PRESENT}
 
 
 def build_registry(
-    passes: Passes, watched: Watched, see: See, log_in: LogIn
+    passes: Passes, watched: Watched, see: See, open_session: OpenSession
 ) -> kopf.OperatorRegistry:
     """Handlers that wake an experiment for its own events and its children's."""
     registry = kopf.OperatorRegistry()
@@ -50,10 +52,10 @@ def build_registry(
             namespace = child["metadata"]["namespace"]
             passes.wake(namespace, labels[EXPERIMENT_LABEL], Waker.CHANGE)
 
-    async def log_in_again(**_: object) -> kopf.ConnectionInfo | kopf.AiohttpSession:
-        return await log_in()
+    async def log_in(**_: object) -> kopf.AiohttpSession:
+        return await open_session()
 
-    kopf.on.login(registry=registry)(log_in_again)
+    kopf.on.login(registry=registry)(log_in)
     kopf.on.event(GROUP, VERSION, "datasetexperiments", registry=registry)(wake)
     for kind, version, plural in _CHILDREN:
         kopf.on.event(version, plural, labels=_OURS, param=kind, registry=registry)(wake_owner)
@@ -70,7 +72,7 @@ def build_kopf_settings() -> kopf.OperatorSettings:
     settings.watching.client_timeout = 360
     settings.watching.connect_timeout = 10
     settings.watching.inactivity_timeout = 70
-    settings.watching.chunk_size = 500
+    settings.watching.chunk_size = PAGE_SIZE
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 10
     # By the API server: other people's pods are neither sent nor read.

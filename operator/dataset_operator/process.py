@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, replace
 
 import aiohttp
@@ -18,9 +18,8 @@ from prometheus_client import disable_created_metrics
 
 from dataset_operator.election.candidate import Candidate, build_identity
 from dataset_operator.election.elector import Elector, Terms
-from dataset_operator.election.guard import build_trace, guard_kopf
+from dataset_operator.election.guard import build_trace
 from dataset_operator.errors import KubeRefused, UserError
-from dataset_operator.handlers import LogIn
 from dataset_operator.kube.client import KubeClient
 from dataset_operator.kube.keys import fetch_seal
 from dataset_operator.kube.login import Login
@@ -110,8 +109,7 @@ async def _run(options: ProcessOptions, candidate: Candidate | None, stop: async
             source=build_source(settings.metrics, session, reach_pod),
             settings=settings,
         )
-        log_in = guard_kopf(login.connection, traces) if candidate else login.connection
-        work = _Work(options=options, kube=kube, metrics=metrics, log_in=log_in)
+        work = _Work(options=options, kube=kube, metrics=metrics, traces=traces)
         async with (
             _answering(options, metrics),
             _beside(stop, login.refresh_forever(configuration)),
@@ -175,13 +173,20 @@ class _Work:
     options: ProcessOptions
     kube: KubeClient
     metrics: OperatorMetrics
-    log_in: LogIn
+    traces: Sequence[aiohttp.TraceConfig]
 
     async def until(self, stop: asyncio.Event, reconciler: Reconciler, host: str) -> None:
         """Reconcile, and hold what is watched against what is listed."""
         namespaces, watched = self.options.namespaces, self.metrics.watched
         async with (
-            serving(reconciler, namespaces, log_in=self.log_in, metrics=self.metrics, stop=stop),
+            serving(
+                reconciler,
+                namespaces,
+                log_in=self.options.login.connection,
+                traces=self.traces,
+                metrics=self.metrics,
+                stop=stop,
+            ),
             _beside(stop, compare_forever(self.kube, namespaces, watched, LIST_SECONDS)),
         ):
             _stop_by_signal(stop)  # again, since Kopf has set handlers of its own

@@ -9,22 +9,25 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import aiohttp
 import kopf
 
 from dataset_operator.api import HEAD, RAY_CLUSTER_LABEL, ROLE_LABEL
-from dataset_operator.handlers import LogIn, See, build_kopf_settings, build_registry
+from dataset_operator.handlers import See, build_kopf_settings, build_registry
+from dataset_operator.kube.bounds import Turns, taking_turns
 from dataset_operator.kube.login import Login, has_kubeconfig
 from dataset_operator.kube.remembering import RememberingKube
-from dataset_operator.passes import Passes, Reconcile
+from dataset_operator.kube.watching import LogIn, watch_metadata
+from dataset_operator.passes import Passes, Waker
 from dataset_operator.ray.heads import Heads
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.telemetry.logs import bind
 from dataset_operator.telemetry.metrics import OperatorMetrics
-from dataset_operator.telemetry.watched import Watched
+from dataset_operator.telemetry.watched import Follow, Watched
 
 FORBIDDEN = 403  # of Kopf's APIForbiddenError, which is private
 # Between two tries to watch a namespace that refused.
@@ -38,6 +41,7 @@ async def serving(
     namespaces: Collection[str] = (),
     *,
     log_in: LogIn | None = None,
+    traces: Sequence[aiohttp.TraceConfig] = (),
     metrics: OperatorMetrics | None = None,
     stop: asyncio.Event | None = None,
     remembers: bool = True,
@@ -48,21 +52,21 @@ async def serving(
 
     Args:
         log_in: credentials of the watches; None: KUBECONFIG, else the pod's service account.
+        traces: of the watches' HTTP session.
         metrics: counts the passes, and what comes through the watch.
         stop: is set when the watches ended by themselves.
-        remembers: see `RememberingKube`; off, to measure what it spares.
+        remembers: see `RememberingKube`; off, to measure what it saves.
 
     Raises:
         Exception: what ended the watches.
     """
     log_in = log_in or Login(in_cluster=not has_kubeconfig()).connection
     metrics = metrics or OperatorMetrics(Watched())
-    kube = RememberingKube(reconciler.kube)
+    kube = RememberingKube(reconciler.kube, metrics.watched, remembers)
     heads = Heads(reconciler.connect)
-    reconciler = replace(reconciler, connect=heads.connect)
-    reconciler = replace(reconciler, kube=kube) if remembers else reconciler
-    passes = Passes(_bind_passes(reconciler, metrics.watched), report=metrics.count_pass)
-    registry = build_registry(passes, metrics.watched, build_see(kube, heads), log_in)
+    passes = _build_passes(replace(reconciler, kube=kube, connect=heads.connect), metrics)
+    see, open_session = build_see(kube, heads), watch_metadata(log_in, traces)
+    registry = build_registry(passes, metrics.watched, see, open_session)
     watches = _Watches(registry, metrics.watched)
     watching = asyncio.create_task(watches.run(namespaces))
     if stop is not None:
@@ -179,11 +183,20 @@ def _find_streams(namespace: str) -> list[asyncio.Task[object]]:
     return [task for task, name in named if name.startswith("watcher for ") and name.endswith(of)]
 
 
-def _bind_passes(reconciler: Reconciler, watched: Watched) -> Reconcile:
-    """Passes whose log records say what they are about."""
+def _build_passes(reconciler: Reconciler, metrics: OperatorMetrics) -> Passes:
+    """Build passes whose log records name the experiment, and that take turns if it is large."""
+    watched, turns = metrics.watched, Turns()
 
     async def reconcile(namespace: str, name: str) -> float | None:
         bind(namespace=namespace, experiment=name, attempt=watched.attempt(namespace, name))
-        return await reconciler.reconcile(namespace, name)
+        follow = Follow()
+        try:
+            with watched.following(namespace, name, follow):
+                async with taking_turns(turns, namespace):
+                    return await reconciler.reconcile(namespace, name)
+        finally:
+            if follow.has_news:
+                passes.wake(namespace, name, Waker.CHANGE)
 
-    return reconcile
+    passes = Passes(reconcile, report=metrics.count_pass)
+    return passes

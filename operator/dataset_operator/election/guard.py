@@ -14,13 +14,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import NoReturn
 
 import aiohttp
-import kopf
 
 # For the kubelet's «last state», apart from 1 (a defect, or what it needs is not there).
 EXIT_LEASE_LOST = 3
@@ -59,34 +57,3 @@ def build_trace(check: Check) -> aiohttp.TraceConfig:
     trace.on_connection_create_end.append(pass_by)
     trace.on_connection_reuseconn.append(pass_by)
     return trace
-
-
-@dataclass(frozen=True, kw_only=True)
-class _GuardedSession(kopf.AiohttpSession):
-    """A session for Kopf; credentials that were refused are known again by what it was made of."""
-
-    info: kopf.ConnectionInfo
-    aiohttp_session: aiohttp.ClientSession = field(compare=False)
-
-
-def guard_kopf(
-    log_in: Callable[[], Awaitable[kopf.ConnectionInfo]], traces: Sequence[aiohttp.TraceConfig]
-) -> Callable[[], Awaitable[kopf.AiohttpSession]]:
-    """A login of Kopf's whose requests pass the guard; Kopf closes its session."""
-
-    async def log_in_guarded() -> kopf.AiohttpSession:
-        info = await log_in()
-        session = aiohttp.ClientSession(  # as Kopf makes it (kopf/_cogs/clients/auth.py)
-            connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
-            headers=info.as_http_headers(),
-            proxy=info.proxy_url,
-            trace_configs=list(traces),
-        )
-        return _GuardedSession(
-            server=info.server,
-            default_namespace=info.default_namespace,
-            info=info,
-            aiohttp_session=session,
-        )
-
-    return log_in_guarded

@@ -24,6 +24,15 @@ from dataset_operator.errors import (
     KubeUnavailable,
     OperatorError,
 )
+from dataset_operator.kube.bounds import (
+    MAX_OBJECT_BYTES,
+    PAGE_SIZE,
+    fetch_page,
+    find_allowance,
+    read_bounded,
+    take_turn,
+)
+from dataset_operator.kube.metadata import LIST, ONE
 from dataset_operator.observed import Document
 from dataset_operator.retrying import bound_wait, parse_retry_after, spread
 from pipeline_runtime.config import API_VERSION, KIND
@@ -31,13 +40,10 @@ from pipeline_runtime.config import API_VERSION, KIND
 # Longer than an overloaded API server needs, shorter than a pass may hang.
 REQUEST_SECONDS = 30.0
 LEAST_WAIT_SECONDS = 1.0  # if the API server asks to wait: the unit of Retry-After
-# So many objects a page keep an answer small, as Kubernetes' own clients do.
-PAGE_SIZE = 500
 # The API server stores what is nested 10,000 deep (Go's encoding/json) in fields without a schema;
 # who walks it in Python makes a few calls a level.
 _MAX_CALLS = 50_000
 _JSON = "application/json"
-_METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
@@ -57,9 +63,16 @@ _KINDS: dict[str, tuple[str, str]] = {
     KIND: (API_VERSION, "datasetexperiments"),
 }
 Query = Iterable[tuple[str, str]]
+# Returns the part of an object that is used; None if none of it is.
+Keep = Callable[[Document], Document | None]
 _MANAGED: Query = (("fieldManager", FIELD_MANAGER),)
 # Told of every request: method, path, HTTP status (0: no answer), seconds.
 Observe = Callable[[str, str, int, float], None]
+
+
+def keep_whole(document: Document) -> Document:
+    """Keep all of an object."""
+    return document
 
 
 def _ignore(method: str, path: str, status: int, seconds: float) -> None:
@@ -72,8 +85,13 @@ class Kube(Protocol):
     async def get(self, kind: str, namespace: str, name: str) -> Document | None:
         """Return an object; None if there is none."""
 
-    async def list_objects(self, kind: str, namespace: str, selector: str) -> list[Document]:
-        """Return the objects with these labels (`key=value,…`)."""
+    async def list_objects(
+        self, kind: str, namespace: str, selector: str, keep: Keep = keep_whole
+    ) -> list[Document]:
+        """Return what `keep` leaves of the objects with these labels (`key=value,…`).
+
+        It is called page by page, so that whole objects are never in memory together.
+        """
 
     async def create(self, document: Document) -> None:
         """Make an object, unless it is there."""
@@ -97,8 +115,11 @@ class Kube(Protocol):
     async def delete_observed(self, document: Mapping[str, Any]) -> None:
         """Delete an object, if it is still as observed. Raises KubeConflict if it changed."""
 
-    async def write_status(self, document: Mapping[str, Any], status: Document) -> None:
-        """Replace the status of the object as observed. Raises KubeConflict if it changed."""
+    async def write_status(self, document: Mapping[str, Any], status: Document) -> str:
+        """Replace the status of the object as observed; return the resourceVersion that it has now.
+
+        Raises KubeConflict if the object changed.
+        """
 
     async def write_finalizers(self, document: Mapping[str, Any], names: list[str]) -> None:
         """Replace the finalisers of the object as it was observed."""
@@ -136,7 +157,7 @@ class KubeClient:
     async def get(self, kind: str, namespace: str, name: str) -> Document | None:
         """See Kube."""
         path = _path(kind, namespace, name)
-        status, document = await self._request("GET", path)
+        status, document = await self._get(path)
         if status != 404:
             return document
         if not (document.get("details") or {}).get("name"):
@@ -145,29 +166,61 @@ class KubeClient:
             )
         return None
 
+    async def _get(self, path: str) -> tuple[int, Document]:
+        """Fetch an object; a large one once it is this pass's turn to hold such (`bounds`)."""
+        status, document = await self._send("GET", path, max_bytes=find_allowance())
+        if document is not None:
+            return status, document
+        await take_turn()
+        return await self._request("GET", path)
+
     async def list_objects(
-        self, kind: str, namespace: str, selector: str, *, fields: str = ""
+        self,
+        kind: str,
+        namespace: str,
+        selector: str,
+        keep: Keep = keep_whole,
+        *,
+        fields: str = "",
     ) -> list[Document]:
         """See Kube; `fields` selects by fields (`key=value,…`), which some kinds have."""
         given = (("labelSelector", selector), ("fieldSelector", fields))
         query = [(name, value) for name, value in given if value]
-        _, document = await self._request("GET", _path(kind, namespace), query=query)
-        items: list[Document] = document.get("items", [])
-        return items
+        found: list[Document] = []
+        async for page in self._list_pages(_path(kind, namespace), query, _JSON):
+            found += [kept for item in page if (kept := keep(item)) is not None]
+            del page  # before the next is fetched
+        return found
 
     async def list_metadata(self, kind: str, namespace: str) -> AsyncIterator[Document]:
         """Yield the metadata of objects, from pages; of all namespaces if none is named."""
-        query = [("limit", str(PAGE_SIZE))]
-        while True:
-            _, page = await self._request(
-                "GET", _path(kind, namespace), query=query, headers={"Accept": _METADATA}
-            )
-            for item in page.get("items") or ():  # null if there are none
+        async for page in self._list_pages(_path(kind, namespace), [], LIST):
+            for item in page:
                 yield item["metadata"]
-            more = page.get("metadata", {}).get("continue")
-            if not more:
+
+    async def _list_pages(
+        self, path: str, query: list[tuple[str, str]], accept: str
+    ) -> AsyncIterator[list[Document]]:
+        """Yield pages of a list; each has as many objects as fit into a bounded answer."""
+        limit, token = PAGE_SIZE, ""
+
+        async def fetch(most: int, max_bytes: int) -> Document | None:
+            asked = [*query, ("limit", str(most)), *([("continue", token)] if token else [])]
+            said = {"Accept": accept}
+            _, page = await self._send("GET", path, query=asked, headers=said, max_bytes=max_bytes)
+            return page
+
+        while True:
+            page, limit = await fetch_page(fetch, limit)
+            if page is None:
+                raise _build_oversized(f"GET {path}")
+            items, token = page.get("items") or [], page.get("metadata", {}).get("continue")
+            del page
+            yield items
+            del items
+            if not token:
                 return
-            query = [("limit", str(PAGE_SIZE)), ("continue", more)]
+            limit = min(2 * limit, PAGE_SIZE)
 
     async def is_served(self, kind: str) -> bool:
         """Return whether the API server knows the kind: its CRD is installed."""
@@ -187,7 +240,7 @@ class KubeClient:
         """See Kube."""
         path = _path(document["kind"], document["metadata"]["namespace"])
         query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")]
-        await self._request("POST", path, document, query=query, done=(409,))
+        await self._write("POST", path, document, query=query, done=(409,))
 
     async def create_new(self, document: Document) -> Document:
         """Make an object, and return it as stored. Raises KubeConflict if it is there."""
@@ -207,19 +260,19 @@ class KubeClient:
             ("fieldValidation", "Strict"),
             ("force", str(force).lower()),
         ]
-        await self._request("PATCH", _path_of(document), document, query=query, content=_APPLY)
+        await self._write("PATCH", _path_of(document), document, query=query, content=_APPLY)
 
     async def try_out(self, document: Document) -> None:
         """See Kube."""
         query = [("fieldManager", self._manager), ("fieldValidation", "Strict")]
         query += [("force", "true"), ("dryRun", "All")]
-        await self._request("PATCH", _path_of(document), document, query=query, content=_APPLY)
+        await self._write("PATCH", _path_of(document), document, query=query, content=_APPLY)
 
     async def patch(self, kind: str, namespace: str, name: str, patch: Document) -> bool:
         """See Kube."""
         query = [("fieldManager", self._manager), ("fieldValidation", "Strict")]
         path = _path(kind, namespace, name)
-        _, after = await self._request("PATCH", path, patch, query=query, content=_MERGE)
+        _, after = await self._write("PATCH", path, patch, query=query, content=_MERGE)
         before = patch.get("metadata", {}).get("resourceVersion")
         return bool(after["metadata"]["resourceVersion"] != before)
 
@@ -235,19 +288,42 @@ class KubeClient:
         body = {"propagationPolicy": "Background", "preconditions": same}
         await self._request("DELETE", _path_of(document), body, done=(404,))
 
-    async def write_status(self, document: Mapping[str, Any], status: Document) -> None:
+    async def write_status(self, document: Mapping[str, Any], status: Document) -> str:
         """See Kube."""
+        # The API server takes the status alone, and with a large spec refuses the whole (3 MiB).
+        named = ("name", "namespace", "uid", "resourceVersion")
+        body = {
+            "apiVersion": document["apiVersion"],
+            "kind": document["kind"],
+            "metadata": {name: document["metadata"][name] for name in named},
+            "status": status,
+        }
         path = f"{_path_of(document)}/status"
-        whole = {**document, "status": status}
-        await self._request("PUT", path, whole, query=_MANAGED)
+        _, after = await self._write("PUT", path, body, query=_MANAGED)
+        return str(after["metadata"]["resourceVersion"])
 
     async def write_finalizers(self, document: Mapping[str, Any], names: list[str]) -> None:
         """See Kube."""
         version = document["metadata"]["resourceVersion"]
         patch = {"metadata": {"finalizers": names, "resourceVersion": version}}
-        await self._request("PATCH", _path_of(document), patch, content=_MERGE, done=(404,))
+        await self._write("PATCH", _path_of(document), patch, content=_MERGE, done=(404,))
 
     async def _request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, **more: Any
+    ) -> tuple[int, Document]:
+        """Send a request; raise KubeUnavailable if no answer of the API server may be so large."""
+        status, document = await self._send(method, path, body, **more)
+        if document is None:
+            raise _build_oversized(f"{method} {path}")
+        return status, document
+
+    async def _write(
+        self, method: str, path: str, body: Mapping[str, Any], **more: Any
+    ) -> tuple[int, Document]:
+        """Send a write, of whose answer only the metadata is used."""
+        return await self._request(method, path, body, headers={"Accept": ONE}, **more)
+
+    async def _send(
         self,
         method: str,
         path: str,
@@ -257,16 +333,23 @@ class KubeClient:
         content: str = _JSON,
         headers: Mapping[str, str] = _NO_HEADERS,
         done: tuple[int, ...] = (),
-    ) -> tuple[int, Document]:
+        max_bytes: int = MAX_OBJECT_BYTES,
+    ) -> tuple[int, Document | None]:
+        """Send a request until the API server does not ask to wait.
+
+        Returns: HTTP status and the answer; None in its place if it has more than `max_bytes`.
+        """
         said = {"Accept": _JSON, "Content-Type": content, **headers}
         deadline = time.monotonic() + self._retry_seconds
         while True:
-            status, text, wait = await self._send(method, path, body, query, said)
+            status, text, wait = await self._send_once(method, path, body, query, said, max_bytes)
             # Not a write that was answered with 503: it may have been carried out.
             may_repeat = status == 429 or method == "GET"
             if wait is None or not may_repeat or time.monotonic() + wait > deadline:
                 break
             await asyncio.sleep(wait)
+        if text is None:
+            return status, None
         document = _parse(text)
         if status < 300 or status in done or (method == "GET" and status == 404):
             return status, document
@@ -274,18 +357,19 @@ class KubeClient:
         failure.retry_after_seconds = bound_wait(wait)
         raise failure
 
-    async def _send(
+    async def _send_once(
         self,
         method: str,
         path: str,
         body: Mapping[str, Any] | None,
         query: Query,
         headers: Mapping[str, str],
-    ) -> tuple[int, bytes, float | None]:
+        max_bytes: int,
+    ) -> tuple[int, bytes | None, float | None]:
         """Send a request once.
 
-        Returns: HTTP status, body, and the seconds to wait before the same request is sent again,
-            None if the API server does not ask for it.
+        Returns: HTTP status; body, None if it has more than `max_bytes`; and the seconds to wait
+            before the same request is sent again, None if the API server does not ask for it.
 
         Raises:
             KubeUnavailable: there is no answer.
@@ -304,7 +388,7 @@ class KubeClient:
                 *serialized, _request_timeout=self._request_seconds
             )
             status = response.status
-            text: bytes = await response.read()  # type: ignore[no-untyped-call]
+            text = await read_bounded(response.response, max_bytes)
             return status, text, _find_wait(status, response.headers)
         except ApiException as error:
             status = error.status or 0
@@ -327,8 +411,13 @@ def _find_wait(status: int, headers: Mapping[str, str]) -> float | None:
     return None if seconds is None else spread(max(seconds, LEAST_WAIT_SECONDS))
 
 
+def _build_oversized(request: str) -> KubeUnavailable:
+    return KubeUnavailable(f"{request}: the answer has more than {MAX_OBJECT_BYTES} bytes")
+
+
 def _failure(status: int, message: str) -> OperatorError:
-    if status in (404, 409):  # a write to what is gone, or was changed: look again
+    # A write to what is gone or was changed, or a list whose next page has expired: look again.
+    if status in (404, 409, 410):
         return KubeConflict(message)
     is_invalid = status in (400, 422) or _UNTYPED in message
     if not is_invalid and (status in (0, 408, 429) or status >= 500):

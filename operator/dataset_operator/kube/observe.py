@@ -14,6 +14,7 @@ from dataset_operator.errors import RayUnreachable
 from dataset_operator.kube.client import Kube
 from dataset_operator.kube.heads import find_head_address
 from dataset_operator.kube.past import find_history_pod, look_back
+from dataset_operator.kube.pods import keep_member
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Happened, Job, Observed, Pod, Scaling, parse_time
 from dataset_operator.plan.decisions import find_log_job
@@ -47,9 +48,7 @@ async def observe(
     # Before Ray is asked, and at the address seen here: a head that is replaced in between has
     # another one, so that its answer is not taken for the answer of the pod that was seen.
     selector = f"{RAY_CLUSTER_LABEL}={owner.ray_cluster}"
-    listed = await kube.list_objects("Pod", owner.namespace, selector)
-    fitted = (fit_object("Pod", pod) for pod in listed)
-    found = [pod for pod in fitted if pod is not None and ROLE_LABEL in _labels(pod)]
+    found = await kube.list_objects("Pod", owner.namespace, selector, keep_member)
     pods = [parse_pod(pod) for pod in found]
     jobs = _reach(connect, owner, cluster, token, found)
     job, failure = await _ask(jobs, status)

@@ -1,4 +1,7 @@
-"""What is looked up when a cluster is to go: its events, its pods, and the pod that keeps them."""
+"""Look up the events and pods of a cluster that is about to be deleted, and its history's pod.
+
+A namespace's events may be many and large: they are read page by page, and cut to what is kept.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,15 @@ from typing import Any
 from dataset_operator.api import HISTORY_LABEL, ROLE_LABEL
 from dataset_operator.errors import KubeRefused
 from dataset_operator.kube.client import Kube
+from dataset_operator.kube.pods import cut, shrink_pod
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Happened, HistoryPod
 from dataset_operator.shapes import fit_object
 
 _LOG = logging.getLogger(__name__)
 _EVENT_FIELDS = ("type", "reason", "message", "count", "firstTimestamp", "lastTimestamp")
+# Some 300 fit into a history's 128 KiB.
+_MAX_EVENTS = 1000
 _CONTAINER_FIELDS = ("name", "ready", "restartCount", "state", "lastState")
 
 
@@ -26,9 +32,13 @@ async def find_history_pod(
     if name is None:
         return None
     selector = f"{HISTORY_LABEL}={owner.ray_cluster}"
-    listed = await kube.list_objects("Pod", owner.namespace, selector)
-    found = filter(None, (fit_object("Pod", pod) for pod in listed))
-    return next((parse_history_pod(p) for p in found if p["metadata"]["name"] == name), None)
+
+    def keep(listed: Document) -> Document | None:
+        pod = fit_object("Pod", listed)
+        return shrink_pod(pod) if pod is not None and pod["metadata"]["name"] == name else None
+
+    found = await kube.list_objects("Pod", owner.namespace, selector, keep)
+    return parse_history_pod(found[0]) if found else None
 
 
 def parse_history_pod(pod: Document) -> HistoryPod:
@@ -57,14 +67,18 @@ def _find_message(status: Mapping[str, Any]) -> str:
 
 
 async def look_back(kube: Kube, owner: Owner, pods: Sequence[Document]) -> Happened:
-    """Events and pods, as they are kept."""
+    """Look up the events of an experiment, and trim them and its pods for its history."""
+    events: list[Document] = []
+
+    def keep(listed: Document) -> None:
+        event = fit_object("Event", listed)
+        if event is not None and len(events) < _MAX_EVENTS and _is_about(event, owner):
+            events.append(cut(_trim_event(event)))
+
     try:
-        listed = await kube.list_objects("Event", owner.namespace, "")
+        await kube.list_objects("Event", owner.namespace, "", keep)
     except KubeRefused as error:  # an older role: what else there is is kept all the same
         _LOG.warning("events of the history cannot be listed: %s", error)
-        listed = []
-    fitted = filter(None, (fit_object("Event", event) for event in listed))
-    events = [_trim_event(event) for event in fitted if _is_about(event, owner)]
     events.sort(key=lambda event: str(event.get("lastTimestamp") or ""))
     return Happened(events=tuple(events), pods=tuple(map(_trim_pod, pods)))
 

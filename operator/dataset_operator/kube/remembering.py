@@ -1,9 +1,11 @@
-"""What hardly ever changes is not asked for at every pass: a cluster's guards, a run's config.
+"""Keep objects that hardly ever change between passes: a cluster's guards, a run's config.
 
-A pass looks at ten objects of an experiment, every quarter of a minute while it trains; six of them
-are as they were made. A look at one of those stands until the watch tells of a change, this
-operator writes it, or some minutes are over, whichever comes first. What decisions rest on — the
-experiment, as last accepted, its RayCluster and pods — is always asked for.
+A pass reads ten objects of an experiment, every 15 seconds while it trains; six of them are as they
+were made. The answer for one of those is used again until the watch reports a change, this operator
+writes the object, or some minutes have passed. What decisions depend on (the experiment, the
+accepted spec, its RayCluster and pods) is fetched by every pass.
+
+The watch carries only metadata, so passes also report each experiment that they read or wrote.
 """
 
 from __future__ import annotations
@@ -12,14 +14,16 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from dataset_operator.kube.client import Kube
+from dataset_operator.kube.client import Keep, Kube, keep_whole
+from dataset_operator.kube.metadata import find_edit
 from dataset_operator.observed import Document
+from pipeline_runtime.config import KIND
 
 Key = tuple[str, str, str]  # kind, namespace, name
-# For how long a look may stand though no event came; Secrets and accounts are not watched, for want
-# of a right that would show the operator everybody's.
+# For how long an answer is used again without an event. Secrets and accounts are not watched: the
+# right to watch them would show the operator those of everybody.
 _KEPT_SECONDS: Final[Mapping[str, float]] = {
     "ConfigMap": 300.0,
     "NetworkPolicy": 300.0,
@@ -30,49 +34,67 @@ _KEPT_SECONDS: Final[Mapping[str, float]] = {
 _LONGEST_SECONDS: Final = max(_KEPT_SECONDS.values())
 # Of these only what cannot be edited.
 _IMMUTABLE: Final = frozenset({"ConfigMap", "Secret"})
-# Of metadata: what each write changes, one of the status too.
-_OF_A_WRITE: Final = frozenset({"resourceVersion", "managedFields"})
+# A larger object is fetched by every pass: a run's config has 66 KB at most, a guard 2 KB.
+_MAX_KEPT_BYTES: Final = 128 << 10
+
+
+class Follower(Protocol):
+    """Is told how experiments are, of which the watch has only the metadata."""
+
+    def record(self, document: Mapping[str, Any]) -> None:
+        """Take in an experiment as the API server gave it."""
+
+    def record_write(self, document: Mapping[str, Any], status: Document, version: str) -> None:
+        """Take in that the operator wrote a status, and the resourceVersion that this made."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """An object as it was; None while it is asked for."""
+    """An object as it was, and the digest of its metadata; None while it is fetched."""
 
     at: float
     text: bytes | None = None
+    edit: int | None = None
 
 
 @dataclass(slots=True)
 class RememberingKube:
-    """`Kube` over another, with a memory; `see` is for who watches.
+    """`Kube` over another that remembers objects; `see` takes in what the watch reports.
 
     Attributes:
-        kube: is asked.
+        kube: sends the requests.
+        follower: is told of each experiment that was read or written.
+        remembers: False: every object is fetched by every pass.
         clock: seconds, monotonic.
     """
 
     kube: Kube
+    follower: Follower | None = None
+    remembers: bool = True
     clock: Callable[[], float] = time.monotonic
     _looks: dict[Key, _Look] = field(default_factory=dict)  # the oldest first
 
     def see(self, kind: str, event: str | None, document: Mapping[str, Any]) -> bool:
-        """Take an event in; whether it tells more than the look that is kept.
+        """Take an event in; return whether the object is not as it is remembered.
 
-        What others write into a status, as the number of pods that a budget guards, is not looked
-        at, and comes with every pod.
+        The generation in the metadata changes with the spec, so that only a status can change
+        without it, such as the number of pods that a budget counts, which changes with every pod.
         """
         key = (kind, document["metadata"]["namespace"], document["metadata"]["name"])
         look = self._looks.get(key)
-        kept = look.text if look is not None and event == "MODIFIED" else None
-        if kept is not None and _strip(json.loads(kept)) == _strip(document):
+        kept = look.edit if look is not None and event == "MODIFIED" else None
+        if kept is not None and kept == find_edit(document["metadata"]):
             return False
         self._forget(*key)
         return True
 
     async def get(self, kind: str, namespace: str, name: str) -> Document | None:
         """See Kube."""
-        if kind not in _KEPT_SECONDS:
-            return await self.kube.get(kind, namespace, name)
+        if kind not in _KEPT_SECONDS or not self.remembers:
+            found = await self.kube.get(kind, namespace, name)
+            if kind == KIND and found is not None and self.follower is not None:
+                self.follower.record(found)
+            return found
         key = (kind, namespace, name)
         look = self._looks.get(key)
         if look and look.text and self.clock() - look.at < _KEPT_SECONDS[kind]:
@@ -84,13 +106,16 @@ class RememberingKube:
         document = await self.kube.get(kind, namespace, name)
         if self._looks.get(key) is asked:
             self._forget(*key)
-            if document is not None and _is_kept(document):
-                self._looks[key] = _Look(asked.at, json.dumps(document).encode())
+            text = json.dumps(document).encode()
+            if document is not None and _is_kept(document) and len(text) <= _MAX_KEPT_BYTES:
+                self._looks[key] = _Look(asked.at, text, find_edit(document["metadata"]))
         return document
 
-    async def list_objects(self, kind: str, namespace: str, selector: str) -> list[Document]:
+    async def list_objects(
+        self, kind: str, namespace: str, selector: str, keep: Keep = keep_whole
+    ) -> list[Document]:
         """See Kube."""
-        return await self.kube.list_objects(kind, namespace, selector)
+        return await self.kube.list_objects(kind, namespace, selector, keep)
 
     async def create(self, document: Document) -> None:
         """See Kube."""
@@ -121,16 +146,19 @@ class RememberingKube:
         self._forget_document(document)
         await self.kube.delete_observed(document)
 
-    async def write_status(self, document: Mapping[str, Any], status: Document) -> None:
+    async def write_status(self, document: Mapping[str, Any], status: Document) -> str:
         """See Kube."""
-        await self.kube.write_status(document, status)
+        version = await self.kube.write_status(document, status)
+        if self.follower is not None:
+            self.follower.record_write(document, status, version)
+        return version
 
     async def write_finalizers(self, document: Mapping[str, Any], names: list[str]) -> None:
         """See Kube."""
         await self.kube.write_finalizers(document, names)
 
     def _forget(self, kind: str, namespace: str, name: str) -> None:
-        """It changed, or may have: what was asked before now is not kept either."""
+        """Drop an object that changed or may have, and an answer for it that is on its way."""
         self._looks.pop((kind, namespace, name), None)
 
     def _forget_document(self, document: Mapping[str, Any]) -> None:
@@ -138,19 +166,12 @@ class RememberingKube:
         self._forget(document["kind"], metadata["namespace"], metadata.get("name", ""))
 
     def _drop_oldest(self) -> None:
-        """What nobody asks for any more, since its experiment is gone."""
+        """Drop what no pass asks for any more, since its experiment is gone."""
         until = self.clock() - _LONGEST_SECONDS
         while self._looks and next(iter(self._looks.values())).at <= until:
             del self._looks[next(iter(self._looks))]
 
 
-def _strip(document: Mapping[str, Any]) -> tuple[Document, Document]:
-    """What a look is for: all but the status and what each write changes; and the metadata."""
-    rest = {name: value for name, value in document.items() if name not in ("status", "metadata")}
-    metadata = document["metadata"].items()
-    return rest, {name: value for name, value in metadata if name not in _OF_A_WRITE}
-
-
 def _is_kept(document: Document) -> bool:
-    """Whether it stays as it is unless somebody deletes it, or its change is watched."""
+    """Return whether it stays as it is unless it is deleted, or the watch reports its changes."""
     return document["kind"] not in _IMMUTABLE or bool(document.get("immutable"))

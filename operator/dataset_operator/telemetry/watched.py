@@ -1,12 +1,15 @@
-"""What came through the watch of experiments, held against what the API server lists.
+"""What came through the watch of experiments, compared with what the API server lists.
 
-A watch can end while its process lives on (kopf#1276), so that being alive is no sign of working.
-Here a listed version that never came through the watch is: `freshness` lists, `probes` asks.
+A watch can end while its process lives (kopf#1276), so that being alive is no sign of working. A
+listed version that never came through the watch is such a sign: `freshness` lists, `probes` asks.
+
+The watch carries only metadata. What a status says (phase, conditions, usage) comes from the passes
+over the experiment, which read and write it anyway (`record`, `record_write`).
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
 import time
 from collections import Counter
@@ -15,37 +18,68 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dataset_operator.headline import find_headline
+from dataset_operator.kube.metadata import find_edit, find_finalizers
+from dataset_operator.observed import Document
 from dataset_operator.passes import Waker
 from dataset_operator.shapes import fit_object
 from dataset_operator.telemetry.standing import Standing, read_standing
 from pipeline_runtime.config import KIND
 
 Key = tuple[str, str]  # namespace, name
-# Of a status: how far a training is and what it has used, which nothing is decided by.
-_TOLD_ONLY = frozenset({"trainer", "usage"})
-# Of metadata: what each write changes.
-_OF_A_WRITE = frozenset({"resourceVersion", "managedFields"})
-# ... and what the operator itself writes there.
-_OURS = frozenset({"finalizers"})
+# Fields of a status that no decision depends on: the progress of a training, and what it used.
+_PROGRESS = frozenset({"trainer", "usage"})
+# An event may come after the pass that caused it, but not many passes later.
+_NUM_OWN_VERSIONS = 8
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """An experiment as it last came through the watch."""
+class _Known:
+    """An experiment as a pass last read or wrote it."""
 
-    version: str
-    edited: int  # hashes: of what its users write
-    news: int  # and of the rest that a pass may be needed for
-    at: float
     attempt: int | None
     headline: tuple[str, str, str] | None  # type, status, reason
     standing: Standing
 
 
+@dataclass(slots=True, kw_only=True)
+class _Seen:
+    """An experiment as it last came through the watch.
+
+    Attributes:
+        edited: digest of what its users write.
+        finalizers: digest of its finalisers.
+        own: the resourceVersions that the operator's latest writes of its status made.
+        is_unexplained: whether the latest event, which changed neither of the digests, came while a
+            pass was running, which may have written the status.
+        has_news: whether the running pass wrote a status that the next pass may act on.
+    """
+
+    version: str
+    uid: str
+    edited: int
+    finalizers: int
+    at: float
+    known: _Known | None = None
+    own: tuple[str, ...] = ()
+    is_unexplained: bool = False
+    has_news: bool = False
+
+
+@dataclass(slots=True)
+class Follow:
+    """One pass over an experiment.
+
+    Attributes:
+        has_news: whether another pass is needed at once; known at the end.
+    """
+
+    has_news: bool = False
+
+
 @dataclass(slots=True)
 class Watched:
-    """The experiments that there are, and how far the watch is behind.
+    """The experiments that exist, and how far the watch is behind.
 
     Attributes:
         clock: seconds, monotonic.
@@ -59,45 +93,97 @@ class Watched:
     is_synced: bool = False
     refused: set[str] = field(default_factory=set)
     _experiments: dict[Key, _Seen] = field(default_factory=dict)
+    _running: set[Key] = field(default_factory=set)  # those of which a pass is running
     _missed: dict[Key, float] = field(default_factory=dict)  # since when it is listed
     _last_event: float | None = None
 
     def see(self, event: str | None, document: Mapping[str, Any]) -> Waker | None:
-        """Take an event in: ADDED, MODIFIED, DELETED, or None for the list at the beginning.
+        """Take in an event: ADDED, MODIFIED, DELETED, or None for the list at the beginning.
 
-        As what it is a reason to look at the experiment, if it is any: the operator's own word of
-        how far a training is, every 20 seconds, is none.
+        Returns:
+            Why a pass is needed; None if none is. The operator's own write of a status needs none,
+            such as the progress of a training every 30 seconds: the pass that wrote it knows.
         """
-        metadata = document["metadata"]
+        metadata, now = document["metadata"], self.clock()
         key = (metadata["namespace"], metadata["name"])
-        self._last_event = self.clock()
+        self._last_event = now
         self._missed.pop(key, None)
-        before = self._experiments.pop(key, None)
-        if before is not None:
-            self.phases[before.standing.phase] -= 1
+        before = self._experiments.get(key)
+        if event == "DELETED" or (before is not None and before.uid != metadata.get("uid", "")):
+            self._forget(key)
+            before = None
         if event == "DELETED":
             return Waker.CHANGE
-        document = fit_object(KIND, document) or document
-        seen = self._experiments[key] = _read(document, self._last_event)
-        self.phases[seen.standing.phase] += 1
-        if event is not None and seen.headline and (not before or before.headline != seen.headline):
-            _tell(key, seen, document)
+        seen = self._experiments[key] = _Seen(
+            version=metadata["resourceVersion"],
+            uid=metadata.get("uid", ""),
+            edited=find_edit(metadata),
+            finalizers=find_finalizers(metadata),
+            at=now,
+        )
+        if before is not None:
+            seen.known, seen.own, seen.has_news = before.known, before.own, before.has_news
         if event is None:
-            return Waker.CHANGE  # of all that there are; one that somebody edits now goes before
+            return Waker.CHANGE  # there may be thousands; whoever edits one now goes first
         if before is None or before.edited != seen.edited:
             return Waker.EDIT
-        return Waker.CHANGE if event != "MODIFIED" or before.news != seen.news else None
+        if event != "MODIFIED" or before.finalizers != seen.finalizers:
+            return Waker.CHANGE
+        if key in self._running:
+            seen.is_unexplained = True
+            return None
+        return None if seen.version in seen.own else Waker.CHANGE
+
+    @contextlib.contextmanager
+    def following(self, namespace: str, name: str, follow: Follow) -> Iterator[None]:
+        """Follow a pass over an experiment, to tell its writes of the status from others'."""
+        key = (namespace, name)
+        self._running.add(key)
+        try:
+            yield
+        finally:
+            self._running.discard(key)
+            seen = self._experiments.get(key)
+            if seen is not None:
+                is_foreign = seen.is_unexplained and seen.version not in seen.own
+                follow.has_news = seen.has_news or is_foreign
+                seen.is_unexplained = seen.has_news = False
+
+    def record(self, document: Mapping[str, Any]) -> None:
+        """Take in an experiment as a pass fetched it. See `remembering.Follower`."""
+        seen = self._find(document)
+        if seen is None:
+            return
+        document = fit_object(KIND, dict(document)) or document  # a status may be of any shape
+        before, known = seen.known, _read(document)
+        if before is not None:
+            self.phases[before.standing.phase] -= 1
+            if known.headline is not None and known.headline != before.headline:
+                _log_change(document, known)
+        self.phases[known.standing.phase] += 1
+        seen.known = known
+
+    def record_write(self, document: Mapping[str, Any], status: Document, version: str) -> None:
+        """Take in that a pass wrote a status. See `remembering.Follower`."""
+        seen = self._find(document)
+        if seen is None:
+            return
+        seen.own = (*seen.own, version)[-_NUM_OWN_VERSIONS:]
+        seen.has_news |= _strip(document.get("status") or {}) != _strip(status)
+        self.record({**document, "status": status})
 
     def refuse(self, namespace: str) -> None:
         """Forget the experiments of a namespace that may not be watched any more."""
         self.refused.add(namespace)
         for key in [key for key in self._experiments if key[0] == namespace]:
-            self.phases[self._experiments.pop(key).standing.phase] -= 1
+            self._forget(key)
         self._missed = {key: at for key, at in self._missed.items() if key[0] != namespace}
 
     def compare(self, listed: Mapping[Key, str], asked: float) -> None:
-        """Hold what the API server lists (key to resourceVersion), asked for at `asked`, against
-        what was seen.
+        """Compare what the API server lists (key to resourceVersion) with what was seen.
+
+        Args:
+            asked: when the list was asked for.
         """
         missed = [
             key
@@ -108,17 +194,18 @@ class Watched:
         self.is_synced = self.is_synced or not missed
 
     def attempt(self, namespace: str, name: str) -> int | None:
-        """The attempt of an experiment, if it had one."""
+        """Return the attempt of an experiment, if it had one."""
         seen = self._experiments.get((namespace, name))
-        return seen.attempt if seen else None
+        return seen.known.attempt if seen and seen.known else None
 
     def list_standings(self) -> Iterator[tuple[Key, Standing]]:
-        """How each experiment stands."""
+        """Yield the state of each experiment that a pass has read."""
         for key, seen in self._experiments.items():
-            yield key, seen.standing
+            if seen.known is not None:
+                yield key, seen.known.standing
 
     def find_oldest_missed(self) -> tuple[Key, float] | None:
-        """What was listed and longest has not come through the watch, and for how many seconds."""
+        """Return what was listed longest ago and has not come through the watch, with seconds."""
         if not self._missed:
             return None
         key = min(self._missed, key=self._missed.__getitem__)
@@ -126,55 +213,55 @@ class Watched:
 
     @property
     def event_age_seconds(self) -> float | None:
-        """How long ago the last event came; None if none has."""
+        """Seconds since the last event; None if none has come."""
         return None if self._last_event is None else self.clock() - self._last_event
 
     def _came(self, key: Key, version: str, asked: float) -> bool:
-        """Whether it was seen as listed, or has changed since the list was asked for."""
+        """Return whether it was seen as listed, or has changed since the list was asked for."""
         seen = self._experiments.get(key)
         return seen is not None and (seen.version == version or seen.at >= asked)
 
+    def _find(self, document: Mapping[str, Any]) -> _Seen | None:
+        """Find an experiment; None if it has not come through the watch, or is gone."""
+        metadata = document["metadata"]
+        seen = self._experiments.get((metadata["namespace"], metadata["name"]))
+        return seen if seen is not None and seen.uid == metadata.get("uid", "") else None
 
-def _read(document: Mapping[str, Any], at: float) -> _Seen:
+    def _forget(self, key: Key) -> None:
+        """Drop an experiment that is gone."""
+        seen = self._experiments.pop(key, None)
+        if seen is not None and seen.known is not None:
+            self.phases[seen.known.standing.phase] -= 1
+
+
+def _read(document: Mapping[str, Any]) -> _Known:
     status = document.get("status") or {}
     headline = find_headline(status)
-    return _Seen(
-        version=document["metadata"]["resourceVersion"],
-        edited=_hash_edited(document),
-        news=_hash_news(document),
-        at=at,
+    return _Known(
         attempt=status.get("attempt"),
         headline=(headline["type"], headline["status"], headline["reason"]) if headline else None,
         standing=read_standing(document),
     )
 
 
-def _hash_edited(document: Mapping[str, Any]) -> int:
-    """What its users write, of the spec the generation."""
-    metadata = document["metadata"].items()
-    return _hash({name: value for name, value in metadata if name not in _OF_A_WRITE | _OURS})
+def _strip(status: Mapping[str, Any]) -> Document:
+    """Return what decisions depend on."""
+    return {name: value for name, value in status.items() if name not in _PROGRESS}
 
 
-def _hash_news(document: Mapping[str, Any]) -> int:
-    """What the operator writes and decides by."""
-    metadata, status = document["metadata"], document.get("status") or {}
-    ours = {name: metadata.get(name) for name in sorted(_OURS)}
-    return _hash([ours, {name: value for name, value in status.items() if name not in _TOLD_ONLY}])
-
-
-def _hash(content: object) -> int:
-    return hash(json.dumps(content, sort_keys=True))
-
-
-def _tell(key: Key, seen: _Seen, document: Mapping[str, Any]) -> None:
-    headline = find_headline(document["status"])
+def _log_change(document: Mapping[str, Any], known: _Known) -> None:
+    metadata, headline = document["metadata"], find_headline(document["status"])
     assert headline is not None
-    about = {"namespace": key[0], "experiment": key[1], "attempt": seen.attempt}
     _LOG.info(
         "%s: %s is %s: %s",
-        seen.standing.phase,
+        known.standing.phase,
         headline["type"],
         headline["status"],
         headline.get("message", ""),
-        extra={**about, "reason": headline["reason"]},
+        extra={
+            "namespace": metadata["namespace"],
+            "experiment": metadata["name"],
+            "attempt": known.attempt,
+            "reason": headline["reason"],
+        },
     )

@@ -19,6 +19,7 @@ from world import SETTINGS, World, running
 
 from dataset_operator.api import FINALIZER, RAY_CLUSTER_LABEL, ROLE_LABEL
 from dataset_operator.errors import KubeRefused, RayUnreachable
+from dataset_operator.kube.client import Keep, keep_whole
 from dataset_operator.kube.observe import observe
 from dataset_operator.observed import Document
 from dataset_operator.plan import plan
@@ -73,9 +74,12 @@ class Store:
         self._refuse()
         return self.objects.get((kind, name))
 
-    async def list_objects(self, kind: str, namespace: str, selector: str) -> list[Document]:
+    async def list_objects(
+        self, kind: str, namespace: str, selector: str, keep: Keep = keep_whole
+    ) -> list[Document]:
         self._refuse()
-        return self.lists.get(kind, [])
+        kept = map(keep, self.lists.get(kind, []))
+        return [document for document in kept if document is not None]
 
     async def write_status(self, document: Document, status: Document) -> None:
         self.experiment["status"] = status
@@ -197,6 +201,7 @@ def look(store: Store, settings: OperatorSettings, world: World) -> None:
     plan(observed, settings, world.now, "token")
     metrics = OperatorMetrics(Watched())
     metrics.watched.see("ADDED", store.experiment)
+    metrics.watched.record(store.experiment)
     assert generate_latest(metrics.registry)
 
 

@@ -14,8 +14,9 @@ from kubernetes.aio.client import ApiClient, Configuration
 from local_http import serving
 from pydantic import ValidationError
 
-from dataset_operator.election.guard import build_trace, guard_kopf
+from dataset_operator.election.guard import build_trace
 from dataset_operator.kube.client import KubeClient
+from dataset_operator.kube.watching import watch_metadata
 from dataset_operator.settings import parse_settings
 
 WRITES = ["POST", "PUT", "PATCH", "DELETE"]
@@ -95,14 +96,14 @@ def test_kopfs_session_passes_it_and_equals_another_of_the_same_credentials() ->
             async def log_in() -> kopf.ConnectionInfo:
                 return kopf.ConnectionInfo(server=url, scheme="Bearer", token="t")
 
-            guarded = guard_kopf(log_in, [build_trace(lease.check)])
+            guarded = watch_metadata(log_in, [build_trace(lease.check)])
             first, second = await guarded(), await guarded()
             # Or Kopf would ask for ever with a token that was refused.
             assert first == second
-            await first.aiohttp_session.patch(url)
+            await first.aiohttp_session.request("PATCH", url)
             lease.is_lost = True
             with pytest.raises(Ended):
-                await first.aiohttp_session.patch(url)
+                await first.aiohttp_session.request("PATCH", url)
             assert came == ["PATCH"]
             for session in (first, second):
                 assert session.aiohttp_session.headers["Authorization"] == "Bearer t"

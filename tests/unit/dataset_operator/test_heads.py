@@ -272,7 +272,7 @@ class Cluster:
             return {"kind": kind, "metadata": metadata, "data": data}
         return self.world.children.get(name)
 
-    async def list_objects(self, kind: str, namespace: str, selector: str) -> list[Document]:
+    async def list_objects(self, *_: object) -> list[Document]:
         return []
 
     async def write_status(self, document: Document, status: Document) -> None:

@@ -28,7 +28,7 @@ class Server:
     async def get(self, kind: str, namespace: str, name: str) -> Document | None:
         return self.document if kind == KIND else None
 
-    async def list_objects(self, kind: str, namespace: str, selector: str) -> list[Document]:
+    async def list_objects(self, *_: object) -> list[Document]:
         return []
 
     async def write_status(self, document: Document, status: Document) -> None:

@@ -44,9 +44,10 @@ class Server:
     apply = create = patch = delete = delete_observed = nothing
 
 
-def build(key: tuple[str, str, str], **more: Any) -> Document:
+def build(key: tuple[str, str, str], generation: int = 1, **more: Any) -> Document:
     kind, namespace, name = key
-    return {"kind": kind, "metadata": {"namespace": namespace, "name": name}, **more}
+    metadata = {"namespace": namespace, "name": name, "generation": generation}
+    return {"kind": kind, "metadata": metadata, **more}
 
 
 def remembering(*documents: Document) -> tuple[RememberingKube, Server, Clock]:
@@ -55,7 +56,7 @@ def remembering(*documents: Document) -> tuple[RememberingKube, Server, Clock]:
         metadata = document["metadata"]
         server.objects[document["kind"], metadata["namespace"], metadata["name"]] = document
     kube: Any = server
-    return RememberingKube(kube, clock), server, clock
+    return RememberingKube(kube, clock=clock), server, clock
 
 
 def look(kube: RememberingKube, *keys: tuple[str, str, str]) -> list[Document | None]:
@@ -102,6 +103,13 @@ def test_what_decisions_rest_on_is_always_asked_for(document: Document) -> None:
     assert server.asked == [key, key]
 
 
+@pytest.mark.parametrize(("num_bytes", "num_requests"), [(1 << 10, 1), (1 << 20, 2)])
+def test_a_large_object_is_not_kept(num_bytes: int, num_requests: int) -> None:
+    kube, server, _ = remembering(build(POLICY, spec={"a": "x" * num_bytes}))
+    look(kube, POLICY, POLICY)
+    assert len(server.asked) == num_requests
+
+
 def test_what_is_not_there_is_asked_for_again() -> None:
     kube, server, _ = remembering()
     assert look(kube, POLICY, POLICY) == [None, None]
@@ -118,7 +126,7 @@ def test_who_is_given_a_look_cannot_change_it_for_others() -> None:
 
 
 WRITES: dict[str, Any] = {
-    "an edit": lambda kube: kube.see("NetworkPolicy", "MODIFIED", build(POLICY, spec={"a": 2})),
+    "an edit": lambda kube: kube.see("NetworkPolicy", "MODIFIED", build(POLICY, generation=2)),
     "its end": lambda kube: kube.see("NetworkPolicy", "DELETED", build(POLICY)),
     "a list": lambda kube: kube.see("NetworkPolicy", None, build(POLICY)),
     "apply": lambda kube: asyncio.run(kube.apply(build(POLICY))),

@@ -19,7 +19,7 @@ from dataset_operator.settings import Prices
 from dataset_operator.telemetry.freshness import DEAD_SECONDS, compare_forever, find_staleness
 from dataset_operator.telemetry.logs import JsonFormatter, TextFormatter, bind
 from dataset_operator.telemetry.metrics import OperatorMetrics, parse_request
-from dataset_operator.telemetry.watched import Watched
+from dataset_operator.telemetry.watched import Follow, Watched
 
 CLICKS = ("team", "clicks")
 
@@ -175,32 +175,75 @@ def test_what_is_gone_is_not_waited_for(gone: str) -> None:
     assert watched.find_oldest_missed() is None
 
 
+@pytest.mark.parametrize(
+    ("metadata", "waker"),
+    [
+        pytest.param({}, Waker.CHANGE, id="a status that somebody else wrote"),
+        pytest.param({"finalizers": ["a/b"]}, Waker.CHANGE, id="a finaliser"),
+        pytest.param({"generation": 2}, Waker.EDIT, id="an edit"),
+        pytest.param({"deletionTimestamp": "2026-11-21T00:00:00Z"}, Waker.EDIT, id="its end"),
+        pytest.param({"annotations": {"a": "b"}}, Waker.EDIT, id="an annotation"),
+    ],
+)
+def test_an_edit_goes_before_other_changes(metadata: dict[str, Any], waker: Waker) -> None:
+    watched, document = Watched(), experiment(1)
+    assert watched.see("ADDED", document) is Waker.EDIT
+    document = experiment(2)
+    document["metadata"] |= metadata
+    assert watched.see("MODIFIED", document) is waker
+
+
 GOES_ON: dict[str, Any] = {"trainer": {"progressPercentage": 42}, "usage": {"gpuSeconds": 60}}
 
 
+@pytest.mark.parametrize("event_comes", ["in the pass", "before the answer", "after the pass"])
 @pytest.mark.parametrize(
-    ("status", "metadata", "waker"),
+    ("status", "has_news"),
     [
-        pytest.param(GOES_ON, {}, None, id="how far it is, which the operator wrote"),
-        pytest.param({**GOES_ON, "attempt": 4}, {}, Waker.CHANGE, id="another attempt"),
-        pytest.param(GOES_ON, {"finalizers": ["a/b"]}, Waker.CHANGE, id="a finaliser"),
-        pytest.param(GOES_ON, {"generation": 2}, Waker.EDIT, id="an edit"),
-        pytest.param(
-            GOES_ON, {"deletionTimestamp": "2026-11-21T00:00:00Z"}, Waker.EDIT, id="its end"
-        ),
-        pytest.param(GOES_ON, {"annotations": {"a": "b"}}, Waker.EDIT, id="an annotation"),
+        pytest.param(GOES_ON, False, id="progress"),
+        pytest.param({**GOES_ON, "attempt": 4}, True, id="another attempt"),
     ],
 )
-def test_how_far_a_training_is_wakes_nobody_and_who_edits_goes_first(
-    status: dict[str, Any], metadata: dict[str, Any], waker: Waker | None
+def test_progress_that_a_pass_wrote_needs_no_other_pass(
+    status: dict[str, Any], has_news: bool, event_comes: str
 ) -> None:
-    watched, document = Watched(), experiment(1)
-    assert watched.see("ADDED", document) is Waker.EDIT
+    watched, follow, document = Watched(), Follow(), experiment(1)
+    watched.see("ADDED", document)
+    with watched.following(*CLICKS, follow):
+        watched.record(document)
+        if event_comes == "before the answer":
+            assert watched.see("MODIFIED", experiment(2)) is None
+        watched.record_write(document, {**document["status"], **status}, "2")
+        if event_comes == "in the pass":
+            assert watched.see("MODIFIED", experiment(2)) is None
+    if event_comes == "after the pass":
+        assert watched.see("MODIFIED", experiment(2)) is None
+    assert follow.has_news is has_news
 
-    document = experiment(2)
-    document["status"] |= status
-    document["metadata"] |= metadata
-    assert watched.see("MODIFIED", document) is waker
+
+def test_a_status_that_somebody_else_writes_during_a_pass_needs_another_pass() -> None:
+    watched, follow, document = Watched(), Follow(), experiment(1)
+    watched.see("ADDED", document)
+    with watched.following(*CLICKS, follow):
+        watched.record(document)
+        watched.record_write(document, {**document["status"], **GOES_ON}, "2")
+        watched.see("MODIFIED", experiment(2))
+        assert watched.see("MODIFIED", experiment(3)) is None
+    assert follow.has_news
+
+
+def test_a_pass_that_ends_late_brings_no_experiment_back() -> None:
+    watched, document = Watched(), experiment(1)
+    watched.see("ADDED", document)
+    with watched.following(*CLICKS, Follow()):
+        watched.see("DELETED", document)
+        watched.record(document)
+    assert list(watched.list_standings()) == []
+    another = experiment(2)
+    another["metadata"]["uid"] = "another"
+    watched.see("ADDED", another)
+    watched.record(document)
+    assert list(watched.list_standings()) == []
 
 
 @pytest.mark.parametrize("event", [None, "ADDED", "DELETED"])
@@ -226,11 +269,13 @@ def test_a_change_is_logged_once_and_the_list_at_the_beginning_not(
     caplog.set_level(logging.INFO)
     watched = Watched()
     watched.see(None, experiment(1))
-    watched.see("MODIFIED", experiment(2))
+    watched.record(experiment(1))
+    watched.record(experiment(2))
     assert caplog.records == []
 
-    watched.see("MODIFIED", experiment(3, reason="ClusterRefused"))
-    watched.see("MODIFIED", experiment(4, reason="ClusterRefused"))
+    refused = experiment(3, reason="ClusterRefused")
+    watched.record_write(experiment(2), refused["status"], "3")
+    watched.record(refused)
 
     [told] = caplog.records
     assert_told(told.getMessage(), "Pending: … ClusterReady … False … 0 of 1 head ready")
@@ -241,7 +286,8 @@ def test_metrics_count_experiments_passes_and_requests() -> None:
     clock = Clock()
     metrics = OperatorMetrics(Watched(clock=clock))
     metrics.watched.see("ADDED", experiment(1))
-    metrics.watched.see("MODIFIED", experiment(2, phase="Training"))
+    metrics.watched.record(experiment(1))
+    metrics.watched.record_write(experiment(1), experiment(2, phase="Training")["status"], "2")
     clock.now += 30
     metrics.count_pass(Done("done", None, 0.2, Waker.CLOCK, 3.0))
     metrics.count_pass(Done("failed", "KubeUnavailable", 30.0, Waker.EDIT, 0.004))
@@ -270,6 +316,7 @@ def test_metrics_tell_what_experiments_used_as_long_as_they_are_there() -> None:
     document = experiment(1)
     document["status"]["usage"] = used
     metrics.watched.see("ADDED", document)
+    metrics.watched.record(document)
 
     lines = generate_latest(metrics.registry).decode().splitlines()
 
@@ -326,6 +373,7 @@ def told(document: Any) -> dict[str, float]:
     """Return the metrics of the only experiment, without the labels that all have in common."""
     metrics = OperatorMetrics(Watched(clock=Clock()))
     metrics.watched.see("ADDED", document)
+    metrics.watched.record(document)
     found = {}
     for sample in (sample for family in metrics.registry.collect() for sample in family.samples):
         if sample.name.startswith("lastmile_experiment_"):
