@@ -49,8 +49,9 @@ def build_registry(
     ) -> None:
         child = event["object"]
         if child["metadata"].get("namespace") and see(param, event["type"], child):
-            namespace = child["metadata"]["namespace"]
-            passes.wake(namespace, labels[EXPERIMENT_LABEL], Waker.CHANGE)
+            namespace, name = child["metadata"]["namespace"], labels[EXPERIMENT_LABEL]
+            if name:  # a label of a tenant's may be empty
+                passes.wake(namespace, name, Waker.CHANGE)
 
     async def log_in(**_: object) -> kopf.AiohttpSession:
         return await open_session()

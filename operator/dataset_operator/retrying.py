@@ -29,7 +29,7 @@ def parse_retry_after(status: int, headers: Mapping[str, str]) -> float | None:
         return float(text)
     try:
         until = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter for a year or a zone of many digits
         return None
     until = until if until.tzinfo else until.replace(tzinfo=UTC)
     return max(0.0, (until - datetime.now(UTC)).total_seconds())

@@ -33,8 +33,8 @@ KEY_VALUE = re.compile(
     r"|\b(ghp|gho|ghs|github_pat|glpat|hf)[_-]\w{20,}"  # GitHub, GitLab, Hugging Face
     r"|\bxox[abprs]-\w{10,}"  # Slack
     # JSON web tokens. Only tried where a run of their characters begins, so that a long text costs
-    # no more than its length.
-    r"|(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\."
+    # no more than its length; in the words of RE2, since the CRD has this pattern too.
+    r"|(^|[^\w-])eyJ[\w-]{10,}\.[\w-]{10,}\."
 )
 # A name ends where the next one may begin: otherwise a text of separators costs its length squared.
 _QUERY_PAIR = re.compile(r"([?&;][^=&?;\s]*)=([^&\s]*)")

@@ -169,7 +169,9 @@ class Watched:
         if seen is None:
             return
         seen.own = (*seen.own, version)[-_NUM_OWN_VERSIONS:]
-        seen.has_news |= _strip(document.get("status") or {}) != _strip(status)
+        # A write that changed nothing is no news: an older CRD drops fields that it does not know.
+        is_change = version != document["metadata"].get("resourceVersion")
+        seen.has_news |= is_change and _strip(document.get("status") or {}) != _strip(status)
         self.record({**document, "status": status})
 
     def refuse(self, namespace: str) -> None:
