@@ -167,7 +167,8 @@ class Observed:
     Attributes:
         document: the experiment, as the API server has it.
         accepted: the experiment as the present run last took it, from its ConfigMap; None if there
-            is no run, or no ConfigMap that the operator can trust.
+            is no run, or no such ConfigMap.
+        is_accepted_sealed: whether the operator has sealed that ConfigMap as it is.
         rendered: the spec that the RayCluster was rendered as; None if its seal is not valid.
         broken_seals: objects with a seal that is not the operator's, or not over what they hold,
             as «Kind name».
@@ -185,6 +186,7 @@ class Observed:
 
     document: Mapping[str, Any]
     accepted: Mapping[str, Any] | None = None
+    is_accepted_sealed: bool = False
     ray_cluster: Mapping[str, Any] | None = None
     rendered: Document | None = None
     broken_seals: tuple[str, ...] = ()

@@ -24,7 +24,6 @@ from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.sealing import BROKEN, VALID, Seal
 from dataset_operator.shapes import fit_object
 from dataset_operator.sources.base import MetricsSource, Reading, Run
-from pipeline_runtime.config import ManifestError, parse_accepted, run_hash
 
 # Pods that wait for these are about to be well; other reasons are worth telling.
 _USUAL_REASONS = frozenset({"ContainerCreating", "PodInitializing"})
@@ -62,9 +61,11 @@ async def observe(
     foreign = {_say(child) for child in there if not _is_owned(child, owner)}
     if secret is not None and token is None:
         foreign.add(_say(secret))  # the operator's own holds a token, and cannot be edited
+    accepted, is_accepted_sealed = find_accepted(owner, status, children, seal)
     observed = Observed(
         document=document,
-        accepted=find_accepted(owner, status, children, seal),
+        accepted=accepted,
+        is_accepted_sealed=is_accepted_sealed,
         ray_cluster=cluster if cluster and _is_owned(cluster, owner) else None,
         rendered=thaw(cluster, owner.uid, seal) if cluster else None,
         broken_seals=find_broken_seals(owner, (cluster, children.get(owner.accepted)), seal),
@@ -174,12 +175,15 @@ def find_accepted(
     status: Mapping[str, Any],
     children: Mapping[str, Mapping[str, Any] | None],
     seal: Seal,
-) -> Document | None:
+) -> tuple[Document | None, bool]:
     """Return the experiment as the present run last took it; as it began if only that is known.
 
-    A ConfigMap without a valid seal, as an older operator wrote them, counts only if it describes
-    the run that the status names. What it says beyond that is judged like any spec.
+    Returns:
+        The experiment, and whether the operator has sealed it. An older operator did not; nor did
+        whoever forged it. The plan takes one without a seal only if it is of this run and breaks no
+        rule.
     """
+    unsealed = None
     for name in (owner.accepted, _config_name(owner, status)):
         config_map = children.get(name)
         config = _read_config(config_map) if config_map is not None else None
@@ -188,9 +192,10 @@ def find_accepted(
         is_last = name == owner.accepted
         if is_last and config_map["data"].get(RUN_KEY) != str(status.get("run")):
             continue  # of the run before
-        if seal.judge(config_map, owner.uid) == VALID or _is_run(config, status):
-            return config
-    return None
+        if seal.judge(config_map, owner.uid) == VALID:
+            return config, True
+        unsealed = unsealed or config
+    return unsealed, False
 
 
 def _read_config(config_map: Mapping[str, Any]) -> Document | None:
@@ -203,14 +208,6 @@ def _read_config(config_map: Mapping[str, Any]) -> Document | None:
     except (ValueError, RecursionError):
         return None
     return config if isinstance(config, dict) else None
-
-
-def _is_run(config: Document, status: Mapping[str, Any]) -> bool:
-    """Return whether an experiment trains what the status says that the present run trains."""
-    try:
-        return run_hash(parse_accepted(config)) == status.get("runHash")
-    except ManifestError:
-        return False
 
 
 def drop_unsealed(

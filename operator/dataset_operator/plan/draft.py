@@ -5,15 +5,16 @@ The one mutable object of planning; it lives for one call of `plan`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from dataset_operator.api import ACCEPTED, CLUSTER_HASH_ANNOTATION, SCALING_ACTIVE, SCALING_LIMITED
 from dataset_operator.autoscaling.history import Memory
 from dataset_operator.builders.children import build_service_account
 from dataset_operator.builders.frozen import thaw_trainers
+from dataset_operator.builders.pods import SPEC_FIELDS
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Observed, format_time, parse_time
 from dataset_operator.plan.decision import Decision, Drain, Event, KeepLog, Stop, Submit
@@ -179,43 +180,78 @@ class Draft:
             self._current = spared or reading
         return self._current
 
+    @property
+    def was_generation_accepted(self) -> bool:
+        """True if an earlier pass, maybe of an older release, accepted the spec as it is."""
+        said, generation = find_condition(self.observed.status, ACCEPTED), self.observed.generation
+        return (
+            said is not None
+            and said["status"] == "True"
+            and (said.get("observedGeneration") == generation)
+        )
+
+    def find_spared_templates(self) -> frozenset[str]:
+        """Return the fields of the spec whose template is not judged again.
+
+        Such a template is as it was accepted: a rule that is newer than the run, or an account that
+        the settings no longer list, counts from its next edit on. Only what bears the operator's
+        seal shows what was accepted.
+        """
+        if self.was_generation_accepted:
+            return frozenset(SPEC_FIELDS.values())
+        before = self._read_accepted() if self.observed.is_accepted_sealed else None
+        return before.find_same_templates(self.observed.document) if before else frozenset()
+
     def _spare(self, refused: Reading) -> Reading | None:
         """Read a refused spec without the rules newer than its run; None if it breaks others.
 
         All rules are skipped if this very generation was accepted. After an edit they are skipped
         for the templates that are as they were accepted; and those about the place of a URI and
-        about size if the same run is wanted, with the free-form fields as they were.
+        about size if the same run is wanted, with the free-form fields and the storage as they
+        were.
         """
-        said, generation = find_condition(self.observed.status, ACCEPTED), self.observed.generation
         read, document = self.readings.read_wanted, self.observed.document
-        if said and (said["status"], said.get("observedGeneration")) == ("True", generation):
+        if self.was_generation_accepted:
             return read(document, was_accepted=True, asks_rules=False)
-        if (accepted := self.observed.accepted) is None:
+        before, accepted = self._read_accepted(), self.observed.accepted
+        if before is None or accepted is None:
             return None
-        before = self.readings.read_accepted(accepted, self.owner)
-        if before.experiment is None:
-            return None
-        without = before.find_same_templates(document)
+        without = self.find_spared_templates()
         rest = read(document, without=without)
         is_same = not refused.is_too_large or has_same_free_fields(dict(document), dict(accepted))
         if rest.experiment is None and is_same:
             rest = read(document, was_accepted=True, without=without)
-            is_same = rest.experiment is not None and before.run_hash == rest.run_hash
+            is_same_run = rest.experiment is not None and before.run_hash == rest.run_hash
+            is_same = is_same_run and _has_same_stores(document, accepted)
         if rest.experiment is None or not is_same:
             return None
         return read(document, was_accepted=True, asks_rules=False)
 
     @property
     def accepted(self) -> Reading | None:
-        """The spec that the present run took; None if it is not known, or not to be understood."""
+        """The spec that the present run took; None if it is not known, or cannot be trusted."""
         accepted, current = self.observed.accepted, self.current
         if accepted is None:
             return None
         if self._accepted is None:
             is_same = current.experiment and accepted.get("spec") == current.spec_document
-            another = None if is_same else self.readings.read_accepted(accepted, self.owner)
-            self._accepted = another or current
-        return self._accepted if self._accepted.experiment else None
+            self._accepted = self._trust(current) if is_same else self._read_accepted()
+        return self._accepted
+
+    def _read_accepted(self) -> Reading | None:
+        """Read the ConfigMap of the accepted spec; without a seal its rules are asked, too."""
+        accepted, is_sealed = self.observed.accepted, self.observed.is_accepted_sealed
+        if accepted is None:
+            return None
+        found = self.readings.read_accepted(accepted, self.owner, asks_rules=not is_sealed)
+        return self._trust(found)
+
+    def _trust(self, found: Reading) -> Reading | None:
+        """Return a reading that has an experiment, and is sealed or of the run in the status."""
+        if found.experiment is None:
+            return None
+        is_sealed = self.observed.is_accepted_sealed
+        return found if is_sealed or found.run_hash == self.status.get("runHash") else None
 
     def read_again(self, spec: ExperimentSpec) -> Reading:
         """Return the reading that a spec of this pass comes from."""
@@ -354,3 +390,9 @@ class Draft:
             events=tuple(self.events),
             again_seconds=min(self.again, default=None),
         )
+
+
+def _has_same_stores(document: Mapping[str, Any], accepted: Mapping[str, Any]) -> bool:
+    """Return whether the URIs outside the run's hash are as they were accepted."""
+    ours, theirs = document["spec"], accepted.get("spec") or {}
+    return all(ours.get(name) == theirs.get(name) for name in ("artifacts", "storage"))

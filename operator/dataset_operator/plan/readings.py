@@ -139,14 +139,17 @@ class Readings:
         rest = _leave_out_templates(document, without)
         return self._read(key, rest, was_accepted=was_accepted, asks_rules=asks_rules)
 
-    def read_accepted(self, document: Mapping[str, Any], owner: Owner) -> Reading:
+    def read_accepted(
+        self, document: Mapping[str, Any], owner: Owner, *, asks_rules: bool
+    ) -> Reading:
         """Read the spec that a run took, from its ConfigMap. It is known by its content."""
         try:
             text = json.dumps(document, sort_keys=True)
         except RecursionError:
             return _read(document, was_accepted=False, asks_rules=True)
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        return self._read((owner.uid, digest), document, was_accepted=True, asks_rules=False)
+        key = (owner.uid, digest, asks_rules)
+        return self._read(key, document, was_accepted=True, asks_rules=asks_rules)
 
     def _read(
         self,
@@ -186,7 +189,8 @@ def _leave_out_templates(document: Mapping[str, Any], fields: frozenset[str]) ->
 def _read(document: Mapping[str, Any], *, was_accepted: bool, asks_rules: bool) -> Reading:
     """Read the spec and the name. The rest is the API server's, and changes within a generation."""
     part = _pick(document, "apiVersion", "kind", "spec")
-    part["metadata"] = _pick(document["metadata"], "name", "namespace")
+    metadata = document.get("metadata")  # of a ConfigMap's text, anything
+    part["metadata"] = _pick(metadata if isinstance(metadata, Mapping) else {}, "name", "namespace")
     try:
         experiment, unknown = parse_stored(part, was_accepted=was_accepted, asks_rules=asks_rules)
     except ManifestError as error:

@@ -41,16 +41,13 @@ def parse_wanted(draft: Draft) -> DatasetExperiment:
 def _check_pods(draft: Draft, experiment: DatasetExperiment) -> Iterator[Problem]:
     """Judge the pods as they would be made: a template is one part of them, and may hide another.
 
-    Which account pods run as is the platform's to allow, by the operator's settings. A template
-    that is as it was accepted is not judged again: a rule that is newer than the run, or an account
-    that the settings no longer list, counts from the next edit of that template on.
+    Which account pods run as is the platform's to allow, by the operator's settings.
     """
-    document, accepted = draft.observed.document, draft.accepted
-    same = accepted.find_same_templates(document) if accepted else frozenset()
+    spared = draft.find_spared_templates()
     settings, namespace = draft.settings, draft.owner.namespace
     source = ClusterInput(owner=draft.owner, spec=experiment.spec, settings=settings)
     for role, field in SPEC_FIELDS.items():
-        if field in same or not group_of(experiment.spec, role).template:
+        if field in spared or not group_of(experiment.spec, role).template:
             continue
         pod, path = build_pod_template(source, role), f"spec.{field}.template"
         for at, message in check_template_security(path, pod):

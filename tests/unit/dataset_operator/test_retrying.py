@@ -33,6 +33,8 @@ from dataset_operator.retrying import (
         (429, "٣", None),
         (429, "Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
         (429, "later", None),
+        (429, "Mon, 01 Jan 99999999999999999999 00:00:00 GMT", None),
+        (429, "Mon, 01 Jan 2026 00:00:00 +99999999999999", None),
     ],
 )
 def test_a_busy_server_asks_to_wait(status: int, text: str, seconds: float | None) -> None:

@@ -213,16 +213,13 @@ def test_an_accepted_spec_of_an_older_operator_is_sealed_and_begins_nothing() ->
     assert numbers(world) == [1, 1, 1]
 
 
-@pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "before seals"])
-def test_a_run_that_newer_rules_refuse_goes_on_to_its_end(is_sealed: bool) -> None:
+def test_a_run_that_newer_rules_refuse_goes_on_to_its_end() -> None:
     world = running()
     # What an earlier version took: here it stands for any rule that is newer than the run.
     world.document["spec"]["head"] = HOST
     forge_accepted(world, head=HOST)
     name = world.owner.accepted
     world.children[name] = SEAL.stamp(world.children[name])
-    if not is_sealed:
-        remove_seals(world)
     world.settle()
     assert world.condition("Accepted") == ("False", "InvalidSpec")
     assert world.condition("Training") == ("True", "Running")
@@ -230,6 +227,42 @@ def test_a_run_that_newer_rules_refuse_goes_on_to_its_end(is_sealed: bool) -> No
     world.settle()
     assert world.condition("Complete") == ("True", "Succeeded")
     assert numbers(world) == [1, 1, 1]
+
+
+def test_a_run_from_before_seals_goes_on_though_newer_rules_refuse_it() -> None:
+    world = running()
+    world.document["spec"]["head"] = HOST
+    forge_accepted(world, head=HOST)
+    world.is_older = True
+    world.lose_cluster()
+    world.settle()
+    world.step(seconds=20)
+    world.settle()
+    world.is_older = False
+    remove_seals(world)
+    world.settle()
+    assert world.condition("Training") == ("True", "Running")
+    world.end_job("SUCCEEDED")
+    world.settle()
+    assert world.condition("Complete") == ("True", "Succeeded")
+
+
+def test_no_template_is_spared_by_a_config_map_without_a_seal() -> None:
+    world = running()
+    template = {"template": {"spec": {"serviceAccountName": "another"}}}
+    forge_accepted(world, head=template)
+    remove_seals(world)
+    world.edit(head=template)
+    world.settle()
+    assert world.condition("Accepted") == ("False", "InvalidSpec")
+    assert "another" not in str(world.ray_cluster)
+
+
+def test_a_uri_that_was_not_accepted_is_refused_though_the_run_is_the_same() -> None:
+    world = running()
+    world.edit(storage={"root": "gs://b/p?endpoint_override=evil.example"})
+    world.settle()
+    assert world.condition("Accepted") == ("False", "InvalidSpec")
 
 
 def test_a_lost_cluster_is_not_made_again_with_what_is_forbidden() -> None:

@@ -113,9 +113,11 @@ class World:
             document["metadata"]["finalizers"] = [FINALIZER]
         owner, cluster, children = self.owner, self.ray_cluster, copy.deepcopy(self.children)
         sealed = (cluster, children.get(owner.accepted))
+        accepted, is_sealed = find_accepted(owner, self.status, children, self.seal)
         return Observed(
             document=document,
-            accepted=find_accepted(owner, self.status, children, self.seal),
+            accepted=accepted,
+            is_accepted_sealed=is_sealed,
             rendered=thaw(cluster, owner.uid, self.seal) if cluster else None,
             broken_seals=find_broken_seals(owner, sealed, self.seal),
             children=drop_unsealed(owner, children, self.seal),
