@@ -12,6 +12,7 @@ import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,10 @@ for _point in importlib.metadata.entry_points(group="lastmile.commands"):
 
 def main() -> None:
     """Run the console script."""
-    _check_encoding([*sys.argv[1:], os.getcwd()])
+    paths = sys.argv[1:]
+    with suppress(OSError):  # the folder may have been removed
+        paths.append(os.getcwd())
+    _check_encoding(paths)
     keep_freed_memory()
     try:
         with exiting():

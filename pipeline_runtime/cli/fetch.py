@@ -7,6 +7,7 @@ lies where a file or a folder should go is never followed.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline_runtime.config.plain_text import clean
-from pipeline_runtime.errors import SourceError
+from pipeline_runtime.errors import LastmileError, SourceError
 from pipeline_runtime.run.folders import parse_run_id
 
 # The names in each folder; "" is the run's own. They are those of `run.session`, `run.logs` and
@@ -34,6 +35,7 @@ MAX_FILES = 2000
 _MAX_LINES = 100  # about skipped files
 _MAX_NAME_CHARS = 120
 _CHUNK_BYTES = 1 << 20
+_FETCH = "fetch the file"
 
 Tell = Callable[[str], None]
 
@@ -53,6 +55,8 @@ def fetch_run(uri: str, run_id: str, folder: Path, tell: Tell = _ignore) -> Sequ
 
     Raises:
         SourceError: the store has no such run.
+        StoreError: the store does not answer.
+        LastmileError: this machine's disk is full.
     """
     from pipeline_runtime.sources.filesystem import open_location
 
@@ -139,7 +143,11 @@ class _Fetch:
                 f"larger than {MAX_FILE_BYTES:,} B, or than what is left of "
                 f"{MAX_BYTES:,} B for the whole run",
             )
-        except OSError as error:
+        except OSError as error:  # of this machine; the store's are StoreError
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise LastmileError(
+                    f"{self.target}: {error.strerror}; make room, then fetch the run again"
+                ) from error
             self._skip(folder, name, str(error.strerror or error))
         finally:
             with suppress(FileNotFoundError):
@@ -151,14 +159,21 @@ class _Fetch:
         left = min(MAX_FILE_BYTES, MAX_BYTES - self.num_bytes)
         if (info.size or 0) > left:
             return False
-        with self.store.open_input_stream(info.path) as stream:
-            while chunk := stream.read(_CHUNK_BYTES):
+        from pipeline_runtime.sources.stores import asking
+
+        with asking(info.path, _FETCH):
+            stream = self.store.open_input_stream(info.path)
+        with stream:
+            while True:
+                with asking(info.path, _FETCH):
+                    chunk = stream.read(_CHUNK_BYTES)
+                if not chunk:
+                    return True
                 left -= len(chunk)
                 self.num_bytes += len(chunk)
                 if left < 0:
                     return False
                 file.write(chunk)
-        return True
 
     def _skip(self, folder: str, name: str, why: str) -> None:
         self.num_skipped += 1

@@ -107,11 +107,12 @@ def _can_keep_token() -> bool:
     if any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
         return True
     try:
-        folder = Path.home() / ".ray"
-        folder.mkdir(parents=True, exist_ok=True)
+        token = Path.home() / ".ray" / "auth_token"
+        token.parent.mkdir(parents=True, exist_ok=True)
+        needed = (token, os.R_OK) if token.exists() else (token.parent, os.W_OK)
     except (OSError, RuntimeError):  # RuntimeError: no HOME, and no entry in /etc/passwd
         return False
-    return os.access(folder / "auth_token", os.R_OK) or os.access(folder, os.W_OK)
+    return os.access(*needed)
 
 
 def _join(address: str, options: dict[str, Any]) -> None:

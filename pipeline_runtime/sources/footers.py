@@ -60,35 +60,39 @@ class Footer:
     metadata: pq.FileMetaData
     is_signed: bool  # some columns are encrypted
     encrypted: frozenset[str]  # their paths
+    paths: tuple[str, ...]  # of all leaves
     _found_at: int = field(default=0, init=False)
 
     @classmethod
     def of(cls, tail: bytes, metadata: pq.FileMetaData) -> Footer:
-        """Look through a footer. Raises ArrowInvalid if it is signed and broken."""
+        """Look through a footer.
+
+        Raises:
+            ArrowInvalid: it is signed and broken.
+            UnicodeDecodeError: the name of a column is no text.
+        """
         # The footer of a file with encrypted columns is followed by its signature.
         is_signed = _footer_bytes(tail) != metadata.serialized_size
         encrypted = _encrypted_columns(tail) if is_signed else frozenset[str]()
-        return cls(tail=tail, metadata=metadata, is_signed=is_signed, encrypted=encrypted)
-
-    def check_names(self) -> None:
-        """Raise UnicodeDecodeError for a column whose name is no text."""
-        for leaf in range(self.metadata.num_columns):
-            _ = self.metadata.schema.column(leaf).path
+        schema = metadata.schema
+        paths = tuple(schema.column(leaf).path for leaf in range(metadata.num_columns))
+        return cls(
+            tail=tail, metadata=metadata, is_signed=is_signed, encrypted=encrypted, paths=paths
+        )
 
     def leaves(self, name: str) -> list[int]:
         """Return the leaves of a column of the table."""
-        paths = (self.metadata.schema.column(i).path for i in range(self.metadata.num_columns))
-        return [i for i, path in enumerate(paths) if _is_of(path, name)]
+        return [leaf for leaf, path in enumerate(self.paths) if _is_of(path, name)]
 
     def chunks(self, row_group: int) -> list[tuple[str, pq.ColumnChunkMetaData]]:
         """Return the paths and chunks of a row group of which none is encrypted.
 
         The paths are those of the schema, which readers use: a chunk's own may be no text.
         """
-        group, schema = self.metadata.row_group(row_group), self.metadata.schema
+        group = self.metadata.row_group(row_group)
         hidden = {leaf for path in self.encrypted for leaf in self.leaves(path)}
         shown = [leaf for leaf in range(group.num_columns) if leaf not in hidden]
-        return [(schema.column(leaf).path, group.column(leaf)) for leaf in shown]
+        return [(self.paths[leaf], group.column(leaf)) for leaf in shown]
 
     def check_columns(self, row_group: int, names: Collection[str]) -> None:
         """Raise ArrowInvalid for a column that cannot be read, with its name and why."""
@@ -115,8 +119,8 @@ class Footer:
 
         False also where a chunk is not found.
         """
-        groups, schema = range(self.metadata.num_row_groups), self.metadata.schema
-        if any(schema.column(leaf).path in self.encrypted for leaf in leaves):
+        groups = range(self.metadata.num_row_groups)
+        if any(self.paths[leaf] in self.encrypted for leaf in leaves):
             return False
         found = ((self._find(group, leaf), leaf) for group in groups for leaf in leaves)
         return all(fields is not None and self._is_sound(fields, leaf) for fields, leaf in found)
@@ -138,7 +142,7 @@ class Footer:
         chunk = self.metadata.row_group(row_group).column(leaf)
         sizes = chunk.num_values, chunk.total_uncompressed_size, chunk.total_compressed_size
         wanted = b"".join(_NEXT_I64 + write_integer(size) for size in sizes)
-        name = self.metadata.schema.column(leaf).path.rpartition(".")[2].encode() + _NEXT_I32
+        name = self.paths[leaf].rpartition(".")[2].encode() + _NEXT_I32
         for first in (self._found_at, 0):
             at = self.tail.find(wanted, first)
             while at >= 0:

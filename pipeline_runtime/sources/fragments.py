@@ -53,9 +53,7 @@ def read_fragments(
             values = partitioning.parse(relative) if partitioning else everywhere
             fragment = form.make_fragment(pa.py_buffer(tail), partition_expression=values)
             fragment.ensure_complete_metadata()
-            footer = Footer.of(tail, fragment.metadata)
-            footer.check_names()
-            return fragment, footer
+            return fragment, Footer.of(tail, fragment.metadata)
 
     with ThreadPoolExecutor(min(FOOTER_THREADS, max(1, len(paths)))) as pool:
         found = list(pool.map(read, paths, below))

@@ -46,7 +46,9 @@ def _import(module_name: str) -> Any:
                 f"module {error.name!r}; install it or add its directory to PYTHONPATH"
             ) from error
         raise broken(_import_failed(module_name, error)) from error
-    except OSError as error:  # a file or store that the module reads, which may be there next time
+    except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
+        raise broken(_import_failed(module_name, error)) from error
+    except OSError as error:  # a store that the module reads, which may answer next time
         raise StoreError(_import_failed(module_name, error)) from error
     except Exception as error:  # whatever the user's module raises while it is imported
         raise broken(_import_failed(module_name, error)) from error

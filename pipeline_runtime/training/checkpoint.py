@@ -104,37 +104,37 @@ class CheckpointStore:
 
         Raises StoreError if the store does not answer, CheckpointError for another version.
         """
-        return [found for found in self.candidates() if isinstance(found, CheckpointHeader)]
+        found = (each for each in self.candidates() if isinstance(each, CheckpointHeader))
+        return [header for header in found if self._has_its_size(header)]
 
     def candidates(self) -> Iterator[CheckpointHeader | str]:
-        """Yield, newest first, the header of each checkpoint, or the URI of a damaged one.
+        """Yield, newest first, the header of each checkpoint, or its URI if the header is damaged.
 
-        That a header is given means that the state has the right size, not that it is whole.
-        Raises as `headers` does.
+        That a header is given does not mean that the state is whole. Raises as `headers` does.
         """
         for name in self._names():
             place = self.location.join(name)
             content = read_file(place.join(_HEADER_FILE), _LOOKING, _MAX_HEADER_BYTES)
             if content is None or name in self.damaged:
                 continue
-            header = parse_header(place.uri, content)
-            if header is None:
-                yield place.uri
-                continue
-            info = find_info(place.join(_STATE_FILE), _LOOKING)
-            is_file = info.type == pafs.FileType.File
-            yield header if is_file and info.size == header.num_bytes else place.uri
+            yield parse_header(place.uri, content) or place.uri
 
     def _names(self) -> list[str]:
         """Return the names of the checkpoints' folders, newest first."""
         names = [info.base_name for info in list_folder(self.location, _LOOKING)]
         return sorted((name for name in names if name.startswith("step-")), reverse=True)
 
+    def _has_its_size(self, header: CheckpointHeader) -> bool:
+        info = find_info(self._state_of(header), _LOOKING)
+        return bool(info.type == pafs.FileType.File and info.size == header.num_bytes)
+
     def is_whole(self, header: CheckpointHeader) -> bool:
         """Return whether the state is what was written, by reading all of it.
 
         Raises StoreError if the store does not answer.
         """
+        if not self._has_its_size(header):
+            return False
         digest = hashlib.sha256()
         with asking(header.uri, "verify the state"), open_stream(self._state_of(header)) as stream:
             while chunk := stream.read(_CHUNK_BYTES):

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline_runtime.cli import fetch
 from pipeline_runtime.cli.fetch import fetch_run
-from pipeline_runtime.errors import SourceError
+from pipeline_runtime.errors import SourceError, StoreError
 
 
 def leave(store: Path, run: str, text: str) -> None:
@@ -143,6 +143,18 @@ def test_a_download_has_bounds(
     copied, lines = download(store, tmp_path / "out")
     assert copied == {"report.html", "logs/0.log", "logs/1.log"}
     assert len(lines) == 2
+
+
+def test_a_store_that_fails_meanwhile_is_an_error(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Info:
+        base_name, path, size = "report.html", str(store / "gone"), 1
+
+    monkeypatch.setattr(fetch, "_list_files", lambda *_: [("", Info)])
+    with pytest.raises(StoreError):
+        fetch_run(str(store), "0f3c6c1e-1", tmp_path / "out")
+    assert os.listdir(tmp_path / "out") == []
 
 
 def test_a_size_that_the_store_understates_is_noticed(

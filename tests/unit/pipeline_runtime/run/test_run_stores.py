@@ -20,7 +20,10 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TABLE = pa.table({"user": [1, 2, 3, 4], "clicked": [0.0, 1.0, 0.0, 1.0]})
 EXIT_RETRIED = 3
 BROKEN_FOOTER = b"PAR1" + b"\xff" * 30 + (30).to_bytes(4, "little") + b"PAR1"
-READS_AT_IMPORT = "open('/dev/null/vocabulary')"
+READS_AT_IMPORT = {
+    "a store that does not answer": ("raise ConnectionResetError('reset')", StoreError),
+    "a file that is not there": ("open('/nonexistent/vocabulary')", ManifestError),
+}
 
 names_of = [type(error).__name__ for error in FAILURES]
 
@@ -123,16 +126,21 @@ def test_a_side_table_that_is_missing_or_corrupt_is_a_broken_manifest(
         prepare(tmp_path)
 
 
-def test_a_module_that_cannot_read_its_file_is_retried(
-    tmp_path: Path, away: AwayFileSystem, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("module", "kind"), READS_AT_IMPORT.values(), ids=READS_AT_IMPORT)
+def test_a_module_whose_store_fails_is_retried(
+    module: str,
+    kind: type[LastmileError],
+    tmp_path: Path,
+    away: AwayFileSystem,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "reads_at_import.py").write_text(READS_AT_IMPORT)
+    (tmp_path / "reads_at_import.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
     pipeline = Pipeline.read_parquet("t/").map(
         "reads_at_import:f", input_columns=["user"], output_columns={"user": "int64"}
     )
     options = RunOptions(output=tmp_path, storage_root="away://lake")
-    with pytest.raises(StoreError, match="reads_at_import"):
+    with pytest.raises(kind, match="reads_at_import"):
         prepare_run(pipeline.experiment("clicks"), options, NOW, world_size=1)
 
 

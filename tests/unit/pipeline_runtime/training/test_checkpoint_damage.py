@@ -121,6 +121,18 @@ def test_another_run_is_no_way_out_of_damage(tmp_path: Path) -> None:
         find(mine, other)
 
 
+@pytest.mark.parametrize("damage", [flip_the_state, truncate_the_state, remove_the_state])
+def test_damage_of_another_run_is_not_this_runs(tmp_path: Path, damage: Any) -> None:
+    mine, other = make_store(tmp_path / "a"), make_store(tmp_path / "b")
+    damage(Path(save(other, 9, run_hash="b" * 16)))
+    with pytest.raises(CheckpointError):
+        find(other)
+    save(mine, 5)
+    found = find(other, mine)
+    assert found is not None
+    assert (found.header.name, found.damaged) == ("step-0000000005", ())
+
+
 def test_a_header_of_an_earlier_release_has_no_digest(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     header = Path(save(store, 1)) / "checkpoint.json"
