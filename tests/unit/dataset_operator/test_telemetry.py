@@ -221,6 +221,16 @@ def test_progress_that_a_pass_wrote_needs_no_other_pass(
     assert follow.has_news is has_news
 
 
+def test_a_write_that_an_older_crd_cut_down_needs_no_other_pass() -> None:
+    watched, follow, document = Watched(), Follow(), experiment(1)
+    watched.see("ADDED", document)
+    with watched.following(*CLICKS, follow):
+        watched.record(document)
+        unknown = {**document["status"], "scaleRequest": {"state": "Refused"}}
+        watched.record_write(document, unknown, document["metadata"]["resourceVersion"])
+    assert not follow.has_news
+
+
 def test_a_status_that_somebody_else_writes_during_a_pass_needs_another_pass() -> None:
     watched, follow, document = Watched(), Follow(), experiment(1)
     watched.see("ADDED", document)
