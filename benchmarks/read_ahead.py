@@ -38,6 +38,7 @@ from benchmarks.dataloading.workloads import Workload, build_experiment
 from benchmarks.records import Document
 from benchmarks.turns import in_turn
 from pipeline_runtime.allocator import keep_freed_memory
+from pipeline_runtime.config.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.batching import batching_of
 from pipeline_runtime.feed.maker import Stream
@@ -250,6 +251,7 @@ def main() -> int:
     keep_freed_memory()
     warm()
     fsspec.register_implementation("slow", SlowStore, clobber=True)
+    os.environ[SCHEMES_VARIABLE] = "slow"
     root = str(Path(make_table(options.data, options.rows).roots["flat"]).absolute())
     cells = []
     try:
