@@ -1,7 +1,7 @@
 """The cluster side of a spec: pods, autoscaling, image, code, environment, storage.
 
-A laptop parses and checks it and acts on none of it; `dataset_operator` acts on it. What a user's
-pod template may not say stands in `pod_template`.
+A laptop parses and checks these fields but does not act on them; `dataset_operator` does. The
+rules for a user's pod template are in `pod_template`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pipeline_runtime.config.credentials import find_uri_credential, is_secret_e
 from pipeline_runtime.config.pod_template import check_env_name, check_template, is_gpu_resource
 from pipeline_runtime.config.quantities import Quantity, parse_quantity
 
-# Ray itself is tested by its makers to 2,000 nodes (docs.ray.io, large cluster practices).
+# The Ray project tests Ray with up to 2,000 nodes (docs.ray.io, large cluster practices).
 MAX_DATA_WORKERS = 2000
 MAX_TRAINERS = 1024
 MAX_GPUS_PER_POD = 16  # the largest hosts on sale (p2.16xlarge, HGX pairs) have 16
-# Data workers beyond those that the trainers need, as a share of them; kept by the autoscaler and
-# planned by `lastmile profile`.
+# Spare data workers, as a share of those that the trainers need. The autoscaler keeps them, and
+# `lastmile profile` plans for them.
 HEADROOM = 0.075
 # Kubernetes' own bounds of an HPA's behaviour (autoscaling/v2, HPAScalingRules).
 MAX_STABILIZATION_SECONDS = 3600
@@ -51,12 +51,12 @@ Quantities = Annotated[dict[Text, Quantity], Field(max_length=32)]
 
 
 class Resources(SpecModel):
-    """What one pod asks for and may use, GPUs apart (those are `gpusPerReplica`)."""
+    """Resources of one pod, except GPUs (see `gpusPerReplica`)."""
 
     requests: Quantities = Field(default_factory=dict)
-    """What a pod is guaranteed, by resource name."""
+    """Resources that a pod is guaranteed, by name."""
     limits: Quantities = Field(default_factory=dict)
-    """What a pod may use, by resource name; at least the request."""
+    """Resources that a pod may use, by name; at least the request."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         for field in ("requests", "limits"):
@@ -76,19 +76,19 @@ class Resources(SpecModel):
 
 
 class PodGroup(SpecModel):
-    """Pods of one role: what each may use, and the user's additions to their template."""
+    """Pods of one role: the resources of each, and the user's additions to their template."""
 
     resources: Resources = Field(default_factory=Resources)
     template: dict[str, JsonValue] = Field(default_factory=dict)
-    """A pod template (`metadata`, `spec`) merged by name into ours; the container that runs Ray is
-    called `ray`."""
+    """A pod template (`metadata`, `spec`), merged by name into Lastmile's; the container that runs
+    Ray is called `ray`."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from check_template("template", self.template)
 
 
 class Head(PodGroup):
-    """The Ray head: no training and no data work runs on it."""
+    """The Ray head, which runs neither training nor data work."""
 
 
 class Trainers(PodGroup):
@@ -106,12 +106,12 @@ class Trainers(PodGroup):
 
 
 class DataWorkers(PodGroup):
-    """The CPU pods that do the last-mile work; their number is the autoscaler's."""
+    """The CPU pods that do the last-mile work; the autoscaler sets their number."""
 
     min_replicas: Annotated[int, Field(ge=1, le=MAX_DATA_WORKERS)] = 1
-    """Never fewer pods than this."""
+    """Smallest number of pods."""
     max_replicas: Annotated[int, Field(ge=1, le=MAX_DATA_WORKERS)] = 50
-    """Never more pods than this; at least `minReplicas`."""
+    """Largest number of pods; at least `minReplicas`."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from super().rules()
@@ -123,27 +123,30 @@ class DataWorkers(PodGroup):
 
 
 class ScalingPolicy(SpecModel):
-    """How much the number of workers may change within a period, as the HPA words it."""
+    """A bound on the change of the number of workers within a period, as in an HPA."""
 
     type: Literal["Percent", "Workers"]
     """Unit of `value`: a percentage of the workers, or workers."""
     value: PositiveInt
-    """The number of workers changes by at most so much within the period."""
+    """Largest change of the number of workers within the period."""
     period_seconds: Annotated[int, Field(ge=1, le=MAX_POLICY_PERIOD_SECONDS)]
-    """Length of the period."""
+    """Length of the period, in seconds."""
 
 
 class ScalingRules(SpecModel):
-    """How one direction of scaling is held back; what is absent is the autoscaler's default."""
+    """Bounds on scaling in one direction; an absent field has the autoscaler's default."""
 
     stabilization_window_seconds: (
         Annotated[int, Field(ge=0, le=MAX_STABILIZATION_SECONDS)] | None
     ) = None
-    """The most careful recommendation of so long counts; the autoscaler's default if absent."""
+    """Seconds within which the most conservative recommendation counts; the autoscaler's default if
+    absent."""
     policies: Annotated[tuple[ScalingPolicy, ...], Field(max_length=16)] = ()
-    """Limits of the rate; if empty up none, down a quarter in five minutes."""
+    """Limits on the rate; if empty, none on scaling up, and a quarter in five minutes on scaling
+    down."""
     select_policy: Literal["Max", "Min", "Disabled"] = "Max"
-    """Which policy counts; `Disabled` stops this direction."""
+    """`Max` or `Min` applies the policy that allows the largest or smallest change; `Disabled`
+    stops scaling in this direction."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         seen: dict[tuple[str, int], int] = {}
@@ -161,12 +164,13 @@ ScalingSignal = Literal["Rows", "GpuUtilization"]
 
 
 class Autoscaling(SpecModel):
-    """When data workers are added and taken away."""
+    """Rules for adding and removing data workers."""
 
     target_gpu_utilization_percent: Annotated[int, Field(ge=1, le=100)] = 95
-    """The objective: how busy the GPUs are kept."""
+    """Target utilization of the GPUs."""
     signal: ScalingSignal = "Rows"
-    """What the number follows: rows taken and made, or, of trainers that tell none, the GPUs."""
+    """Signal that sets the number of workers: rows consumed and produced or, for trainers that
+    report no rows, the GPUs' utilization."""
     scale_up: ScalingRules = Field(default_factory=ScalingRules)
     """Rules for adding workers."""
     scale_down: ScalingRules = Field(default_factory=ScalingRules)
@@ -181,7 +185,7 @@ class ObjectReference(SpecModel):
 
 
 class OptionalReference(ObjectReference):
-    """An object of the namespace that may be absent if `optional` says so."""
+    """An object of the experiment's namespace that may be absent if `optional` is true."""
 
     optional: bool | None = None
     """True if it may be absent."""
@@ -215,7 +219,7 @@ class ResourceFieldReference(SpecModel):
 
 
 class EnvSource(SpecModel):
-    """Where the value of a variable comes from: exactly one of these."""
+    """Source of a variable's value: exactly one of these."""
 
     secret_key_ref: KeyReference | None = None
     """A key of a Secret."""
@@ -237,11 +241,11 @@ class EnvVar(SpecModel):
     """One environment variable; a secret comes from a Secret, never from `value`."""
 
     name: EnvName
-    """Name of the variable; Ray's and Lastmile's own are refused."""
+    """Name of the variable; variables of Ray and Lastmile are refused."""
     value: Annotated[str, StringConstraints(max_length=32_768)] | None = None
-    """Its value, quoted if a number or boolean; a secret comes from a Secret."""
+    """Value, quoted if it is a number or boolean; a secret comes from a Secret."""
     value_from: EnvSource | None = None
-    """Where its value comes from."""
+    """Source of the value."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         if self.value is not None and self.value_from is not None:
@@ -255,7 +259,7 @@ class EnvVar(SpecModel):
             )
 
     def _holds_secret(self, value: str) -> bool:
-        # GOOGLE_APPLICATION_CREDENTIALS=/var/run/… names a file that a volume brings.
+        # GOOGLE_APPLICATION_CREDENTIALS=/var/run/… names a file on a volume.
         named = is_secret_env(self.name) and not value.startswith("/")
         return named or find_uri_credential(value) is not None
 
@@ -264,7 +268,7 @@ class EnvFromSource(SpecModel):
     """All keys of a Secret or ConfigMap as variables."""
 
     prefix: Annotated[str, StringConstraints(max_length=256)] | None = None
-    """Put before each key to make the variable's name."""
+    """Prefix of each variable's name, before the key."""
     secret_ref: OptionalReference | None = None
     """A Secret: `name`, `optional`."""
     config_map_ref: OptionalReference | None = None
@@ -283,7 +287,7 @@ class Code(SpecModel):
     working_dir: Uri | None = None
     """A folder or zip with the user's modules; `lastmile submit` fills it in."""
     pip: Annotated[tuple[Text, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
-    """Packages installed beside it; no credentials in their URLs."""
+    """Packages to install beside it; no credentials in their URLs."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         for index, requirement in enumerate(self.pip):
@@ -296,13 +300,13 @@ class Code(SpecModel):
 
 
 class Storage(SpecModel):
-    """Where URIs without a scheme start, and the Secret with the keys to it."""
+    """The base of URIs without a scheme, and the Secret with its keys."""
 
     root: StoreUri | None = None
-    """Where URIs without a scheme start; the operator's setting or `--storage-root` if absent;
+    """Base of URIs without a scheme; the operator's setting or `--storage-root` if absent. It
     cannot be changed."""
     secret_ref: ObjectReference | None = None
-    """The Secret with the keys to it: `name`."""
+    """The Secret with the keys of the storage: `name`."""
 
 
 Env = Annotated[tuple[EnvVar, ...], Field(max_length=MAX_LIST_ITEMS)]

@@ -1,8 +1,8 @@
-"""What looks like a credential: names and values that a manifest must not hold nor a message show.
+"""Recognizes credentials: names and values that a manifest must not hold and a message not show.
 
 A manifest lands in etcd, in ConfigMaps, in run reports and in git, so it may only refer to secrets.
-The models ask here before they accept a value; `problems` asks before it prints one. The rules err
-on the side of everyday machine-learning words: `padToken`, `tokenizer`, `maxTokens` are no secrets.
+The models ask this module before they accept a value, and `problems` before it prints one. Everyday
+words of machine learning are no secrets: `padToken`, `tokenizer`, `maxTokens`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SECRET_WORDS |= {"credential", "credentials"}
 KEY_OWNERS = {"access", "account", "api", "private", "secret", "shared", "storage"}
 TOKEN_OWNERS = {"access", "api", "auth", "bearer", "github", "gitlab", "hf", "hub", "identity"}
 TOKEN_OWNERS |= {"oauth", "refresh", "sas", "security", "session"}
-# The name of a thing that holds the secret is a reference, which is what we ask for.
+# A name with such an ending refers to the place of a secret, which is what a manifest should do.
 REFERENCE_ENDINGS = {"arn", "column", "columns", "dir", "file", "name", "path", "ref"}
 QUERY_KEY = re.compile(
     r"secret|passw|token|credential|access[_-]?key|api[_-]?key|account[_-]?key|^sig$|signature",
@@ -32,13 +32,13 @@ KEY_VALUE = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY"
     r"|\b(ghp|gho|ghs|github_pat|glpat|hf)[_-]\w{20,}"  # GitHub, GitLab, Hugging Face
     r"|\bxox[abprs]-\w{10,}"  # Slack
-    # JSON web tokens. Only tried where a run of their characters begins, so that a long text costs
-    # no more than its length; in the words of RE2, since the CRD has this pattern too.
+    # JSON web tokens. Tried only at the start of a run of their characters, so that the time is
+    # linear in the length of the text; without lookbehind, since the CRD's RE2 runs it too.
     r"|(^|[^\w-])eyJ[\w-]{10,}\.[\w-]{10,}\."
 )
-# A name ends where the next one may begin: otherwise a text of separators costs its length squared.
+# A name ends where the next one may begin; otherwise, a text of separators takes quadratic time.
 _QUERY_PAIR = re.compile(r"([?&;][^=&?;\s]*)=([^&\s]*)")
-# Only tried where a run of a scheme's characters begins: from within, a long text takes seconds.
+# Tried only at the start of a run of a scheme's characters; otherwise, a long text takes seconds.
 _USER_IN_URI = re.compile(
     r"(?<![A-Za-z0-9+.-])[0-9+.-]*(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/@\s'\"]*)@"
 )
@@ -47,7 +47,7 @@ CONTAINER_SCHEMES = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a field, option or variable of this name holds a secret itself."""
+    """Return whether a field, option or variable of this name holds a secret itself."""
     words = [word.lower() for word in _WORD.findall(name)]
     if not words or words[-1] in REFERENCE_ENDINGS:
         return False
@@ -60,18 +60,18 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret_env(name: str) -> bool:
-    """Whether an environment variable of this name holds a secret: any `…_TOKEN` does here."""
+    """Return whether an environment variable of this name holds a secret; any `…_TOKEN` does."""
     words = [word.lower() for word in _WORD.findall(name)]
     return is_secret_name(name) or words[-1:] == ["token"]
 
 
 def is_secret_value(value: str) -> bool:
-    """Whether a text is a well-known kind of key, whatever the name beside it."""
+    """Return whether a text holds a well-known kind of key, whatever the name beside it."""
     return KEY_VALUE.search(value) is not None
 
 
 def find_uri_credential(text: str) -> str | None:
-    """What credential a text with a URI in it carries, in words that do not show it."""
+    """Describe the credential in a text with a URI, without showing it; None if it has none."""
     for match in _USER_IN_URI.finditer(text):
         plain = match["scheme"].lower() in CONTAINER_SCHEMES and ":" not in match["user"]
         if match["user"] and not plain and match["user"] != "git":  # git@ is how one says ssh
@@ -85,12 +85,12 @@ def find_uri_credential(text: str) -> str | None:
 def _query_of(text: str) -> str:
     try:
         return urlsplit(text).query
-    except ValueError:  # a bracket out of place; whoever opens the URI says so
+    except ValueError:  # a misplaced bracket, which is reported when the URI is opened
         return text.partition("?")[2]
 
 
 def find_option_credentials(value: JsonValue, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (path, what) for everything below `value` that looks like a credential."""
+    """Yield the path and a description of everything below `value` that looks like a credential."""
     if isinstance(value, dict):
         for key, item in value.items():
             below = f"{path}.{key}" if path else key
@@ -106,7 +106,7 @@ def find_option_credentials(value: JsonValue, path: str = "") -> Iterator[tuple[
 
 
 def hide_credentials(text: str) -> str:
-    """The text with users, passwords and keys cut out, for messages."""
+    """Return the text without users, passwords and keys, for messages."""
     text = _USER_IN_URI.sub(lambda match: f"{match['scheme']}://…@", text)
     text = _QUERY_PAIR.sub(_hide_query_value, text)
     return KEY_VALUE.sub("…", text)

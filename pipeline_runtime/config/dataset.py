@@ -1,4 +1,4 @@
-"""The raw table: where it is, which rows and columns of it are wanted, what identifies a row."""
+"""The raw table: its location, the rows and columns to read, and the key that identifies a row."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Uris = Annotated[tuple[TableUri, ...], Field(min_length=1, max_length=10_000)]
 
 
 class S3Options(SpecModel):
-    """How to reach an S3-compatible store. Keys come from the environment, never from here."""
+    """Access to an S3-compatible store. Keys come from the environment, never from the manifest."""
 
     endpoint: Uri | None = None
     """`http(s)://host:port` of a store other than AWS."""
     region: Text | None = None
     """The bucket's region."""
     anonymous: bool = False
-    """Requests are not signed: for public buckets."""
+    """True sends requests unsigned, for public buckets."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
@@ -51,7 +51,7 @@ class ParquetSource(SpecModel):
     uris: Uris | None = None
     """Several files, directories or globs, as one table."""
     columns: Columns | None = None
-    """Only these are read; all if absent."""
+    """Columns to read; all if absent."""
     s3: S3Options | None = None
 
     def rules(self) -> Iterator[tuple[str, str]]:
@@ -61,12 +61,12 @@ class ParquetSource(SpecModel):
 
     @property
     def locations(self) -> tuple[str, ...]:
-        """The URIs, whichever of the two fields gave them."""
+        """The URIs, from whichever of the two fields is set."""
         return self.uris or ((self.uri,) if self.uri else ())
 
 
 class IcebergCatalog(SpecModel):
-    """An Iceberg catalog as pyiceberg names it; credentials come from the environment."""
+    """An Iceberg catalog, in pyiceberg's terms; credentials come from the environment."""
 
     name: Text = "default"
     """The catalog's name."""
@@ -85,13 +85,13 @@ class IcebergSource(SpecModel):
     table: Annotated[str, Field(pattern=ICEBERG_TABLE_PATTERN, max_length=512)]
     """The table, as `namespace.table`."""
     snapshot_id: Annotated[int, Field(ge=1, le=MAX_INT64)] | None = None
-    """The snapshot that is read; the newest if absent."""
+    """The snapshot to read; the newest if absent."""
     columns: Columns | None = None
-    """Only these are read; all if absent."""
+    """Columns to read; all if absent."""
 
 
 class SourceChoice(SpecModel):
-    """A table, by exactly one kind of source."""
+    """A table from exactly one kind of source."""
 
     parquet: ParquetSource | None = None
     iceberg: IcebergSource | None = None
@@ -106,7 +106,7 @@ class Dataset(SourceChoice):
     """The raw table and what is known about its rows."""
 
     where: Expression | None = None
-    """Rows for which this is true are read; pushed down to partitions and row groups."""
+    """Condition for the rows to read; pushed down to partitions and row groups."""
     row_key: Columns | None = None
     """Columns that identify a row, for sampling and checksums."""
     request_key: Column | None = None

@@ -1,8 +1,8 @@
 """The DatasetExperiment as a whole: metadata, spec, status, and the names of its API.
 
 Spec and status mirror `crds/datasetexperiments.yaml`; within v1alpha1 fields are only ever added.
-Metadata and status take what the API server and newer operators write, so that the output of
-`kubectl get -o yaml` is a manifest too.
+Metadata and status accept the fields that the API server and newer operators write, so that the
+output of `kubectl get -o yaml` is a manifest too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ VERSION = "v1alpha1"
 KIND = "DatasetExperiment"
 API_VERSION = f"{GROUP}/{VERSION}"
 
-# Pods and Services derive theirs from it: 63 less "-data-workers-" and what KubeRay appends.
+# Names of Pods and Services derive from it: 63 less "-data-workers-" and KubeRay's suffix.
 MAX_NAME_CHARS = 40
 MAX_STEPS = 256
 MAX_STATUS_METRICS = 16
@@ -51,7 +51,7 @@ MAX_CURRENCY_CHARS = 16
 
 NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"  # RFC 1035 label, as Services are named
 NAMESPACE_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-# Non-integers in status, as the API conventions ask: floats do not round-trip between clients.
+# The API conventions ask for non-integers as strings: floats do not round-trip between clients.
 DECIMAL_PATTERN = r"^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?$"
 
 Name = Annotated[
@@ -64,7 +64,7 @@ Count64 = Annotated[int, Field(ge=0, le=MAX_INT64)]
 LabelName = Annotated[str, StringConstraints(min_length=1, max_length=317)]
 DecimalString = Annotated[str, StringConstraints(max_length=32, pattern=DECIMAL_PATTERN)]
 StatusText = Annotated[str, StringConstraints(max_length=1024)]
-# A storage root, a URI below it and an experiment's name, with what joins them.
+# Bounded by a storage root, a URI below it, an experiment's name, and the separators.
 ArtifactsUri = Annotated[str, StringConstraints(max_length=2 * MAX_STRING_CHARS + 64)]
 InputName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 TimeText = Annotated[str, StringConstraints(max_length=64)]
@@ -72,13 +72,13 @@ _LABEL_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.AS
 
 
 class Metadata(SpecModel):
-    """The object's metadata: what a person sets, and what the API server adds to it."""
+    """The object's metadata: the fields that users set, and those that the API server adds."""
 
     name: Name
     namespace: Namespace | None = None
     labels: dict[LabelName, str] | None = None
     annotations: dict[LabelName, str] | None = None
-    # Set by the API server or by other tools; read so that its own output can be fed back.
+    # Set by the API server or by other tools; accepted so that kubectl's output is a manifest.
     generate_name: str | None = None
     uid: str | None = None
     resource_version: str | None = None
@@ -109,13 +109,13 @@ class Metadata(SpecModel):
 
 
 class ExperimentSpec(SpecModel):
-    """What a person asks for: the data side, which a laptop runs too, and the cluster side."""
+    """The desired experiment: the data side, which a laptop runs too, and the cluster side."""
 
     suspend: bool = False
-    """True releases the cluster; the run goes on from its checkpoint when it is false again."""
+    """True releases the cluster; false again resumes the run from its checkpoint."""
     update_policy: Literal["AfterRun", "Restart"] = "AfterRun"
-    """An edit of a running experiment waits for its end (`AfterRun`) or stops it and starts anew
-    (`Restart`)."""
+    """An edit of a running experiment waits for the end of the run (`AfterRun`), or stops it and
+    starts a new one (`Restart`)."""
     image: ImageName | None = None
     """Runtime image; the operator's setting if absent."""
     image_pull_secrets: PullSecrets = ()
@@ -139,11 +139,11 @@ class ExperimentSpec(SpecModel):
     backoff_limit: Count = 2
     """Failures before the experiment is `Failed`."""
     active_deadline_seconds: PositiveInt | None = None
-    """The whole experiment may take so long, waiting included."""
+    """Seconds that the whole experiment may take, waiting included."""
     pre_running_deadline_seconds: PositiveInt | None = None
-    """It may wait so long before training starts; less than `activeDeadlineSeconds`."""
+    """Seconds that it may wait before training starts; less than `activeDeadlineSeconds`."""
     ttl_seconds_after_finished: Count | None = None
-    """A finished experiment is deleted after so long."""
+    """Seconds after which a finished experiment is deleted."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from self._check_env_names()
@@ -180,162 +180,162 @@ class StatusModel(SpecModel):
 
 
 class Condition(StatusModel):
-    """One condition, as metav1.Condition."""
+    """One condition, like metav1.Condition."""
 
     type: Annotated[str, StringConstraints(min_length=1, max_length=316)]
     """Name of the condition."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it holds; `Unknown` where that cannot be told."""
+    """`True` if the condition holds; `Unknown` if the operator cannot tell."""
     observed_generation: Count64 | None = None
-    """The spec that it is about."""
+    """Generation of the spec that the condition describes."""
     last_transition_time: Annotated[str, StringConstraints(max_length=64)]
-    """When `status` changed."""
+    """Time when `status` last changed."""
     reason: Annotated[str, StringConstraints(max_length=1024)]
-    """Why, as one CamelCase word."""
+    """Reason, as one CamelCase word."""
     message: Annotated[str, StringConstraints(max_length=32_768)] = ""
-    """Why, as a sentence with the numbers."""
+    """Explanation, as a sentence with the numbers."""
 
 
 class DrainingStatus(StatusModel):
-    """A data worker that is to go: it gets no more work, and ends once its own is done."""
+    """A draining data worker: it gets no new work, and ends once its present work is done."""
 
     name: StatusText
-    """Its pod."""
+    """Name of its pod."""
     ip: Annotated[str, StringConstraints(max_length=64)] | None = None
-    """Its address, by which Ray knows it, if it has one."""
+    """Address by which Ray knows the pod, if it has one."""
     time: TimeText
-    """Since when."""
+    """Time since which it is draining."""
     lost: bool = False
-    """It ends by itself, or cannot, as its node is lost; another takes its place."""
+    """True if it ends by itself, or cannot end since its node is lost; another pod replaces it."""
 
 
 class WorkerStatus(StatusModel):
-    """How many data workers there are, are ready, and are wanted."""
+    """The numbers of current, ready and desired data workers."""
 
     current_replicas: Count = 0
-    """Pods that there are."""
+    """Pods that exist."""
     ready_replicas: Count = 0
-    """Pods that work."""
+    """Pods that are ready for work."""
     desired_replicas: Count = 0
-    """Pods that are wanted."""
+    """Desired pods."""
     draining: Annotated[tuple[DrainingStatus, ...], Field(max_length=32)] = ()
-    """Pods that are being taken away."""
+    """Pods that are draining."""
     draining_to: Count | None = None
-    """How many stay when these have gone."""
+    """Number of pods that remain once these have ended."""
 
 
 class RecommendationStatus(StatusModel):
-    """A number of workers that the signals asked for, until the next one."""
+    """A recommended number of workers, which holds until the next one."""
 
     time: TimeText
-    """Since when."""
+    """Time of the recommendation."""
     replicas: Count
-    """How many."""
+    """Recommended workers."""
 
 
 class MoveStatus(StatusModel):
     """A change of the number of workers."""
 
     time: TimeText
-    """When it was seen."""
+    """Time when the change was observed."""
     before: Count
-    """How many were asked for."""
+    """Desired workers before the change."""
     after: Count
-    """How many are asked for since."""
+    """Desired workers after the change."""
 
 
 class KneeStatus(StatusModel):
-    """A number of workers beyond which no more rows came."""
+    """The saturation point: a number of workers beyond which throughput did not rise."""
 
     replicas: Count
-    """The least that brings nearly all."""
+    """Fewest workers that reach nearly the full throughput."""
     until: TimeText
-    """When a few more are tried."""
+    """Time when a few more workers are tried."""
     rows_per_second: DecimalString
-    """What they brought."""
+    """Throughput of these workers."""
     times: Count = 1
-    """How often it was found, one time after another."""
+    """Number of consecutive times that it was found."""
 
 
 class ProbeStatus(StatusModel):
-    """Another number of workers that is tried, to see what it does to the GPUs."""
+    """A trial of another number of workers, to measure its effect on the GPUs."""
 
     time: TimeText
-    """Since when."""
+    """Time when the trial began."""
     before: Count
-    """How many there were."""
+    """Workers before the trial."""
     after: Count
-    """How many are tried."""
+    """Workers during the trial."""
     utilization: DecimalString
-    """How busy the GPUs were before, 0 to 1."""
+    """Utilization of the GPUs before the trial, 0 to 1."""
 
 
 class ProbeFailureStatus(StatusModel):
-    """A try that did not help."""
+    """A trial that did not help."""
 
     replicas: Count
-    """From so many workers."""
+    """Number of workers that the trial started from."""
     times: Count
-    """How often, one time after another."""
+    """Number of consecutive failures."""
     until: TimeText
-    """Until when it is not tried again."""
+    """Time until which the trial is not repeated."""
 
 
 class GpuLawStatus(StatusModel):
-    """What was tried where the number follows the GPUs alone."""
+    """Trials of the autoscaling policy that follows the GPUs alone."""
 
     attempt: Count
-    """Whose GPUs."""
+    """Attempt whose GPUs were measured."""
     share_percent: Count = 10
-    """By so much more the next try is, in percent of the workers."""
+    """Size of the next trial's change, in percent of the workers."""
     probe: ProbeStatus | None = None
-    """What is being tried."""
+    """The present trial."""
     failed_up: ProbeFailureStatus | None = None
-    """The last try of more that did not help."""
+    """The last failed trial of more workers."""
     failed_down: ProbeFailureStatus | None = None
-    """The last try of fewer that did not."""
+    """The last failed trial of fewer workers."""
 
 
 class DecisionStatus(StatusModel):
     """A decision that changed the number of workers."""
 
     time: TimeText
-    """When it was made."""
+    """Time of the decision."""
     before: Count
-    """How many were asked for."""
+    """Desired workers before the change."""
     after: Count
-    """How many are asked for since."""
+    """Desired workers after the change."""
     reason: StatusText
-    """Why, as one CamelCase word."""
+    """Reason, as one CamelCase word."""
     message: StatusText = ""
-    """Why, with the numbers."""
+    """Explanation, with the numbers."""
     attempt: Count = 0
-    """Whose trainers asked for it."""
+    """Attempt whose trainers the decision was made for."""
     log: StatusText | None = None
-    """`Pending` or `Failed` until it stands in the run's artifacts."""
+    """`Pending` or `Failed` until the decision is in the run's artifacts."""
     inputs: Annotated[dict[InputName, DecimalString], Field(max_length=32)] = Field(
         default_factory=dict
     )
-    """What it rests on, by name, until it stands there."""
+    """Inputs of the decision, by name, until it is there."""
 
 
 class ScalingStatus(StatusModel):
-    """What the autoscaler remembers, so that another operator goes on as this one."""
+    """State of the autoscaler, from which another operator process continues."""
 
     since: TimeText
-    """From when on recommendations are known."""
+    """Time from which recommendations are known."""
     verified_replicas: Count = 0
-    """The most workers that were seen to help."""
+    """Largest number of workers that was observed to help."""
     recommendations: Annotated[tuple[RecommendationStatus, ...], Field(max_length=32)] = ()
-    """What was recommended in the longest window."""
+    """Recommendations within the longest window."""
     moves: Annotated[tuple[MoveStatus, ...], Field(max_length=16)] = ()
-    """What changed in the longest period of a policy."""
+    """Changes within the longest period of a policy."""
     knee: KneeStatus | None = None
-    """Where more workers stopped helping, if they did."""
+    """The saturation point, if one was found."""
     gpu: GpuLawStatus | None = None
-    """What was tried, with `autoscaling.signal: GpuUtilization`."""
+    """Trials, with `autoscaling.signal: GpuUtilization`."""
     decisions: Annotated[tuple[DecisionStatus, ...], Field(max_length=10)] = ()
-    """The latest that changed the number; all are in the run's artifacts."""
+    """The latest decisions that changed the number; the run's artifacts hold all of them."""
 
 
 class MetricStatus(StatusModel):
@@ -344,146 +344,146 @@ class MetricStatus(StatusModel):
     name: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     """Name of the metric, such as `loss`."""
     value: DecimalString
-    """Its value, as a decimal string."""
+    """Value, as a decimal string."""
 
 
 class TrainerStatus(StatusModel):
-    """How the training goes."""
+    """Progress of the training."""
 
     progress_percentage: Percent | None = None
     """Share of the whole training that is done."""
     estimated_remaining_seconds: Count64 | None = None
-    """Seconds till the end, estimated."""
+    """Estimated seconds until the end."""
     samples_per_second: DecimalString | None = None
-    """Rows taken by all trainers in a second."""
+    """Rows per second of all trainers together."""
     gpu_utilization_percent: Percent | None = None
-    """How busy the GPUs are, their mean."""
+    """Mean utilization of the GPUs."""
     production_wait_percent: Percent | None = None
-    """Share of time the trainers waited for data."""
+    """Share of time that the trainers waited for data."""
     metrics: Annotated[tuple[MetricStatus, ...], Field(max_length=MAX_STATUS_METRICS)] = ()
     """The trainer's own metrics, at most 16."""
     last_update_time: TimeText | None = None
-    """When these last changed."""
+    """Time when these values last changed."""
 
 
 class AccountedStatus(StatusModel):
-    """Until when usage is added up, and what was held then, for whoever goes on from there."""
+    """Time up to which usage is counted, and the resources held then, from which to continue."""
 
     time: TimeText
-    """Up to when."""
+    """Time up to which usage is counted."""
     trainers: Count = 0
-    """Trainers that held a node then."""
+    """Trainers that held a node at that time."""
     gpus_per_trainer: Count = 0
-    """GPUs of each."""
+    """GPUs of each trainer."""
     data_workers: Count = 0
-    """Data workers that did."""
+    """Data workers that held a node at that time."""
     idle_rest: DecimalString = "0"
-    """The part of an idle GPU second that does not stand in `gpuIdleSeconds` yet."""
+    """Fraction of an idle GPU second that is not yet in `gpuIdleSeconds`."""
 
 
 class UsageStatus(StatusModel):
-    """What the present run has used so far, over all attempts, from when a pod was given a node."""
+    """Resources that all attempts of the present run used, each pod counted once it has a node."""
 
     gpu_seconds: Count64 = 0
     """GPUs of trainers times seconds."""
     gpu_measured_seconds: Count64 = 0
-    """Of these, those in which it was known whether the GPUs worked."""
+    """GPU seconds for which it is known whether the GPUs worked."""
     gpu_idle_seconds: Count64 = 0
-    """Of the measured ones, those in which they did not."""
+    """Measured GPU seconds in which the GPUs did not work."""
     data_worker_seconds: Count64 = 0
     """Data workers times seconds."""
     cost: DecimalString | None = None
-    """Of GPUs and data workers, by the prices in the operator's settings."""
+    """Cost of GPUs and data workers, at the prices in the operator's settings."""
     currency: Annotated[str, StringConstraints(max_length=MAX_CURRENCY_CHARS)] | None = None
-    """Of the cost."""
+    """Currency of the cost."""
     accounted: AccountedStatus | None = None
 
 
 class ScaleRequestStatus(StatusModel):
-    """The last request of a number of data workers that was carried out or refused."""
+    """The last request for a number of data workers that was applied or refused."""
 
     id: StatusText
     """Digest of the annotation that asked for it."""
     time: TimeText
-    """When that was."""
+    """Time when the request was applied or refused."""
     state: Literal["Applied", "Refused"]
-    """Whether the number became what was asked for."""
+    """`Applied` if the number became the requested one."""
     message: StatusText = ""
-    """The number, or why it was refused."""
+    """The number, or the reason for the refusal."""
 
 
 class SubmissionStatus(StatusModel):
-    """The attempt that was submitted and has not ended, written down before Ray hears of it."""
+    """The submitted attempt that has not ended; recorded before Ray gets it."""
 
     id: StatusText
     """Ray's submission id."""
     head_pod_uid: StatusText
-    """The head that it was submitted to: under another one the cluster was lost."""
+    """The head pod that it was submitted to; another head means that the cluster was lost."""
     time: TimeText
-    """When it was submitted."""
+    """Time of the submission."""
     stop_time: TimeText | None = None
-    """When it was asked to stop; that it then ends is no failure."""
+    """Time when it was asked to stop; its end is then no failure."""
 
 
 class HistoryStatus(StatusModel):
-    """Whether events, decisions and the last status are in the store, of the last cluster."""
+    """State of storing the last cluster's events, decisions and last status."""
 
     state: StatusText | None = None
     """`Pending`, `Kept`, `Failed` or `Skipped`."""
     message: StatusText | None = None
-    """Why it is not kept."""
+    """Reason why the history is not kept."""
     cluster_uid: StatusText | None = None
-    """Of the RayCluster that it is about."""
+    """UID of the RayCluster that the history describes."""
     attempt: Count | None = None
-    """The last attempt that it tells of."""
+    """The last attempt in the history."""
     time: TimeText | None = None
-    """When the cluster was to go."""
+    """Time when the cluster was to be deleted."""
     pod: StatusText | None = None
-    """The pod that writes it, until it is gone."""
+    """The pod that writes the history, as long as it exists."""
 
 
 class ExperimentStatus(StatusModel):
-    """What the operator saw and did. `phase` is for printing; the conditions are the state."""
+    """State that the operator records. The conditions count; `phase` is for printing."""
 
     observed_generation: Count64 | None = None
-    """The spec that this is about."""
+    """Generation of the spec that this status describes."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32)] = ()
     """`Accepted`, `ClusterReady`, `Training`, `ScalingActive`, `ScalingLimited`, `Suspended`,
     `Complete`, `Failed`."""
     phase: StatusText | None = None
-    """For printing; never read."""
+    """Summary for printing; the operator never reads it."""
     storage_root: StatusText | None = None
-    """Where the run's URIs without a scheme start, as it began."""
+    """Base of the run's URIs without a scheme, as it was when the run began."""
     artifacts_uri: ArtifactsUri | None = None
-    """Where its runs leave checkpoints, reports and logs, each in a folder of its own."""
+    """Location of its runs' checkpoints, reports and logs; each run has a folder there."""
     ray_cluster_name: StatusText | None = None
     """The RayCluster that runs it."""
     run: Count | None = None
-    """Rises with every change of what is trained."""
+    """Number of the run; rises when a setting that identifies the run changes."""
     run_hash: StatusText | None = None
-    """Identity of what is trained."""
+    """Hash of the settings that identify the run."""
     attempt: Count | None = None
-    """Rises with every submission."""
+    """Number of the attempt; rises with every submission."""
     failures: Count | None = None
     """Failed attempts of this run; counts against `backoffLimit`."""
     first_attempt: Count | None = None
     """The run's first attempt; later ones resume from a checkpoint."""
     submission: SubmissionStatus | None = None
     start_time: TimeText | None = None
-    """When the run began, or was last resumed; `activeDeadlineSeconds` counts from then."""
+    """Time when the run began or was last resumed; `activeDeadlineSeconds` counts from it."""
     training_start_time: TimeText | None = None
-    """When a driver of this run first ran."""
+    """Time when a driver of this run first ran."""
     last_failure_time: TimeText | None = None
-    """When an attempt last failed; the next waits for the back-off."""
+    """Time when an attempt last failed; the next one waits for the back-off."""
     unreachable_time: TimeText | None = None
-    """Since when a head that is up has not answered the operator."""
+    """Time since which a running head has not answered the operator."""
     completion_time: TimeText | None = None
-    """When the run ended; `ttlSecondsAfterFinished` counts from then."""
+    """Time when the run ended; `ttlSecondsAfterFinished` counts from it."""
     gpus: Count | None = None
-    """GPUs that the trainers have, all together."""
+    """GPUs of all trainers together."""
     data_workers: WorkerStatus | None = None
     last_scale_time: Annotated[str, StringConstraints(max_length=64)] | None = None
-    """When the wanted number last changed."""
+    """Time when the desired number last changed."""
     scale_request: ScaleRequestStatus | None = None
     scaling: ScalingStatus | None = None
     trainer: TrainerStatus | None = None
@@ -504,7 +504,7 @@ def _check_kind(value: str) -> str:
 
 
 class DatasetExperiment(SpecModel):
-    """One experiment: a training set, how it is made, and how a model is trained from it."""
+    """One experiment: a training set, the steps that make it, and the training of a model."""
 
     api_version: Annotated[str, AfterValidator(_check_api_version)]
     kind: Annotated[str, AfterValidator(_check_kind)]

@@ -1,8 +1,8 @@
 """The free-form fields of a spec, which may hold any JSON, and the bound on their size.
 
 These are `training.config`, `map.options` and the pod templates. No schema describes them, so
-neither the API server nor a model bounds what is in them: a megabyte of empty lists costs seconds
-of CPU wherever it is validated, hashed or compared. `parsing` asks here before it validates.
+neither the API server nor a model bounds their content: a megabyte of empty lists costs seconds of
+CPU wherever it is validated, hashed or compared. `parsing` checks their size before it validates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from pipeline_runtime.config.documents import Path
 
 # All free-form fields of a spec together, as JSON without spaces. Kubernetes allows 1.5 MiB in an
-# object and 256 KiB in its annotations, which keep what a RayCluster was rendered from.
+# object and 256 KiB in its annotations, which hold the input that a RayCluster was rendered from.
 MAX_FREE_BYTES = 65_536
 _ROLES = ("head", "trainers", "dataWorkers")
 
@@ -29,7 +29,7 @@ class FreeField(NamedTuple):
 
 
 def find_free_fields(document: JsonValue) -> Iterator[FreeField]:
-    """Yield the free-form fields of a document, whatever else is in it; empty ones are left out."""
+    """Yield the free-form fields that are not empty, from a document of any shape."""
     places: list[Path] = [("spec", "training", "config")]
     steps = _get(document, ("spec", "pipeline"))
     num_steps = len(steps) if isinstance(steps, list) else 0
@@ -41,7 +41,7 @@ def find_free_fields(document: JsonValue) -> Iterator[FreeField]:
 
 
 def check_size(document: JsonValue) -> tuple[Path, str] | None:
-    """Return the broken rule, at the largest field, if the free-form fields are too large together.
+    """Return the largest field's path and the broken rule if the fields are too large together.
 
     Raises:
         RecursionError: a field is nested too deep to be written as JSON.
@@ -63,7 +63,7 @@ def is_too_large(document: JsonValue) -> bool:
     """Return whether the free-form fields of a document are too large together."""
     try:
         return check_size(document) is not None
-    except RecursionError:  # too deep, which is another rule
+    except RecursionError:  # nested too deep, which is another rule
         return False
 
 

@@ -1,4 +1,4 @@
-"""Where an experiment's runs leave what outlives them, told from the spec alone."""
+"""Locates the artifacts of an experiment's runs, from the spec alone."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pipeline_runtime.config.storage_uri import has_scheme
 def locate_artifacts(
     experiment: DatasetExperiment, storage_root: str | None, *, wins: bool = False
 ) -> str:
-    """The folder below which each run has one of its own, named TIME-HASH.
+    """Return the experiment's folder, in which each run has a folder named TIME-HASH.
 
     Args:
-        storage_root: where a URI without a scheme starts; None: it is left as it is.
-        wins: whether it does so although the spec names another.
+        storage_root: the base of a URI without a scheme; None leaves the URI as it is.
+        wins: whether `storage_root` overrides the spec's own.
     """
     spec = experiment.spec
     root = storage_root if wins else spec.storage.root or storage_root

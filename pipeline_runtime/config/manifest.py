@@ -1,10 +1,9 @@
-"""Manifest files become experiments; what is wrong with them is reported all at once.
+"""Reads experiments from manifest files, and reports all of their problems at once.
 
-A manifest is YAML (or JSON), may hold several documents, and may hold other kinds beside its
-experiments (a ConfigMap, say), which are passed over. But every file that is named, and every
-directory as a whole, must hold at least one DatasetExperiment, and a `kind` that nearly is ours
-counts as ours, so that a typo is not passed over in silence.
-A `kind: List`, as `kubectl get -o yaml` prints it, is taken apart.
+A manifest is YAML or JSON and may hold several documents. Objects of other kinds, such as a
+ConfigMap, are skipped. But every named file, and every directory as a whole, must hold at least one
+DatasetExperiment, and a misspelt `kind` is reported rather than skipped. The items of a
+`kind: List`, which `kubectl get -o yaml` prints, are read one by one.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ SUFFIXES = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedManifest:
-    """One experiment and where it was read."""
+    """One experiment and the place that it was read from."""
 
     file: str
     document_index: int  # among the documents of the file, from 0
@@ -46,9 +45,10 @@ class LoadedManifest:
     warnings: tuple[Problem, ...] = ()
 
     def place(self, problem: Problem) -> Problem:
-        """The problem with file, line and column of its field; one found after reading has none.
+        """Return the problem with the file, line and column of its field.
 
-        What an override gave stands under --set instead.
+        A problem that already has a file is returned as it is. A field that an override set has
+        `--set` as its file.
         """
         if problem.file:
             return problem
@@ -68,7 +68,7 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Places:
-    """Where the fields of one experiment stand."""
+    """Positions of one experiment's fields in its file."""
 
     candidate: _Candidate
     overridden: tuple[Path, ...]
@@ -84,7 +84,7 @@ class _Places:
 
 @dataclass(slots=True, kw_only=True)
 class _Findings:
-    """What reading a file gave, and whether its experiments were accepted before."""
+    """The results of reading a file, and whether its experiments were accepted before."""
 
     loaded: list[LoadedManifest] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -159,7 +159,7 @@ def _files_in(directory: FilePath) -> Iterator[str]:
 
 
 def _read_text(file: str) -> str:
-    """The text of a file; one byte more than allowed is read, so that the bound can be judged."""
+    """Return the text of a file; reads one byte more than allowed, to check the bound."""
     try:
         if file == STDIN:
             data = sys.stdin.buffer.read(MAX_MANIFEST_BYTES + 1)
@@ -183,7 +183,7 @@ def _read_text(file: str) -> str:
 
 
 def _read(text: str, file: str, overrides: Sequence[str], findings: _Findings) -> None:
-    """Add what a text holds to the findings."""
+    """Add the experiments and problems of a text to the findings."""
     for index, document in enumerate(read_documents(text, file)):
         if document.problems:
             findings.problems += document.problems
@@ -209,7 +209,7 @@ def _candidates(document: Document, index: int) -> Iterator[_Candidate]:
 
 
 def _other_kind(value: JsonValue) -> str | None:
-    """The kind of an object that is not ours to judge, None if it is, or was meant to be."""
+    """Return the kind of an object that is no experiment; None if it is, or was meant to be one."""
     if not isinstance(value, dict):
         return None
     kind, version = value.get("kind"), value.get("apiVersion")
@@ -249,13 +249,13 @@ def _judge(
 
 
 def _place_problems(found: Sequence[Found], places: _Places, file: str) -> list[Problem]:
-    """Add file, line and column, in the file's order."""
+    """Return the problems with file, line and column, in the order of the file."""
     prefix = places.candidate.prefix
     broken = [problem.path for problem in places.candidate.document.problems]
     problems = [
         places.place(path, message, file)
         for path, message in found
-        # What the YAML did not give is no second mistake.
+        # Do not report a field again that the YAML parser has reported.
         if not any(_is_related(format_path((*prefix, *path)), other) for other in broken)
     ]
     return sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))

@@ -1,10 +1,10 @@
-"""The level `baseline` of Kubernetes, for pod templates and for whole pods.
+"""Checks pod templates and whole pods against the level `baseline` of Kubernetes.
 
 Rules and lists are those of the Pod Security Standards (kubernetes.io, «Pod Security Standards»,
-1.34), and upstream's own examples are tests of them. One capability is allowed beside theirs: a
-pod that locks memory takes nothing from anybody beyond its limit, and RDMA needs it. The operator's
-pods are of the level `restricted`; a template that asks for more than that and less than this is
-the namespace's to judge, by its label `enforce`.
+1.34), and upstream's own examples are tests of them. One more capability is allowed, `IPC_LOCK`:
+RDMA needs it, and a pod locks no memory beyond its own limit. The operator's pods are of the level
+`restricted`. If a template goes beyond that level but not beyond `baseline`, the namespace's label
+`enforce` decides.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 _PROFILES = frozenset({"RuntimeDefault", "Localhost"})
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HOOKS = ("postStart", "preStop")
-_ACTIONS = ("httpGet", "tcpSocket")  # those that name a host
+_ACTIONS = ("httpGet", "tcpSocket")  # the handlers that can name a host
 
 
 def check_pod_security(path: str, template: JsonObject) -> Broken:
-    """Yield (path, message) for everything in a pod that the level `baseline` refuses.
+    """Yield the path and message of everything in a pod that the level `baseline` refuses.
 
     Args:
-        template: of a pod: its `metadata` and `spec`.
+        template: the pod's `metadata` and `spec`.
     """
     annotations = _mapping(_mapping(template.get("metadata")).get("annotations"))
     yield from _check_annotations(f"{path}.metadata.annotations", annotations)
@@ -64,7 +64,7 @@ def check_pod_security(path: str, template: JsonObject) -> Broken:
 
 
 def walk_containers(path: str, pod: JsonObject) -> Iterator[tuple[str, JsonObject]]:
-    """Yield every container of a pod's spec, of whatever kind, with its path."""
+    """Yield the path and fields of each container of a pod's spec, of all three kinds."""
     for field in CONTAINER_LISTS:
         for index, container in enumerate(_mappings(pod.get(field))):
             yield f"{path}.{field}[{index}]", container
@@ -112,7 +112,7 @@ def _check_ports(path: str, container: JsonObject) -> Broken:
 
 
 def _check_hosts(path: str, container: JsonObject) -> Broken:
-    """Probes and hooks: the node's kubelet sends them, so another host is reached from the node."""
+    """Check that no probe or hook names a host, which the node's kubelet would then reach."""
     lifecycle = _mapping(container.get("lifecycle"))
     handlers = {f"{path}.{name}": container.get(name) for name in _PROBES}
     handlers |= {f"{path}.lifecycle.{name}": lifecycle.get(name) for name in _HOOKS}
@@ -126,7 +126,7 @@ def _check_hosts(path: str, container: JsonObject) -> Broken:
 
 
 def _check_both(path: str, context: JsonObject) -> Broken:
-    """What pods and containers have alike."""
+    """Check the fields that pods and containers have in common."""
     if _mapping(context.get("windowsOptions")).get("hostProcess"):
         yield f"{path}.windowsOptions.hostProcess", "must not be true; remove it"
     for field in ("seccompProfile", "appArmorProfile"):

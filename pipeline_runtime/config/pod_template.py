@@ -1,8 +1,9 @@
-"""What a user's pod template may not say, each refusal with its field's path.
+"""Checks a user's pod template, and reports each refusal with its field's path.
 
-The template is Kubernetes' own (`metadata` and `spec` of a pod), merged by name into ours, and
-judged as a whole by the API server's dry run. Refused here is only what would break the cluster or
-its isolation: what Lastmile and Ray own, host namespaces and paths, privileges, the API token.
+The template is the `metadata` and `spec` of a Kubernetes pod. The operator merges it by name into
+its own, and the API server judges the whole in a dry run. This module refuses only fields that
+would break the cluster or its isolation: those that Lastmile and Ray own, host namespaces and
+paths, privileges, and the API token.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pipeline_runtime.config.pod_security import (
     walk_containers,
 )
 
-# The container that runs Ray in every pod: container 0, which templates address by this name.
+# Name of container 0, which runs Ray in every pod; templates address it by this name.
 RAY_CONTAINER = "ray"
 RESERVED_PORTS = {
     6379: "Ray's GCS",
@@ -38,19 +39,19 @@ Broken = Iterator[tuple[str, str]]
 
 
 def is_gpu_resource(name: str) -> bool:
-    """Whether a resource name counts accelerators (`nvidia.com/gpu`, a MIG profile, …)."""
+    """Return whether a resource name counts accelerators (`nvidia.com/gpu`, a MIG profile, …)."""
     return name.startswith(GPU_VENDORS)
 
 
 def check_env_name(name: str) -> str | None:
-    """The broken rule if a variable is Ray's or Lastmile's own, None if a user may set it."""
+    """Return the broken rule if a variable is Ray's or Lastmile's; None if a user may set it."""
     if not name.startswith(OWN_ENV_PREFIXES) or name.startswith(TUNING_ENV_PREFIXES):
         return None
     return f"must not be one of Ray's or Lastmile's own variables, got {name!r}; remove it"
 
 
 def check_template(path: str, template: dict[str, JsonValue]) -> Broken:
-    """Yield (path, message) for everything in a pod template that is refused."""
+    """Yield the path and message of everything in a pod template that is refused."""
     for key in sorted(template.keys() - {"metadata", "spec"}):
         yield (
             f"{path}.{key}",
@@ -69,10 +70,10 @@ def check_template(path: str, template: dict[str, JsonValue]) -> Broken:
 
 
 def check_template_security(path: str, template: dict[str, JsonValue]) -> Broken:
-    """Yield (path, message) for everything that no pod of an experiment may have.
+    """Yield the path and message of everything that no pod of an experiment may have.
 
-    That is what the level `baseline` refuses, and a token of the Kubernetes API. It holds for the
-    pod that is made as it does for the template, so the operator checks both.
+    These are violations of the level `baseline`, and a token of the Kubernetes API. The operator
+    checks both the template and the pod that it makes from it.
     """
     yield from check_pod_security(path, template)
     path, pod = f"{path}.spec", _mapping(template.get("spec"))
@@ -88,12 +89,12 @@ def check_template_security(path: str, template: dict[str, JsonValue]) -> Broken
 
 
 def is_template(template: dict[str, JsonValue]) -> bool:
-    """Return whether the parts of a template that are merged into others have their types."""
+    """Return whether a template's parts that are merged into Lastmile's have the right types."""
     return not any(_check_shape("", template))
 
 
 def _check_directives(path: str, template: dict[str, JsonValue]) -> Broken:
-    """Directives of a strategic merge, by which a template could remove what is not its own."""
+    """Refuse directives of a strategic merge, which could remove fields that Lastmile sets."""
     level: list[tuple[str, JsonValue]] = [(path, template)]
     while level:
         at, value = level.pop()
@@ -111,7 +112,7 @@ def _check_directives(path: str, template: dict[str, JsonValue]) -> Broken:
 
 
 def _check_shape(path: str, template: dict[str, JsonValue]) -> Broken:
-    """Parts that ours are merged with, which another type or null would replace."""
+    """Refuse null and wrong types in merged parts, where they would replace Lastmile's fields."""
     for field in ("metadata", "spec"):
         if not isinstance(template.get(field, {}), dict):
             yield f"{path}.{field}", "must be a mapping; write its fields, or leave it out"
@@ -174,7 +175,7 @@ def _check_env(path: str, container: dict[str, JsonValue]) -> Broken:
     for index, variable in enumerate(_mappings(container.get("env"))):
         name, value = variable.get("name"), variable.get("value")
         if not isinstance(name, str):
-            continue  # the dry run names it
+            continue  # the dry run reports it
         if message := check_env_name(name):
             yield f"{path}.env[{index}].name", message
         if isinstance(value, str) and _holds_secret(name, value):

@@ -1,7 +1,7 @@
-"""The last-mile steps as a manifest writes them, one model each, and the options of the planner.
+"""The models of the last-mile steps, one for each kind, and of the planner's options.
 
 A step of a pipeline is a mapping with exactly one key, the step's kind. `pipeline_runtime.steps`
-holds one module a kind, which turns such a model into work on Arrow tables.
+holds one module for each kind, which turns such a model into work on Arrow tables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipeline_runtime.config.base import (
 )
 from pipeline_runtime.config.dataset import SourceChoice
 
-# What a side table may hold in memory on each data worker unless the step says otherwise: 1 GiB.
+# Memory that a side table may take on each data worker unless the step sets `maxBytes`: 1 GiB.
 DEFAULT_SIDE_TABLE_BYTES = 1 << 30
 
 KeepPercent = Annotated[int, Field(ge=0, le=100)]
@@ -49,19 +49,19 @@ class DeriveStep(SpecModel):
 
 
 class SideTableStep(SourceChoice):
-    """What joins share: a small table, the keys, and the memory that it may take."""
+    """The fields that joins share: a small table, the keys, and a bound on its memory."""
 
     on: Columns | None = None
-    """The key, equally named on both sides. **Write it `"on"`**: kubectl reads the bare word as
-    true."""
+    """The key, with the same names on both sides. **Write it `"on"`**: kubectl reads the bare word
+    as true."""
     left_on: Columns | None = None
     """The key in the rows, with `rightOn`."""
     right_on: Columns | None = None
     """The key in the side table, as many columns as `leftOn`."""
     where: Expression | None = None
-    """Rows of the side table that count."""
+    """Condition for the rows of the side table that are used."""
     max_bytes: Annotated[int, Field(ge=1, le=1 << 40)] = DEFAULT_SIDE_TABLE_BYTES
-    """The side table may take so much memory on each worker."""
+    """Largest size of the side table in the memory of each worker."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from super().rules()
@@ -97,20 +97,20 @@ class JoinStep(SideTableStep):
 
 
 class DownsampleStep(SpecModel):
-    """Keep a share of the rows (of those that `where` selects), by a hash of seed and identity."""
+    """Keep a share of the rows, or of those in `where`, by a hash of the seed and row identity."""
 
     keep_percent: KeepPercent
     """Percentage of the rows that is kept."""
     where: Expression | None = None
-    """Only these rows are thinned."""
+    """Condition for the rows that are thinned; all others are kept."""
     seed: Seed = 0
     """The same seed keeps the same rows."""
     weight_column: Column | None = None
-    """Multiplied by 100 / keepPercent where rows were thinned; made as 1.0 if absent."""
+    """Column that is multiplied by 100 / keepPercent in thinned rows; created as 1.0 if absent."""
 
 
 class SampleStep(SpecModel):
-    """Keep a share of the rows (`by` absent), or of the values of a key with all their rows."""
+    """Keep a share of the rows or, with `by`, of a key's values with all their rows."""
 
     keep_percent: KeepPercent
     """Percentage of the rows, or of the key's values, that is kept."""
@@ -124,9 +124,9 @@ class WeightStep(SpecModel):
     """Multiply a weight column, created as 1.0 if absent, by an expression (null counts as 0)."""
 
     column: Column
-    """The weight column; made as 1.0 if absent."""
+    """The weight column; created as 1.0 if absent."""
     by: Expression
-    """A number expression."""
+    """A numeric expression."""
 
 
 class RenameStep(SpecModel):
@@ -145,14 +145,14 @@ class SelectStep(SpecModel):
     """Keep these columns, in this order."""
 
     columns: Columns
-    """The columns that stay, in this order."""
+    """The columns to keep, in this order."""
 
 
 class DropStep(SpecModel):
     """Drop these columns."""
 
     columns: Columns
-    """The columns that go."""
+    """The columns to drop."""
 
 
 class CastStep(SpecModel):
@@ -170,14 +170,14 @@ class FillNullStep(SpecModel):
 
 
 class PadSequenceStep(SpecModel):
-    """Make every list of the columns exactly `length` long: cut the end, fill up with `value`."""
+    """Make every list of the columns exactly `length` long: cut its end, or pad it with `value`."""
 
     columns: Columns
     """List columns."""
     length: Annotated[int, Field(ge=1, le=1_000_000)]
-    """So long every list becomes: its end is cut, or filled up."""
+    """Length of every list: longer ones lose their end, shorter ones are padded."""
     value: int | float = 0
-    """What lists are filled up with."""
+    """Value that pads the lists."""
 
 
 class TruncateStep(SpecModel):
@@ -186,9 +186,9 @@ class TruncateStep(SpecModel):
     columns: Columns
     """List columns."""
     length: Annotated[int, Field(ge=0, le=1_000_000)]
-    """At most so many items stay."""
+    """Largest number of items to keep."""
     keep: Literal["head", "tail"] = "head"
-    """Which end stays."""
+    """The end to keep."""
 
 
 class HashBucketStep(SpecModel):
@@ -197,13 +197,13 @@ class HashBucketStep(SpecModel):
     columns: Columns
     """Integer or string columns, or lists of them."""
     buckets: PositiveInt
-    """Number of buckets; ids become 0 to one less."""
+    """Number of buckets; ids become 0 to `buckets` - 1."""
     seed: Seed = 0
     """Another seed gives another hash."""
 
 
 class MapResources(SpecModel):
-    """What one call of a `map` function needs of a data worker, in Ray's logical resources."""
+    """Ray's logical resources that one call of a `map` function needs."""
 
     cpu: Annotated[int, Field(ge=0, le=1024)] | None = None
     """Cores that one call needs."""
@@ -219,21 +219,19 @@ class MapStep(SpecModel):
     function: ImportPath
     """`package.module:function`."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
-    """Keyword arguments, checked against its signature; no credentials."""
+    """Keyword arguments, checked against the function's signature; no credentials."""
     format: Literal["arrow", "numpy", "torch"] = "arrow"
-    """What the function takes and gives."""
+    """Format of the function's input and output."""
     input_columns: Columns | None = None
     """Columns that the function reads; all if absent."""
-    # Types of the columns that the function adds or changes; without them the function is asked
-    # once, on an empty table, before anything runs.
     output_columns: Annotated[dict[Column, TypeName], Field(max_length=MAX_COLUMNS)] | None = None
-    """Name to type of what the function adds or changes; found by one call on an empty table if
-    absent."""
+    """Name to type of the columns that the function adds or changes; if absent, found before the
+    run by one call on an empty table."""
     changes_rows: bool = False
     """True if the function may drop or add rows."""
     resources: MapResources | None = None
     concurrency: PositiveInt | None = None
-    """Calls at once, at most."""
+    """Largest number of concurrent calls."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from check_options("options", self.options)
@@ -281,48 +279,47 @@ class Step(SpecModel):
 
     @property
     def config(self) -> SpecModel:
-        """The model of the one kind that is given."""
+        """The model of the step's kind."""
         values: list[Any] = [getattr(self, name) for name in type(self).model_fields]
         return next(value for value in values if isinstance(value, SpecModel))
 
 
 class PipelineOptions(SpecModel):
-    """Switches of the planner and the feed; rows are the same whichever way they stand."""
+    """Switches of the planner and the feed; none of them changes the rows."""
 
     feed: Literal["auto", "threads", "readers", "rayData"] = "auto"
-    """The engine under the training feed; `auto` takes what `explain` says, and says why."""
+    """The engine of the training feed; `explain` shows the choice of `auto` and the reason."""
     preserve_order: bool = False
-    """The order of batches is fixed by the seed, and a resumed run repeats it exactly."""
+    """The seed fixes the order of batches, and a resumed run repeats it exactly."""
     pushdown: bool = True
     """Predicates prune partitions and row groups."""
     projection: bool = True
-    """Only columns that something uses are read."""
+    """Only columns that are used are read."""
     late_materialisation: bool = True
-    """Once filters leave nothing of many row groups or pages, other columns are read afterwards."""
+    """If filters empty many row groups or pages, the other columns are read after filtering."""
     fusion: bool = True
     """Adjacent steps run in the task that reads."""
     broadcast: bool = True
     """Side tables are read once and shared."""
     kernels: bool = True
-    """Compiled kernels pad, hash and copy lists of numbers; off, `pageDecoding` is off too."""
+    """Compiled kernels pad, hash and copy lists of numbers; false turns `pageDecoding` off too."""
     page_decoding: bool = True
-    """Numbers and lists of numbers are decoded by compiled kernels, and not by pyarrow."""
+    """Compiled kernels, rather than pyarrow, decode numbers and lists of numbers."""
     deduplication: bool = True
-    """Columns that a request's rows share are read and worked on once a request."""
+    """Columns that a request's rows share are read and processed once per request."""
     prefetch: bool = True
     """The next batch is made while the trainer computes."""
     ready_batches: bool = True
-    """Data workers cut and collate the batches; off, or with `preserveOrder`, the trainer does."""
+    """Data workers cut and collate the batches; else, or with `preserveOrder`, the trainer does."""
     sparse: bool = True
-    """Lists in batches that are mostly padding travel without it, and get it back on the device."""
+    """Lists that are mostly padding are sent without it, and padded on the device."""
     compression: Literal["auto", "none", "lz4", "zstd"] = "auto"
-    """Of batches between processes; `auto` measures what helps once a trainer waits for them."""
+    """Codec of batches between processes; `auto` measures codecs once a trainer waits."""
     batched_calls: bool = True
-    """One call asks a data worker for several short pieces."""
+    """One call asks a data worker for several short chunks."""
     shared_memory: bool = True
-    """Data workers in processes share memory with a trainer on their machine."""
+    """Data workers that are processes share memory with a trainer on the same machine."""
     read_ahead: bool = True
-    """From a store, the next rows are read while a data worker works on those before."""
-    # Rows that one piece of work reads and hands on, at most; from the files' row width if absent.
+    """A data worker reads the next rows from a store while it processes the previous ones."""
     rows_per_block: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
-    """Rows of one piece of work, at most; from the files' row width if absent."""
+    """Largest number of rows in a chunk; derived from the files' row width if absent."""

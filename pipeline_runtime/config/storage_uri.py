@@ -1,12 +1,12 @@
-"""Which URIs may name a place in a store, and the parts by which its filesystem is opened.
+"""Checks URIs that name a place in a store, and splits them to open the store's filesystem.
 
-A manifest or a status may be written by somebody else than the reader, whose credentials a client
-sends to the address that the URI gives. So a URI holds a place and nothing else: no query, no
-fragment, no user, and a host only where the host is the store. The address of a store comes from
-the environment, the operator's settings, or a field of its own (`s3.endpoint`).
+Somebody else than the reader may have written a manifest or status, and a client sends the reader's
+credentials to the address in the URI. So a URI names a place and nothing else: it has no query,
+fragment or user, and a host only if the host is the store. The address of a store comes from the
+environment, the operator's settings, or a field of its own (`s3.endpoint`).
 
-Runs when a model is parsed (`base`) and again where a filesystem is opened (`sources.filesystem`),
-since a status and an option of the command line never were in a model.
+The check runs when a model is parsed (`base`), and again when a filesystem is opened
+(`sources.filesystem`), since URIs of a status or of the command line come from no model.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from urllib.parse import unquote
 
 from pipeline_runtime.config.credentials import hide_credentials
 
-# Further schemes, comma-separated, that the installed fsspec packages serve. Only who runs the
-# process can set it: `spec.env` must not name variables of Lastmile's.
+# Variable with more schemes, comma-separated, that the installed fsspec packages serve. Only the
+# person who runs the process can set it: `spec.env` must not name Lastmile's variables.
 SCHEMES_VARIABLE = "LASTMILE_STORAGE_SCHEMES"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
 _PARTS = re.compile(r"(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
-# What may stand between `://` and the path, by scheme. pyarrow sends Azure's tokens to whatever
-# host an abfs URI names, so only Microsoft's are allowed.
+# Patterns of the part between `://` and the path, by scheme. pyarrow sends Azure's tokens to the
+# host that an abfs URI names, so only Microsoft's hosts are allowed.
 _AZURE = rf"{_NAME}@[a-z0-9]{{3,24}}\.dfs\.core\.windows\.net"
 _AUTHORITIES = {
     "file": "",
@@ -39,7 +39,7 @@ _AUTHORITIES = {
 
 
 class StorageUri(NamedTuple):
-    """The parts of a URI with a scheme; the path is as written, percent signs included."""
+    """The parts of a URI with a scheme; the path is not unquoted."""
 
     scheme: str
     authority: str
@@ -47,7 +47,7 @@ class StorageUri(NamedTuple):
 
 
 def has_scheme(uri: str) -> bool:
-    """Return whether a URI says on its own where it is (`s3://…`), or is below a storage root."""
+    """Return whether a URI has a scheme (`s3://…`); without one, it may need a storage root."""
     return _SCHEME.match(uri) is not None
 
 
@@ -89,11 +89,11 @@ def split_storage_uri(uri: str) -> StorageUri:
 
 
 def find_uri_fault(uri: str, *, is_glob: bool = False) -> str | None:
-    """Return the rule that a URI or path breaks, in words; None if it breaks none.
+    """Return a message for the rule that a URI or path breaks; None if it breaks none.
 
     Args:
-        is_glob: whether '?' in a path is a character of a glob. A folder's path may be appended to
-            the URI of a storage root, where '?' would begin a query.
+        is_glob: whether '?' in a path is a glob character. The path of a folder may be appended
+        to the URI of a storage root, where '?' would begin a query.
     """
     if has_scheme(uri):
         try:

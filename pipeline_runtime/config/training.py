@@ -1,4 +1,4 @@
-"""How the rows become a model: batches, epochs, shuffle, entrypoint, evaluation, checkpoints."""
+"""The training settings: batches, epochs, shuffle, entrypoint, evaluation and checkpoints."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from pipeline_runtime.config.base import (
 
 # One in a hundred rows is enough for an AUC within 0.01 on a table of a million.
 MAX_HOLDOUT_PERCENT = 50
-# Rows a window of the shuffle: two row groups of 16,384 rows, the size Lastmile writes. A window is
-# also what one task makes before the trainer sees any of it, so larger ones start later.
+# Rows of a shuffle window: two row groups of 16,384 rows, the size that Lastmile writes. One task
+# makes a whole window before the trainer gets any of it, so larger windows start later.
 DEFAULT_SHUFFLE_ROWS = 32_768
 
 
 class Shuffle(SpecModel):
-    """How rows are mixed: row groups in a new order each epoch, rows within windows of them."""
+    """The shuffle: a new order of row groups each epoch, and of the rows within windows of them."""
 
     unit: Literal["none", "row", "request"] = "row"
-    """What moves: single rows, or whole requests (needs `dataset.requestKey`)."""
+    """The unit that moves: single rows, or whole requests (needs `dataset.requestKey`)."""
     window_rows: Annotated[int, Field(ge=1, le=100_000_000)] = DEFAULT_SHUFFLE_ROWS
-    """Rows that are mixed with each other."""
+    """Rows of a window, which are mixed with each other."""
 
 
 class Evaluation(SpecModel):
-    """Rows kept out of training and used to judge the model, by a predicate or a hash."""
+    """Rows that are kept out of training to evaluate the model, chosen by a condition or a hash."""
 
     where: Expression | None = None
-    """Rows for which this is true judge the model."""
+    """Condition for the rows that evaluate the model."""
     holdout_percent: Annotated[int, Field(ge=1, le=MAX_HOLDOUT_PERCENT)] | None = None
-    """Percentage of the rows that judges the model, chosen by hash."""
+    """Percentage of the rows that evaluate the model, chosen by a hash."""
     by: Columns | None = None
     """A key whose rows stay together; the row's identity if absent."""
     seed: Seed = 0
-    """Seed of that hash."""
+    """Seed of the hash."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         choices = {"where": self.where, "holdoutPercent": self.holdout_percent}
@@ -58,14 +58,14 @@ class Evaluation(SpecModel):
 
 
 class CheckpointPolicy(SpecModel):
-    """When a checkpoint falls due, and how many whole ones are kept."""
+    """The intervals between checkpoints, and the number of whole ones to keep."""
 
     every_steps: PositiveInt | None = None
     """Optimiser steps from one checkpoint to the next."""
     every_seconds: PositiveInt = 300
     """Seconds from one checkpoint to the next."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 2
-    """Whole checkpoints that are kept."""
+    """Number of whole checkpoints to keep."""
     trust_pickle: bool | None = None
     """True lets checkpoints hold Python objects of any type. Loading them runs whatever code they
     name, so trust whoever can write to the artifacts."""
@@ -80,23 +80,23 @@ class Training(SpecModel):
     entrypoint: ImportPath = BUILT_IN_ENTRYPOINT
     """`package.module:function` of the training loop."""
     batch_size: Annotated[int, Field(ge=1, le=10_000_000)] = 4096
-    """Rows of one step of one trainer."""
+    """Rows per step of one trainer."""
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Passes over the table."""
     max_steps: PositiveInt | None = None
-    """Stop after so many optimiser steps."""
+    """Optimiser steps after which training stops."""
     columns: Columns | None = None
-    """What batches carry; all that the pipeline leaves if absent."""
+    """Columns of the batches; all columns of the pipeline's output if absent."""
     label_column: Column | None = None
     """The label; a null is an error, not a zero."""
     weight_column: Column | None = None
     """Weights of the rows in the loss."""
     shuffle: Shuffle = Field(default_factory=Shuffle)
     last_batch: Literal["pad", "drop"] = "pad"
-    """The remainder is filled up with rows of weight zero, or dropped."""
+    """The last, partial batch is padded with rows of weight zero, or dropped."""
     deduplicated: bool | None = None
-    """Batches carry a request's columns once, with an index of them for the rows; the default for
-    the built-in entrypoint alone."""
+    """Batches hold a request's columns once, with an index for the rows; the default for the
+    built-in entrypoint alone."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number type of the forward and backward pass."""
     seed: Seed = 0
@@ -111,14 +111,14 @@ class Training(SpecModel):
 
     @property
     def takes_requests(self) -> bool:
-        """Whether the entrypoint takes batches with a request's columns once."""
+        """True if the entrypoint takes batches that hold a request's columns once."""
         if self.deduplicated is None:
             return self.entrypoint == BUILT_IN_ENTRYPOINT
         return self.deduplicated
 
 
 class Artifacts(SpecModel):
-    """Where checkpoints, metrics history and the report go, a folder an experiment below it."""
+    """The location of checkpoints, metrics history and reports."""
 
     uri: StoreUri = "experiments/"
-    """Checkpoints, metrics and reports go into a folder an experiment below it."""
+    """Location in which each experiment has a folder for checkpoints, metrics and reports."""
