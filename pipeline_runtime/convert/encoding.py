@@ -1,9 +1,9 @@
-"""How nested columns are stored: encoded as the flat table's, compressed by what is fast to read.
+"""Chooses encodings and codecs of nested columns: the flat table's encodings, and fast codecs.
 
-Decompression is most of what reading a nested table costs: by zstd a half, by lz4 an eighth, which
-leaves a third more bytes. So each column is compressed by lz4, by zstd where that is very much
-smaller, and not at all where neither gains much (`choose_codecs`), judged on the table's first
-rows; `AS_INPUT` keeps the flat table's codec, and any codec may be asked for.
+Decompression takes half of the time to read a nested table with zstd, and an eighth with lz4, whose
+files are a third larger. So `choose_codecs` compresses a column with lz4, with zstd if that is very
+much smaller, and not at all if neither gains much. It judges by the table's first rows. `AS_INPUT`
+keeps the flat table's codec, and callers may name any codec.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from pipeline_runtime.sources.statistics import has_statistics, leaf_path
 
 DEFAULT_CODEC = "zstd"
 AUTO, AS_INPUT = "auto", "input"
-# zstd is worth its time where it leaves a third of lz4's bytes, lz4 where it leaves nine tenths.
+# zstd is worth its time if it leaves at most a third of lz4's bytes, and lz4 if it leaves at most
+# nine tenths of the uncompressed bytes.
 _ZSTD_RATIO, _LZ4_RATIO = 1 / 3, 0.9
-# As Parquet's metadata name the codecs that pyarrow also writes.
+# Codecs that pyarrow can write too, by their names in Parquet's metadata.
 _CODECS = {
     "UNCOMPRESSED": "none",
     "LZ4_RAW": "lz4",
@@ -33,14 +34,14 @@ _CODECS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """What a writer of nested files needs to know beside the schema."""
+    """The settings of a writer of nested files, besides the schema."""
 
     codec: str | Mapping[str, str]  # for all, or by the path of each leaf
     dictionary_columns: tuple[str, ...]  # of the flat table
     layout: NestedLayout
 
     def open_writer(self, sink: Any, flat: pa.Schema) -> pq.ParquetWriter:
-        """A writer of nested rows; statistics are kept where they can prune."""
+        """Return a writer of nested rows; it writes statistics for columns that they can prune."""
         stored = self.layout.stored_schema(flat)
         statistics = [
             leaf_path(self.layout, field.name) for field in flat if has_statistics(field.type)
@@ -56,7 +57,7 @@ class Encoding:
 
 
 def choose_codecs(encoding: Encoding, flat: pa.Schema, rows: pa.Table) -> Encoding:
-    """The encoding with a codec for each leaf, by what `rows`, nested, take under each of them."""
+    """Return the encoding with a codec for each leaf, by the size of nested `rows` under each."""
     sizes = {codec: _leaf_bytes(replace(encoding, codec=codec), flat, rows) for codec in _TRIED}
     chosen = {}
     for path, plain in sizes["none"].items():
@@ -72,7 +73,7 @@ _TRIED = ("none", "lz4", "zstd")
 
 
 def _leaf_bytes(encoding: Encoding, flat: pa.Schema, rows: pa.Table) -> dict[str, int]:
-    """The bytes of each leaf in a file."""
+    """Return the bytes of each leaf in a file of these rows."""
     sink = pa.BufferOutputStream()
     with encoding.open_writer(sink, flat) as writer:
         writer.write_table(rows, row_group_size=rows.num_rows)
@@ -82,9 +83,9 @@ def _leaf_bytes(encoding: Encoding, flat: pa.Schema, rows: pa.Table) -> dict[str
 
 
 def choose_encoding(table: ParquetTable, layout: NestedLayout, codec: str) -> Encoding:
-    """The flat table's own, by its first row group; `codec` wins over it unless `AS_INPUT`.
+    """Return the encoding of the flat table's first row group, with its codec replaced by `codec`.
 
-    With `AUTO` that codec is for `choose_codecs` to replace.
+    `AS_INPUT` keeps its codec. `AUTO` keeps it too, for `choose_codecs` to replace.
     """
     asked = None if codec in (AUTO, AS_INPUT) else codec
     columns = set(layout.columns)
@@ -105,7 +106,7 @@ def choose_encoding(table: ParquetTable, layout: NestedLayout, codec: str) -> En
 
 
 def _leaf_paths(schema: pa.Schema) -> list[str]:
-    """The paths of a file's leaves, by writing an empty one."""
+    """Return the paths of a file's leaves, by writing an empty file."""
     sink = pa.BufferOutputStream()
     pq.ParquetWriter(sink, schema).close()
     found = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
@@ -113,7 +114,7 @@ def _leaf_paths(schema: pa.Schema) -> list[str]:
 
 
 def _column_of(path: str, columns: set[str]) -> str | None:
-    """The column that a leaf belongs to, its longest prefix; names may hold dots."""
+    """Return the column that a leaf belongs to: its longest prefix, as names may hold dots."""
     parts = path.split(".")
     names = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
     return next((name for name in names if name in columns), None)

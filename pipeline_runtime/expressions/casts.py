@@ -1,7 +1,7 @@
-"""The kernels of `cast(x as type)`: SQL's explicit conversions, which raise where a value has none.
+"""Kernels of `cast(x as type)`: SQL's explicit conversions, which raise for an unfit value.
 
 Used by `binder`. Differences from Arrow's own casts: floats round to the nearest integer instead of
-raising, strings may have spaces around them, a zoned timestamp turns into its local time.
+raising, strings may have spaces around them, and a zoned timestamp becomes its local time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pipeline_runtime.expressions.plan import Datum, Kernel, KernelError, TypeRu
 
 
 def build_cast(source: pa.DataType, target: pa.DataType) -> Kernel:
-    """The kernel from `source` to `target`; raises TypeRuleError if there is no such conversion."""
+    """Return the kernel from `source` to `target`. Raises TypeRuleError if there is none."""
     if not _has_cast(source, target):
         raise TypeRuleError(f"cast turns no {source} into a {target}{_hint(source, target)}")
 
@@ -82,7 +82,7 @@ def _is_whole(dtype: pa.DataType) -> bool:
 
 
 def _whole_to_decimal(values: Datum, target: pa.DataType) -> Datum:
-    """By way of the widest decimal: Arrow refuses one that could not hold every int64."""
+    """Cast through the widest decimal: Arrow refuses a type that cannot hold every int64."""
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.int8())
     widest = pa.decimal256(types.MAX_DECIMAL_DIGITS, target.scale)
@@ -100,7 +100,7 @@ def _to_integer(values: Datum, target: pa.DataType) -> Datum:
 
 
 def _change_unit(values: Datum, target: pa.DataType) -> Datum:
-    """To a coarser unit time is cut off towards the past, as `date` does for a day."""
+    """Change the unit of time; a coarser one rounds towards the past, as `date` does for a day."""
     if types.finer_unit(values.type.unit, target.unit) == values.type.unit:
         names = {"s": "second", "ms": "millisecond", "us": "microsecond", "ns": "nanosecond"}
         values = pc.floor_temporal(values, unit=names[target.unit])
@@ -108,5 +108,5 @@ def _change_unit(values: Datum, target: pa.DataType) -> Datum:
 
 
 def _shorten(message: str) -> str:
-    """Arrow prints a float of 300 digits in full."""
+    """Shorten long numbers in a message: Arrow prints a float of 300 digits in full."""
     return re.sub(r"(\d{20})\d+", r"\1…", message)

@@ -2,7 +2,7 @@
 
 Used by `binder` and the functions. The rules, in short: a literal takes the type of the column
 next to it if its value fits exactly; a string literal next to a date or timestamp is read as one;
-numbers widen; nothing else converts unasked.
+numbers widen; nothing else converts without a cast.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _INTEGER_RANGES = {
 
 
 def literal_type(literal: Literal) -> pa.DataType:
-    """The type of a literal that stands alone."""
+    """Return the type of a literal that has no neighbour."""
     match literal.value:
         case None:
             return pa.null()
@@ -61,17 +61,17 @@ def literal_type(literal: Literal) -> pa.DataType:
 
 
 def bind_literal(literal: Literal) -> Constant:
-    """A literal as a constant of its own type, free to take a neighbour's."""
+    """Return a literal as a constant of its own type, which may still take a neighbour's."""
     dtype = literal_type(literal)
     value = pa.scalar(literal.value, type=dtype)
     return Constant(span=literal.span, type=dtype, value=value, literal=literal)
 
 
 def common_type(plans: Sequence[Plan]) -> pa.DataType | None:
-    """The type that all plans can be brought to, None if there is none.
+    """Return the type that all plans can be converted to; None if there is none.
 
-    Columns and results decide first, literals then adapt to them; strings adapt last.
-    Raises TypeRuleError for a string literal that is no date where a date is needed.
+    Columns and results decide first, then literals adapt to them, and strings adapt last.
+    Raises TypeRuleError for a string literal that should be a date and is none.
     """
     strong = [plan.type for plan in plans if literal_of(plan) is None]
     weak = [literal for plan in plans if (literal := literal_of(plan)) is not None]
@@ -85,7 +85,7 @@ def common_type(plans: Sequence[Plan]) -> pa.DataType | None:
 
 
 def literal_of(plan: Plan) -> Literal | None:
-    """The literal that a plan is, None if it is something else."""
+    """Return the literal of a plan; None if the plan is not a literal."""
     return plan.literal if isinstance(plan, Constant) else None
 
 
@@ -94,7 +94,7 @@ def _promote_or_none(left: pa.DataType | None, right: pa.DataType) -> pa.DataTyp
 
 
 def _absorb(dtype: pa.DataType, literal: Literal) -> pa.DataType | None:
-    """The type for values of `dtype` and one literal: `dtype` itself where the literal fits."""
+    """Return the type for values of `dtype` and a literal: `dtype` itself if the literal fits."""
     value = literal.value
     if isinstance(value, str) and types.is_day_or_time(dtype):
         return types.promote(dtype, _read_time_type(literal, dtype))
@@ -123,7 +123,7 @@ def _fits_integer(value: int, dtype: pa.DataType) -> bool:
 
 
 def _decimal_type(literal: Literal) -> pa.DataType:
-    """The smallest decimal that holds a number as written, float64 if there is none."""
+    """Return the smallest decimal type that holds a number as written; float64 if there is none."""
     _, digits, exponent = decimal.Decimal(literal.digits).as_tuple()
     scale = max(0, -int(exponent))
     precision = max(len(digits) + max(0, int(exponent)), scale)
@@ -139,14 +139,14 @@ def _read_time_type(literal: Literal, dtype: pa.DataType) -> pa.DataType:
 
 
 def _timestamp_type(value: dt.datetime, neighbour: pa.DataType) -> pa.DataType:
-    """The coarsest timestamp that holds `value`; its zone is the neighbour's if it has none."""
+    """Return the coarsest timestamp type for `value`, in the neighbour's zone if it has none."""
     unit = "us" if value.microsecond % 1000 else "ms" if value.microsecond else "s"
     zone = getattr(neighbour, "tz", None) if value.tzinfo is None else "UTC"
     return pa.timestamp(unit, zone)
 
 
 def coerce(plan: Plan, dtype: pa.DataType) -> Plan:
-    """`plan` with values of `dtype`, which must be a type that `common_type` gave for it."""
+    """Return `plan` with values of `dtype`, which must come from `common_type` for this plan."""
     if isinstance(plan, Constant) and plan.literal is not None:
         return build_constant(plan.span, _literal_scalar(plan.literal, dtype))
     if plan.type == dtype:
@@ -164,8 +164,8 @@ def coerce_time(plan: Plan, dtype: pa.DataType) -> Plan:
     timestamp[ns] ends in 2262, literals in 9999, and dates in the year 5,881,580.
 
     Args:
-        plan: a date or a timestamp, or a literal that is one beside `dtype`.
-        dtype: the timestamp type that `common_type` gave for `plan` and its neighbours.
+        plan: a date, a timestamp, or a literal that is read as one beside `dtype`.
+        dtype: the timestamp type that `common_type` returned for `plan` and its neighbours.
     """
     literal = literal_of(plan)
     if literal is not None:
@@ -206,7 +206,7 @@ def _timestamp_scalar(value: object, dtype: pa.DataType, span: Span) -> pa.Scala
 
 
 def widen(values: Datum, target: pa.DataType) -> Datum:
-    """`values` cast to a type that `types.promote` gave for theirs."""
+    """Return `values` cast to a type that `types.promote` returned for theirs."""
     if values.type == target:
         return values
     if pa.types.is_date32(values.type) and target.tz is not None:

@@ -1,7 +1,7 @@
 """Type rules and kernels of the operators: comparison, logic, arithmetic, `in`, `like`, `case`.
 
 Used by `binder` and by the functions that are spelled with operators (`nullif`, `if`). Owns their
-null behaviour: `and`/`or` follow Kleene, all else gives null where an operand is null.
+null behaviour: `and` and `or` follow Kleene; all others return null where an operand is null.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _COMPARISONS: dict[str, Callable[[Datum, Datum], Datum]] = {
 }
 # `a < b` is `b > a`.
 MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-# What a message says for an operator's kind of operand.
+# The way out in messages about operands of different kinds.
 _CAST_HINT = "write cast(x as type) on one side"
 
 
@@ -45,13 +45,13 @@ _CAST_HINT = "write cast(x as type) on one side"
 
 
 def build_comparison(span: Span, op: str, left: Plan, right: Plan) -> Plan:
-    """`left op right`, once both have one type."""
+    """Build `left op right`, with both converted to one type."""
     dtype = coercion.common_type((left, right))
     if dtype is None:
         raise TypeRuleError(_mismatch(op, left, right))
     if not types.is_comparable(dtype):
         raise TypeRuleError(f"`{op}` compares numbers, strings, times and booleans, got {dtype}")
-    # Arrow compares no two nulls, but as booleans it does; the result is null all the same.
+    # Arrow cannot compare two nulls, except as booleans; the result is null either way.
     dtype = pa.bool_() if pa.types.is_null(dtype) else dtype
     if pa.types.is_timestamp(dtype):
         times = (coercion.coerce_time(left, dtype), coercion.coerce_time(right, dtype))
@@ -61,7 +61,7 @@ def build_comparison(span: Span, op: str, left: Plan, right: Plan) -> Plan:
 
 
 def _build_time_comparison(span: Span, op: str, left: Plan, right: Plan) -> Plan:
-    """Compare timestamps of one zone in the coarser of their units, which holds the values of both.
+    """Compare timestamps of one zone in the coarser of their units, whose range holds both values.
 
     With a in the finer unit and b in the coarser one: a < b if floor(a) < b, a <= b if
     ceil(a) <= b, and a = b if b is both floor(a) and ceil(a).
@@ -97,7 +97,7 @@ def _build_roundings(times: Plan, coarser: pa.DataType) -> tuple[Plan, Plan]:
 def _divide_ticks(
     times: Datum, ticks: int, is_beyond: Callable[[Datum, Datum], Datum], step: int
 ) -> Datum:
-    """Divide towards zero, and go on by `step` where the exact quotient lies beyond the result."""
+    """Divide towards zero, and add `step` where the exact quotient lies beyond the result."""
     values = times.cast(pa.int64())
     quotients = pc.divide(values, ticks)
     is_short = is_beyond(values, pc.multiply(quotients, ticks))
@@ -109,7 +109,7 @@ def _mismatch(op: str, left: Plan, right: Plan) -> str:
 
 
 def build_between(span: Span, operand: Plan, low: Plan, high: Plan) -> Plan:
-    """`low <= operand and operand <= high`, with `operand` run once."""
+    """Build `low <= operand and operand <= high`, with `operand` evaluated once."""
     shared = build_shared(operand)
     bounds = (
         build_comparison(span, ">=", shared, low),
@@ -119,13 +119,13 @@ def build_between(span: Span, operand: Plan, low: Plan, high: Plan) -> Plan:
 
 
 def build_is_null(span: Span, operand: Plan, *, negated: bool) -> Plan:
-    """`operand is [not] null`; NaN is a value, not null."""
+    """Build `operand is [not] null`; NaN is a value, not null."""
     kernel = pc.is_valid if negated else pc.is_null
     return build_apply(span, "is not null" if negated else "is null", pa.bool_(), kernel, operand)
 
 
 def build_in(span: Span, operand: Plan, items: Sequence[Plan]) -> Plan:
-    """`operand in (items)`: a hash lookup for constants, else a chain of `=` joined by `or`."""
+    """Build `operand in (items)`: a hash lookup of constants, or else `=` joined by `or`."""
     dtype = coercion.common_type((operand, *items))
     if dtype is None:
         other = next((item for item in items if not _is_alike(operand, item)), items[0])
@@ -168,13 +168,13 @@ class _Lookup:
     def __call__(self, operand: Datum, *_: Datum) -> Datum:
         found = pc.is_in(_join_zeros(operand), value_set=self._set)
         unknown = pa.scalar(None, pa.bool_())
-        # A null member may equal anything, so what is not found is unknown, as in SQL.
+        # A null member may equal anything, so a value that is not found is unknown, as in SQL.
         known = found if self._has_null else pc.is_valid(operand)
         return pc.if_else(known, found, unknown)
 
 
 def _join_zeros(values: Datum) -> Datum:
-    """-0.0 as 0.0, since the lookup compares bits and `=` does not."""
+    """Replace -0.0 by 0.0, since the lookup compares bits and `=` does not."""
     if not pa.types.is_floating(values.type):
         return values
     return pc.add(values, pa.scalar(0.0, values.type))
@@ -184,19 +184,19 @@ def _join_zeros(values: Datum) -> Datum:
 
 
 def build_logical(span: Span, op: str, operands: Sequence[Plan]) -> Plan:
-    """`and` or `or` over two or more operands."""
+    """Build `and` or `or` over two or more operands."""
     args = tuple(need_boolean(op, plan) for plan in operands)
     kernel = pc.and_kleene if op == "and" else pc.or_kleene
     return build_apply(span, op, pa.bool_(), lambda *arrays: reduce(kernel, arrays), *args)
 
 
 def build_not(span: Span, operand: Plan) -> Plan:
-    """`not operand`."""
+    """Build `not operand`."""
     return build_apply(span, "not", pa.bool_(), pc.invert, need_boolean("not", operand))
 
 
 def need_boolean(op: str, plan: Plan) -> Plan:
-    """`plan` as a boolean; a null literal counts as one."""
+    """Return `plan` as a boolean; a null literal counts as one."""
     if pa.types.is_boolean(plan.type) or pa.types.is_null(plan.type):
         return coercion.coerce(plan, pa.bool_())
     message = f"`{op}` needs a boolean, got {plan.type}; compare it, as in `x > 0`"
@@ -207,7 +207,7 @@ def need_boolean(op: str, plan: Plan) -> Plan:
 
 
 def build_arithmetic(span: Span, op: str, left: Plan, right: Plan) -> Plan:
-    """`left op right`: checked int64 or uint64, or floats; `/` always gives a float."""
+    """Build `left op right`: checked int64 or uint64, or floats; `/` always returns a float."""
     for plan in (left, right):
         _need_number(op, plan)
     dtype = _arithmetic_type(op, (left, right))
@@ -289,7 +289,7 @@ def _null_if_zero(divisor: Datum) -> Datum:
 
 
 def _remainder(left: Datum, right: Datum) -> Datum:
-    """C's remainder, with the sign of `left`; NumPy, since Arrow 21 has no such kernel."""
+    """Return C's remainder, with the sign of `left`, by NumPy: Arrow 21 has no such kernel."""
     divisor = _null_if_zero(right)
     valid = pc.and_(pc.is_valid(left), pc.is_valid(divisor))
     with np.errstate(invalid="ignore"):  # the remainder of infinity is NaN, without a warning
@@ -299,13 +299,13 @@ def _remainder(left: Datum, right: Datum) -> Datum:
 
 def _to_numpy(values: Datum, fill: int = 0) -> np.ndarray:
     if isinstance(values, pa.Scalar):
-        values = pa.repeat(values, 1)  # NumPy stretches one row to all
+        values = pa.repeat(values, 1)  # NumPy broadcasts the one row
     filled = pc.fill_null(values, pa.scalar(fill, values.type))
     return np.asarray(filled.to_numpy(zero_copy_only=False))
 
 
 def build_negation(span: Span, operand: Plan) -> Plan:
-    """`-operand`."""
+    """Build `-operand`."""
     _need_number("-", operand)
     dtype = pa.int64() if not _is_inexact(operand.type) else operand.type
     dtype = pa.float64() if pa.types.is_decimal(dtype) else dtype
@@ -319,14 +319,14 @@ def build_negation(span: Span, operand: Plan) -> Plan:
 
 
 def build_null(span: Span) -> Plan:
-    """A null that takes any type."""
+    """Build a null, which adapts to any type."""
     return build_constant(span, pa.scalar(None, pa.null()))
 
 
 def build_choice(
     span: Span, conditions: Sequence[Plan], values: Sequence[Plan], default: Plan | None
 ) -> Plan:
-    """The value of the first true condition, else `default`, else null."""
+    """Build the choice of the first true condition's value, else of `default`, else of null."""
     checked = tuple(need_boolean("when", plan) for plan in conditions)
     branches = (*values, default or build_null(span))
     dtype = coercion.common_type(branches)

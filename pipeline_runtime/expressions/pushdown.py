@@ -1,11 +1,11 @@
 """Translates a filter into an Arrow dataset filter, to skip partitions and row groups unread.
 
-Runs beside `evaluate`, on the same typed plan, where a constant already has its column's type. The
-rule is soundness: a row for which the expression is true must pass the translation. It may be
-looser, so rows are filtered by `mask` all the same.
+Runs beside `evaluate`, on the same typed plan, in which a constant already has its column's type.
+The translation must be sound: every row for which the expression is true passes it. Other rows may
+pass too, so `mask` still filters the rows.
 
-Floats need care, since the statistics of a row group leave NaN out: a test that NaN passes
-(`!=`, or a negated test) would let a row group with NaN be skipped, so it is not translated.
+The statistics of a row group ignore NaN. A test of floats that NaN passes (`!=`, or a negated test)
+could skip a row group with NaN, so it is not translated.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _OPPOSITES = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 
 def to_dataset_filter(expr: Expression, schema: pa.Schema) -> pc.Expression | None:
-    """A dataset filter that keeps every row for which `expr` is true, None if there is none.
+    """Return a dataset filter that keeps every row for which `expr` is true; None if there is none.
 
-    Of a conjunction, the parts that translate are kept. `schema` is the dataset's.
+    The filter of a conjunction has those parts that can be translated. `schema` is the dataset's.
     Raises ExpressionError as `infer_type` does.
     """
     plan = build_plan(expr, schema)
@@ -72,7 +72,7 @@ class _Translator:
         parts = [self.translate(arg, negated=negated) for arg in plan.args]
         known = [part for part in parts if part is not None]
         if (plan.op == "and") != negated:
-            # Each part of a conjunction alone keeps all rows that pass the whole.
+            # Each part of a conjunction, on its own, keeps all rows that pass the whole.
             return reduce(and_, known) if known else None
         return reduce(or_, known) if len(known) == len(parts) else None
 
@@ -97,7 +97,7 @@ class _Translator:
         assert isinstance(column, Read)
         name = pc.field(column.name)
         if pa.types.is_floating(column.type):
-            # The dataset's lookup tells -0.0 from 0.0; a chain of `=` does not.
+            # The dataset's lookup distinguishes -0.0 from 0.0; a chain of `=` does not.
             return None if negated else reduce(or_, (name == value for value in values))
         found = name.isin(pa.array([value.as_py() for value in values], type=column.type))
         return ~found if negated else found
@@ -120,11 +120,11 @@ class _Translator:
         return test(pc.field(left.name), right.value)
 
     def _is_dictionary(self, column: Read) -> bool:
-        # Arrow 21 takes a row group of a dictionary column that holds nulls only for an empty one.
+        # Arrow 21 treats a row group as empty if it holds only nulls of a dictionary column.
         return bool(pa.types.is_dictionary(self._schema.field(column.name).type))
 
     def _is_plain(self, plan: Plan) -> bool:
-        """True for a column that Arrow compares with a constant as `evaluate` does."""
+        """Return whether Arrow compares this column with a constant as `evaluate` does."""
         if not isinstance(plan, Read):
             return False
         stored = self._schema.field(plan.name).type

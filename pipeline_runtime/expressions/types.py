@@ -1,6 +1,6 @@
-"""Rules on Arrow types: plain forms, families, and the common type of several.
+"""Rules on Arrow types: plain forms, families, and the common type of several types.
 
-Used by `coercion`, `binder` and the functions. Pure: no value is touched here.
+Used by `coercion`, `binder` and the functions. Works on types alone, never on values.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import pyarrow as pa
 # Arrow's widest decimal (decimal256).
 MAX_DECIMAL_DIGITS = 76
 MAX_DECIMAL128_DIGITS = 38
-# Digits that hold every value of an integer of so many bits (of either sign).
+# Digits that hold every integer of this many bits, signed or unsigned.
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 _TIME_UNITS = ("s", "ms", "us", "ns")
 
 
 def plain_type(dtype: pa.DataType) -> pa.DataType:
-    """The type a column is read as: encodings and exotic layouts are undone."""
+    """Return the type that a column is read as, without encodings and rare layouts."""
     if pa.types.is_dictionary(dtype) or pa.types.is_run_end_encoded(dtype):
         return plain_type(dtype.value_type)
     if pa.types.is_string_view(dtype):
@@ -84,7 +84,7 @@ def is_comparable(dtype: pa.DataType) -> bool:
 
 
 def promote(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    """The narrowest type that holds the values of both, None if there is none."""
+    """Return the narrowest type that holds the values of both; None if there is none."""
     if left == right or pa.types.is_null(right):
         return left
     if pa.types.is_null(left):
@@ -135,7 +135,7 @@ def _promote_decimals(
 
 
 def build_decimal(precision: int, scale: int) -> pa.DataType | None:
-    """The decimal type of so many digits, None if Arrow has none as wide."""
+    """Return the decimal type with this many digits; None if Arrow has none that wide."""
     if not 0 < precision <= MAX_DECIMAL_DIGITS:
         return None
     if precision <= MAX_DECIMAL128_DIGITS:
@@ -160,7 +160,7 @@ def finer_unit(left: str, right: str) -> str:
 
 
 def ticks_per_second(unit: str) -> int:
-    """Return how many of a unit of time are a second."""
+    """Return the number of ticks of a unit of time in a second."""
     ticks: int = 1000 ** _TIME_UNITS.index(unit)
     return ticks
 

@@ -1,8 +1,9 @@
-"""What a short pod writes before a cluster is given back: `lastmile keep-history`.
+"""Writes a run's history to the store before its cluster is deleted: `lastmile keep-history`.
 
-The operator sees events, decisions and the status, and has no credentials of the store; the pod is
-given them as a file. It also takes away what is too old: the history of other runs of the same
-experiment, and nothing else. Checkpoints and reports lie in other folders, which it never touches.
+A short-lived pod runs it. The operator has the events, decisions and status but no credentials of
+the store, so it hands them to the pod as a file. The pod also deletes history that is too old, of
+other runs of the same experiment. It never touches checkpoints and reports, which are in other
+folders.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _RUN_ID = re.compile(r"([0-9a-f]{8})-([0-9]+)")
 
 
 class Payload(BaseModel):
-    """What the operator hands over."""
+    """The data that the operator hands over."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel)
 
@@ -41,13 +42,13 @@ class Payload(BaseModel):
     status: dict[str, Any] = Field(default_factory=dict)
     events: tuple[dict[str, Any], ...] = ()
     events_cut: int = 0
-    """How many older ones there was no room for."""
+    """Number of older events that did not fit."""
     pods: tuple[dict[str, Any], ...] = ()
     decisions: Annotated[tuple[ScalingDecision, ...], Field(max_length=100)] = ()
 
 
 def parse_payload(text: str) -> Payload:
-    """Raises LastmileError."""
+    """Parse the operator's data. Raises LastmileError if it is invalid."""
     try:
         return Payload.model_validate_json(text)
     except ValidationError as error:
@@ -59,13 +60,13 @@ def parse_payload(text: str) -> Payload:
 
 
 def keep_history(uri: str, run_id: str, payload: Payload) -> list[str]:
-    """Write it; what an earlier cluster of the run left is added to. Returns the URIs.
+    """Write the history, merged with that of the run's earlier clusters, and return the URIs.
 
     Args:
-        uri: of the experiment's folder.
+        uri: the experiment's folder.
 
-    Raises:
-        StoreError: the store refuses.
+        Raises:
+        StoreError: the store refuses the request.
     """
     folder = open_location(uri).join(FOLDER, run_id)
     with asking(folder.uri, "keep the history there"):
@@ -87,7 +88,7 @@ def keep_history(uri: str, run_id: str, payload: Payload) -> list[str]:
 
 
 def _keep_decisions(uri: str, run_id: str, decisions: Sequence[ScalingDecision]) -> list[str]:
-    """Also beside the report, where jobs on the head have left those before."""
+    """Write the decisions beside the report too, where jobs on the head left the earlier ones."""
     if not decisions:
         return []
     try:
@@ -95,13 +96,13 @@ def _keep_decisions(uri: str, run_id: str, decisions: Sequence[ScalingDecision])
     except StoreError:
         raise
     except SourceError:
-        return []  # no driver ever made a folder: they stand in the history alone
+        return []  # no driver made a folder for the run, so only the history has the decisions
 
 
 def merge_events(
     before: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
-    """Events by when they last happened; one that was told again counts as it was told last."""
+    """Return the events in order of their last occurrence; a newer report replaces an older one."""
     by_key = {_key_of(event): event for event in (*before, *new)}
     return sorted(by_key.values(), key=lambda event: str(event.get("lastTimestamp") or ""))
 
@@ -118,7 +119,7 @@ def _merge_pods(
 
 
 def _read_list(file: Location) -> list[Any]:
-    """What was written before; what cannot be understood counts as nothing."""
+    """Return the list in a file; empty if there is no file, or it cannot be parsed."""
     if file.filesystem.get_file_info(file.path).type != pafs.FileType.File:
         return []
     with file.filesystem.open_input_stream(file.path) as stream:
@@ -136,16 +137,16 @@ def _write(file: Location, document: Any) -> None:
 
 
 def prune_history(uri: str, run_id: str, keep_days: int, now: datetime) -> list[str]:
-    """Take away the history of older runs of the same experiment, whose newest file is so old.
+    """Delete the history of the experiment's older runs if all of its files are past `keep_days`.
 
     Args:
-        uri: of the experiment's folder, in which another experiment of that name may have left its
-            own: its runs' ids begin with another uid.
-        run_id: the present run's, which stays.
-        keep_days: 0: for ever.
+        uri: the experiment's folder. Another experiment of the same name may have left history in
+        it; the ids of its runs begin with another uid, and it stays.
+        run_id: the present run, whose history stays.
+        keep_days: 0 keeps everything.
 
     Raises:
-        StoreError: the store refuses.
+        StoreError: the store refuses the request.
     """
     mine = _RUN_ID.fullmatch(run_id)
     if keep_days <= 0 or mine is None:
@@ -167,7 +168,7 @@ def _prune(root: Location, mine: re.Match[str], oldest: datetime) -> Iterator[st
 
 
 def _is_older(store: Any, path: str, moment: datetime) -> bool:
-    """Whether every file below is; a store that does not say when keeps all."""
+    """Return whether all files below are older than `moment`; False if the store gives no times."""
     infos = store.get_file_info(pafs.FileSelector(path, recursive=True))
     times = [info.mtime for info in infos if info.type == pafs.FileType.File]
     return bool(times) and all(

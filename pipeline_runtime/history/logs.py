@@ -1,8 +1,8 @@
 """Copies the log files of a pod's Ray processes to the store while they grow: `lastmile keep-logs`.
 
-It runs beside Ray, so that a Ray container that is killed leaves its logs. Object stores take no
-appends, so every copy is of the whole file, of a long one of its two ends; the longer a file is the
-more seldom it is copied. A store that refuses costs logs and nothing else.
+It runs beside Ray, so that the logs of a killed Ray container remain. Object stores cannot append,
+so each copy holds the whole file, or both ends of a long one. The longer a file is, the less often
+it is copied. If the store refuses, logs are lost but nothing else is.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from pipeline_runtime.errors import StoreError
 from pipeline_runtime.sources.filesystem import Location
 from pipeline_runtime.sources.stores import asking
 
-# Of a longer file these ends are kept: how it began, and what happened last.
+# The two ends of a longer file that are kept: its beginning and its latest lines.
 HEAD_BYTES = 1 << 20
 TAIL_BYTES = 7 << 20
-MAX_FILES = 1_000  # of a pod; Ray has three for every process
-# A file is copied again once it could have been sent at this pace, so that a pod with many long
-# ones costs the network little: 8 MiB every 80 s.
+MAX_FILES = 1_000  # per pod; Ray has three for each process
+# Pace of the copies of a file: 8 MiB every 80 s, so that many long files load the network little.
 _BYTES_PER_SECOND = 100 << 10
 _CHUNK_BYTES = 1 << 20
-_LOGS = "logs"  # of Ray's session_TIME/ folders
+_LOGS = "logs"  # a folder in each of Ray's session_TIME/
 
 
 @dataclass(slots=True)
@@ -39,10 +38,10 @@ class _Copied:
 
 @dataclass(slots=True, kw_only=True)
 class LogCopier:
-    """Copies what changed below a folder of Ray's.
+    """Copies changed log files from Ray's folder to the store.
 
     Attributes:
-        source: Ray's folder, with a folder of each session in it.
+        source: Ray's folder, which has a folder for each session.
         target: the pod's folder in the store.
         every: seconds between copies of a short file.
     """
@@ -56,16 +55,16 @@ class LogCopier:
     _copied: dict[Path, _Copied] = field(default_factory=dict)
 
     def run(self, stop: threading.Event) -> None:
-        """Copy until told to stop, and what is left then."""
+        """Copy until `stop` is set, and then copy the remaining changes."""
         while not stop.wait(self.every):
             self.copy()
         self.copy(last=True)
 
     def copy(self, *, last: bool = False) -> int:
-        """One round; how many files were copied.
+        """Copy the files that are due, and return their number.
 
         Args:
-            last: whether no other follows, so that nothing is put off.
+            last: whether this is the last round, so that no file is put off.
         """
         number, self.problem = 0, ""
         for path in find_logs(self.source):
@@ -78,7 +77,7 @@ class LogCopier:
                 continue  # Ray rotated it away
             except (OSError, StoreError) as error:
                 self.problem = str(error)
-                break  # the store is away: the rest would fail as slowly
+                break  # the store is unreachable, and the remaining files would fail as slowly
         if self.problem:
             self.say(f"warning: {self.problem}")
         return number
@@ -107,7 +106,7 @@ class LogCopier:
 
 
 def find_logs(source: Path) -> Iterator[Path]:
-    """Log files that hold something, the driver's first, so that they are the last to be cut."""
+    """Yield log files that are not empty, drivers' logs first, so that they are dropped last."""
     files = [
         path
         for folder in sorted(source.glob(f"session_*/{_LOGS}"))
@@ -127,7 +126,7 @@ def _is_file(path: Path) -> bool:
 
 
 def read_ends(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """A file's first `size` bytes; of a long one both ends, with a line on what was left out."""
+    """Yield a file's first `size` bytes; of a long file both ends, with a line about the gap."""
     left_out = size - HEAD_BYTES - TAIL_BYTES
     if left_out <= 0:
         yield from _read(file, size)

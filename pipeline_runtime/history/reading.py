@@ -1,4 +1,4 @@
-"""Reads from the store what a run's pods and the operator left there, for people's commands."""
+"""Reads the logs and history that a run's pods left in the store, for the CLI's commands."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """A log of one of a pod's processes.
+    """A log of a process in a pod.
 
     Attributes:
-        name: with Ray's session before it, which is another for each head.
+        name: Ray's session, which differs between heads, and the file's name.
     """
 
     pod: str
@@ -36,7 +36,7 @@ class LogFile:
 
 
 class StoredRun:
-    """What is stored of one run; whoever asks gets SourceError where the store refuses."""
+    """The stored history of one run. Methods raise SourceError if the store refuses."""
 
     def __init__(self, experiment: Location, run_id: str) -> None:
         self.run_id = run_id
@@ -45,7 +45,7 @@ class StoredRun:
         self.uri = self._folder.uri
 
     def experiment(self) -> dict[str, Any]:
-        """Manifest and status as they last were."""
+        """Return the last manifest and status."""
         found = self._load(EXPERIMENT_FILE)
         if not isinstance(found, dict):
             raise SourceError(
@@ -55,16 +55,16 @@ class StoredRun:
         return found
 
     def events(self) -> list[dict[str, Any]]:
-        """Events, the oldest first."""
+        """Return the events, oldest first."""
         return self._load(EVENTS_FILE) or []
 
     def pods(self) -> list[dict[str, Any]]:
-        """Pods as they were when their cluster went."""
+        """Return the pods as they were when their cluster was deleted."""
         return self._load(PODS_FILE) or []
 
     @cached_property
     def files(self) -> list[LogFile]:
-        """Logs of every pod, by pod and name."""
+        """Logs of all pods, by pod and name."""
         root = self._folder.join(_LOGS)
         with _refusing(root):
             infos = root.filesystem.get_file_info(
@@ -78,11 +78,11 @@ class StoredRun:
         return sorted(files, key=lambda file: (file.pod, file.name))
 
     def read(self, file: LogFile) -> Iterator[bytes]:
-        """A log's bytes."""
+        """Yield a log's bytes."""
         yield from self._read(file.path)
 
     def read_driver(self, submission_id: str) -> Iterator[bytes]:
-        """The log of an attempt's driver: as its pod left it, or as the driver copied it itself."""
+        """Yield the log of an attempt's driver, from its pod's copy or else the driver's own."""
         name = f"job-driver-{submission_id}.log"
         mine = [file for file in self.files if file.name.rsplit("/", 1)[-1] == name]
         path = max(mine, key=lambda file: file.num_bytes).path if mine else self._find_copy(name)
@@ -94,7 +94,7 @@ class StoredRun:
         yield from self._read(path)
 
     def _find_copy(self, name: str) -> str | None:
-        """The newest of those that lie in the run's own folders."""
+        """Return the newest copy in the run's own folders; None if there is none."""
         root = self._experiment
         with _refusing(root):
             infos = root.filesystem.get_file_info(
@@ -128,7 +128,7 @@ class StoredRun:
 
 @contextmanager
 def _refusing(place: Location) -> Iterator[None]:
-    """A store's refusal in one sentence."""
+    """Turn an error of the store into a StoreError with one sentence."""
     try:
         yield
     except LastmileError:
@@ -143,7 +143,7 @@ def _refusing(place: Location) -> Iterator[None]:
 def look_back(
     uri: str, run_id: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], str | None]:
-    """Pods and events of a run, and why they cannot be read, if so."""
+    """Return a run's pods and events, and the reason if they cannot be read."""
     try:
         stored = open_history(uri, run_id)
         return stored.pods(), stored.events(), None
@@ -152,7 +152,7 @@ def look_back(
 
 
 def find_last_report(uri: str, run: str | None) -> str:
-    """The id of the run whose folder is the newest; of those of a number, if one is given."""
+    """Return the id of the run with the newest folder, of those with the id or number `run`."""
     experiment = open_location(uri)
     with _refusing(experiment):
         selector = pafs.FileSelector(experiment.path.rstrip("/"), allow_not_found=True)
@@ -167,12 +167,12 @@ def find_last_report(uri: str, run: str | None) -> str:
 
 
 def open_history(uri: str, run: str | None) -> StoredRun:
-    """What is stored of a run.
+    """Return the stored history of a run.
 
     Args:
-        uri: of the experiment's folder.
-        run: its id; a number alone for that run of whichever experiment of the name came last;
-            None for the last one.
+        uri: the experiment's folder.
+        run: the run's id or number; None for the last one. Several experiments of the same name may
+        have a run of that number; the one that was written to last counts.
 
     Raises:
         SourceError: there is none, or the store refuses.
@@ -190,7 +190,7 @@ def open_history(uri: str, run: str | None) -> StoredRun:
 
 
 def _list_runs(experiment: Location) -> list[str]:
-    """Ids of runs with a history, the one that was written to last at the end."""
+    """Return the ids of runs with a history, the most recently written one last."""
     root, store = experiment.join(FOLDER), experiment.filesystem
     with _refusing(root):
         infos = store.get_file_info(pafs.FileSelector(root.path, allow_not_found=True))

@@ -1,19 +1,19 @@
-"""Whole column chunks from their bytes in a file to Arrow's buffers, in one call.
+"""Decodes whole column chunks from their bytes in a file to Arrow's buffers, in one call.
 
-`sources.columns` fills a table with where the chunks of a row group lie and where their values are
-to go, and calls `decode`. For each chunk it goes from page to page: the header, the body out of its
-codec, levels, values. So Python and its lock are needed once a row group, not for every page.
+`sources.columns` fills a table with the places of a row group's chunks and of the buffers for their
+values, and calls `decode`. For each chunk, `decode` goes from page to page: header, decompressed
+body, levels, values. So Python and its lock are needed once per row group, not once per page.
 
-    page_headers     the next page
-    decompression    its body, in memory that the next page's body takes again
-    parquet, folding its lists; a page of plain numbers is a page of lists without repetition
+    page_headers     reads the next page's header
+    decompression    decompresses its body, into memory that the next page's body reuses
+    parquet, folding decode its lists; a page of plain numbers is a page of lists without repetition
 
-Where not all rows are wanted, a page without one that is stays as it lies: its rows are zero, or
-lists without items. How many lists a page has is said by its levels alone, of which those in pages
-of version 1 have to leave their codec first.
+If not all rows are wanted, a page without a wanted row is not decoded: its rows are zero, or lists
+without items. Only the levels tell the number of lists in a page, and in pages of version 1 they
+must be decompressed first.
 
-Nothing that a file says is trusted: what is not as it should be is told of its column, which is
-left to others, and nothing is written outside of what the table says.
+The bytes of a file are untrusted. If a column chunk is not as expected, its row in the table gets
+an error code, and the caller reads it in another way. Nothing is written outside the buffers.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ from pipeline_runtime.kernels.parquet import (
 )
 
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _RLE_DICTIONARY = 0, 2, 3, 8  # encodings of parquet.thrift
-_NO_ROOM = 2  # say `read_levels` and `read_page`
-# Byte i of a word times the first has its lowest bit at 56 + i, and the second adds all up there.
+_NO_ROOM = 2  # returned by `read_levels` and `read_page`
+# A word times the first number has the lowest bit of byte i at 56 + i; times the second, it has the
+# sum of its bytes from bit 56.
 _SIDE_BY_SIDE, _ADDED_UP = np.uint64(0x0102040810204080), np.uint64(0x0101010101010101)
 _HIGHEST = np.uint64(56)
 _LENGTH_BYTES = 4  # of the number of a level's bytes
@@ -69,12 +70,12 @@ _LENGTH_BYTES = 4  # of the number of a level's bytes
 
 @numba.njit
 def _pack(marks: Any, address: int) -> int:
-    """Write marks, zeros and ones, as bits; how many are not set."""
+    """Write marks, which are zeros and ones, as bits. Return the number of zeros."""
     count = len(marks)
     bits = bytes_at(address, (count + 7) >> 3)
     num_words = count >> 3
     num_null: Any = 0
-    for place in range(num_words):  # of eight bytes the lowest bits, side by side and added up
+    for place in range(num_words):  # packs and adds up the lowest bits of eight bytes
         word: Any = load_word(marks, 8 * place)
         bits[place] = np.uint8((word * _SIDE_BY_SIDE) >> _HIGHEST)
         num_null += 8 - np.int64((word * _ADDED_UP) >> _HIGHEST)
@@ -90,7 +91,7 @@ def _pack(marks: Any, address: int) -> int:
 
 @numba.njit
 def _level_bytes(page: Any) -> tuple[int, int]:
-    """Bytes of repetition and definition levels; -1 where the page's body says it."""
+    """Return the bytes of repetition and definition levels; -1 if the page's body holds them."""
     if page[KIND] == DATA_PAGE:
         return -1, -1
     return page[REPETITION_BYTES], page[DEFINITION_BYTES]
@@ -100,12 +101,12 @@ def _level_bytes(page: Any) -> tuple[int, int]:
 def _read_numbers(
     column: Any, page: Any, levels: Any, body: Any, dictionary: Any, out: Any, valid: Any
 ) -> int:
-    """A page of numbers; 0, `_NO_ROOM` if some are null and `valid` has no room, or -1.
+    """Read a page of numbers. Return 0, `_NO_ROOM` if nulls need room in `valid`, or -1.
 
     Args:
-        levels, body: as `read_page` has them, without levels of repetition.
-        out: written: bytes of as many as the page has, zero where one is null.
-        valid: written, if it has room: which are there.
+        levels, body: as in `read_page`, without repetition levels.
+        out: written: the bytes of the page's values, zero for a null.
+        valid: written, if it has room: whether each value is valid.
     """
     count, is_plain, max_level = page[NUM_VALUES], page[ENCODING] == _PLAIN, column.max_level
     size, width = column.size, column.width
@@ -137,7 +138,7 @@ def _fold_page(
     codes: Any,
     state: Any,
 ) -> int:
-    """A page's lists without those that repeat, see `fold`; 0, or -1, also for null items."""
+    """Read a page's lists, without repeated ones (see `fold`). Return 0, or -1, also for nulls."""
     count, empty, present = page[NUM_VALUES], column.empty_level, column.max_level
     repetition, definition = _level_bytes(page)
     valid_lists, valid_items = np.empty(count, dtype=np.uint8), np.empty(count, dtype=np.uint8)
@@ -160,13 +161,13 @@ def _fold_page(
         items = np.empty(num_items * width, dtype=np.uint8)
         if read_values(body, start, is_plain, column.size, width, dictionary, items) < 0:
             return -1
-    own, valid_lists = own[: num_lists + 1], valid_lists[: num_lists * told]  # without any: all
+    own, valid_lists = own[: num_lists + 1], valid_lists[: num_lists * told]  # empty: all are valid
     return int(fold(items, width, own, valid_lists, values, starts, lists, codes, state))
 
 
 @numba.njit
 def _is_known(page: Any, is_list: int, max_level: int) -> bool:
-    """Whether its encodings are among those that are read here."""
+    """Return whether a page's encodings are among those that this module reads."""
     encoding = int(page[ENCODING])
     if page[KIND] == DICTIONARY_PAGE:
         return encoding in (_PLAIN, _PLAIN_DICTIONARY)
@@ -179,10 +180,10 @@ def _is_known(page: Any, is_list: int, max_level: int) -> bool:
 
 @numba.njit
 def _find_body(column: Any, data: Any, page: Any, scratch: Any) -> tuple[bool, Any, Any, Any]:
-    """A page's levels and its body without its codec, or that there are none such.
+    """Return whether a page is whole, its levels, its decompressed body, and the scratch memory.
 
-    Levels of version 1 are part of the body. The last is `scratch`, or what is in its place if it
-    was too small; the body may lie in it.
+    Levels of version 1 are part of the body. If `scratch` is too small, larger memory replaces it.
+    The body may lie in it.
     """
     level_bytes = page[REPETITION_BYTES] + page[DEFINITION_BYTES]
     start, num_bytes = page[START] + level_bytes, page[NUM_BYTES] - level_bytes
@@ -190,7 +191,7 @@ def _find_body(column: Any, data: Any, page: Any, scratch: Any) -> tuple[bool, A
         return False, data, data, scratch
     levels, body = data[page[START] : start], data[start : page[STOP]]
     if num_bytes == 0 and len(body) == 0 and page[KIND] == DATA_PAGE_V2:
-        return True, levels, body, scratch  # nulls alone: there is nothing to decompress
+        return True, levels, body, scratch  # all nulls, so there is nothing to decompress
     if column.codec != UNCOMPRESSED and page[IS_COMPRESSED]:
         if len(scratch) < num_bytes:
             scratch = np.empty(num_bytes, dtype=np.uint8)
@@ -213,10 +214,10 @@ def _pass_over(
     state: Any,
     num_levels: int,
 ) -> bool:
-    """Leave a page as it lies if none of its rows is wanted, and that is told without its codec.
+    """Skip a page if none of its rows is wanted, which must be clear without decompressing it.
 
-    A list may go on at its beginning, so the row before it must not be wanted either. The rows that
-    a header of version 2 tells are not asked: some writers put something else there.
+    A list may continue at its beginning, so the row before it must not be wanted either. The number
+    of rows in a header of version 2 is not used: some writers put another number there.
     """
     count, width = page[NUM_VALUES], column.width
     if len(wanted) == 0:
@@ -240,7 +241,7 @@ def _pass_over(
 
 @numba.njit
 def _finish(column: Any, num_levels: int, starts: Any, lists: Any, items: Any, state: Any) -> int:
-    """Say what there is, and write which of it is valid; 0, or -1 if there should be more."""
+    """Set a column's counts and write its validity bits. Return 0, or -1 if values are missing."""
     num_rows = num_lists = num_items = num_levels
     if column.folds:
         num_rows, num_lists, num_items = state[0], state[1], state[2]
@@ -277,7 +278,7 @@ def _read_data(
     state: Any,
     num_levels: int,
 ) -> int:
-    """A data page, behind those before it; 0, `_NO_ROOM` if marks are needed, or -1."""
+    """Append a data page to the previous ones. Return 0, `_NO_ROOM` if marks are needed, or -1."""
     count, is_plain, width = page[NUM_VALUES], page[ENCODING] == _PLAIN, column.width
     if column.folds:
         return int(
@@ -312,7 +313,7 @@ def _read_data(
 
 @numba.njit
 def _decode(column: Any, scratch: Any) -> tuple[int, Any]:
-    """One chunk; 0 or -1, and memory for pages' bodies, in place of what was too small."""
+    """Decode one chunk. Return 0 or -1, and the scratch memory, replaced if it was too small."""
     num_rows, is_list, width = column.num_rows, column.is_list, column.width
     room = column.num_values if is_list else num_rows
     values = bytes_at(column.values, room * width)
@@ -357,7 +358,7 @@ def _decode(column: Any, scratch: Any) -> tuple[int, Any]:
                 if read_values(body, 0, True, column.size, width, values[:0], dictionary) < 0:
                     return -1, scratch
                 continue
-            for _ in range(2):  # again with room for marks, if these are needed
+            for _ in range(2):  # the second time with room for marks, if they are needed
                 told = _read_data(
                     column,
                     page,
@@ -384,17 +385,17 @@ def _decode(column: Any, scratch: Any) -> tuple[int, Any]:
 
 
 def make_decode(stamp: int) -> Callable[[Any, Any], int]:
-    """The kernel, which returns `stamp`.
+    """Return the kernel, which returns `stamp`.
 
     Args:
-        stamp: of the sources of all that it calls: numba's cache knows a kernel by its own file,
-            and by what a closure holds.
+        stamp: identifies the sources of all that the kernel calls. Numba's cache knows a kernel by
+        its own file and by the values in its closure.
     """
 
     def decode(table: Any, scratch: Any) -> int:
-        """Decode the chunks of a table of `chunks.COLUMN`, of which the last fields are written.
+        """Decode the chunks of a table of `chunks.COLUMN`, and write its last fields.
 
-        `scratch` is for the body of a page; where it is too small, more is taken for this call.
+        `scratch` is for the body of a page; if it is too small, this call allocates more.
         """
         room = scratch
         for index in range(len(table)):

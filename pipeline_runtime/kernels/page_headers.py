@@ -1,9 +1,9 @@
-"""Headers of Parquet pages: Thrift's compact protocol, as far as Parquet uses it.
+"""Reads headers of Parquet pages: Thrift's compact protocol, as far as Parquet uses it.
 
-A column chunk is a run of pages, each after its header (parquet.thrift, `PageHeader`). pyarrow
-reads them but does not show them. `columns` goes from one to the next; `sources.page_headers` asks
-for all of a chunk, to cut it. No byte is trusted: what is no header of today's, or goes on
-behind the chunk's end, is none.
+A column chunk is a sequence of pages, each behind its header (parquet.thrift, `PageHeader`).
+pyarrow reads the headers but does not expose them. `columns` reads them one after another;
+`sources.page_headers` reads all headers of a chunk, to split it. The bytes are untrusted: an
+unknown page header is rejected, and one that extends past the end of the column chunk.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 
 _MAX_VARINT_BYTES = 10  # of 64 bits
 _MAX_DEPTH = 8  # a header's statistics are nested three deep
 _MAX_INT16, _MAX_INT32 = 2**15 - 1, 2**31 - 1
-# What `read_page_header` writes of a page, by its place.
+# Fields of a page that `read_page_header` writes, by their place in the row.
 KIND, START, STOP, NUM_BYTES, NUM_VALUES, ENCODING = range(6)
 DEFINITION_ENCODING, REPETITION_ENCODING = 6, 7  # of version 1
 REPETITION_BYTES, DEFINITION_BYTES, IS_COMPRESSED = 8, 9, 10  # of version 2
 NUM_PAGE_FIELDS = 11
-NUM_FIELDS = 9  # of a struct that are kept, by their numbers
+NUM_FIELDS = 9  # fields of a struct that are kept, at their numbers
 
 
 @numba.njit
 def _read_varint(data: Any, at: int) -> tuple[Any, int]:
-    """A number of up to 64 bits, and where it ends: -1 if it does not."""
+    """Return a number of up to 64 bits and the position behind it; -1 if it does not end."""
     value: Any = np.uint64(0)
     for place in range(min(_MAX_VARINT_BYTES, len(data) - at)):
         byte = np.uint64(data[at + place])
@@ -45,14 +45,14 @@ def _read_varint(data: Any, at: int) -> tuple[Any, int]:
 
 @numba.njit
 def _read_integer(data: Any, at: int) -> tuple[Any, int]:
-    """Zigzag: the lowest bit is the sign."""
+    """Read an integer in zigzag form, where the lowest bit is the sign."""
     value, end = _read_varint(data, at)
     return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), end
 
 
 @numba.njit
 def _skip(data: Any, at: int, kind: int) -> int:
-    """Where a value ends that is neither a number nor a struct; -1 for one that is not known."""
+    """Return the position behind a value that is no integer or struct; -1 for an unknown type."""
     if kind in (_TRUE, _FALSE):
         return at
     if kind == _BYTE:
@@ -68,15 +68,15 @@ def _skip(data: Any, at: int, kind: int) -> int:
 
 @numba.njit
 def _read_fields(data: Any, at: int, found: Any) -> int:
-    """The numbers of a header; returns where it ends, or -1.
+    """Read the numbers of a header. Return the position behind it, or -1.
 
     Args:
-        found: written: row 0 has the header's own fields by their numbers, rows 1, 2 and 3 those of
-            the description of a data page, of a dictionary, and of a data page of version 2; -1
-            where there is none.
+        found: written: row 0 gets the header's own fields, at their numbers. Rows 1, 2 and 3 get
+        those of the description of a data page, of a dictionary, and of a data page of version
+        2. Absent fields are -1.
     """
     found[:] = -1
-    last = np.zeros(_MAX_DEPTH, dtype=np.int64)  # the number of the field before, by depth
+    last = np.zeros(_MAX_DEPTH, dtype=np.int64)  # the number of the previous field, by depth
     depth, body = 0, -1
     while 0 <= at < len(data):
         head = np.int64(data[at])
@@ -92,7 +92,7 @@ def _read_fields(data: Any, at: int, found: Any) -> int:
         else:
             last[depth], at = _read_integer(data, at)
         number = last[depth]
-        if at < 0 or not before < number <= _MAX_INT16:  # a field that comes twice, or out of order
+        if at < 0 or not before < number <= _MAX_INT16:  # a field is repeated or out of order
             return -1
         if kind == _STRUCT:
             depth += 1
@@ -116,7 +116,7 @@ def _read_fields(data: Any, at: int, found: Any) -> int:
         value: Any = np.int64(-1)
         if _I16 <= kind <= _I64:
             value, at = _read_integer(data, at)
-            if kind != _I32:  # all that is kept has 32 bits: of another type it is another field
+            if kind != _I32:  # all fields that are kept have 32 bits
                 value = np.int64(-1)
         else:
             at = _skip(data, at, kind)
@@ -129,7 +129,7 @@ def _read_fields(data: Any, at: int, found: Any) -> int:
 
 @numba.njit
 def read_page_header(data: Any, at: int, found: Any, page: Any) -> int:
-    """Where a page's body stops; -1 for what is no header.
+    """Read a page's header. Return the position behind the page's body; -1 if there is no header.
 
     Args:
         data: the chunk's bytes, of which the header begins at `at`.
@@ -155,7 +155,7 @@ def read_page_header(data: Any, at: int, found: Any, page: Any) -> int:
     page[NUM_BYTES], page[NUM_VALUES], page[IS_COMPRESSED] = found[0, 2], found[row, 1], 1
     if row == 3:
         if not (0 <= found[3, 2] <= _MAX_INT32 and 0 <= found[3, 3] <= _MAX_INT32):
-            return -1  # without the number of its nulls, or of its rows
+            return -1  # the number of nulls or of rows is missing
         page[ENCODING] = found[3, 4]
         page[REPETITION_BYTES], page[DEFINITION_BYTES] = found[3, 6], found[3, 5]
         page[IS_COMPRESSED] = np.int64(found[3, _IS_COMPRESSED] != 0)
@@ -170,17 +170,17 @@ def read_page_header(data: Any, at: int, found: Any, page: Any) -> int:
 
 
 def read_headers(data: Any, out: Any) -> int:
-    """Where the pages of a column chunk lie and what they hold.
+    """Read all page headers of a column chunk.
 
     Args:
         data: the chunk's bytes.
-        out: written, a row a page: its type, where its body starts and stops in `data`, bytes
-            uncompressed, values (levels of a data page), encoding, the encodings of definition and
-            repetition levels (of version 1), bytes of repetition and definition levels (of version
-            2), and whether the values are compressed.
+        out: written, one row per page: its type, the start and stop of its body in `data`, its
+        uncompressed bytes, its number of values (levels, in a data page), its encoding, the
+        encodings of definition and repetition levels (version 1), the bytes of repetition and
+        definition levels (version 2), and whether the values are compressed.
 
     Returns:
-        how many pages there are, -1 for what is no header, -2 for more pages than `out` has rows.
+        the number of pages; -1 if bytes are not a header; -2 if `out` has too few rows.
     """
     found = np.empty((4, NUM_FIELDS), dtype=np.int64)
     at, num_pages = np.int64(0), 0

@@ -1,10 +1,10 @@
-"""What takes a Parquet page apart, called by `columns`.
+"""Decodes Parquet pages, for `columns`.
 
-Levels and dictionary indices come as the format's hybrid of runs and packed bits (Apache Parquet,
-"Data encodings", RLE = 3): a varint header, whose lowest bit tells runs (0) from packed bits (1).
-Nothing that a page says is trusted: whoever would read past `stop`, or finds what cannot be, gives
--1, and the caller leaves the column to Arrow. Arrays are contiguous, `data` and `body` are a page's
-bytes.
+Levels and dictionary indices are encoded as the format's hybrid of runs and packed bits (Apache
+Parquet, "Data encodings", RLE = 3): the lowest bit of a varint header is 0 for a run and 1 for
+packed bits. The bytes of a page are untrusted: a function returns -1 before it would read past
+`stop`, or if it finds an invalid value, and the caller leaves the column to Arrow. Arrays are
+contiguous; `data` and `body` are a page's bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipeline_runtime.kernels.intrinsics import NARROWED, copy_bytes, load_word,
 
 _MAX_SHIFT = 28  # of a varint of 32 bits
 _MAX_UINT32 = 2**32 - 1
-_MAX_EIGHTS = 2**28  # of packed values in a run, as pyarrow has it
+_MAX_EIGHTS = 2**28  # groups of eight packed values in a run, as in pyarrow
 _FULL_BYTE, _MAX_WORD = 255, 2**64 - 1
 _LENGTH_BYTES = 4  # of the number of a level's bytes
 _MAX_INDEX_BITS = 31
@@ -27,7 +27,7 @@ _EIGHT_VALID = np.uint64(0x0101010101010101)  # bytes of ones
 
 @numba.njit(inline="always")
 def _read_header(data: Any, at: int, stop: int) -> tuple[Any, int]:
-    """A varint of 32 bits and where it ends; -1 for one that does not end, or is larger."""
+    """Return a varint of 32 bits and the position behind it; -1 if it does not end or is larger."""
     header: Any = 0
     shift = 0
     while at < stop and shift <= _MAX_SHIFT:
@@ -42,7 +42,7 @@ def _read_header(data: Any, at: int, stop: int) -> tuple[Any, int]:
 
 @numba.njit(inline="always")
 def _run_bytes(header: Any, width: int) -> Any:
-    """Bytes of a run of values of so many bits; -1 for a header that is none."""
+    """Return the bytes of a run of values of `width` bits; -1 if the header is invalid."""
     if header < 2 or (header & 1 and header >> 1 > _MAX_EIGHTS):
         return -1
     return (header >> 1) * width if header & 1 else (width + 7) >> 3
@@ -58,7 +58,7 @@ def _read_value(data: Any, at: int, num_bytes: int) -> Any:
 
 @numba.njit(inline="always")
 def _unpack_eights(data: Any, at: int, width: int, out: Any, first: int, count: int) -> int:
-    """Values of up to eight bits, eight of one word at a time; how many of `count` these are."""
+    """Unpack values of up to eight bits, eight of a word at a time. Return how many are done."""
     mask = np.uint64((1 << width) - 1)
     num_words = min(count >> 3, max(0, (len(data) - 8 - at) // width + 1))
     for index in range(num_words):
@@ -71,7 +71,7 @@ def _unpack_eights(data: Any, at: int, width: int, out: Any, first: int, count: 
 
 @numba.njit(inline="always")
 def _unpack_bits(data: Any, at: int, width: int, out: Any, first: int, count: int) -> None:
-    """`count` values of `width` bits, the lowest bits first."""
+    """Unpack `count` values of `width` bits, the lowest bits first."""
     mask = np.int64((1 << width) - 1)
     num_done = _unpack_eights(data, at, width, out, first, count) if width <= 8 else 0
     num_fast = min(count, max(0, (len(data) - 8 - at) * 8 // width))  # eight bytes can be read
@@ -87,9 +87,9 @@ def _unpack_bits(data: Any, at: int, width: int, out: Any, first: int, count: in
 
 @numba.njit
 def unpack(data: Any, start: int, stop: int, width: int, count: int, out: Any) -> int:
-    """`count` values of 0 to 32 bits from the hybrid at [start, stop); 0, or -1 if it is broken.
+    """Unpack `count` values of 0 to 32 bits from the hybrid at [start, stop). Return 0, or -1.
 
-    A run's bytes must all be there, also those of values that are not asked for.
+    All bytes of a run must exist, even those of values beyond `count`; else the result is -1.
     """
     done, at = 0, start
     while done < count:
@@ -116,7 +116,7 @@ def unpack(data: Any, start: int, stop: int, width: int, count: int, out: Any) -
 
 @numba.njit
 def is_run_of(data: Any, start: int, stop: int, count: int, value: int) -> bool:
-    """Whether all `count` levels, of up to eight bits, are one run of this value."""
+    """Return whether all `count` levels, of up to eight bits, are one run of this value."""
     header, at = _read_header(data, start, stop)
     return (
         header > 0 and not header & 1 and header >> 1 >= count and at < stop and data[at] == value
@@ -125,7 +125,7 @@ def is_run_of(data: Any, start: int, stop: int, count: int, value: int) -> bool:
 
 @numba.njit(inline="always")
 def _load_bits(data: Any, at: int, count: int) -> Any:
-    """`count` bits, 64 at most, which `data` has; ones above them."""
+    """Return a word with `count` bits of `data`, at most 64, and ones above them."""
     if count == 64:
         return load_word(data, at)
     word: Any = np.uint64(_MAX_WORD)
@@ -137,9 +137,9 @@ def _load_bits(data: Any, at: int, count: int) -> Any:
 
 @numba.njit
 def find_starts(data: Any, start: int, stop: int, count: int, base: int, out: Any) -> int:
-    """Where lists start: the places, plus `base`, of the zeros among `count` levels of one bit.
+    """Write the starts of lists: positions, plus `base`, of zeros among `count` levels of one bit.
 
-    Returns how many there are; -1 for a broken hybrid, or for more than `out` has room for.
+    Returns the number of lists; -1 for a broken hybrid, or if `out` has no room for them.
     """
     done, at, found, room = 0, start, 0, len(out)
     while done < count:
@@ -183,7 +183,7 @@ def _assemble(
     lists: Any,
     items: Any,
 ) -> tuple[int, int]:
-    """How many lists and items there are; -1 for what cannot be."""
+    """Write lists and items from unpacked levels. Return their numbers; -1 for invalid levels."""
     num_lists, num_items, room = 0, 0, min(len(starts), len(lists))
     for index in range(len(levels)):
         level = levels[index]
@@ -203,7 +203,7 @@ def _assemble(
 
 @numba.njit(inline="always")
 def end_of_levels(data: Any, at: int) -> int:
-    """Where levels end that stand after the number of their bytes, which is at `at`; or -1."""
+    """Return the end of levels whose size in bytes is at `at`, before them; -1 if it is invalid."""
     if at + _LENGTH_BYTES > len(data):
         return -1
     stop = at + _LENGTH_BYTES + _read_value(data, at, _LENGTH_BYTES)
@@ -223,23 +223,23 @@ def read_levels(
     lists: Any,
     items: Any,
 ) -> tuple[int, int, int, int]:
-    """Lists and items of a page, of its levels.
+    """Read the lists and items of a page from its levels.
 
     Args:
         data: begins with the repetition levels, 0 where a list starts, then the definition levels:
             below `empty` a null list, `empty` one without items, above it an item, which is null
             below `present`.
-        repetition_bytes, definition_bytes: of the levels; -1 of a page of version 1, in which each
-            of the two stands after the number of its bytes.
+        repetition_bytes, definition_bytes: sizes of the levels; -1 for a page of version 1, in
+        which the size of each is before it.
         count: levels of the page.
         base: items before this page.
-        starts: written, for each list: where its items start.
-        lists, items: written, if need be, for each list and item: whether it is valid.
+        starts: written: for each list, the position of its first item.
+        lists, items: written, unless all are valid: for each list and item, whether it is valid.
 
     Returns:
-        0 if all is valid, 1 if `lists` and `items` are written, 2 if they have no room for `count`
-        and would be, -1 for what cannot be, such as more lists than `starts` has room for; then
-        the number of lists, that of items, and where the levels end.
+        0 if all are valid, 1 if `lists` and `items` are written, 2 if they need room for `count`,
+        -1 for invalid levels, such as more lists than `starts` has room for; then the number of
+        lists, the number of items, and the end of the levels.
     """
     first, definition = 0, repetition_bytes
     end, stop = repetition_bytes, repetition_bytes + definition_bytes
@@ -315,10 +315,10 @@ def _take(dictionary: Any, indices: Any, out: Any) -> None:
 
 @numba.njit
 def _spread(valid: Any, num_valid: int, out: Any) -> None:
-    """Move values to the places that are valid, and zero to the others."""
+    """Move values to the places that are valid, and set the others to zero."""
     zero = out.dtype.type(0)
     index = len(out)
-    while index > num_valid:  # from behind: none is written over that has to move
+    while index > num_valid:  # from the end, so that no value is overwritten before it moves
         if index >= 8 and load_word(valid, index - 8) == _EIGHT_VALID:
             for _ in range(8):
                 index, num_valid = index - 1, num_valid - 1
@@ -334,15 +334,15 @@ def _spread(valid: Any, num_valid: int, out: Any) -> None:
 def read_values(
     data: Any, start: int, is_plain: bool, size: int, width: int, dictionary: Any, out: Any
 ) -> int:
-    """As many values as `out` takes, one after another; 0, or -1 if there are not as many.
+    """Read as many consecutive values as fit into `out`. Return 0, or -1 if there are fewer.
 
     Args:
         data: a page's bytes, of which the values begin at `start`.
-        is_plain: whether these are the values, little-endian; else places in the dictionary, after
-            a byte that says how many bits each has.
+        is_plain: whether the bytes are the values, little-endian. Else they are indices into the
+        dictionary, behind a byte with the number of bits of each.
         size: bytes of a plain value; 0 for one bit.
-        width: bytes of a value of `out`, 1, 2, 4 or 8: the lowest of a plain value.
-        dictionary: bytes of values of this width; none if the chunk has no dictionary.
+        width: bytes of a value of `out`, which are the lowest of a plain value: 1, 2, 4 or 8.
+        dictionary: bytes of values of this width; empty if the chunk has no dictionary.
         out: written: bytes of values.
     """
     count, num_values = len(out) // width, np.int64(len(dictionary) // width)
@@ -386,7 +386,7 @@ def spread_values(
     valid: Any,
     out: Any,
 ) -> int:
-    """Values at the places that are valid, zero at the others; `valid` without any: all are."""
+    """Read values to the places that are valid, zero to others; an empty `valid` means all are."""
     num_valid = count = len(out) // width
     if len(valid) > 0:
         num_valid = 0
@@ -409,7 +409,7 @@ def spread_values(
 
 @numba.njit
 def is_any_wanted(wanted: Any, first: int, stop: int) -> bool:
-    """Whether one of the rows from `first` to before `stop` is; of an empty array all are."""
+    """Return whether a row in [first, stop) is wanted; an empty array means that all are."""
     return len(wanted) == 0 or bool(np.any(wanted[max(first, 0) : stop]))
 
 
@@ -433,23 +433,23 @@ def read_page(
     wanted: Any,
     state: Any,
 ) -> int:
-    """Write a page's lists behind those of the pages before it.
+    """Append a page's lists to those of the previous pages.
 
     Args:
-        levels, repetition_bytes, definition_bytes, count, empty, present: as `read_levels` has
-            them.
-        body: of a page of version 1 its levels and the values after them, of version 2 the values.
-        is_plain, size, width, dictionary: as `read_values` has them.
-        values: written: bytes of the whole chunk's items; zero for one that is null.
-        starts: written: of the whole chunk, where each list starts; there is one more place.
-        lists, items: of the whole chunk, which lists and items are valid: ones, of which others are
-            written; without any, all are.
-        wanted: of the whole chunk, see `is_any_wanted`: a page without one that is has lists
-            without items, also if the last list before it goes on.
-        state: lists and items so far, which it goes on counting.
+        levels, repetition_bytes, definition_bytes, count, empty, present: as in `read_levels`.
+        body: for a page of version 1, its levels and the values behind them; for version 2, the
+        values.
+        is_plain, size, width, dictionary: as in `read_values`.
+        values: written: bytes of the whole chunk's items; zero for a null.
+        starts: written: the start of each list of the whole chunk; it has room for one more.
+        lists, items: whether each list and item of the whole chunk is valid. They begin as ones,
+        and zeros are written for nulls; empty arrays mean that all are valid.
+        wanted: of the whole chunk, see `is_any_wanted`. A page without a wanted row gets lists
+        without items, even if the last list before it continues.
+        state: the numbers of lists and items so far, which are updated.
 
     Returns:
-        0, 2 if `lists` and `items` are needed, -1 for what cannot be.
+        0; 2 if `lists` and `items` are needed; -1 for an invalid page.
     """
     first_list, first_item = state[0], state[1]
     told, num_lists, num_items, stop = read_levels(

@@ -1,8 +1,7 @@
-"""Side tables of joins as the planner opens them: sized before anything runs, loaded on the
-workers.
+"""Opens side tables of joins: sizes them before anything runs, and loads them on the workers.
 
-`open_side_table` is what steps call while they are bound. The rows are read later: by the driver,
-once, when side tables are broadcast, else by each worker process, once.
+Steps call `open_side_table` while they are bound. The rows are read later: once by the driver if
+side tables are broadcast, else once by each worker process.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sources import RawTable, Scan, open_table
 from pipeline_runtime.steps.base import SideTable, SideTableRequest
 
-# Rows that one read of a side table hands on; only the peak of reading depends on it.
+# Rows per read of a side table; only the peak memory of reading depends on it.
 _READ_ROWS = 1 << 20
 
 
@@ -34,7 +33,7 @@ class SideTableLoader:
     max_bytes: int
 
     def __call__(self) -> pa.Table:
-        """The rows. Raises SourceError if they outgrow the bound, with their size."""
+        """Return the rows. Raises SourceError, with their size, if they exceed the bound."""
         read = self._read_columns()
         tables = [
             part for unit in self.scan.units for part in self.table.read(unit, read, _READ_ROWS)
@@ -52,7 +51,7 @@ class SideTableLoader:
 
 
 def check_size(description: str, num_bytes: int, max_bytes: int) -> None:
-    """Refuse a side table that would not fit. Raises SourceError with both numbers."""
+    """Raise SourceError, with both numbers, if a side table does not fit."""
     if num_bytes > max_bytes:
         raise SourceError(
             f"side table {description}: must fit in maxBytes ({max_bytes:,} bytes), got "
@@ -61,7 +60,7 @@ def check_size(description: str, num_bytes: int, max_bytes: int) -> None:
 
 
 def open_side_table(request: SideTableRequest, storage_root: str) -> SideTable:
-    """Open a join's side table and judge its size by its footers. Raises SourceError."""
+    """Open a join's side table and check its size by its footers. Raises SourceError."""
     table = open_table(cast(SourceChoice, request.source), storage_root)
     columns = tuple(request.columns) if request.columns is not None else tuple(table.schema.names)
     scan = table.scan(_predicates(request.where, table.schema))
@@ -74,7 +73,7 @@ def open_side_table(request: SideTableRequest, storage_root: str) -> SideTable:
         max_bytes=request.max_bytes,
     )
     num_bytes = table.column_bytes(scan.units, known)
-    if request.where is None:  # else only reading shows how much of it is left
+    if request.where is None:  # else only reading shows how many rows remain
         check_size(table.description, num_bytes, request.max_bytes)
     return SideTable(
         digest=_hash(_place(loader), loader.scan.units, _versions(loader)),
@@ -97,7 +96,7 @@ def _predicates(where: str | None, schema: pa.Schema) -> list[object]:
 
 
 def _place(loader: SideTableLoader) -> tuple[object, ...]:
-    """Return what a join asks for, which stays the same when the files are rewritten."""
+    """Return the parts of a join's request that stay the same when the files are rewritten."""
     return loader.table.description, loader.table.paths, loader.columns, loader.where
 
 

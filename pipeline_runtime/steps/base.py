@@ -1,9 +1,9 @@
-"""What a step is once it is bound to its input: a transform of Arrow tables with known columns.
+"""A step that is bound to its input: a transform of Arrow tables with known columns.
 
-`bind_pipeline` in `pipeline_runtime.steps` makes these from the models of `config.steps`; the
-planner reads `inputs`, `output_schema` and `changes_rows`; the feed calls them, one table after
-another, on whatever worker they were sent to. A transform knows nothing of Ray and keeps no state
-between calls but what `SideTables` caches in a process.
+`bind_pipeline` in `pipeline_runtime.steps` makes transforms from the models of `config.steps`. The
+planner reads their `inputs`, `output_schema` and `changes_rows`. The feed calls them on workers,
+one table after another. A transform does not depend on Ray and keeps no state between calls, except
+the indices that `steps.side_tables` keeps in a process.
 
 Columns whose name starts with `_lastmile_` belong to Lastmile (the row's identity hash, say). They
 are in no schema here, may be in any table, and every transform passes them through.
@@ -20,7 +20,7 @@ import pyarrow as pa
 INTERNAL_PREFIX = "_lastmile_"
 # uint64: the hash of a row's identity, the same whatever block, worker or order it comes in.
 ROW_HASH_COLUMN = "_lastmile_row_hash"
-# dictionary<int32, struct>: what the rows of a request share, once, and which of it is each row's.
+# dictionary<int32, struct>: the values that a request's rows share, once, and each row's index.
 REQUEST_COLUMN = "_lastmile_request"
 
 
@@ -45,42 +45,42 @@ class Transform(Protocol):
 
     @property
     def output_schema(self) -> pa.Schema:
-        """Names and types of what comes out, Lastmile's own columns left out."""
+        """Names and types of the output, without Lastmile's own columns."""
         ...
 
     @property
     def needs_row_hash(self) -> bool:
-        """Whether tables must carry `ROW_HASH_COLUMN`."""
+        """True if tables must have `ROW_HASH_COLUMN`."""
         ...
 
     @property
     def changes_rows(self) -> bool:
-        """Whether rows may be dropped, repeated or added; otherwise row i comes out as row i."""
+        """True if rows may be dropped, repeated or added; otherwise, row i comes out as row i."""
         ...
 
     @property
     def is_elementwise(self) -> bool:
-        """Whether what comes out of a row depends on that row alone, whichever rows are beside."""
+        """True if the output of a row depends on that row alone."""
         ...
 
     @property
     def is_columnwise(self) -> bool:
-        """Whether each column of `inputs` becomes the output of its name, alone if need be."""
+        """True if each column of `inputs` alone becomes the output of its name."""
         ...
 
     @property
     def runs_alone(self) -> bool:
-        """Whether the step asks for workers of its own, so that it is not fused with others."""
+        """True if the step needs workers of its own, so that it is not fused with others."""
         ...
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """The transformed table; at least the columns of `output_schema` the planner asked for."""
+        """Return the table with at least the columns of `output_schema` that the planner needs."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundStep:
-    """What every transform of this package holds; a subclass adds its options and `__call__`."""
+    """The base of all transforms of this package; a subclass adds its options and `__call__`."""
 
     kind: ClassVar[str] = ""
     is_columnwise: ClassVar[bool] = False
@@ -105,10 +105,10 @@ class BoundStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideTable:
-    """A small table of a join as the planner found it: where it is and how to get its rows.
+    """A small table of a join, as the planner opened it.
 
-    `load` returns the rows (only the columns needed, predicates applied); it is called once in each
-    worker process, through `side_tables.index_of`, never once a batch.
+    `load` returns the rows, with only the needed columns and with predicates applied. It is called
+    once in each worker process, through `side_tables.index_of`, not once per batch.
     """
 
     digest: str  # changes whenever the rows may have changed: files' versions, columns, predicate
@@ -117,13 +117,13 @@ class SideTable:
     num_rows: int
     num_bytes: int
     load: Callable[[], pa.Table]
-    # Stays when the files are rewritten: an index of the same place replaces the older one.
+    # Stays when the files are rewritten, so that a new index replaces the old one of this place.
     place: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindContext:
-    """What binding a step may need beyond its input schema."""
+    """The needs of binding a step, beyond its input schema."""
 
     # The side table of a join: (source model, columns, where text, byte bound) -> SideTable.
     open_side_table: Callable[[SideTableRequest], SideTable]
@@ -131,13 +131,13 @@ class BindContext:
 
 
 def wants_kernels(context: BindContext | None) -> bool:
-    """Whether a step that is bound in this context may use compiled kernels."""
+    """Return whether a step that is bound in this context may use compiled kernels."""
     return context is None or context.kernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideTableRequest:
-    """What a join asks of the planner."""
+    """A join's request for a side table, to the planner."""
 
     source: object  # config.dataset.SourceChoice
     columns: Sequence[str] | None  # keys included; None for all
@@ -146,10 +146,10 @@ class SideTableRequest:
 
 
 def is_internal(name: str) -> bool:
-    """Whether the column is Lastmile's own."""
+    """Return whether the column is Lastmile's own."""
     return name.startswith(INTERNAL_PREFIX)
 
 
 def public_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema without Lastmile's own columns and without metadata."""
+    """Return the schema without Lastmile's own columns and without metadata."""
     return pa.schema([field for field in schema if not is_internal(field.name)])

@@ -1,7 +1,7 @@
-"""The checks that binding a step makes before anything runs, and how their failures are collected.
+"""Checks of a step while it is bound, before anything runs, and the collection of their failures.
 
-Each problem carries the field's path from the step's kind on (`filter.where`); `bind_step` puts the
-step's own path before it. The helpers here raise `ManifestError`, which `Checks.at` collects.
+A problem's path begins with the step's kind (`filter.where`); `bind_step` prepends the step's own
+path. The helpers here raise `ManifestError`, which `Checks.at` collects.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from pipeline_runtime.errors import (
 )
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 
-# difflib's similarity, 0 to 1: its own default, which catches a letter or two wrong.
+# difflib's similarity, 0 to 1: its default, which catches one or two wrong letters.
 _CLOSE_ENOUGH = 0.6
-# Names listed in a message when none is close; more would bury the rule.
+# Names to list in a message if none is close; more would bury the rule.
 _MAX_NAMES_SHOWN = 12
 
 
 def broken(message: str, path: str = "") -> ManifestError:
-    """One broken rule as an exception."""
+    """Return one broken rule as an exception."""
     return ManifestError([Problem(path=path, message=message)])
 
 
 class Checks:
-    """Collects the broken rules of one step, so that a person sees all at once.
+    """Collects the broken rules of one step, so that users see all of them at once.
 
-    Code that may fail goes in `with checks.at(field):`; `finish` raises what was collected.
+    Code that may fail goes in `with checks.at(field):`; `finish` raises the collected problems.
     """
 
     def __init__(self, kind: str) -> None:
@@ -66,7 +66,7 @@ class Checks:
 
 
 def find_field(schema: pa.Schema, name: str) -> pa.Field:
-    """The field of that name; broken rule with a suggestion if there is none."""
+    """Return the field of that name. Raises a broken rule with a suggestion if there is none."""
     index = schema.get_field_index(name)
     if index < 0:
         raise broken(unknown_column(name, schema.names))
@@ -78,7 +78,7 @@ def unknown_column(name: str, known: Iterable[str], what: str = "the step's inpu
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'x'?`, or the names there are."""
+    """Return `did you mean 'x'?`, or else a list of the known names."""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=_CLOSE_ENOUGH)
     if close:
@@ -89,20 +89,20 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def parse_condition(text: str, schema: pa.Schema) -> expressions.Expression:
-    """The expression, known to be a boolean over the schema's columns."""
+    """Return the expression, which must be a boolean over the schema's columns."""
     expression = expressions.parse(text)
     expressions.check_boolean(expression, schema)
     return expression
 
 
 def parse_value(text: str, schema: pa.Schema) -> tuple[expressions.Expression, pa.DataType]:
-    """The expression and the type it has over the schema's columns."""
+    """Return the expression and its type over the schema's columns."""
     expression = expressions.parse(text)
     return expression, expressions.infer_type(expression, schema)
 
 
 def check_weight(schema: pa.Schema, name: str) -> None:
-    """A weight column, if it is there, must be a float that products fit."""
+    """Check that a weight column, if it exists, is a float or double, so that products fit."""
     index = schema.get_field_index(name)
     if index < 0:
         return
@@ -112,7 +112,7 @@ def check_weight(schema: pa.Schema, name: str) -> None:
 
 
 def replace_types(schema: pa.Schema, types: dict[str, pa.DataType]) -> pa.Schema:
-    """The schema with these columns' types: replaced in place, new ones appended."""
+    """Return the schema with these columns' types replaced in place, or appended if new."""
     for name, data_type in types.items():
         index = schema.get_field_index(name)
         field = pa.field(name, data_type)
@@ -121,7 +121,7 @@ def replace_types(schema: pa.Schema, types: dict[str, pa.DataType]) -> pa.Schema
 
 
 def set_column(table: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """The table with the column replaced in place or, if new, appended."""
+    """Return the table with the column replaced in place, or appended if new."""
     index = table.schema.get_field_index(name)
     if index < 0:
         return table.append_column(name, column)
@@ -129,7 +129,7 @@ def set_column(table: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -
 
 
 def row_hashes(table: pa.Table, kind: str) -> pa.ChunkedArray:
-    """The table's identity hashes, which the planner adds for the steps that need them."""
+    """Return the rows' identity hashes, which the planner adds for steps that need them."""
     if ROW_HASH_COLUMN not in table.schema.names:
         raise StepError(
             f"{kind}: must have the column {ROW_HASH_COLUMN} (identity of a row), got a table "

@@ -1,4 +1,4 @@
-"""The user's function of a `map` step: found by its import path, its options checked."""
+"""Finds the user's function of a `map` step by its import path, and checks its options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def load_function(path: str) -> UserFunction:
-    """The function at `module:name`; broken rule if the module or the name is not there."""
+    """Return the function at `module:name`. Raises a broken rule if there is none."""
     module_name, _, qualified_name = path.partition(":")
     found: Any = _import(module_name)
     for name in qualified_name.split("."):
@@ -48,9 +48,9 @@ def _import(module_name: str) -> Any:
         raise broken(_import_failed(module_name, error)) from error
     except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
         raise broken(_import_failed(module_name, error)) from error
-    except OSError as error:  # a store that the module reads, which may answer next time
+    except OSError as error:  # from a store that the module reads, and which may answer next time
         raise StoreError(_import_failed(module_name, error)) from error
-    except Exception as error:  # whatever the user's module raises while it is imported
+    except Exception as error:  # the user's module may raise anything while it is imported
         raise broken(_import_failed(module_name, error)) from error
 
 
@@ -62,10 +62,10 @@ def _import_failed(module_name: str, error: Exception) -> str:
 
 
 def check_options(function: UserFunction, options: Mapping[str, JsonValue]) -> None:
-    """The function must take the batch first, every option by name, and need no other argument."""
+    """Check that the function takes the batch, then each option by name, and needs nothing else."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
-    except ValueError:  # a builtin without a signature: the call will tell
+    except ValueError:  # a builtin without a signature: its call will check the arguments
         return
     kinds = {parameter.kind for parameter in parameters}
     takes_batch = parameters and (

@@ -1,7 +1,7 @@
-"""Side tables of joins, indexed by their key once in a process and looked up in many batches.
+"""Indices of side tables by key, built once per process and looked up for many batches.
 
-The index is a table of 64-bit key hashes in buckets; a row of a batch looks at one bucket, and what
-it finds there is compared by the real key values. All of it is numpy and Arrow: nothing per row.
+The index holds 64-bit key hashes in buckets. A row of a batch looks at one bucket, and its matches
+are compared by their real key values. NumPy and Arrow do all of it; no Python code runs per row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipeline_runtime.sources.gather import one_chunk
 from pipeline_runtime.steps.base import SideTable
 from pipeline_runtime.steps.lists import Bools, Int64s, decode, item_indices
 
-# Buckets a distinct key: 2 keeps most buckets at none or one key for 16 bytes a key.
+# Buckets per distinct key: with 2, most buckets have no key or one, at 16 bytes per key.
 _BUCKETS_PER_KEY = 2
 _KEY_SEED = 0
 
@@ -46,9 +46,9 @@ class KeyIndex:
     bucket_shift: int
 
     def find(self, columns: Sequence[pa.ChunkedArray]) -> tuple[Int64s, Int64s]:
-        """Pairs (row of the columns, row of the table) with equal keys.
+        """Return pairs (row of the columns, row of the table) with equal keys.
 
-        Ordered by the columns' row, then by the table's: what SQL's join gives without a sort.
+        They are ordered by the columns' row, then by the table's, as in SQL's join without a sort.
         """
         left, groups = self._candidates(columns)
         starts = self.group_starts[groups]
@@ -59,18 +59,18 @@ class KeyIndex:
         return left[equal], right[equal]
 
     def contains(self, columns: Sequence[pa.ChunkedArray]) -> Bools:
-        """Which rows of the columns have their key in the table; a null key is in no table."""
+        """Return whether the key of each row is in the table; a null key is in no table."""
         found = np.zeros(len(columns[0]), dtype=np.bool_)
         left, groups = self._candidates(columns)
         first = self.rows[self.group_starts[groups]]
         equal = self._equal(columns, left, first)
         found[left[equal]] = True
-        if not equal.all():  # two keys of one hash: all rows of the group must be looked at
+        if not equal.all():  # two keys share a hash, so compare all rows of the group
             found[self.find(columns)[0]] = True
         return found
 
     def _candidates(self, columns: Sequence[pa.ChunkedArray]) -> tuple[Int64s, Int64s]:
-        """Pairs (row of the columns, group) with equal hashes."""
+        """Return pairs (row of the columns, group) with equal hashes."""
         hashes = hash_columns(columns, _KEY_SEED)
         bucket = (hashes >> np.uint64(self.bucket_shift)).view(np.int64)
         starts = self.bucket_starts[bucket]
@@ -94,8 +94,8 @@ class KeyIndex:
 
 
 def build_index(table: pa.Table, keys: Sequence[str]) -> KeyIndex:
-    """The table's rows by the key columns."""
-    table = table.combine_chunks()  # taking rows from one chunk is a plain gather
+    """Return an index of the table's rows by the key columns."""
+    table = table.combine_chunks()  # rows of one chunk are gathered faster
     columns = [table.column(key) for key in keys]
     hashes = hash_columns(columns, _KEY_SEED)
     candidates = np.flatnonzero(~has_null(columns))
@@ -120,7 +120,7 @@ def build_index(table: pa.Table, keys: Sequence[str]) -> KeyIndex:
 
 
 def has_null(columns: Sequence[pa.ChunkedArray]) -> Bools:
-    """Which rows have a null in any of the columns."""
+    """Return whether each row has a null in any of the columns."""
     null = np.zeros(len(columns[0]), dtype=np.bool_)
     for column in columns:
         if column.null_count or pa.types.is_dictionary(column.type):
@@ -129,7 +129,7 @@ def has_null(columns: Sequence[pa.ChunkedArray]) -> Bools:
 
 
 def equal_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Bools:
-    """Row by row equality of two columns of comparable types without nulls."""
+    """Return whether each row of two columns of comparable types, without nulls, is equal."""
     ours, theirs = _comparable(_decoded(left)), _comparable(_decoded(right))
     if isinstance(ours, tuple) and isinstance(theirs, tuple):
         return np.asarray(
@@ -143,7 +143,7 @@ def _decoded(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _comparable(array: pa.Array) -> pa.Array | tuple[npt.NDArray[np.generic], ...]:
-    """A form in which equal values are equal whatever their width or unit."""
+    """Return a form in which equal values are equal, independent of their width or unit."""
     if isinstance(array, pa.ExtensionArray):
         return _comparable(array.storage)
     if pa.types.is_integer(array.type):
@@ -196,7 +196,7 @@ def index_of(side_table: SideTable, keys: Sequence[str], max_bytes: int | None =
         kept = _kept.setdefault((side_table.place or side_table.digest, tuple(keys)), _Kept())
     with kept.lock:
         if kept.index is None or kept.digest != side_table.digest:
-            kept.index = None  # its memory goes before the next one's is taken
+            kept.index = None  # free its memory before the next index is loaded
             table = side_table.load()
             if max_bytes is not None and table.nbytes > max_bytes:
                 raise StepError(too_large(side_table.description, table.nbytes, max_bytes))
@@ -218,13 +218,13 @@ def too_large(description: str, num_bytes: int, max_bytes: int) -> str:
 
 
 def clear_indices() -> None:
-    """Forget all indices of this process, to give their memory back."""
+    """Drop all indices of this process, to free their memory."""
     with _lock:
         _kept.clear()
 
 
 def side_table_of(table: pa.Table, description: str = "table in memory") -> SideTable:
-    """A side table from rows that are already here, for notebooks and tests."""
+    """Return a side table of rows that are in memory already, for notebooks and tests."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)

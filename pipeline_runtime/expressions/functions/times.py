@@ -1,6 +1,6 @@
 """Functions on dates and timestamps. Part of `functions`.
 
-A timestamp with a zone is read in that zone; one without counts as UTC.
+A timestamp with a zone is read in that zone; one without a zone counts as UTC.
 """
 
 from __future__ import annotations
