@@ -1,4 +1,4 @@
-"""Files, directories and several documents become experiments; --set changes them first."""
+"""Reading experiments from files, directories and several documents, and `--set`."""
 
 import io
 import json
@@ -46,7 +46,7 @@ def test_a_file_is_loaded_with_its_text(tmp_path: Path) -> None:
     assert loaded.document["spec"]["dataset"] == {"parquet": {"uri": "impressions/"}}  # type: ignore[index]
 
 
-def test_a_directory_is_searched_and_other_kinds_are_passed_over(tmp_path: Path) -> None:
+def test_a_directory_is_searched_and_other_kinds_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / ".hidden").mkdir()
     (tmp_path / "a.yml").write_text(VALID)
@@ -102,13 +102,13 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_manifests("-")[0].experiment.metadata.name == "first"
 
 
-def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "m.yaml"
     path.write_bytes(b"\xef\xbb\xbf" + VALID.encode())
     assert len(load_manifests(path)) == 1
 
 
-def test_what_kubectl_prints_is_a_manifest() -> None:
+def test_kubectl_output_is_a_manifest() -> None:
     document = {
         "apiVersion": "v1",
         "kind": "List",
@@ -184,7 +184,7 @@ def test_an_override_sets(override: str, path: tuple[str | int, ...], value: Any
     assert got == value
 
 
-def test_an_override_leaves_the_document_given_as_it_was() -> None:
+def test_an_override_leaves_the_original_document_unchanged() -> None:
     document = {"spec": {"training": {"epochs": 1}}}
     changed = apply_overrides(document, ["training.epochs=", "training.seed=3"])
     assert changed == {"spec": {"training": {"seed": 3}}}
@@ -213,7 +213,7 @@ def test_a_bad_override_is_named(override: str, expected: str) -> None:
     assert_told(str(caught.value), expected)
 
 
-def test_a_field_of_a_newer_release_is_left_out_when_read_from_the_api() -> None:
+def test_fields_of_a_newer_release_are_ignored() -> None:
     (loaded,) = parse_manifests(VALID)
     stored: dict[str, Any] = json.loads(json.dumps(loaded.document))
     stored["spec"]["training"] = {"epochs": 2, "curriculum": {"a": 1}}

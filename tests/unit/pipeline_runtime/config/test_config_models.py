@@ -1,4 +1,4 @@
-"""The models accept and refuse more than the corpus of broken manifests covers."""
+"""Specs that the models accept or refuse, beyond the corpus of broken manifests."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def problems(**spec: Any) -> list[str]:
     return []
 
 
-def test_the_smallest_manifest_has_the_sketch_s_defaults() -> None:
+def test_the_smallest_manifest_has_the_defaults() -> None:
     spec = parse_experiment(experiment()).spec
     assert (spec.trainers.replicas, spec.trainers.gpus_per_replica) == (1, 1)
     assert (spec.data_workers.min_replicas, spec.data_workers.max_replicas) == (1, 50)
@@ -49,7 +49,7 @@ def test_the_smallest_manifest_has_the_sketch_s_defaults() -> None:
     )
 
 
-def test_config_imports_neither_ray_nor_torch_nor_the_rest_of_the_runtime() -> None:
+def test_config_imports_no_ray_torch_or_other_runtime_module() -> None:
     program = (
         "import sys, pipeline_runtime.config\n"
         "heavy = {'ray', 'torch', 'pyarrow', 'numpy'} & sys.modules.keys()\n"
@@ -74,7 +74,7 @@ def test_a_name_holds_a_secret(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EVERYDAY_NAMES)
-def test_a_name_is_of_everyday_use(name: str) -> None:
+def test_an_everyday_name_holds_no_secret(name: str) -> None:
     assert not is_secret_name(name)
 
 
@@ -94,9 +94,9 @@ URIS = {
     "https://host/path?part=3": False,
     "data/day=*/part-?.parquet": False,
     "data/user@home/part.parquet": False,
-    "http://[bad": False,  # whoever opens it says what is wrong
+    "http://[bad": False,  # opening it reports the error
     "3s3://key@bucket/": True,
-    "x" * 200_000: False,  # in no time: a scheme is sought once, not from every character
+    "x" * 200_000: False,  # fast: a scheme is searched for once, not from every character
     "git+ssh://git@host/repo": False,
     "AKIA" + "A" * 16: True,
 }
@@ -115,7 +115,7 @@ def test_credentials_are_hidden() -> None:
     assert "hush" not in show("hush", ("spec", "training", "config", "apiKey"))
 
 
-def test_a_too_long_uri_does_not_show_its_password() -> None:
+def test_a_message_about_a_long_uri_hides_its_password() -> None:
     uri = "s3://user:hush@bucket/" + "x" * 2000
     (problem,) = problems(artifacts={"uri": uri})
     assert "hush" not in problem
@@ -212,7 +212,7 @@ def test_status_takes_at_most_sixteen_metrics() -> None:
         parse_experiment(document)
 
 
-def test_a_model_called_from_python_names_its_broken_rules() -> None:
+def test_a_model_built_in_python_names_its_broken_rules() -> None:
     with pytest.raises(ValueError, match=r"maxReplicas.*minReplicas.*3.*2"):
         DataWorkers(min_replicas=3, max_replicas=2)
 

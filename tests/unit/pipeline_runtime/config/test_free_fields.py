@@ -1,4 +1,4 @@
-"""The bound on free-form fields, and texts whose search must not cost their length squared."""
+"""The bound on free-form fields, and linear time of searches and counts."""
 
 import json
 from typing import Any
@@ -61,13 +61,13 @@ def test_the_largest_spec_is_accepted() -> None:
     parse_experiment(build(**config_of(MAX_FREE_BYTES)))
 
 
-def test_the_text_as_written_in_a_file_does_not_count() -> None:
+def test_white_space_in_a_file_does_not_count() -> None:
     spec = config_of(MAX_FREE_BYTES)
     spaced = json.loads(json.dumps(build(**spec), indent=8))
     assert check_size(spaced) is None
 
 
-def test_a_run_that_was_accepted_before_there_was_a_bound_resumes(tmp_path: Any) -> None:
+def test_a_large_run_that_was_accepted_resumes(tmp_path: Any) -> None:
     document = build(**config_of(200_000))
     file = tmp_path / "experiment.json"
     file.write_text(json.dumps(document))
@@ -89,7 +89,7 @@ def test_a_document_of_any_shape_has_free_fields_or_none(document: Any) -> None:
     assert list(find_free_fields(document)) == []
 
 
-# A million characters: a search that costs the square of them would take an hour.
+# A million characters: a search in quadratic time would take an hour.
 @pytest.mark.parametrize("unit", ["?", ";", "&", "a;", "eyJ-", "eyJ.", "a://", "-", "0a", "hf_x-"])
 def test_a_search_for_credentials_reads_a_text_once(unit: str) -> None:
     text = unit * (1_000_000 // len(unit))
@@ -97,6 +97,6 @@ def test_a_search_for_credentials_reads_a_text_once(unit: str) -> None:
     assert len(hide_credentials(text)) == len(text)
 
 
-def test_names_of_a_rename_are_counted_once() -> None:
+def test_new_names_of_a_rename_are_counted_in_linear_time() -> None:
     columns = {f"a{index}": f"b{index // 2}" for index in range(200_000)}
     assert len(list(RenameStep.model_construct(columns=columns).rules())) == 100_000

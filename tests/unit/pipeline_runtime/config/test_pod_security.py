@@ -1,4 +1,4 @@
-"""What a pod may not ask of its host; tests/integration judges upstream's own examples."""
+"""Access to the host that a pod may not have; tests/integration checks upstream's own examples."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ LISTS = ("containers", "initContainers", "ephemeralContainers")
 
 @pytest.mark.parametrize("field", LISTS)
 @pytest.mark.parametrize(("container", "path"), BROKEN.values(), ids=BROKEN)
-def test_what_reaches_the_host_is_refused(container: dict[str, Any], path: str, field: str) -> None:
+def test_access_to_the_host_is_refused(container: dict[str, Any], path: str, field: str) -> None:
     found = [at for at, _ in check_pod_security("pod", {"spec": {field: [container]}})]
     assert found == [f"pod.spec.{field}[0].{path}"]
 
@@ -50,7 +50,7 @@ def test_what_reaches_the_host_is_refused(container: dict[str, Any], path: str, 
     ],
     ids=str,
 )
-def test_what_stays_in_the_pod_is_allowed(container: dict[str, Any]) -> None:
+def test_settings_within_the_pod_are_allowed(container: dict[str, Any]) -> None:
     assert not list(check_pod_security("pod", {"spec": {"containers": [container]}}))
 
 
@@ -64,7 +64,7 @@ def test_what_stays_in_the_pod_is_allowed(container: dict[str, Any]) -> None:
         ("x", False),
     ],
 )
-def test_an_annotation_of_apparmor_names_a_profile(value: str, is_allowed: bool) -> None:
+def test_an_apparmor_annotation_must_name_a_known_profile(value: str, is_allowed: bool) -> None:
     name = "container.apparmor.security.beta.kubernetes.io/ray"
     found = list(check_pod_security("pod", {"metadata": {"annotations": {name: value}}}))
     assert bool(found) is not is_allowed

@@ -1,4 +1,4 @@
-"""`lastmile convert`: what it writes and says, and what it refuses."""
+"""`lastmile convert`: its output, its summary and its refusals."""
 
 import json
 import sys
@@ -47,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Command:
-    """The command line, and what it printed."""
+    """Runs the command, and keeps its output."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capture: Any) -> None:
         self.monkeypatch, self.capture = monkeypatch, capture
@@ -79,7 +79,7 @@ def ids(table: ParquetTable) -> list[int]:
 FLAGS = ("--input", "build/t", "--request-key", "request", "--request-columns", "user")
 
 
-def test_a_summary_tells_rows_requests_and_what_did_not_fit(folder: Path, convert: Command) -> None:
+def test_a_summary_reports_rows_requests_and_mismatches(folder: Path, convert: Command) -> None:
     assert convert(*FLAGS, "--output", "out") == 0
     assert_told(convert.out, "out: … 6 rows … 5 requests … 1.2 … 1 file")
     assert_one_tells(convert.out.splitlines(), "… 1 row … differ")
@@ -96,13 +96,13 @@ def test_a_manifest_gives_table_key_and_columns(folder: Path, convert: Command) 
     assert open_("out").schema.names == list(ROWS)  # rowKey is the identity: no other is added
 
 
-def test_columns_are_compressed_by_what_is_fast_to_read(folder: Path, convert: Command) -> None:
+def test_columns_get_codecs_that_read_fast(folder: Path, convert: Command) -> None:
     rng = np.random.default_rng(1)
     rows = {
         "request": np.repeat(np.arange(1000), 10),
-        "noise": rng.integers(0, 1 << 62, 10_000),  # nothing is gained
-        "few": rng.integers(0, 1 << 40, 500)[rng.integers(0, 500, 10_000)],  # lz4 gains much
-        "even": np.arange(10_000),  # what zstd leaves is far less
+        "noise": rng.integers(0, 1 << 62, 10_000),  # no codec gains much
+        "few": rng.integers(0, 1 << 40, 500)[rng.integers(0, 500, 10_000)],  # lz4 gains enough
+        "even": np.arange(10_000),  # zstd gains far more than lz4
     }
     options = {"use_dictionary": False, "compression": "gzip"}
     pq.write_table(pa.table(rows), folder / "build/t/a.parquet", **options)
@@ -121,7 +121,7 @@ def test_a_flag_wins_over_the_manifest(folder: Path, convert: Command) -> None:
     assert "6 rows in 4 requests" in convert.out
 
 
-def test_codec_and_row_groups_are_as_asked_or_the_input_s(folder: Path, convert: Command) -> None:
+def test_options_set_codec_and_row_groups(folder: Path, convert: Command) -> None:
     assert convert(*FLAGS, "--output", "out", "--compression", "input") == 0
     assert (
         convert(*FLAGS, "--output", "small", "--row-group-rows", "2", "--compression", "snappy")
@@ -167,7 +167,7 @@ def test_windows_of_wide_rows_are_cut_by_their_bytes(
     assert [unit.num_rows for unit in open_(tmp_path / "o").scan(()).units] == [35, 20, 5]
 
 
-def test_files_that_readers_would_pass_over_are_refused(tmp_path: Path) -> None:
+def test_files_that_readers_skip_are_refused(tmp_path: Path) -> None:
     for name in ("_a", "_b"):
         (tmp_path / name).mkdir()
         pq.write_table(pa.table(ROWS), tmp_path / name / "x.parquet")
@@ -180,7 +180,7 @@ def test_files_that_readers_would_pass_over_are_refused(tmp_path: Path) -> None:
         )
 
 
-def test_a_second_call_is_refused_and_may_replace_the_first(folder: Path, convert: Command) -> None:
+def test_a_second_conversion_needs_overwrite(folder: Path, convert: Command) -> None:
     assert convert(*FLAGS, "--output", "out") == 0
     assert convert(*FLAGS, "--output", "out") == 2
     assert "--output: out: " in convert.error
@@ -190,7 +190,7 @@ def test_a_second_call_is_refused_and_may_replace_the_first(folder: Path, conver
     assert not list(folder.glob(".*"))
 
 
-def test_a_conversion_that_fails_leaves_what_was_there(folder: Path, convert: Command) -> None:
+def test_a_failed_conversion_keeps_the_old_table(folder: Path, convert: Command) -> None:
     assert convert(*FLAGS, "--output", "out") == 0
     before = ids(open_("out"))
     path = folder / "build/t/b.parquet"
@@ -204,12 +204,12 @@ def test_a_conversion_that_fails_leaves_what_was_there(folder: Path, convert: Co
     assert not list(folder.glob(".*"))
 
 
-def test_an_object_store_s_marker_says_whether_the_table_is_whole(
+def test_a_marker_in_an_object_store_reports_a_whole_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SCHEMES_VARIABLE, "local")
     pq.write_table(pa.table(ROWS), tmp_path / "a.parquet")
-    output = open_location(f"local://{tmp_path}/out")  # through fsspec: no renames are relied on
+    output = open_location(f"local://{tmp_path}/out")  # through fsspec, without renames
     options = ConversionOptions(request_key="request")
     stopped: list[dict[str, Any]] = []
 
@@ -289,7 +289,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_is_refused_with_the_flag_or_field(
+def test_a_refusal_names_the_flag_or_field(
     folder: Path, convert: Command, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     (folder / "build/other").mkdir()

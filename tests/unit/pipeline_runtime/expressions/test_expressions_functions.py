@@ -48,7 +48,7 @@ TABLE = pa.table(
 )
 
 CASES = [
-    # Arithmetic: / is true division, % has the sign of its left side, by zero both give null.
+    # Arithmetic: / is true division, % has the sign of its left side, and both by zero are null.
     ("i / 2", [3.5, -3.5, None]),
     ("i / zero", [None, -3.5, None]),
     ("f / 0", [None, None, None]),
@@ -88,7 +88,7 @@ CASES = [
     ("not b", [False, True, None]),
     ("i is null", [False, False, True]),
     ("nan is not null", [True, True, False]),
-    # Sets and ranges: a null member makes what is not found unknown.
+    # Sets and ranges: with a null member, a value that is not found is unknown.
     ("i in (7, 8)", [True, False, None]),
     ("i in (7, null)", [True, None, None]),
     ("i not in (7, null)", [False, None, None]),
@@ -224,7 +224,7 @@ def test_value(text: str, values: list[object]) -> None:
     assert result.type == infer_type(expr, TABLE.schema)
 
 
-def test_every_function_is_tried_above() -> None:
+def test_every_function_has_a_case() -> None:
     tried = {name for text, _ in CASES for name in re.findall(r"(\w+)\(", text)}
     assert set(FUNCTIONS) - tried == set()
 
@@ -251,7 +251,7 @@ def test_every_function_is_tried_above() -> None:
         ),
     ],
 )
-def test_a_value_that_has_no_result_is_an_error_with_its_place(
+def test_a_value_without_a_result_is_an_error_with_its_place(
     text: str, message: str, place: str | None
 ) -> None:
     table = TABLE.append_column("big", pa.array([[2**63 - 1, 1], [], None]))

@@ -1,4 +1,4 @@
-"""Times of different units compare by the instant, whatever range each unit has."""
+"""Times of different units compare as instants, even beyond the range of one unit."""
 
 import datetime as dt
 from decimal import Decimal
@@ -15,7 +15,7 @@ from pipeline_runtime.expressions import evaluate, parse
 TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 OPERATORS = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 INT64 = st.integers(-(2**63), 2**63 - 1)
-# Near zero, units meet; anywhere else, one is mostly out of the other's range.
+# Near zero, both units have the instant; elsewhere, it is mostly beyond the range of one.
 NUMBERS = st.one_of(st.integers(-3, 3), st.integers(-(10**10), 10**10), INT64)
 
 

@@ -1,4 +1,4 @@
-"""Side tables that are rewritten between two readings in one process."""
+"""Side tables that are rewritten between two reads in one process."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ def rows(tmp_path: Path) -> Pipeline:
 
 
 def put(path: Path, users: list[int], scores: list[int]) -> str:
-    """Write a side table whose footer is the same whatever its rows are."""
+    """Write a side table whose footer does not depend on its values."""
     table = pa.table({"user": users, "score": scores})
     pq.write_table(table, path, write_statistics=False, use_dictionary=False, compression="none")
     return str(path)
@@ -56,7 +56,7 @@ def test_a_side_table_with_its_old_modification_time_is_read_again(
     assert join(rows, side) == [None, 77, 88]
 
 
-def test_side_tables_of_two_storage_roots_are_two_tables(rows: Pipeline, tmp_path: Path) -> None:
+def test_two_storage_roots_have_different_side_tables(rows: Pipeline, tmp_path: Path) -> None:
     scores = []
     for name, users in {"a": [1, 2], "b": [2, 3]}.items():
         (tmp_path / name).mkdir()
@@ -66,7 +66,7 @@ def test_side_tables_of_two_storage_roots_are_two_tables(rows: Pipeline, tmp_pat
     assert scores == [[10, 20, None], [None, 10, 20]]
 
 
-def test_an_unchanged_side_table_is_indexed_once_and_a_rewritten_one_replaced(
+def test_a_new_index_replaces_that_of_a_rewritten_side_table(
     rows: Pipeline, tmp_path: Path
 ) -> None:
     side_tables.clear_indices()

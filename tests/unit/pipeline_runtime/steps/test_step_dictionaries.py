@@ -1,4 +1,4 @@
-"""Each step treats a dictionary-encoded column as its values, nulls included.
+"""Each step treats a dictionary-encoded column like its values, nulls included.
 
 pyarrow's `ChunkedArray.to_numpy` turns a null of a dictionary column into the last value.
 """
@@ -19,7 +19,7 @@ NUM_ROWS = 12
 
 
 def build_table(*, encoded: bool) -> pa.Table:
-    """Columns with nulls; with `encoded` they are dictionary-encoded, list items too."""
+    """Return columns with nulls; `encoded` makes them and list items dictionary-encoded."""
 
     def column(values: list[Any], dtype: pa.DataType) -> pa.Array:
         array = pa.array(values, dtype)
@@ -83,7 +83,7 @@ STEPS: dict[str, Callable[[Pipeline, str], Pipeline]] = {
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-def test_a_dictionary_column_is_as_its_values(
+def test_a_dictionary_column_acts_like_its_values(
     step: Callable[[Pipeline, str], Pipeline], tables: Path
 ) -> None:
     found = []
