@@ -83,7 +83,7 @@ def _check_pod_context(path: str, context: JsonObject) -> Broken:
         if not _is_one(name := sysctl.get("name"), SYSCTLS):
             yield (
                 f"{path}.sysctls[{index}].name",
-                f"must be one that is the pod's own, got {name!r}; remove it",
+                f"must be a sysctl of the pod alone, got {name!r}; remove it",
             )
 
 

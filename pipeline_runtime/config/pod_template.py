@@ -55,8 +55,7 @@ def check_template(path: str, template: dict[str, JsonValue]) -> Broken:
     for key in sorted(template.keys() - {"metadata", "spec"}):
         yield (
             f"{path}.{key}",
-            f"must stand below metadata or spec of the template; did you mean "
-            f"spec.{show_key(key)}?",
+            f"must be below metadata or spec of the template; did you mean spec.{show_key(key)}?",
         )
     yield from _check_directives(path, template)
     yield from _check_shape(path, template)
@@ -77,7 +76,7 @@ def check_template_security(path: str, template: dict[str, JsonValue]) -> Broken
     """
     yield from check_pod_security(path, template)
     path, pod = f"{path}.spec", _mapping(template.get("spec"))
-    no_token = "must not be {}, since pods have no business with the Kubernetes API; remove it"
+    no_token = "must not be {}, since pods do not use the Kubernetes API; remove it"
     if pod.get("automountServiceAccountToken"):
         yield f"{path}.automountServiceAccountToken", no_token.format("true")
     for index, volume in enumerate(_mappings(pod.get("volumes"))):
@@ -156,7 +155,7 @@ def _check_command(path: str, container: dict[str, JsonValue]) -> Broken:
         if container.get(field):
             yield (
                 f"{path}.{field}",
-                "must not be set, since Ray's start-up is the operator's; use a sidecar",
+                "must not be set, since the operator starts Ray; use a sidecar",
             )
 
 

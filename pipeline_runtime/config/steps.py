@@ -261,7 +261,7 @@ class Step(SpecModel):
         given = self._given()
         if len(given) > 1:
             got = " and ".join(given)
-            yield "", f"must have exactly one step kind, got {got}; make it one list item a step"
+            yield "", f"must have exactly one step kind, got {got}; write each step as a list item"
         elif not given:
             kinds = ", ".join(
                 field.alias or name for name, field in type(self).model_fields.items()

@@ -93,7 +93,7 @@ def find_uri_fault(uri: str, *, is_glob: bool = False) -> str | None:
 
     Args:
         is_glob: whether '?' in a path is a glob character. The path of a folder may be appended
-        to the URI of a storage root, where '?' would begin a query.
+            to the URI of a storage root, where '?' would begin a query.
     """
     if has_scheme(uri):
         try:

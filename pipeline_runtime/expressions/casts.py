@@ -18,7 +18,7 @@ from pipeline_runtime.expressions.plan import Datum, Kernel, KernelError, TypeRu
 def build_cast(source: pa.DataType, target: pa.DataType) -> Kernel:
     """Return the kernel from `source` to `target`. Raises TypeRuleError if there is none."""
     if not _has_cast(source, target):
-        raise TypeRuleError(f"cast turns no {source} into a {target}{_hint(source, target)}")
+        raise TypeRuleError(f"cast cannot convert {source} to {target}{_hint(source, target)}")
 
     def kernel(values: Datum) -> Datum:
         try:

@@ -201,7 +201,7 @@ def _timestamp_scalar(value: object, dtype: pa.DataType, span: Span) -> pa.Scala
         local = pa.scalar(value, type=pa.timestamp(dtype.unit))
         return pc.assume_timezone(local, dtype.tz)
     except (pa.ArrowInvalid, OverflowError) as error:
-        message = f"'{value}' is no time of a {dtype} ({error}); write another"
+        message = f"'{value}' is not a time that {dtype} can hold ({error}); write another"
         raise TypeRuleError(message, span=span) from error
 
 

@@ -204,11 +204,11 @@ def parse_type(name: str) -> pa.DataType:
     if name in _NAMED_TYPES:
         return _NAMED_TYPES[name]
     if name in _UNCLEAR_NAMES:
-        raise ValueError(f"a cast names the width of a number: write {_UNCLEAR_NAMES[name]}")
+        raise ValueError(f"a cast must name the width of a number: write {_UNCLEAR_NAMES[name]}")
     if match := _DECIMAL_NAME.fullmatch(name):
         precision, scale = int(match[1]), int(match[2] or 0)
         dtype = build_decimal(precision, scale) if scale <= precision else None
         if dtype is not None:
             return dtype
     known = ", ".join(_NAMED_TYPES)
-    raise ValueError(f"a cast names one of {known} or decimal(p, s), got {name!r}")
+    raise ValueError(f"a cast must name one of {known} or decimal(p, s), got {name!r}")

@@ -55,7 +55,7 @@ def parse_payload(text: str) -> Payload:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise LastmileError(
-            f"--payload: must be the operator's, {place}: {first['msg']}"
+            f"--payload: must be the operator's data; {place}: {first['msg']}"
         ) from error
 
 
@@ -141,7 +141,7 @@ def prune_history(uri: str, run_id: str, keep_days: int, now: datetime) -> list[
 
     Args:
         uri: the experiment's folder. Another experiment of the same name may have left history in
-        it; the ids of its runs begin with another uid, and it stays.
+            it; the ids of its runs begin with another uid, and it stays.
         run_id: the present run, whose history stays.
         keep_days: 0 keeps everything.
 
@@ -152,7 +152,7 @@ def prune_history(uri: str, run_id: str, keep_days: int, now: datetime) -> list[
     if keep_days <= 0 or mine is None:
         return []
     root = open_location(uri).join(FOLDER)
-    with asking(root.uri, "take old history away"):
+    with asking(root.uri, "delete old history"):
         return list(_prune(root, mine, now - timedelta(days=keep_days)))
 
 

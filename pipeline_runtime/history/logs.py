@@ -69,7 +69,7 @@ class LogCopier:
         number, self.problem = 0, ""
         for path in find_logs(self.source):
             if len(self._copied) >= MAX_FILES and path not in self._copied:
-                self.problem = f"{self.source}: more than {MAX_FILES} files, the rest is left out"
+                self.problem = f"{self.source}: only {MAX_FILES} files are copied, got more"
                 break
             try:
                 number += self._copy_if_due(path, last=last)

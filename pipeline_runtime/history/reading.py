@@ -50,7 +50,7 @@ class StoredRun:
         if not isinstance(found, dict):
             raise SourceError(
                 f"{self.uri}: must hold {EXPERIMENT_FILE}, which is written when the run's cluster "
-                "goes; see `status.history` of the experiment"
+                "is deleted; see `status.history` of the experiment"
             )
         return found
 
@@ -172,7 +172,7 @@ def open_history(uri: str, run: str | None) -> StoredRun:
     Args:
         uri: the experiment's folder.
         run: the run's id or number; None for the last one. Several experiments of the same name may
-        have a run of that number; the one that was written to last counts.
+            have a run of that number; the one that was written to last counts.
 
     Raises:
         SourceError: there is none, or the store refuses.

@@ -389,7 +389,7 @@ def make_decode(stamp: int) -> Callable[[Any, Any], int]:
 
     Args:
         stamp: identifies the sources of all that the kernel calls. Numba's cache knows a kernel by
-        its own file and by the values in its closure.
+            its own file and by the values in its closure.
     """
 
     def decode(table: Any, scratch: Any) -> int:

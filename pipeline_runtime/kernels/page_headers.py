@@ -72,8 +72,8 @@ def _read_fields(data: Any, at: int, found: Any) -> int:
 
     Args:
         found: written: row 0 gets the header's own fields, at their numbers. Rows 1, 2 and 3 get
-        those of the description of a data page, of a dictionary, and of a data page of version
-        2. Absent fields are -1.
+            those of the description of a data page, of a dictionary, and of a data page of version
+            2. Absent fields are -1.
     """
     found[:] = -1
     last = np.zeros(_MAX_DEPTH, dtype=np.int64)  # the number of the previous field, by depth
@@ -175,9 +175,9 @@ def read_headers(data: Any, out: Any) -> int:
     Args:
         data: the chunk's bytes.
         out: written, one row per page: its type, the start and stop of its body in `data`, its
-        uncompressed bytes, its number of values (levels, in a data page), its encoding, the
-        encodings of definition and repetition levels (version 1), the bytes of repetition and
-        definition levels (version 2), and whether the values are compressed.
+            uncompressed bytes, its number of values (levels, in a data page), its encoding, the
+            encodings of definition and repetition levels (version 1), the bytes of repetition and
+            definition levels (version 2), and whether the values are compressed.
 
     Returns:
         the number of pages; -1 if bytes are not a header; -2 if `out` has too few rows.

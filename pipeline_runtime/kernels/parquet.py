@@ -230,7 +230,7 @@ def read_levels(
             below `empty` a null list, `empty` one without items, above it an item, which is null
             below `present`.
         repetition_bytes, definition_bytes: sizes of the levels; -1 for a page of version 1, in
-        which the size of each is before it.
+            which the size of each is before it.
         count: levels of the page.
         base: items before this page.
         starts: written: for each list, the position of its first item.
@@ -339,7 +339,7 @@ def read_values(
     Args:
         data: a page's bytes, of which the values begin at `start`.
         is_plain: whether the bytes are the values, little-endian. Else they are indices into the
-        dictionary, behind a byte with the number of bits of each.
+            dictionary, behind a byte with the number of bits of each.
         size: bytes of a plain value; 0 for one bit.
         width: bytes of a value of `out`, which are the lowest of a plain value: 1, 2, 4 or 8.
         dictionary: bytes of values of this width; empty if the chunk has no dictionary.
@@ -438,14 +438,14 @@ def read_page(
     Args:
         levels, repetition_bytes, definition_bytes, count, empty, present: as in `read_levels`.
         body: for a page of version 1, its levels and the values behind them; for version 2, the
-        values.
+            values.
         is_plain, size, width, dictionary: as in `read_values`.
         values: written: bytes of the whole chunk's items; zero for a null.
         starts: written: the start of each list of the whole chunk; it has room for one more.
         lists, items: whether each list and item of the whole chunk is valid. They begin as ones,
-        and zeros are written for nulls; empty arrays mean that all are valid.
+            and zeros are written for nulls; empty arrays mean that all are valid.
         wanted: of the whole chunk, see `is_any_wanted`. A page without a wanted row gets lists
-        without items, even if the last list before it continues.
+            without items, even if the last list before it continues.
         state: the numbers of lists and items so far, which are updated.
 
     Returns:
