@@ -8,8 +8,7 @@ CPU wherever it is validated, hashed or compared. `parsing` checks their size be
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from pydantic import JsonValue
 
@@ -21,15 +20,8 @@ MAX_FREE_BYTES = 65_536
 _ROLES = ("head", "trainers", "dataWorkers")
 
 
-class FreeField(NamedTuple):
-    """One free-form field that is set."""
-
-    path: Path
-    value: JsonValue
-
-
-def find_free_fields(document: JsonValue) -> Iterator[FreeField]:
-    """Yield the free-form fields that are not empty, from a document of any shape."""
+def find_free_fields(document: JsonValue) -> Iterator[tuple[Path, JsonValue]]:
+    """Yield the path and value of each free-form field that a document of any shape sets."""
     places: list[Path] = [("spec", "training", "config")]
     steps = _get(document, ("spec", "pipeline"))
     num_steps = len(steps) if isinstance(steps, list) else 0
@@ -37,7 +29,7 @@ def find_free_fields(document: JsonValue) -> Iterator[FreeField]:
     places += [("spec", role, "template") for role in _ROLES]
     for path in places:
         if value := _get(document, path):
-            yield FreeField(path, value)
+            yield path, value
 
 
 def check_size(document: JsonValue) -> tuple[Path, str] | None:
@@ -70,13 +62,13 @@ def is_too_large(document: JsonValue) -> bool:
 def has_same_free_fields(document: JsonValue, other: JsonValue) -> bool:
     """Return whether two documents have the same values in their free-form fields, in order."""
     try:
-        return _write(find_free_fields(document)) == _write(find_free_fields(other))
+        return _write(document) == _write(other)
     except RecursionError:
         return False
 
 
-def _write(fields: Iterable[FreeField]) -> list[str]:
-    return [json.dumps(field.value, sort_keys=True) for field in fields]
+def _write(document: JsonValue) -> list[str]:
+    return [json.dumps(value, sort_keys=True) for _, value in find_free_fields(document)]
 
 
 def _count_bytes(value: JsonValue) -> int:
