@@ -24,17 +24,19 @@ SCHEMES_VARIABLE = "LASTMILE_STORAGE_SCHEMES"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
 _PARTS = re.compile(r"(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
-# Patterns of the part between `://` and the path, by scheme. pyarrow sends Azure's tokens to the
-# host that an abfs URI names, so only Microsoft's hosts are allowed.
+_HOST = rf"({_NAME}(:[0-9]{{1,5}})?)?"
+# pyarrow sends Azure's tokens to the host that an abfs URI names, so only Microsoft's are allowed.
 _AZURE = rf"{_NAME}@[a-z0-9]{{3,24}}\.dfs\.core\.windows\.net"
+_AZURE_EXAMPLE = "CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
+# By scheme, a pattern of the part between `://` and the path, and an example of both parts.
 _AUTHORITIES = {
-    "file": "",
-    "s3": _NAME,
-    "gs": _NAME,
-    "gcs": _NAME,
-    "hdfs": rf"({_NAME}(:[0-9]{{1,5}})?)?",
-    "abfs": _AZURE,
-    "abfss": _AZURE,
+    "file": ("", "/PATH"),
+    "s3": (_NAME, "BUCKET/PATH"),
+    "gs": (_NAME, "BUCKET/PATH"),
+    "gcs": (_NAME, "BUCKET/PATH"),
+    "hdfs": (_HOST, "HOST:PORT/PATH"),
+    "abfs": (_AZURE, _AZURE_EXAMPLE),
+    "abfss": (_AZURE, _AZURE_EXAMPLE),
 }
 
 
@@ -72,17 +74,12 @@ def split_storage_uri(uri: str) -> StorageUri:
     if name not in _AUTHORITIES and name not in more:
         known = ", ".join((*_AUTHORITIES, *more))
         raise ValueError(
-            f"must have a scheme of these: {known}; got {name!r}; use one, or add the scheme to "
+            f"must have one of the schemes {known}, got {name!r}; use one, or add the scheme to "
             f"{SCHEMES_VARIABLE} in the environment"
         )
-    allowed = _AUTHORITIES.get(name, rf"({_NAME}(:[0-9]{{1,5}})?)?")
-    if not re.fullmatch(allowed, parts["authority"]):
-        wanted = {"file": "file:///PATH", "hdfs": "hdfs://HOST:PORT/PATH"}.get(
-            name, f"{name}://BUCKET/PATH"
-        )
-        if allowed == _AZURE:
-            wanted = f"{name}://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
-        raise ValueError(f"must be like {wanted}, got {shown!r}; give the place alone")
+    pattern, example = _AUTHORITIES.get(name, (_HOST, "BUCKET/PATH"))
+    if not re.fullmatch(pattern, parts["authority"]):
+        raise ValueError(f"must be like {name}://{example}, got {shown!r}; give the place alone")
     if ".." in unquote(parts["path"]).split("/"):
         raise ValueError(f"must not contain '..', got {shown!r}; give the path in full")
     return StorageUri(name, parts["authority"], parts["path"])
