@@ -20,7 +20,7 @@ from pipeline_runtime.config.base import (
     Uri,
     check_one_of,
 )
-from pipeline_runtime.config.credentials import find_uri_credential, is_secret_env
+from pipeline_runtime.config.credentials import find_uri_credential, holds_secret
 from pipeline_runtime.config.pod_template import check_env_name, check_template, is_gpu_resource
 from pipeline_runtime.config.quantities import Quantity, parse_quantity
 
@@ -252,16 +252,11 @@ class EnvVar(SpecModel):
             yield "valueFrom", "must not come with value, got both; keep one"
         if message := check_env_name(self.name):
             yield "name", message
-        if self.value and self._holds_secret(self.value):
+        if self.value and holds_secret(self.name, self.value):
             yield (
                 "value",
                 f"must not hold a secret, got a value for {self.name}; use valueFrom.secretKeyRef",
             )
-
-    def _holds_secret(self, value: str) -> bool:
-        # GOOGLE_APPLICATION_CREDENTIALS=/var/run/… names a file on a volume.
-        named = is_secret_env(self.name) and not value.startswith("/")
-        return named or find_uri_credential(value) is not None
 
 
 class EnvFromSource(SpecModel):

@@ -65,6 +65,13 @@ def is_secret_env(name: str) -> bool:
     return is_secret_name(name) or words[-1:] == ["token"]
 
 
+def holds_secret(name: str, value: str) -> bool:
+    """Return whether an environment variable of this name and value holds a secret itself."""
+    # GOOGLE_APPLICATION_CREDENTIALS=/var/run/… names a file on a volume.
+    is_secret = value != "" and is_secret_env(name) and not value.startswith("/")
+    return is_secret or find_uri_credential(value) is not None
+
+
 def is_secret_value(value: str) -> bool:
     """Return whether a text holds a well-known kind of key, whatever the name beside it."""
     return KEY_VALUE.search(value) is not None

@@ -45,19 +45,19 @@ def check_pod_security(path: str, template: JsonObject) -> Broken:
     Args:
         template: the pod's `metadata` and `spec`.
     """
-    annotations = _mapping(_mapping(template.get("metadata")).get("annotations"))
+    annotations = as_mapping(as_mapping(template.get("metadata")).get("annotations"))
     yield from _check_annotations(f"{path}.metadata.annotations", annotations)
-    path, pod = f"{path}.spec", _mapping(template.get("spec"))
+    path, pod = f"{path}.spec", as_mapping(template.get("spec"))
     for field in HOST_NAMESPACES:
         if pod.get(field):
             yield f"{path}.{field}", "must not be true, since pods do not share the host; remove it"
-    yield from _check_pod_context(f"{path}.securityContext", _mapping(pod.get("securityContext")))
-    for index, volume in enumerate(_mappings(pod.get("volumes"))):
+    yield from _check_pod_context(f"{path}.securityContext", as_mapping(pod.get("securityContext")))
+    for index, volume in enumerate(as_mappings(pod.get("volumes"))):
         if "hostPath" in volume:
             at = f"{path}.volumes[{index}].hostPath"
             yield at, "must not be used; use a claim or emptyDir"
     for at, container in walk_containers(path, pod):
-        context = _mapping(container.get("securityContext"))
+        context = as_mapping(container.get("securityContext"))
         yield from _check_context(f"{at}.securityContext", context)
         yield from _check_ports(f"{at}.ports", container)
         yield from _check_hosts(at, container)
@@ -66,7 +66,7 @@ def check_pod_security(path: str, template: JsonObject) -> Broken:
 def walk_containers(path: str, pod: JsonObject) -> Iterator[tuple[str, JsonObject]]:
     """Yield the path and fields of each container of a pod's spec, of all three kinds."""
     for field in CONTAINER_LISTS:
-        for index, container in enumerate(_mappings(pod.get(field))):
+        for index, container in enumerate(as_mappings(pod.get(field))):
             yield f"{path}.{field}[{index}]", container
 
 
@@ -79,7 +79,7 @@ def _check_annotations(path: str, annotations: JsonObject) -> Broken:
 
 def _check_pod_context(path: str, context: JsonObject) -> Broken:
     yield from _check_both(path, context)
-    for index, sysctl in enumerate(_mappings(context.get("sysctls"))):
+    for index, sysctl in enumerate(as_mappings(context.get("sysctls"))):
         if not _is_one(name := sysctl.get("name"), SYSCTLS):
             yield (
                 f"{path}.sysctls[{index}].name",
@@ -93,7 +93,7 @@ def _check_context(path: str, context: JsonObject) -> Broken:
         yield f"{path}.privileged", "must not be true; remove it"
     if (proc := context.get("procMount")) not in (None, "Default"):
         yield f"{path}.procMount", f"must be Default, got {proc!r}; remove it"
-    added = _mapping(context.get("capabilities")).get("add")
+    added = as_mapping(context.get("capabilities")).get("add")
     for index, name in enumerate(added if isinstance(added, list) else []):
         if not _is_one(name, CAPABILITIES):
             yield (
@@ -103,7 +103,7 @@ def _check_context(path: str, context: JsonObject) -> Broken:
 
 
 def _check_ports(path: str, container: JsonObject) -> Broken:
-    for index, port in enumerate(_mappings(container.get("ports"))):
+    for index, port in enumerate(as_mappings(container.get("ports"))):
         if port.get("hostPort"):
             yield (
                 f"{path}[{index}].hostPort",
@@ -113,12 +113,12 @@ def _check_ports(path: str, container: JsonObject) -> Broken:
 
 def _check_hosts(path: str, container: JsonObject) -> Broken:
     """Check that no probe or hook names a host, which the node's kubelet would then reach."""
-    lifecycle = _mapping(container.get("lifecycle"))
+    lifecycle = as_mapping(container.get("lifecycle"))
     handlers = {f"{path}.{name}": container.get(name) for name in _PROBES}
     handlers |= {f"{path}.lifecycle.{name}": lifecycle.get(name) for name in _HOOKS}
     for at, handler in handlers.items():
         for kind in _ACTIONS:
-            if _mapping(_mapping(handler).get(kind)).get("host"):
+            if as_mapping(as_mapping(handler).get(kind)).get("host"):
                 yield (
                     f"{at}.{kind}.host",
                     "must not be set, since the node would reach that host; remove it",
@@ -127,13 +127,13 @@ def _check_hosts(path: str, container: JsonObject) -> Broken:
 
 def _check_both(path: str, context: JsonObject) -> Broken:
     """Check the fields that pods and containers have in common."""
-    if _mapping(context.get("windowsOptions")).get("hostProcess"):
+    if as_mapping(context.get("windowsOptions")).get("hostProcess"):
         yield f"{path}.windowsOptions.hostProcess", "must not be true; remove it"
     for field in ("seccompProfile", "appArmorProfile"):
-        kind = _mapping(context.get(field)).get("type")
+        kind = as_mapping(context.get(field)).get("type")
         if kind is not None and not _is_one(kind, _PROFILES):
             yield f"{path}.{field}.type", f"must be RuntimeDefault or Localhost, got {kind!r}"
-    options = _mapping(context.get("seLinuxOptions"))
+    options = as_mapping(context.get("seLinuxOptions"))
     if not _is_one(kind := options.get("type", ""), _SELINUX_TYPES):
         yield f"{path}.seLinuxOptions.type", f"must be a container's type, got {kind!r}; remove it"
     for field in ("user", "role"):
@@ -145,9 +145,11 @@ def _is_one(value: JsonValue, words: frozenset[str]) -> bool:
     return isinstance(value, str) and value in words
 
 
-def _mapping(value: JsonValue) -> JsonObject:
+def as_mapping(value: JsonValue) -> JsonObject:
+    """Return a mapping as it is, and anything else as an empty one."""
     return value if isinstance(value, dict) else {}
 
 
-def _mappings(value: JsonValue) -> list[JsonObject]:
-    return [_mapping(item) for item in value] if isinstance(value, list) else []
+def as_mappings(value: JsonValue) -> list[JsonObject]:
+    """Return the items of a list as mappings, and anything else as an empty list."""
+    return [as_mapping(item) for item in value] if isinstance(value, list) else []

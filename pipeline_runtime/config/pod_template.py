@@ -8,14 +8,16 @@ paths, privileges, and the API token.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from pydantic import JsonValue
 
-from pipeline_runtime.config.credentials import find_uri_credential, is_secret_env
+from pipeline_runtime.config.credentials import holds_secret
 from pipeline_runtime.config.documents import show_key
 from pipeline_runtime.config.pod_security import (
     CONTAINER_LISTS,
+    Broken,
+    JsonObject,
+    as_mapping,
+    as_mappings,
     check_pod_security,
     walk_containers,
 )
@@ -35,8 +37,6 @@ OWN_ENV_PREFIXES = ("LASTMILE_", "RAY_", "KUBERAY_", "FQ_RAY_")
 TUNING_ENV_PREFIXES = ("RAY_DATA_", "RAY_TRAIN_")
 GPU_VENDORS = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/")
 
-Broken = Iterator[tuple[str, str]]
-
 
 def is_gpu_resource(name: str) -> bool:
     """Return whether a resource name counts accelerators (`nvidia.com/gpu`, a MIG profile, …)."""
@@ -50,7 +50,7 @@ def check_env_name(name: str) -> str | None:
     return f"must not be one of Ray's or Lastmile's own variables, got {name!r}; remove it"
 
 
-def check_template(path: str, template: dict[str, JsonValue]) -> Broken:
+def check_template(path: str, template: JsonObject) -> Broken:
     """Yield the path and message of everything in a pod template that is refused."""
     for key in sorted(template.keys() - {"metadata", "spec"}):
         yield (
@@ -60,39 +60,39 @@ def check_template(path: str, template: dict[str, JsonValue]) -> Broken:
     yield from _check_directives(path, template)
     yield from _check_shape(path, template)
     yield from check_template_security(path, template)
-    yield from _check_metadata(f"{path}.metadata", _mapping(template.get("metadata")))
-    pod = _mapping(template.get("spec"))
+    yield from _check_metadata(f"{path}.metadata", as_mapping(template.get("metadata")))
+    pod = as_mapping(template.get("spec"))
     if "serviceAccount" in pod:
         yield f"{path}.spec.serviceAccount", "must not be used; use serviceAccountName"
     for at, container in walk_containers(f"{path}.spec", pod):
         yield from _check_container(at, container)
 
 
-def check_template_security(path: str, template: dict[str, JsonValue]) -> Broken:
+def check_template_security(path: str, template: JsonObject) -> Broken:
     """Yield the path and message of everything that no pod of an experiment may have.
 
     These are violations of the level `baseline`, and a token of the Kubernetes API. The operator
     checks both the template and the pod that it makes from it.
     """
     yield from check_pod_security(path, template)
-    path, pod = f"{path}.spec", _mapping(template.get("spec"))
+    path, pod = f"{path}.spec", as_mapping(template.get("spec"))
     no_token = "must not be {}, since pods do not use the Kubernetes API; remove it"
     if pod.get("automountServiceAccountToken"):
         yield f"{path}.automountServiceAccountToken", no_token.format("true")
-    for index, volume in enumerate(_mappings(pod.get("volumes"))):
-        sources = _mappings(_mapping(volume.get("projected")).get("sources"))
+    for index, volume in enumerate(as_mappings(pod.get("volumes"))):
+        sources = as_mappings(as_mapping(volume.get("projected")).get("sources"))
         for number, source in enumerate(sources):
             if "serviceAccountToken" in source:
                 at = f"{path}.volumes[{index}].projected.sources[{number}].serviceAccountToken"
                 yield at, no_token.format("used")
 
 
-def is_template(template: dict[str, JsonValue]) -> bool:
+def is_template(template: JsonObject) -> bool:
     """Return whether a template's parts that are merged into Lastmile's have the right types."""
     return not any(_check_shape("", template))
 
 
-def _check_directives(path: str, template: dict[str, JsonValue]) -> Broken:
+def _check_directives(path: str, template: JsonObject) -> Broken:
     """Refuse directives of a strategic merge, which could remove fields that Lastmile sets."""
     level: list[tuple[str, JsonValue]] = [(path, template)]
     while level:
@@ -110,12 +110,12 @@ def _check_directives(path: str, template: dict[str, JsonValue]) -> Broken:
                     )
 
 
-def _check_shape(path: str, template: dict[str, JsonValue]) -> Broken:
+def _check_shape(path: str, template: JsonObject) -> Broken:
     """Refuse null and wrong types in merged parts, where they would replace Lastmile's fields."""
     for field in ("metadata", "spec"):
         if not isinstance(template.get(field, {}), dict):
             yield f"{path}.{field}", "must be a mapping; write its fields, or leave it out"
-    pod = _mapping(template.get("spec"))
+    pod = as_mapping(template.get("spec"))
     for field in CONTAINER_LISTS:
         containers = pod.get(field, [])
         if not isinstance(containers, list):
@@ -126,9 +126,9 @@ def _check_shape(path: str, template: dict[str, JsonValue]) -> Broken:
                 yield f"{path}.spec.{field}[{index}]", "must be a container, with its name"
 
 
-def _check_metadata(path: str, metadata: dict[str, JsonValue]) -> Broken:
+def _check_metadata(path: str, metadata: JsonObject) -> Broken:
     for field in ("labels", "annotations"):
-        for name in _mapping(metadata.get(field)):
+        for name in as_mapping(metadata.get(field)):
             if name.startswith(_OWN_LABELS) or name in _OWN_LABEL_NAMES:
                 yield (
                     f"{path}.{field}.{name}",
@@ -136,7 +136,7 @@ def _check_metadata(path: str, metadata: dict[str, JsonValue]) -> Broken:
                 )
 
 
-def _check_container(path: str, container: dict[str, JsonValue]) -> Broken:
+def _check_container(path: str, container: JsonObject) -> Broken:
     name = container.get("name")
     if not name or not isinstance(name, str):
         yield (
@@ -150,7 +150,7 @@ def _check_container(path: str, container: dict[str, JsonValue]) -> Broken:
     yield from _check_gpus(path, container)
 
 
-def _check_command(path: str, container: dict[str, JsonValue]) -> Broken:
+def _check_command(path: str, container: JsonObject) -> Broken:
     for field in ("command", "args"):
         if container.get(field):
             yield (
@@ -159,8 +159,8 @@ def _check_command(path: str, container: dict[str, JsonValue]) -> Broken:
             )
 
 
-def _check_ports(path: str, container: dict[str, JsonValue]) -> Broken:
-    for index, port in enumerate(_mappings(container.get("ports"))):
+def _check_ports(path: str, container: JsonObject) -> Broken:
+    for index, port in enumerate(as_mappings(container.get("ports"))):
         number = port.get("containerPort")
         owner = RESERVED_PORTS.get(number) if isinstance(number, int) else None
         if owner:
@@ -170,38 +170,25 @@ def _check_ports(path: str, container: dict[str, JsonValue]) -> Broken:
             )
 
 
-def _check_env(path: str, container: dict[str, JsonValue]) -> Broken:
-    for index, variable in enumerate(_mappings(container.get("env"))):
+def _check_env(path: str, container: JsonObject) -> Broken:
+    for index, variable in enumerate(as_mappings(container.get("env"))):
         name, value = variable.get("name"), variable.get("value")
         if not isinstance(name, str):
             continue  # the dry run reports it
         if message := check_env_name(name):
             yield f"{path}.env[{index}].name", message
-        if isinstance(value, str) and _holds_secret(name, value):
+        if isinstance(value, str) and holds_secret(name, value):
             yield (
                 f"{path}.env[{index}].value",
                 f"must not hold a secret, got a value for {name}; use valueFrom.secretKeyRef",
             )
 
 
-def _holds_secret(name: str, value: str) -> bool:
-    named = bool(value) and is_secret_env(name) and not value.startswith("/")
-    return named or find_uri_credential(value) is not None
-
-
-def _check_gpus(path: str, container: dict[str, JsonValue]) -> Broken:
-    resources = _mapping(container.get("resources"))
+def _check_gpus(path: str, container: JsonObject) -> Broken:
+    resources = as_mapping(container.get("resources"))
     for field in ("requests", "limits"):
-        for name in filter(is_gpu_resource, _mapping(resources.get(field))):
+        for name in filter(is_gpu_resource, as_mapping(resources.get(field))):
             yield (
                 f"{path}.resources.{field}.{name}",
                 "must not count GPUs; remove it and set trainers.gpusPerReplica",
             )
-
-
-def _mapping(value: JsonValue) -> dict[str, JsonValue]:
-    return value if isinstance(value, dict) else {}
-
-
-def _mappings(value: JsonValue) -> list[dict[str, JsonValue]]:
-    return [_mapping(item) for item in value] if isinstance(value, list) else []
