@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pyarrow.fs as pafs
 
-from pipeline_runtime.errors import LastmileError, SourceError, StoreError
+from pipeline_runtime.errors import SourceError
 from pipeline_runtime.history.closing import EVENTS_FILE, EXPERIMENT_FILE, FOLDER, PODS_FILE
 from pipeline_runtime.run.folders import parse_run_id
 from pipeline_runtime.run.logs import FOLDER as DRIVER_LOGS
 from pipeline_runtime.sources.filesystem import Location, open_location
+from pipeline_runtime.sources.stores import asking
 
 _LOGS = "logs"
 _CHUNK_BYTES = 1 << 20
+_PURPOSE = "read the stored runs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ class StoredRun:
     def files(self) -> list[LogFile]:
         """Logs of all pods, by pod and name."""
         root = self._folder.join(_LOGS)
-        with _refusing(root):
+        with asking(root.uri, _PURPOSE):
             infos = root.filesystem.get_file_info(
                 pafs.FileSelector(root.path, allow_not_found=True, recursive=True)
             )
@@ -96,7 +97,7 @@ class StoredRun:
     def _find_copy(self, name: str) -> str | None:
         """Return the newest copy in the run's own folders; None if there is none."""
         root = self._experiment
-        with _refusing(root):
+        with asking(root.uri, _PURPOSE):
             infos = root.filesystem.get_file_info(
                 pafs.FileSelector(root.path.rstrip("/"), allow_not_found=True)
             )
@@ -107,7 +108,7 @@ class StoredRun:
 
     def _load(self, name: str) -> Any:
         place = self._folder.join(name)
-        with _refusing(place):
+        with asking(place.uri, _PURPOSE):
             if place.filesystem.get_file_info(place.path).type != pafs.FileType.File:
                 return None
             with place.filesystem.open_input_stream(place.path) as stream:
@@ -119,25 +120,11 @@ class StoredRun:
 
     def _read(self, path: str) -> Iterator[bytes]:
         with (
-            _refusing(self._experiment),
+            asking(self._experiment.uri, _PURPOSE),
             self._experiment.filesystem.open_input_stream(path) as stream,
         ):
             while chunk := stream.read(_CHUNK_BYTES):
                 yield chunk
-
-
-@contextmanager
-def _refusing(place: Location) -> Iterator[None]:
-    """Turn an error of the store into a StoreError with one sentence."""
-    try:
-        yield
-    except LastmileError:
-        raise
-    except Exception as error:  # file systems of fsspec raise what their client libraries do
-        raise StoreError(
-            f"{place.uri}: must be a folder that can be read from here, got: {error}; check the "
-            "credentials in the environment, or read it by the store's own tools"
-        ) from error
 
 
 def look_back(
@@ -154,7 +141,7 @@ def look_back(
 def find_last_report(uri: str, run: str | None) -> str:
     """Return the id of the run with the newest folder, of those with the id or number `run`."""
     experiment = open_location(uri)
-    with _refusing(experiment):
+    with asking(experiment.uri, _PURPOSE):
         selector = pafs.FileSelector(experiment.path.rstrip("/"), allow_not_found=True)
         names = [info.base_name for info in experiment.filesystem.get_file_info(selector)]
     ids = [run_id for name in sorted(names) if (run_id := parse_run_id(name)) is not None]
@@ -192,7 +179,7 @@ def open_history(uri: str, run: str | None) -> StoredRun:
 def _list_runs(experiment: Location) -> list[str]:
     """Return the ids of runs with a history, the most recently written one last."""
     root, store = experiment.join(FOLDER), experiment.filesystem
-    with _refusing(root):
+    with asking(root.uri, _PURPOSE):
         infos = store.get_file_info(pafs.FileSelector(root.path, allow_not_found=True))
         names = [info.base_name for info in infos if info.type == pafs.FileType.Directory]
         times = {}
