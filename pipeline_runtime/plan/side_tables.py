@@ -75,14 +75,17 @@ def open_side_table(request: SideTableRequest, storage_root: str) -> SideTable:
     num_bytes = table.column_bytes(scan.units, known)
     if request.where is None:  # else only reading shows how many rows remain
         check_size(table.description, num_bytes, request.max_bytes)
+    # Stays the same when the files are rewritten; their versions change.
+    place = (table.description, table.paths, loader.columns, loader.where)
+    versions = table.content_versions(sorted({unit.file for unit in scan.units}))
     return SideTable(
-        digest=_hash(_place(loader), loader.scan.units, _versions(loader)),
+        digest=_hash(place, scan.units, versions),
         description=table.description,
         schema=pa.schema([table.schema.field(name) for name in known]),
         num_rows=scan.pruning.rows_read,
         num_bytes=num_bytes,
         load=loader,
-        place=_hash(_place(loader)),
+        place=_hash(place),
     )
 
 
@@ -93,16 +96,6 @@ def _predicates(where: str | None, schema: pa.Schema) -> list[object]:
     expressions.check_boolean(expression, schema)
     filters = [expressions.to_dataset_filter(c, schema) for c in expressions.conjuncts(expression)]
     return [predicate for predicate in filters if predicate is not None]
-
-
-def _place(loader: SideTableLoader) -> tuple[object, ...]:
-    """Return the parts of a join's request that stay the same when the files are rewritten."""
-    return loader.table.description, loader.table.paths, loader.columns, loader.where
-
-
-def _versions(loader: SideTableLoader) -> list[str]:
-    """Return the versions of all files that are read."""
-    return loader.table.content_versions(sorted({unit.file for unit in loader.scan.units}))
 
 
 def _hash(*parts: object) -> str:
