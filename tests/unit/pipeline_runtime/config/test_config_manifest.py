@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from experiments import build_experiment
 from facts import assert_all_told, assert_told
 
 from pipeline_runtime.config import (
@@ -228,20 +229,13 @@ def test_fields_of_a_newer_release_are_ignored() -> None:
 def test_a_driver_takes_what_was_accepted(tmp_path: Path) -> None:
     path = tmp_path / "experiment.json"
     template = {"spec": {"$patch": "replace", "serviceAccount": "trainer"}}
-    path.write_text(json.dumps(_build(head={"template": template})))
+    path.write_text(json.dumps(build_experiment(head={"template": template})))
     with pytest.raises(ManifestError):
         load_manifests(path)
     [loaded] = load_manifests(path, is_accepted=True)
     assert loaded.experiment.spec.head.template == template
-    path.write_text(json.dumps(_build(trainers={"replicas": "many"})))  # a type counts all the same
+    path.write_text(
+        json.dumps(build_experiment(trainers={"replicas": "many"}))
+    )  # a type counts all the same
     with pytest.raises(ManifestError):
         load_manifests(path, is_accepted=True)
-
-
-def _build(**spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "experiments.lastmile.dev/v1alpha1",
-        "kind": "DatasetExperiment",
-        "metadata": {"name": "first"},
-        "spec": {"dataset": {"parquet": {"uri": "impressions/"}}, **spec},
-    }

@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from experiments import build_experiment
 from facts import assert_all_told
 
 from pipeline_runtime.config import DatasetExperiment, DataWorkers, ManifestError, parse_experiment
@@ -20,25 +21,16 @@ from pipeline_runtime.config.problems import show
 from pipeline_runtime.config.quantities import parse_quantity
 
 
-def experiment(**spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "experiments.lastmile.dev/v1alpha1",
-        "kind": "DatasetExperiment",
-        "metadata": {"name": "first"},
-        "spec": {"dataset": {"parquet": {"uri": "impressions/"}}, **spec},
-    }
-
-
 def problems(**spec: Any) -> list[str]:
     try:
-        parse_experiment(experiment(**spec))
+        parse_experiment(build_experiment(**spec))
     except ManifestError as error:
         return [str(problem) for problem in error.problems]
     return []
 
 
 def test_the_smallest_manifest_has_the_defaults() -> None:
-    spec = parse_experiment(experiment()).spec
+    spec = parse_experiment(build_experiment()).spec
     assert (spec.trainers.replicas, spec.trainers.gpus_per_replica) == (1, 1)
     assert (spec.data_workers.min_replicas, spec.data_workers.max_replicas) == (1, 50)
     assert spec.autoscaling.target_gpu_utilization_percent == 95
@@ -176,7 +168,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("spec", ACCEPTED.values(), ids=ACCEPTED)
 def test_accepted(spec: dict[str, Any]) -> None:
-    document = experiment(**spec)
+    document = build_experiment(**spec)
     assert parse_experiment(document).to_document() == document
 
 
@@ -207,7 +199,7 @@ def test_a_spec_beyond_a_bound_is_refused(spec: dict[str, Any], expected: str) -
 
 def test_status_takes_at_most_sixteen_metrics() -> None:
     metrics = [{"name": f"m{index}", "value": "0.5"} for index in range(17)]
-    document = experiment() | {"status": {"trainer": {"metrics": metrics}}}
+    document = build_experiment() | {"status": {"trainer": {"metrics": metrics}}}
     with pytest.raises(ManifestError, match=r"status\.trainer\.metrics: .*16"):
         parse_experiment(document)
 

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from experiments import build_experiment
 from facts import assert_told
 
 from pipeline_runtime.config import ManifestError, load_manifests, parse_experiment, parse_stored
@@ -12,15 +13,6 @@ from pipeline_runtime.config.free_fields import MAX_FREE_BYTES, check_size, find
 from pipeline_runtime.config.steps import RenameStep
 
 MAP = {"map": {"function": "a:b", "options": {"a": "x" * 30_000}}}
-
-
-def build(**spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "experiments.lastmile.dev/v1alpha1",
-        "kind": "DatasetExperiment",
-        "metadata": {"name": "clicks"},
-        "spec": {"dataset": {"parquet": {"uri": "t/"}}, **spec},
-    }
 
 
 def config_of(num_bytes: int) -> dict[str, Any]:
@@ -52,23 +44,23 @@ TOO_LARGE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("spec", "told"), TOO_LARGE.values(), ids=TOO_LARGE)
 def test_free_fields_are_bounded_together(spec: dict[str, Any], told: str) -> None:
     with pytest.raises(ManifestError) as refused:
-        parse_experiment(build(**spec))
+        parse_experiment(build_experiment(**spec))
     [problem] = refused.value.problems
     assert_told(str(problem), told)
 
 
 def test_the_largest_spec_is_accepted() -> None:
-    parse_experiment(build(**config_of(MAX_FREE_BYTES)))
+    parse_experiment(build_experiment(**config_of(MAX_FREE_BYTES)))
 
 
 def test_white_space_in_a_file_does_not_count() -> None:
     spec = config_of(MAX_FREE_BYTES)
-    spaced = json.loads(json.dumps(build(**spec), indent=8))
+    spaced = json.loads(json.dumps(build_experiment(**spec), indent=8))
     assert check_size(spaced) is None
 
 
 def test_a_large_run_that_was_accepted_resumes(tmp_path: Any) -> None:
-    document = build(**config_of(200_000))
+    document = build_experiment(**config_of(200_000))
     file = tmp_path / "experiment.json"
     file.write_text(json.dumps(document))
     [loaded] = load_manifests(file, is_accepted=True)

@@ -4,7 +4,6 @@ pyarrow's `ChunkedArray.to_numpy` turns a null of a dictionary column into the l
 """
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +39,15 @@ def build_table(*, encoded: bool) -> pa.Table:
     )
 
 
-@cache
-def _tables(root: Path) -> None:
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tables")
     for name in ("plain", "encoded"):
         (root / name).mkdir()
         table = build_table(encoded=name == "encoded")
         pq.write_table(table, root / name / "rows.parquet", row_group_size=5)  # several chunks
         side = table.slice(1, 4).select(["i", "f", "s"]).append_column("x", pa.array([1, 2, 3, 4]))
         pq.write_table(side, root / name / "side.parquet")
-
-
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("tables")
-    _tables(root)
     return root
 
 
