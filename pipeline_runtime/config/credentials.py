@@ -81,7 +81,7 @@ def find_uri_credential(text: str) -> str | None:
     """Describe the credential in a text with a URI, without showing it; None if it has none."""
     for match in _USER_IN_URI.finditer(text):
         plain = match["scheme"].lower() in CONTAINER_SCHEMES and ":" not in match["user"]
-        if match["user"] and not plain and match["user"] != "git":  # git@ is how one says ssh
+        if match["user"] and not plain and match["user"] != "git":  # git@ stands for ssh
             return f"a user or password before '@' in {match['scheme']}://…@"
     for key, _ in parse_qsl(_query_of(text)):
         if QUERY_KEY.search(key) and " " not in key:

@@ -403,7 +403,7 @@ class ScaleRequestStatus(StatusModel):
     """The last request for a number of data workers that was applied or refused."""
 
     id: StatusText
-    """Digest of the annotation that asked for it."""
+    """Digest of the annotation with the request."""
     time: TimeText
     """Time when the request was applied or refused."""
     state: Literal["Applied", "Refused"]

@@ -199,7 +199,7 @@ class HashBucketStep(SpecModel):
     buckets: PositiveInt
     """Number of buckets; ids become 0 to `buckets` - 1."""
     seed: Seed = 0
-    """Another seed gives another hash."""
+    """Different seeds give different hashes."""
 
 
 class MapResources(SpecModel):

@@ -67,8 +67,8 @@ class CheckpointPolicy(SpecModel):
     keep: Annotated[int, Field(ge=1, le=1000)] = 2
     """Number of whole checkpoints to keep."""
     trust_pickle: bool | None = None
-    """True lets checkpoints hold Python objects of any type. Loading them runs whatever code they
-    name, so trust whoever can write to the artifacts."""
+    """True lets checkpoints hold Python objects of any type. Loading them can run any code, so
+    everybody who can write to the artifacts must be trusted."""
 
 
 BUILT_IN_ENTRYPOINT = "pipeline_runtime.training.ranking:train_loop"

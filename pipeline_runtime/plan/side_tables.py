@@ -28,7 +28,7 @@ class SideTableLoader:
 
     table: RawTable
     scan: Scan
-    columns: tuple[str, ...]  # what the join needs
+    columns: tuple[str, ...]  # those that the join needs
     where: str | None
     max_bytes: int
 

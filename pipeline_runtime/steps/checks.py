@@ -56,7 +56,7 @@ class Checks:
             for problem in error.problems:
                 self.add(".".join(part for part in (field, problem.path) if part), problem.message)
         except StoreError:
-            raise  # a store that does not answer says nothing about the manifest
+            raise  # a store that does not answer is no fault of the manifest
         except (ExpressionError, SourceError, StepError) as error:
             self.add(field, str(error))
 
