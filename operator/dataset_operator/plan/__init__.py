@@ -1,15 +1,16 @@
-"""What to do about an experiment: a pure function of what was observed, the settings and the clock.
+"""Decides what to do about an experiment: a pure function of observation, settings and clock.
 
     plan(observed, settings, now, token) -> Decision
 
-Every rule is a function over the pass's draft that may end the pass; they stand in `RULES` in the
-order in which they are asked. A rule says what should be (children, job, conditions); `Decision` is
-what the executor carries out, its status first. Nothing here calls a client or reads a clock, and a
-pass over the same observation decides the same, so that it can be cut off and run again anywhere.
+The rules run in the order of `RULES` and change the draft of the reconcile pass; a rule that
+returns True ends the pass. The draft collects the wanted objects, job and conditions, and becomes a
+`Decision`, which the executor carries out, status first. Nothing here calls a client or reads a
+clock, and the same observation gives the same decision, so a pass can be interrupted and repeated.
 
-    run       what is trained, by its hash, and in order on how many ranks; else it is a new run
-    attempt   one submission of a run; the next resumes from the last checkpoint
-    failure   an attempt that ended by itself; these alone are held against backoffLimit
+    run       one training, identified by a hash of its data, code and training and, with
+              preserveOrder, by its number of ranks; a change of either starts a new run
+    attempt   one submission of a run; the next attempt resumes from the last checkpoint
+    failure   an attempt that ended by itself; only failures count towards backoffLimit
 """
 
 from __future__ import annotations
@@ -66,12 +67,12 @@ def plan(
     token: str,
     readings: Readings | None = None,
 ) -> Decision:
-    """Decide one pass.
+    """Decide one reconcile pass.
 
     Args:
-        now: UTC, with a zone.
+        now: the time in UTC, with its time zone set.
         token: a fresh random token, used only if the experiment has none yet.
-        readings: what earlier passes parsed and hashed; None: nothing is known.
+        readings: the specs that earlier passes parsed and hashed; None: there are none.
     """
     readings = Readings() if readings is None else readings
     draft = Draft(observed=observed, settings=settings, now=now, token=token, readings=readings)

@@ -1,7 +1,7 @@
-"""The condition `Accepted`: the spec is valid, waits or is refused, and has unknown fields.
+"""The condition `Accepted`: whether the spec is valid, waits or is refused, and its unknown fields.
 
-A newer version may have written fields that this one does not have, as after a downgrade: they are
-ignored, and reported.
+After a downgrade, a spec may have fields that only the newer version knows. They are ignored and
+reported.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from dataset_operator.api import ACCEPTED, INVALID_SPEC, UNKNOWN_FIELDS
 from dataset_operator.plan.draft import Draft
 from dataset_operator.status import find_condition
 
-# Enough to see what they are, in a message that has other things to say too.
+# Enough to recognize the fields; the rest of the message needs room too.
 _MAX_NAMED = 5
 _MAX_NAME_CHARS = 80
-# A message is cut where it is written (`status.fit_message`), but never before this.
+# `status.fit_message` cuts long messages, but always keeps at least this much.
 _SURELY_KEPT_CHARS = 100
 
 
 def say_accepted(draft: Draft, reason: str, message: str, *, warns: bool = False) -> None:
-    """Set the condition `Accepted`; what is ignored comes first, and is told once a generation."""
+    """Set the condition `Accepted`, and report ignored fields once per generation.
+
+    The ignored fields are named at the start of its message.
+    """
     ignored = _name_ignored(draft.ignored)
     if ignored and not _is_said(draft, ignored):
         draft.tell(UNKNOWN_FIELDS, ignored, warns=True, logs=True)

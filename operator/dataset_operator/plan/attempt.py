@@ -1,4 +1,4 @@
-"""Rules about attempts: submit the driver, judge how its job stands, try again after a failure."""
+"""Rules about attempts: submit the driver, check its job, and try again after a failure."""
 
 from __future__ import annotations
 
@@ -31,28 +31,29 @@ from dataset_operator.plan.ending import POLL_SECONDS, complete_run, fail_run
 from dataset_operator.plan.progress import take_progress
 from dataset_operator.status import find_condition
 
-# Exit codes of `lastmile run` that no further attempt would change: the spec, the checkpoint.
+# Exit codes of `lastmile run` after which another attempt would fail in the same way.
 _FINAL_EXIT_CODES = {2: INVALID_SPEC, 4: CHECKPOINT_REFUSED}
-# Back-off of a Kubernetes Job: 10 s, 20 s, 40 s, … at most six minutes (Kubernetes docs, Jobs).
+# The back-off of a Kubernetes Job: 10 s, 20 s, 40 s, … up to six minutes (Kubernetes docs, Jobs).
 FIRST_BACKOFF_SECONDS = 10.0
 MAX_BACKOFF_SECONDS = 360.0
-CAUSE_SECONDS = 300.0  # between what befalls a data worker and the failure that it causes
-# Of Ray's message, which ends with the driver's log: its first line and its last words. A message
-# holds them beside what happened, what to do and where the logs are.
+# A data worker that was killed longer ago than this did not cause the attempt's failure.
+CAUSE_SECONDS = 300.0
+# Ray's message ends with the driver's log. Its first line and its end are kept, which leaves room
+# for what happened, what to do and where the logs are.
 _MAX_FIRST_CHARS = 120
 _MAX_LAST_CHARS = 500
 
 
 def judge_job(draft: Draft) -> bool:
-    """Take what Ray says of the attempt into the conditions."""
+    """Set the conditions by the state of the attempt's Ray job."""
     submission, job = draft.submission, draft.observed.job
     if submission is None:
         return False
     is_running = job is not None and job.status == "RUNNING"
-    # As often as the law is asked, so that a pass does for both.
+    # The same period as the autoscaler's, so that one pass serves both.
     draft.look_again(PERIOD_SECONDS if is_running else POLL_SECONDS)
     if job is None:
-        return False  # not reached, or to be submitted again
+        return False  # Ray did not answer, or the job has to be submitted again
     take_progress(draft, job)
     if job.status == "SUCCEEDED":
         run = draft.status["run"]
@@ -60,7 +61,7 @@ def judge_job(draft: Draft) -> bool:
             draft, SUCCEEDED, f"run {run} is complete after attempt {draft.attempt}"
         )
     if job.status == "STOPPED" and "stopTime" in submission:
-        draft.forget("submission")  # as it was asked to; whether another follows is not its fault
+        draft.forget("submission")  # it was asked to stop: this is not a failure
         draft.has_finalizer = False
         return False
     if not job.is_active:
@@ -72,12 +73,12 @@ def judge_job(draft: Draft) -> bool:
 
 
 def _say_training(draft: Draft) -> None:
-    """Report that the attempt trains, and what its driver has found amiss, once that is known."""
+    """Report that the attempt trains, and any problems that its driver has found."""
     progress, message = draft.observed.progress, f"attempt {draft.attempt} trains"
     before = find_condition(draft.status, TRAINING)
     said = before["message"] if before is not None else ""
     if progress is None:
-        # The driver does not answer just now: what it reported before still holds.
+        # The driver does not answer at the moment: keep the problems that it reported before.
         message = said if said.startswith(f"{message};") else message
     else:
         for reason, amiss, advice in _find_amiss(draft, progress):
@@ -88,12 +89,12 @@ def _say_training(draft: Draft) -> None:
 
 
 def _find_amiss(draft: Draft, progress: Progress) -> Iterator[tuple[str, str, str]]:
-    """Yield the reason, the message and the advice for each thing that is amiss."""
+    """Yield the reason, the message and the advice for each problem."""
     if progress.damaged_checkpoints:
         amiss = f"{progress.damaged_checkpoints} damaged checkpoints were skipped"
         yield CHECKPOINTS_DAMAGED, amiss, "steps since then are trained again; see the report"
     trainers = draft.on_cluster.spec.trainers
-    # No GPUs of a plugin by the operator's settings: the platform's choice, nobody's mistake.
+    # Without a GPU resource in the operator's settings, CPUs are the platform's own choice.
     wants_gpus = trainers.gpus_per_replica > 0 and draft.settings.gpu_resource is not None
     if wants_gpus and progress.cpu_ranks:
         ranks = trainers.replicas * trainers.gpus_per_replica
@@ -117,7 +118,7 @@ def _judge_failure(draft: Draft, job: Job) -> bool:
 
 
 def shorten(message: str) -> str:
-    """How a job ended, in its first words and in the driver's last, whole lines of them."""
+    """Shorten a job's message to its first line and the last whole lines of the driver's log."""
     message = message.strip()
     if len(message) <= _MAX_FIRST_CHARS + _MAX_LAST_CHARS:
         return message
@@ -127,7 +128,10 @@ def shorten(message: str) -> str:
 
 
 def _find_out_of_memory(draft: Draft, job: Job) -> str | None:
-    """Which container was killed for want of memory since the attempt began; "" if Ray says so."""
+    """Name the pod that ran out of memory during the attempt; None if none did.
+
+    Returns "" if only Ray reports it, without naming a pod.
+    """
     for pod in draft.observed.pods:
         if why := blame_memory(draft, pod):
             return why
@@ -135,18 +139,18 @@ def _find_out_of_memory(draft: Draft, job: Job) -> str | None:
 
 
 def blame_memory(draft: Draft, pod: Pod) -> str:
-    """That the attempt failed since a container of the pod wanted memory; "" if it did not."""
+    """Return a message if the attempt ended because this pod ran out of memory; "" otherwise."""
     killed = pod.out_of_memory
     if killed is None or killed < _began(draft):
         return ""
     if pod.role == DATA_WORKERS and draft.until(killed, CAUSE_SECONDS) <= 0:
-        return ""  # one of many, killed long ago, did not end the attempt
+        return ""  # one data worker of many, killed long ago, did not end the attempt
     field = SPEC_FIELDS[pod.role]
     return f"{pod.name} ran out of memory: raise spec.{field}.resources.limits.memory"
 
 
 def _find_lost(draft: Draft) -> str | None:
-    """Which trainer was lost since the attempt began: evicted, its node gone, made anew."""
+    """Name the trainer that was evicted, replaced or lost with its node; None if none was."""
     began = _began(draft)
     for pod in draft.observed.pods:
         if pod.role == TRAINERS:
@@ -168,7 +172,7 @@ def _began(draft: Draft) -> datetime:
 
 
 def fail_attempt(draft: Draft, reason: str, message: str) -> bool:
-    """One failure more: try again after a pause, or, beyond backoffLimit, give up."""
+    """Count a failure; retry after a pause, or fail the run once backoffLimit is exceeded."""
     failures, limit = draft.failures + 1, draft.wanted.backoff_limit
     draft.status |= {"failures": failures, "lastFailureTime": draft.stamp()}
     draft.forget("submission")
@@ -181,7 +185,7 @@ def fail_attempt(draft: Draft, reason: str, message: str) -> bool:
             cause = f"logs are in {uri}; {cause}"
         return fail_run(draft, BACKOFF_LIMIT_EXCEEDED, what, cause)
     pause = backoff_seconds(failures)
-    draft.clear(TRAINING)  # so that every failure is told
+    draft.clear(TRAINING)  # so that every failure is reported
     why = f"attempt {draft.attempt} failed ({reason}), the next follows in {pause:.0f} s: {message}"
     draft.condition(TRAINING, False, RETRYING, why, warns=True)
     draft.look_again(0.0)
@@ -189,15 +193,15 @@ def fail_attempt(draft: Draft, reason: str, message: str) -> bool:
 
 
 def backoff_seconds(failures: int) -> float:
-    """The pause after so many failures."""
+    """Return the pause before the next attempt."""
     return min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures - 1, 30))
 
 
 def submit(draft: Draft) -> bool:
-    """Submit the next attempt; the same again if Ray does not know the one that was recorded.
+    """Submit the next attempt, or again the recorded attempt if Ray does not know it.
 
-    Attempt and head are in status before Ray hears of them, so a pass that is cut off between the
-    two is followed by one that submits the same id.
+    The status records the attempt and its head before the submission. If a pass is interrupted
+    between the two, the next pass submits the same id.
     """
     observed, head = draft.observed, draft.observed.head
     assert head is not None  # wait_for_pods

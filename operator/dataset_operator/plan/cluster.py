@@ -1,4 +1,4 @@
-"""Rules about the cluster: lost ones, children that are to be there, pods to wait for."""
+"""Rules about the cluster: detect its loss, create and correct its objects, wait for its pods."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ from dataset_operator.plan.pod_rules import find_forbidden
 from dataset_operator.quota import explain_quota
 from dataset_operator.status import find_condition, fit_message
 
-# Pods that wait give no events of their own for minutes at a time.
+# Waiting pods may cause no event for minutes.
 WAIT_SECONDS = 30.0
-# A kubelet that lives has removed a pod so long after its time to end.
+# A healthy kubelet removes a pod within this long of the end of its grace period.
 LOST_SECONDS = 60.0
-# How often it is looked whether a name is free again: what is not ours wakes nobody.
+# How often to check whether a name is free again: foreign objects trigger no pass.
 COLLISION_SECONDS = 60.0
-# A head that starts, or a busy KubeRay, is silent for a while; then somebody has to look.
+# A starting head or a busy KubeRay may be silent for this long before it is reported.
 SILENCE_SECONDS = 60.0
 
 
 def watch_ray(draft: Draft) -> bool:
-    """Since when a head that is up does not answer; without it nobody knows how training stands."""
+    """Record since when a ready head has not answered; until it does, no progress is known."""
     head = draft.observed.head
     if draft.observed.ray_reachable or head is None or not head.ready:
         draft.forget("unreachableTime")
@@ -69,8 +69,9 @@ def watch_ray(draft: Draft) -> bool:
 
 
 def yield_to_queue(draft: Draft) -> bool:
-    """A cluster that a queue takes back while it trains is no failure of the attempt: the next one
-    resumes once the queue admits it again, and not before the driver of this one has ended.
+    """End the attempt without a failure if a queue takes its cluster back.
+
+    The next attempt resumes once the queue admits the cluster again and this driver has ended.
     """
     submission, cluster, job = draft.submission, draft.observed.ray_cluster, draft.observed.job
     if submission is None or cluster is None:
@@ -78,12 +79,12 @@ def yield_to_queue(draft: Draft) -> bool:
     if not is_suspended(cluster) and draft.reason(TRAINING) != WAITING_FOR_QUEUE:
         return False
     if job is not None and job.status == "SUCCEEDED":
-        return False  # it ended before it could be taken back, and is judged
+        return False  # it ended before the queue took the cluster back: `judge_job` handles it
     heads = {pod.uid: pod for pod in draft.observed.pods if pod.role == HEAD}
     head = heads.get(submission["headPodUid"])
     if head is not None and (head.ends is None or draft.until(head.ends, LOST_SECONDS) > 0):
         if head.ends is None and not is_suspended(cluster):
-            return False  # admitted again before KubeRay heard of it
+            return False  # admitted again before KubeRay noticed the suspension
         message = "a queue takes the cluster back: the driver writes a checkpoint and ends"
         draft.condition(TRAINING, False, WAITING_FOR_QUEUE, message)
         draft.look_again(POLL_SECONDS)
@@ -97,12 +98,12 @@ def yield_to_queue(draft: Draft) -> bool:
 
 
 def is_suspended(cluster: Mapping[str, Any]) -> bool:
-    """Whether its pods are not to be: `spec.suspend` is a queue's field, not ours."""
+    """Return whether the cluster is suspended; `spec.suspend` belongs to a queue, not to us."""
     return bool(cluster.get("spec", {}).get("suspend"))
 
 
 def recover_lost(draft: Draft) -> bool:
-    """A driver whose head, cluster or token is gone has ended; without a token nobody gets in."""
+    """Fail the attempt if its head, its cluster or its token, which Ray requires, is gone."""
     cluster, submission = draft.observed.ray_cluster, draft.submission
     if cluster is not None and not draft.observed.has_token:
         draft.release_cluster()
@@ -129,8 +130,10 @@ def _lose(draft: Draft, why: str) -> bool:
 
 
 def replace_changed(draft: Draft) -> bool:
-    """The cluster side of the spec was edited: another cluster, for which no attempt is cut short
-    unless updatePolicy says so, and none is given up for one that the API server refuses.
+    """Replace the cluster after an edit of the part of the spec that it is made from.
+
+    A running attempt is stopped for it only if updatePolicy allows that, and only if the API server
+    accepts the new cluster.
     """
     observed = draft.observed
     if draft.spec is None or not draft.is_cluster_changed or _is_going(draft):
@@ -153,10 +156,10 @@ def replace_changed(draft: Draft) -> bool:
 
 
 def _is_going(draft: Draft) -> bool:
-    """Whether the cluster before is not gone yet: KubeRay takes its pods for those of the next.
+    """Return whether the previous cluster is still being deleted.
 
-    A pod whose time to end is over and that is still there is on a node that is lost: it may stay
-    for ever, and is not waited for.
+    KubeRay would take its pods for pods of the next cluster. A pod that outlives its grace period
+    is on a lost node and may stay for ever, so nothing waits for it.
     """
     cluster = draft.observed.ray_cluster
     if cluster is not None:
@@ -167,7 +170,7 @@ def _is_going(draft: Draft) -> bool:
 
 
 def _render(draft: Draft) -> Document:
-    """The cluster as it would be made now, with as many data workers as it last had in this run."""
+    """Build the cluster from the present spec, with the last number of data workers of this run."""
     source = ClusterInput(
         owner=draft.owner,
         spec=draft.cluster_spec,
@@ -182,7 +185,7 @@ def _render(draft: Draft) -> Document:
 
 
 def ensure_children(draft: Draft) -> bool:
-    """What is not there is made, what was edited by hand is put back; what runs stays as it is."""
+    """Create missing objects and undo edits by hand; what already runs keeps running."""
     observed, owner = draft.observed, draft.owner
     cluster = observed.ray_cluster
     if observed.foreign and (cluster is None or _find_wrong(draft)):
@@ -206,7 +209,7 @@ def ensure_children(draft: Draft) -> bool:
 
 
 def _correct(draft: Draft, cluster: Mapping[str, Any]) -> None:
-    """Undo edits by hand, unless nobody knows what the cluster was or it may no longer be that."""
+    """Undo edits by hand, unless the rendered spec is unknown or is not allowed any more."""
     rendered, workers = draft.observed.rendered, draft.cluster_spec.data_workers
     patch = correct(cluster, rendered, workers)
     if broken := name_broken_seal(draft, "RayCluster"):
@@ -223,7 +226,7 @@ def _correct(draft: Draft, cluster: Mapping[str, Any]) -> None:
 
 
 def _refuse_collision(draft: Draft) -> bool:
-    """What bears a child's name and is somebody else's is left alone: nothing is built on it."""
+    """Report foreign objects that have the names of ours; they are neither changed nor used."""
     names = ", ".join(draft.observed.foreign)
     message = f"{names} of this namespace is not ours; delete it, or rename the experiment"
     draft.condition(CLUSTER_READY, False, NAME_COLLISION, message, warns=True)
@@ -244,13 +247,13 @@ def _make_cluster(draft: Draft) -> bool:
     draft.apply += _find_wrong(draft)
     draft.create.append(cluster)
     draft.status["rayClusterName"] = draft.owner.ray_cluster
-    if draft.reason(CLUSTER_READY) != CLUSTER_REFUSED:  # a child may be refused again
+    if draft.reason(CLUSTER_READY) != CLUSTER_REFUSED:  # an object may be refused again
         draft.condition(CLUSTER_READY, False, CLUSTER_CREATING, "the cluster is being made")
     return True
 
 
 def _find_wrong(draft: Draft) -> list[Document]:
-    """Children that are not there, or no longer say what they should."""
+    """Build the owned objects that are missing or differ from what they should be."""
     owner, there = draft.owner, draft.observed.children
     guards = [
         build_network_policy(owner, draft.settings.network),
@@ -258,14 +261,14 @@ def _find_wrong(draft: Draft) -> list[Document]:
     ]
     wrong = [g for g in guards if not is_as_built(there.get(g["metadata"]["name"]), g)]
     run, run_hash = draft.status["run"], draft.status["runHash"]
-    # Immutable: it says what the run began as, also after an edit of what may change.
+    # Immutable: it keeps the spec that the run began with, also after an edit during the run.
     if owner.config_map(run, run_hash) not in there and not draft.is_run_changed:
         wrong.append(build_config_map(owner, run, run_hash, draft.build_config()))
     return wrong
 
 
 def wait_for_pods(draft: Draft) -> bool:
-    """Ready is: the head, every trainer, and one data worker, which is enough to begin."""
+    """Wait until the head, all trainers and one data worker are ready, which is enough to begin."""
     needed: dict[Role, int] = {
         HEAD: 1,
         TRAINERS: draft.on_cluster.spec.trainers.replicas,
@@ -291,7 +294,7 @@ def wait_for_pods(draft: Draft) -> bool:
 
 
 def _is_queued(draft: Draft) -> bool:
-    """Whether a queue has not admitted the cluster yet, or not again."""
+    """Return whether the cluster is suspended, and set the condition if it is."""
     cluster = draft.observed.ray_cluster
     if cluster is None or not is_suspended(cluster):
         return False
@@ -304,7 +307,7 @@ def _is_queued(draft: Draft) -> bool:
 
 
 def _wait_for_ranks(draft: Draft) -> bool:
-    """The cluster that the run needs cannot be made yet; on this one it could not be resumed."""
+    """Wait for a cluster with the number of ranks that a run in order can resume on."""
     has, needs = draft.on_cluster.spec.trainers, draft.running.spec.trainers
     message = (
         f"the cluster is one of {has.world_size} ranks, and in order the run needs "
@@ -317,7 +320,7 @@ def _wait_for_ranks(draft: Draft) -> bool:
 
 
 def _say_up(draft: Draft) -> None:
-    """Ready; what cannot be put right meanwhile is said until it is, and told once."""
+    """Report that the cluster is ready, or a problem of it that does not stop the training."""
     refusal, is_wrong = draft.observed.refusal, draft.apply or draft.patches
     silent_since = draft.status.get("unreachableTime")
     if silent_since and draft.until(parse_time(silent_since), SILENCE_SECONDS) <= 0:
@@ -329,16 +332,16 @@ def _say_up(draft: Draft) -> None:
     elif draft.not_corrected:
         message = f"the cluster is up; edits of it by hand stay: {draft.not_corrected}"
         draft.condition(CLUSTER_READY, True, NOT_CORRECTED, message, warns=True)
-    elif not (is_wrong and draft.reason(CLUSTER_READY) == CHILD_REFUSED):  # it is tried again now
+    elif not (is_wrong and draft.reason(CLUSTER_READY) == CHILD_REFUSED):  # it is retried now
         draft.condition(CLUSTER_READY, True, PODS_READY, "head, trainers and data workers are up")
 
 
 def _say_waiting(draft: Draft, short: str, cause: str) -> None:
-    """Not ready; a warning once it is known that pods do not come up by themselves."""
+    """Report that pods are not ready; warn once it is known why they do not start."""
     message = fit_message(f"{short}: {cause}" if cause else short)
     before = find_condition(draft.status, CLUSTER_READY)
     if before is not None and _causes(before["message"]) == _causes(message):
-        message = before["message"]  # the kubelet says the same in two ways by turns
+        message = before["message"]  # the kubelet alternates between two words
     draft.condition(CLUSTER_READY, False, WAITING_FOR_PODS, message, warns=bool(cause))
     waited = before is not None and before["reason"] == WAITING_FOR_PODS
     if waited and cause and not _names_cause(before):
@@ -350,15 +353,16 @@ def _names_cause(condition: Mapping[str, Any] | None) -> bool:
 
 
 def _causes(message: str) -> str:
-    """What a message says but for its numbers and for the kubelet's two words for one thing."""
+    """Reduce a message to what identifies its cause: no numbers, one word for failed pulls."""
     words = message.replace("ImagePullBackOff", "ErrImagePull").split(": ")
     return re.sub(r"\d+", "#", ": ".join(words[:3]))
 
 
 def _find_stuck(draft: Draft, short: Sequence[Role]) -> str:
-    """A pod that should be gone for long: KubeRay counts it, and makes no other in its place.
+    """Describe a pod that should be gone for long; "" if there is none.
 
-    It may still run where nobody can look, so whether it is to be given up a person has to say.
+    KubeRay still counts it and creates no replacement. It may still run on a node that does not
+    answer, so a person has to decide whether to give it up.
     """
     for pod in draft.observed.pods:
         is_late = pod.ends is not None and draft.until(pod.ends, LOST_SECONDS) <= 0
@@ -369,14 +373,14 @@ def _find_stuck(draft: Draft, short: Sequence[Role]) -> str:
 
 
 def _replica_failure(draft: Draft) -> str:
-    """Why KubeRay cannot make a pod at all: a quota, an admission policy."""
+    """Return why KubeRay cannot create pods, such as a quota or an admission policy."""
     cluster = draft.observed.ray_cluster
     found = find_condition((cluster or {}).get("status") or {}, REPLICA_FAILURE)
     return explain_quota(found.get("message", "")) if found and found["status"] == "True" else ""
 
 
 def _find_silence(draft: Draft) -> str:
-    """That KubeRay has not looked at the cluster, long after it was made."""
+    """Describe that KubeRay ignores the cluster, if it has for long; "" if it does not."""
     cluster = draft.observed.ray_cluster or {}
     created = cluster.get("metadata", {}).get("creationTimestamp")
     if created is None or cluster.get("status") or draft.observed.pods:
@@ -395,6 +399,6 @@ def _count_workers(draft: Draft) -> None:
         **draft.status.get("dataWorkers", {}),
         "currentReplicas": sum(pod.role == DATA_WORKERS for pod in draft.observed.pods),
         "readyReplicas": draft.observed.ready(DATA_WORKERS),
-        # Without the group, or its number, as before: it is put back in this pass.
+        # If the group or its number is missing, keep the previous value: this pass restores it.
         **({"desiredReplicas": wanted[0]} if wanted and wanted[0] is not None else {}),
     }

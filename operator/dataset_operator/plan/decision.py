@@ -1,4 +1,4 @@
-"""What a pass wants done, as values; the executor does it in the order of the fields."""
+"""The result of a reconcile pass, as values; the executor carries them out in field order."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
-    """Submit the driver; that Ray already knows the id counts as done."""
+    """Submit the driver; it is done if Ray already knows the id."""
 
     submission_id: str
-    experiment: Document  # what the driver runs
-    run_id: str  # of its run: its checkpoints are found by it
-    resume: bool  # from the last checkpoint of its run, if there is one
-    storage_root: str | None = None  # where its URIs without a scheme start, as its run began
+    experiment: Document  # the manifest that the driver runs
+    run_id: str  # identifies the run; its checkpoints are stored under it
+    resume: bool  # from the last checkpoint of the run, if there is one
+    storage_root: str | None = None  # base of URIs without a scheme, fixed when the run began
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,11 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """Have Ray give data workers no more work; that Ray already knows the id counts as done.
+    """Stop Ray from giving data workers more work; it is done if Ray already knows the id.
 
     Attributes:
-        submission_id: what the ids of its jobs begin with.
-        addresses: of their pods.
+        submission_id: the prefix of the ids of the draining jobs.
+        addresses: IP addresses of the data workers' pods.
     """
 
     submission_id: str
@@ -46,10 +46,10 @@ class Drain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepLog:
-    """Write decisions of the autoscaler into the run's folder; again it changes nothing.
+    """Write decisions of the autoscaler into the run's folder; repeating it changes nothing.
 
     Attributes:
-        artifacts_uri: of the experiment's folder; that of the run is below it, found by `run_id`.
+        artifacts_uri: the experiment's folder; the run's folder below it is found by `run_id`.
     """
 
     submission_id: str
@@ -60,11 +60,11 @@ class KeepLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened, for `kubectl describe`; told once, with the status that says it.
+    """An event for `kubectl describe`, emitted once, after the status that reports it.
 
     Attributes:
-        is_logged: whether the operator's log has it too, since who runs the operator has to act.
-        is_outcome: whether it is true only once the pass has done what it wants done.
+        is_logged: True if the operator's log reports it too, for whoever runs the operator.
+        is_outcome: True if it holds only once the decision has been carried out.
     """
 
     type: Literal["Normal", "Warning"]
@@ -76,20 +76,20 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """One pass.
+    """Everything that one reconcile pass decided.
 
     Attributes:
-        status: the whole status as it should be; written only if it differs.
-        has_finalizer: whether the finaliser should be there.
-        create: children that are created once and never applied over.
-        apply: children that are applied server-side.
-        patches: (kind, name, merge patch with the observed resourceVersion) of children.
-        trial: a RayCluster to be judged by a dry run before any of this is done.
-        drain: data workers that are to go.
-        log: decisions that are to be kept.
-        memory: what the law of scaling remembers from here on; None: as before.
-        delete: children by (kind, name).
-        again_seconds: when to look again without an event; None: not at all.
+        status: the whole wanted status; written only if it differs.
+        has_finalizer: True if the experiment should have the finaliser.
+        create: objects that are created once and never changed.
+        apply: objects that are applied server-side.
+        patches: (kind, name, merge patch with the observed resourceVersion) of owned objects.
+        trial: a RayCluster for the API server to check by a dry run before anything else is done.
+        drain: data workers to drain.
+        log: decisions of the autoscaler to store.
+        memory: the new memory of the autoscaling policy; None: unchanged.
+        delete: (kind, name) of objects to delete.
+        again_seconds: time until the next pass without an event; None: no such pass.
     """
 
     status: Document
@@ -108,6 +108,6 @@ class Decision:
     again_seconds: float | None = None
 
     def seal(self, seal: Seal) -> Decision:
-        """The same, with a seal on every object whose content is read back."""
+        """Return a copy with a seal on every object whose content the operator reads back."""
         create, apply = (tuple(map(seal.stamp, written)) for written in (self.create, self.apply))
         return replace(self, create=create, apply=apply)

@@ -1,13 +1,14 @@
-"""The log of the autoscaler's decisions: in the status the latest, in the artifacts all of them.
+"""The log of the autoscaler's decisions: the latest in the status, all of them in the artifacts.
 
-    note      a decision that changed the number is written into `status.scaling.decisions`
-    keep_log  a job on the head writes what is not kept yet into the run's folder
-    settle    once Ray says that the job has ended, what it wrote counts as kept
+    note_decision  writes a decision that changed the number to `status.scaling.decisions`
+    keep_log       has a job on the head write the decisions that are not stored yet
+    _settle        marks them as stored once Ray reports that the job has succeeded
 
-The operator has no credentials of the store; the head's pod has, so a job there writes. What it
-writes has names of its own, and its id is that of its latest decision: it may be submitted again,
-and two that write the same do no harm. What a job failed to write goes with the next decision, so
-a store that refuses costs no job a pass, and a run whose number does not change costs none.
+The operator has no credentials of the store, but the head's pod has; therefore a job there writes.
+Each decision gets its own file, and the job's id is derived from its latest decision, so a job may
+be submitted twice, and two jobs may write the same. Decisions that a job failed to write go with
+the next decision, so a broken store does not cost one job per pass. A run whose number of data
+workers does not change costs no job.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from dataset_operator.plan.decision import KeepLog
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.progress import format_decimal
 
-# `status.scaling.decisions` in the CRD; older ones are in the artifacts.
+# The bound of `status.scaling.decisions` in the CRD; older decisions are in the artifacts only.
 MAX_DECISIONS = 10
-# So that the rest of a status has room in 16 KiB: older ones that are kept are numbers and a word.
+# Older stored decisions lose their message and inputs, since a status has only 16 KiB.
 MAX_MESSAGES = 3
 MAX_MESSAGE_CHARS = 200
-# Of the inputs, those that are shown; the others stand in the artifacts alone.
+# The inputs that stay in the status once a decision is stored; the artifacts have all of them.
 _SHOWN_INPUTS = ("gpuUtilization", "productionShare")
 _DIGITS = 4
 _PENDING: Literal["Pending"] = "Pending"
@@ -35,7 +36,7 @@ _FAILED: Literal["Failed"] = "Failed"
 
 
 def note_decision(draft: Draft, answer: Answer, before: int) -> None:
-    """Write down a decision that changes the number from `before`."""
+    """Add a decision that changes the number of data workers from `before` to the status."""
     verdict = answer.limited or answer.recommended
     message = answer.recommended.message
     if answer.limited is not None:
@@ -60,12 +61,12 @@ def note_decision(draft: Draft, answer: Answer, before: int) -> None:
             answer.desired,
         )
     ):
-        known = known[:-1]  # decided again, since it was not carried out
+        known = known[:-1]  # the same decision again, since it was not carried out
     _set(draft, [*known, noted])
 
 
 def _list_inputs(draft: Draft, answer: Answer) -> dict[str, str]:
-    """What the law listed; how busy the GPUs were whatever law it is, if it is known."""
+    """Format the inputs of the decision; the GPU utilization is added if it is known."""
     progress = draft.observed.progress
     known = None if progress is None else progress.utilization
     busy = {} if known is None else {"gpuUtilization": known}
@@ -74,19 +75,19 @@ def _list_inputs(draft: Draft, answer: Answer) -> dict[str, str]:
 
 
 def carry_decisions(draft: Draft) -> Document:
-    """The part of `status.scaling` that is not the law's memory."""
+    """Return the part of `status.scaling` that is not the memory of the autoscaling policy."""
     decisions = list_decisions(draft.status)
     return {"decisions": list(decisions)} if decisions else {}
 
 
 def list_decisions(status: Mapping[str, Any]) -> Sequence[Document]:
-    """What was decided lately, the oldest first."""
+    """Return the latest decisions, oldest first."""
     decisions: Sequence[Document] = (status.get("scaling") or {}).get("decisions") or ()
     return decisions
 
 
 def keep_log(draft: Draft) -> bool:
-    """Have what is not in the artifacts yet written there; it never ends the pass."""
+    """Have a job write the decisions that the artifacts lack; never end the pass."""
     job = draft.observed.job
     if job is None or job.status != "RUNNING":
         return False
@@ -105,7 +106,7 @@ def keep_log(draft: Draft) -> bool:
 
 
 def find_log_job(owner: Owner, status: Mapping[str, Any]) -> str | None:
-    """Ray's id of the job that is to write decisions; None if none is."""
+    """Return the Ray job id for writing the pending decisions; None if none is pending."""
     pending = [d for d in list_decisions(status) if d.get("log") == _PENDING]
     if not pending:
         return None
@@ -113,7 +114,7 @@ def find_log_job(owner: Owner, status: Mapping[str, Any]) -> str | None:
 
 
 def _settle(draft: Draft) -> None:
-    """Take what became of the job that was under way as the pass began."""
+    """Mark the decisions of the observed log job as stored or failed, once it has ended."""
     job = draft.observed.scaling.log_job
     if job is None or job.is_active:
         return
@@ -134,7 +135,7 @@ def _mark(decision: Document, *, is_kept: bool) -> Document:
 
 
 def _set(draft: Draft, decisions: Sequence[Document]) -> None:
-    """The latest, as far as there is room for them."""
+    """Set the decisions: at most the latest ten, the older of them shortened."""
     latest = decisions[-MAX_DECISIONS:]
     old = len(latest) - MAX_MESSAGES
     fitted = [
@@ -149,7 +150,7 @@ def _without(decision: Document, *names: str) -> Document:
 
 
 def build_entry(decision: Document) -> Document:
-    """As the artifacts have it: `pipeline_runtime.report.decisions` reads it."""
+    """Build a decision's entry for the artifacts; `pipeline_runtime.report.decisions` reads it."""
     inputs = {name: float(value) for name, value in decision.get("inputs", {}).items()}
     return {"version": 1, **_without(decision, "log"), "inputs": inputs}
 

@@ -1,21 +1,21 @@
-"""Taking data workers away so that no row is lost.
+"""Removes data workers without losing a row: victims are drained before their pods are deleted.
 
-    begin     victims, and how many stay, are written down; Ray gives the victims no more work
-    go on     once their nodes are gone, or the deadline has passed, one patch lowers `replicas` and
-              lists them in `workersToDelete`
-    end       a name leaves the list once no pod bears it, and what was written down goes
+    begin     record the victims and the number of staying workers; Ray gives victims no more work
+    go on     once their nodes are drained, or the deadline has passed, one patch lowers `replicas`
+              and lists the victims in `workersToDelete`
+    end       remove a name from the list, and its record, once the pod is gone
 
-What is under way stands in the status before Ray hears of it, every patch carries the observed
-resourceVersion, and each step is found by what is there: the operator may be killed anywhere.
+The status records a drain before Ray is asked, every patch carries the observed resourceVersion,
+and each step follows from the observed state. So the operator may be killed at any point.
 
-KubeRay counts every pod of the group, also one that is ending, but for those on the list; so
-`replicas` is how many stay and one for each victim that is not listed.
+KubeRay counts every pod of the group that is not on the list, terminating pods included. Therefore
+`replicas` is the number of staying workers plus the number of victims that are not listed.
 
-- A victim that goes by itself before it is listed is replaced: its stand-in goes in its place.
-- A pod on a node that is lost is never taken off the node by us. It becomes a victim that is not
-  listed, so that another takes its place: KubeRay 1.6 leaves a group as it is for as long as a pod
+- A victim that ends before it is listed is replaced by KubeRay; the replacement is removed instead.
+- A pod on a lost node is never force-deleted by the operator. It becomes a victim that is not
+  listed, so that KubeRay creates a replacement: KubeRay 1.6 does not change a group while a pod
   that it deleted is still there (controllers/ray/expectations/scale_expectations.go).
-- A number that somebody wrote meanwhile is how many are to stay.
+- A number that somebody else wrote into `replicas` becomes the number of staying workers.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from dataset_operator.plan.decision import Drain
 from dataset_operator.plan.decisions import list_decisions
 from dataset_operator.plan.draft import Draft
 
-# Ray's drain ends with the running tasks; this bounds it (one piece is a few seconds of work).
+# Ray's drain ends with the running tasks; this bounds it (one chunk is a few seconds of work).
 DRAIN_SECONDS = 120
-# Of the status' 16 KiB they take a quarter; the rest goes next.
+# They take a quarter of the status' 16 KiB; further victims follow in a later drain.
 MAX_DRAINING = 32
 LOOK_SECONDS = PERIOD_SECONDS / 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Victims:
-    """Those that were written down, by what has become of them.
+    """The recorded victims, by their state.
 
     Attributes:
-        going: there, not listed.
-        lost: there, not listed, and never to be: their node does not answer.
-        leaving: there and listed, on a node that answers.
-        gone: not there, or listed and on a node that is lost.
+        going: the pod exists and is not listed.
+        lost: the pod exists and is never listed, since its node does not answer.
+        leaving: the pod exists and is listed, on a node that answers.
+        gone: the pod does not exist, or is listed and on a lost node.
     """
 
     going: list[Document] = field(default_factory=list)
@@ -56,11 +56,11 @@ class _Victims:
     gone: list[Document] = field(default_factory=list)
 
 
-# --- what is there --------------------------------------------------------------------------------
+# --- observed state -------------------------------------------------------------------------------
 
 
 def find_group(draft: Draft) -> Document | None:
-    """The data workers' group of the RayCluster; None if it, or its number, was taken out."""
+    """Return the data workers' group of the RayCluster; None if it or its `replicas` is missing."""
     cluster = draft.observed.ray_cluster
     groups: Sequence[Document] = cluster["spec"].get("workerGroupSpecs") or () if cluster else ()
     mine = (g for g in groups if g["groupName"] == DATA_WORKERS and g.get("replicas") is not None)
@@ -68,30 +68,30 @@ def find_group(draft: Draft) -> Document | None:
 
 
 def count_wanted(draft: Draft) -> int:
-    """Data workers that are asked for, those that are on their way out left out."""
+    """Return the wanted number of data workers, without victims."""
     staying: int | None = _workers_status(draft).get("drainingTo")
     return staying if _victims(draft) and staying is not None else _get_replicas(draft)
 
 
 def count_pods(draft: Draft) -> int:
-    """Data workers as KubeRay counts them: those that are ending too, victims left out."""
+    """Return the number of data worker pods, terminating pods included, without victims."""
     going = {victim["name"] for victim in _victims(draft)} | set(_listed(draft))
     return sum(pod.name not in going for pod in _pods(draft))
 
 
 def find_staying(draft: Draft) -> list[Pod]:
-    """Data workers that are there and are to stay."""
+    """Return the pods of data workers that neither terminate nor are victims."""
     going = {victim["name"] for victim in _victims(draft)} | set(_listed(draft))
     return [pod for pod in _pods(draft) if pod.ends is None and pod.name not in going]
 
 
 def is_leaving(draft: Draft) -> bool:
-    """Whether data workers are on their way out, of which those on lost nodes are not."""
+    """Return whether data workers are being drained; those on lost nodes do not count."""
     return any(not victim.get("lost") for victim in _victims(draft))
 
 
 def choose_victims(pods: Sequence[Pod], number: int) -> list[Pod]:
-    """Pods to take away: those that do not work yet first, then the youngest."""
+    """Choose the pods to remove: pods that are not ready first, then the youngest."""
 
     def order(pod: Pod) -> tuple[bool, datetime, str]:
         return not pod.ready, pod.created or datetime.min.replace(tzinfo=UTC), pod.name
@@ -99,11 +99,11 @@ def choose_victims(pods: Sequence[Pod], number: int) -> list[Pod]:
     return sorted(pods, key=order, reverse=True)[:number]
 
 
-# --- what is asked for ----------------------------------------------------------------------------
+# --- rules and requests ---------------------------------------------------------------------------
 
 
 def ask_for(draft: Draft, wanted: int) -> None:
-    """So many that stay, beside those that go."""
+    """Set the number of staying data workers; victims that are being drained come on top."""
     victims = _sort(draft)
     if _victims(draft):
         wanted = _leave_room(draft, wanted)
@@ -112,9 +112,10 @@ def ask_for(draft: Draft, wanted: int) -> None:
 
 
 def begin_draining(draft: Draft, pods: Sequence[Pod], staying: int) -> int:
-    """Write down who goes and how many stay, and have Ray give the victims no more work.
+    """Record the victims and the number of staying workers, and have Ray drain the victims.
 
-    Returns how many stay: no more go at a time than a status holds.
+    Returns the number of staying workers, which is higher than wanted if the status has no room for
+    all victims.
     """
     room = MAX_DRAINING - len(_victims(draft))
     noted = [_note(draft, pod) for pod in pods[:room]]
@@ -126,14 +127,14 @@ def begin_draining(draft: Draft, pods: Sequence[Pod], staying: int) -> int:
 
 
 def forget_lost_cluster(draft: Draft) -> bool:
-    """Of a cluster that is gone nobody is on his way out; the next begins with those that stay."""
+    """Forget draining workers if the cluster is gone; the next starts with the staying count."""
     if draft.observed.ray_cluster is None:
         draft.forget_drain()
     return False
 
 
 def go_on_draining(draft: Draft) -> bool:
-    """The next step of what was begun, whatever is wanted meanwhile; it never ends the pass."""
+    """Take the next step of a drain that was begun; never end the pass."""
     if find_group(draft) is None:
         return False
     _heed_hand(draft)
@@ -152,7 +153,7 @@ def go_on_draining(draft: Draft) -> bool:
 
 
 def _write(draft: Draft, victims: _Victims, due: Sequence[Document]) -> None:
-    """The number and the list as they should be; once the number is, what is over is forgotten."""
+    """Patch `replicas` and `workersToDelete`, and forget victims that are gone."""
     there = {pod.name for pod in _pods(draft)}
     kept = [name for name in _listed(draft) if name in there]
     noted = _victims(draft)
@@ -178,7 +179,7 @@ def _write(draft: Draft, victims: _Victims, due: Sequence[Document]) -> None:
 
 
 def _find_stand_ins(draft: Draft, victims: _Victims) -> list[Document]:
-    """Whom KubeRay made in place of victims that went by themselves."""
+    """Find the pods that KubeRay created in place of victims that ended by themselves."""
     if not victims.gone:
         return []
     began = min(parse_time(victim["time"]) for victim in victims.gone)
@@ -190,9 +191,9 @@ def _find_stand_ins(draft: Draft, victims: _Victims) -> list[Document]:
 
 
 def _find_ending(draft: Draft, number: int) -> list[Document]:
-    """Pods that end by themselves, which KubeRay would count in place of some that are to stay.
+    """Find terminating pods that are no victims, which KubeRay would count as staying workers.
 
-    Whether their node is lost nobody knows yet, so they are made up for as if it was.
+    Their node may be lost, which is not known yet, so they are replaced as if it was.
     """
     known = {victim["name"] for victim in _victims(draft)} | set(_listed(draft))
     pods = [pod for pod in _pods(draft) if pod.ends is not None and pod.name not in known]
@@ -212,14 +213,14 @@ def _forget(draft: Draft, gone: Sequence[Document]) -> None:
         draft.forget_drain()
 
 
-# --- what others do -------------------------------------------------------------------------------
+# --- changes by others ----------------------------------------------------------------------------
 
 
 def _heed_hand(draft: Draft) -> None:
-    """A number that is not ours is somebody's: it is how many are to stay.
+    """Adopt a number in `replicas` that somebody else wrote as the number of staying workers.
 
-    Ours are the one of the last pass, if nothing was written since, and one that goes with what
-    stands in the status: nobody lists victims but with it.
+    The operator's own number follows from the victims in the status, or it is that of the last pass
+    and no victim has been listed since.
     """
     replicas, before = _get_replicas(draft), _workers_status(draft).get("desiredReplicas")
     noted = _victims(draft)
@@ -239,7 +240,7 @@ def _heed_hand(draft: Draft) -> None:
 
 
 def _take_in_lost(draft: Draft) -> None:
-    """Pods whose node does not answer for long are counted by KubeRay, but work no more."""
+    """Record pods on lost nodes as victims: KubeRay counts them, but they do not work."""
     noted, listed = list(_victims(draft)), _listed(draft)
     known = {victim["name"]: i for i, victim in enumerate(noted)}
     staying = count_wanted(draft)
@@ -269,7 +270,7 @@ def _tell_lost(draft: Draft, name: str, then: str) -> None:
 
 
 def _keep_above_least(draft: Draft) -> None:
-    """What stays, as the spec wants it now; if it is too many, they are drained next."""
+    """Raise the number of staying workers to minReplicas, as far as maxReplicas leaves room."""
     if _victims(draft):
         least = _leave_room(draft, draft.cluster_spec.data_workers.min_replicas)
         if count_wanted(draft) < least:
@@ -277,7 +278,7 @@ def _keep_above_least(draft: Draft) -> None:
 
 
 def _leave_room(draft: Draft, wanted: int) -> int:
-    """So many, as far as those that still go leave room below the most that there may be."""
+    """Lower a wanted number to what victims leave of maxReplicas, but not below the present one."""
     room = draft.cluster_spec.data_workers.max_replicas - len(_sort(draft).going)
     return max(min(wanted, room), min(wanted, count_wanted(draft)))
 
@@ -286,10 +287,10 @@ def _leave_room(draft: Draft, wanted: int) -> int:
 
 
 def _ask_ray(draft: Draft, victims: Sequence[Document]) -> None:
-    """Have Ray give them no more work; asked again it knows of it by its name."""
+    """Have Ray give the victims no more work; a repeated request has the same id."""
     draft.look_again(LOOK_SECONDS)
     if draft.submission is None:
-        return  # there is none
+        return  # no driver, so no work
     began = min(parse_time(victim["time"]) for victim in victims)
     addresses = (_find_address(draft, victim) for victim in victims)
     draft.drain = Drain(
@@ -301,13 +302,13 @@ def _ask_ray(draft: Draft, victims: Sequence[Document]) -> None:
 
 
 def _patch(draft: Draft, replicas: int, names: Sequence[str]) -> None:
-    """One patch of the group, which replaces the list of groups, if nobody wrote meanwhile."""
+    """Patch the group; the patch replaces the list of groups and fails after another write."""
     cluster, mine = draft.observed.ray_cluster, find_group(draft)
     assert cluster is not None
     assert mine is not None
     change: Document = {
         "replicas": replicas,
-        # KubeRay keeps to it, whatever `replicas` says.
+        # KubeRay creates no more pods than this, whatever `replicas` is.
         "maxReplicas": max(draft.cluster_spec.data_workers.max_replicas, replicas),
     }
     if names or _listed(draft):
@@ -322,7 +323,7 @@ def _patch(draft: Draft, replicas: int, names: Sequence[str]) -> None:
 
 
 def _is_due(draft: Draft, going: Sequence[Document]) -> bool:
-    """Whether they hold nothing any more that would be lost, or had their time."""
+    """Return whether the victims can be deleted: drained, past the deadline, or without work."""
     if not going or draft.submission is None:
         return bool(going)  # without a driver there is no work
     began = min(parse_time(victim["time"]) for victim in going)
@@ -335,7 +336,7 @@ def _is_drained(draft: Draft, victim: Document) -> bool:
     return not address or (drained is not None and address in drained)
 
 
-# --- what was written down ------------------------------------------------------------------------
+# --- records in the status ------------------------------------------------------------------------
 
 
 def _sort(draft: Draft) -> _Victims:
@@ -356,7 +357,7 @@ def _sort(draft: Draft) -> _Victims:
 
 
 def _find_address(draft: Draft, victim: Document) -> str:
-    """Of its pod, which may have had none yet as it was chosen."""
+    """Return the IP address of a victim's pod, which may have had none when it was chosen."""
     pod = next((pod for pod in _pods(draft) if pod.name == victim["name"]), None)
     address: str = victim.get("ip", "")
     return address or (pod.ip if pod is not None else "")
@@ -376,7 +377,7 @@ def _workers_status(draft: Draft) -> Document:
 
 
 def _victims(draft: Draft) -> Sequence[Document]:
-    """{name, time, ip if it has one, lost if it is} of those that are on their way out."""
+    """Return the recorded victims, each as {name, time, ip if known, lost if its node is}."""
     victims: Sequence[Document] = _workers_status(draft).get("draining") or ()
     return victims
 
@@ -396,5 +397,5 @@ def _listed(draft: Draft) -> Sequence[str]:
 
 
 def _is_lost(draft: Draft, pod: Pod) -> bool:
-    """Whether it should be gone for long: its node does not answer, and nobody waits for it."""
+    """Return whether a pod is on a lost node: its grace period ended long ago."""
     return pod.ends is not None and draft.until(pod.ends, LOST_SECONDS) <= 0

@@ -1,4 +1,4 @@
-"""Rules about what begins and ends runs: deletion, bad specs, edits, suspend, deadlines."""
+"""Rules that begin and end runs: deletion, bad specs, edits, suspend, deadlines."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from dataset_operator.plan.readings import Reading
 from dataset_operator.plan.validity import parse_wanted
 from pipeline_runtime.config import ManifestError, locate_artifacts
 
-# The finaliser is gone within this long of a deletion, whatever Ray answers.
+# The finaliser is removed within this time of a deletion, whatever Ray answers.
 RELEASE_SECONDS = 60.0
-# A driver that was asked to stop has this long for a step and a checkpoint.
+# A driver that was asked to stop has this long to finish a step and write a checkpoint.
 STOP_SECONDS = 120.0
-# How often a job is asked how it is.
+# How often Ray is asked for the state of a job.
 POLL_SECONDS = 10.0
 STOP_POLL_SECONDS = 2.0
 
 
 def release_deleted(draft: Draft) -> bool:
-    """Deleted: stop the driver, wait a bounded time, let go; owner references do the rest."""
+    """Stop the driver of a deleted experiment, wait a bounded time, then remove the finaliser."""
     deleted_at, observed = draft.observed.deleted_at, draft.observed
     if deleted_at is None:
         return False
@@ -63,7 +63,7 @@ def release_deleted(draft: Draft) -> bool:
 
 
 def refuse_invalid(draft: Draft) -> bool:
-    """Refuse a bad spec; what runs goes on as it was accepted."""
+    """Refuse an invalid spec; a run continues with its accepted spec."""
     accepted, refusal = draft.accepted, draft.observed.refusal
     try:
         current = parse_wanted(draft)
@@ -93,7 +93,7 @@ def _refuse(draft: Draft, why: str) -> None:
 
 
 def _waits_for(draft: Draft) -> str | None:
-    """What an edit waits for, by updatePolicy; None if it waits for nothing."""
+    """Describe what an edit waits for, or why it cannot be made; None if it takes effect now."""
     if _is_over(draft) or not _is_started(draft):
         return None
     if (refusal := draft.observed.refusal) and draft.is_cluster_changed:
@@ -108,7 +108,7 @@ def _waits_for(draft: Draft) -> str | None:
 
 
 def keep_finished(draft: Draft) -> bool:
-    """Complete or failed: the cluster goes, the experiment stays until its time to live is over."""
+    """Release the cluster of a finished run, and delete the experiment after its time to live."""
     if "run" not in draft.status or not _is_over(draft) or draft.is_run_changed:
         return False
     if _is_given_another_chance(draft):
@@ -127,7 +127,7 @@ def keep_finished(draft: Draft) -> bool:
 
 
 def _is_given_another_chance(draft: Draft) -> bool:
-    """A failed run goes on from its checkpoint when what it failed by was edited."""
+    """Return whether a failed run continues after an edit of what it may have failed by."""
     accepted = draft.accepted
     if draft.spec is None or accepted is None or not draft.is_true(FAILED):
         return False
@@ -137,7 +137,7 @@ def _is_given_another_chance(draft: Draft) -> bool:
 def _chances(reading: Reading) -> tuple[object, ...]:
     spec = reading.valid.spec
     deadlines = (spec.active_deadline_seconds, spec.pre_running_deadline_seconds)
-    checkpoint = spec.training.checkpoint  # no part of the run's hash
+    checkpoint = spec.training.checkpoint  # not part of the run's hash
     return (reading.cluster_hash, spec.backoff_limit, checkpoint, *deadlines)
 
 
@@ -149,7 +149,7 @@ def _reopen_run(draft: Draft) -> None:
 
 
 def remember_accepted(draft: Draft) -> bool:
-    """Store what the run takes of the spec, for while a later spec waits for it or is bad."""
+    """Store the accepted spec, for passes in which a later spec waits or is invalid."""
     is_refused = draft.observed.refusal is not None or draft.observed.foreign
     if draft.spec is None or draft.is_run_changed or is_refused:
         return False
@@ -163,9 +163,10 @@ def remember_accepted(draft: Draft) -> bool:
 
 
 def start_changed_run(draft: Draft) -> bool:
-    """Another run than the present one is wanted: after it, or at once, as updatePolicy says.
+    """Start a new run if the spec wants another run than the present one.
 
-    At once too where there is nothing to wait for: no driver was submitted yet.
+    With updatePolicy AfterRun the new run waits until the present run ends, unless no driver of it
+    was submitted yet.
     """
     if draft.spec is None or not draft.is_run_changed:
         return False
@@ -175,12 +176,12 @@ def start_changed_run(draft: Draft) -> bool:
             return False
         job = draft.observed.job
         if job is not None and job.status in ("SUCCEEDED", "FAILED"):
-            return False  # it is judged first
+            return False  # `judge_job` handles it first
         if stop_driver(draft):
             return True
         may_run = draft.submission is not None and (job is None or job.is_active)
         if may_run and draft.observed.ray_cluster is not None:
-            draft.release_cluster()  # nobody could be told to stop
+            draft.release_cluster()  # the driver could not be asked to stop
             draft.look_again(STOP_POLL_SECONDS)
     _begin_run(draft, draft.current)
     return bool(draft.delete)
@@ -191,7 +192,7 @@ def _is_over(draft: Draft) -> bool:
 
 
 def _is_started(draft: Draft) -> bool:
-    """Whether a driver of this run was ever submitted."""
+    """Return whether a driver of this run was ever submitted."""
     return draft.attempt >= int(draft.status.get("firstAttempt", 1))
 
 
@@ -202,7 +203,7 @@ def _begin_run(draft: Draft, reading: Reading) -> None:
     draft.clear(TRAINING, COMPLETE, FAILED)
     draft.forget("submission", "completionTime", "trainingStartTime", "lastFailureTime", "trainer")
     draft.forget("dataWorkers", "scaling", "usage")
-    if "draining" in workers:  # of a cluster that stays
+    if "draining" in workers:  # the cluster stays, and its drain goes on
         kept = {field: workers[field] for field in ("draining", "drainingTo") if field in workers}
         draft.status["dataWorkers"] = kept
     draft.status |= {
@@ -220,17 +221,17 @@ def _begin_run(draft: Draft, reading: Reading) -> None:
 
 
 def suspend(draft: Draft) -> bool:
-    """Suspended: stop with a checkpoint, give the cluster back. Resumed: the clock restarts."""
-    # A bad spec changes nothing, so what is suspended stays so.
+    """Stop the driver and release the cluster if suspended; restart the deadlines on resuming."""
+    # An invalid spec changes nothing, so a suspended experiment stays suspended.
     if not (draft.spec.suspend if draft.spec else draft.is_true(SUSPENDED)):
         if draft.is_true(SUSPENDED):
             draft.status["startTime"] = draft.stamp()
-            draft.forget("trainingStartTime")  # it waits for pods again
+            draft.forget("trainingStartTime")  # preRunningDeadlineSeconds counts again
             draft.condition(SUSPENDED, False, RESUMED, "spec.suspend is false again")
         return False
     job = draft.observed.job
     if draft.submission and job is not None and job.status in ("SUCCEEDED", "FAILED"):
-        return False  # it ended before it could be stopped, and is judged first
+        return False  # it ended before it could be stopped: `judge_job` handles it first
     if stop_driver(draft):
         return True
     draft.forget("submission")
@@ -243,7 +244,7 @@ def suspend(draft: Draft) -> bool:
 
 
 def stop_driver(draft: Draft) -> bool:
-    """Ask the driver to stop; whether it still has time to."""
+    """Ask the driver to stop; return True while it may take more time."""
     submission, observed = draft.submission, draft.observed
     if submission is None or observed.ray_cluster is None:
         return False
@@ -251,7 +252,7 @@ def stop_driver(draft: Draft) -> bool:
         return False
     if observed.job is None and observed.ray_reachable:
         return False  # Ray does not know it
-    if draft.reason(TRAINING) != STOPPING:  # an earlier stop was taken back before it arrived
+    if draft.reason(TRAINING) != STOPPING:  # else stopTime may be of a revoked stop
         draft.status["submission"] = submission = {**submission, "stopTime": draft.stamp()}
         draft.condition(TRAINING, False, STOPPING, "the driver writes a checkpoint and ends")
     left = draft.until(parse_time(submission["stopTime"]), STOP_SECONDS)
@@ -263,7 +264,7 @@ def stop_driver(draft: Draft) -> bool:
 
 
 def enforce_deadlines(draft: Draft) -> bool:
-    """A run that takes too long, as a whole or until it first trains, fails."""
+    """Fail a run that exceeds activeDeadlineSeconds or preRunningDeadlineSeconds."""
     job = draft.observed.job
     if job is not None and job.status == "SUCCEEDED":
         return False
@@ -287,7 +288,7 @@ def enforce_deadlines(draft: Draft) -> bool:
 
 
 def _may_train(draft: Draft) -> bool:
-    """Whether a driver runs, as far as can be told: of one that was submitted only Ray knows."""
+    """Return whether a driver may be running; if Ray does not answer, a submitted one may be."""
     observed = draft.observed
     if observed.job is not None:
         return observed.job.status == "RUNNING"
@@ -295,7 +296,7 @@ def _may_train(draft: Draft) -> bool:
 
 
 def _find_obstacle(draft: Draft) -> str:
-    """What keeps a driver from starting, in the words of others; "" if nobody says."""
+    """Return why no driver starts, as a pod or Ray reports it; "" if neither does."""
     if waits := next((pod.waiting for pod in draft.observed.pods if pod.waiting), ""):
         return f"a pod waits: {waits}"
     if why := draft.observed.ray_failure:
@@ -304,24 +305,25 @@ def _find_obstacle(draft: Draft) -> str:
 
 
 def fail_run(draft: Draft, reason: str, message: str, cause: str = "") -> bool:
-    """The run has failed for good: say why and what to do, stop what runs, give the cluster back.
+    """Fail the run for good: report the reason and advice, stop its job, release the cluster.
 
     Args:
-        cause: in the words of others; it comes last, where a message that is too long is cut.
+        cause: text from Ray, Kubernetes or the driver. It comes last, since long messages are cut
+            at their end.
     """
     submission, job = draft.submission, draft.observed.job
     if submission and job is not None and job.is_active:
         draft.job = Stop(submission_id=submission["id"])
     _end_run(draft)
     draft.condition(TRAINING, False, reason, "the run failed")
-    draft.events.pop()  # one event says it
+    draft.events.pop()  # the event of the condition Failed is enough
     parts = (message, advise_on_end(reason, draft.owner.name), cause)
     draft.condition(FAILED, True, reason, "; ".join(filter(None, parts)), warns=True)
     return True
 
 
 def complete_run(draft: Draft, reason: str, message: str) -> bool:
-    """The run is complete: give the cluster back."""
+    """Complete the run and release the cluster."""
     _end_run(draft)
     draft.condition(TRAINING, False, reason, "the training ended")
     draft.events.pop()

@@ -1,11 +1,13 @@
-"""A cluster stays until its history is in the store: what only the operator sees is written there.
+"""Rules that store the history of a cluster before it is deleted.
 
-    release   a run has ended or is suspended: the cluster is to go, and its history comes first
-    settle    while that goes on nothing else is decided; then the cluster goes, kept or not
+    release   a run has ended or is suspended: store the history, then delete the cluster
+    settle    until the history is stored, nothing else is decided; then delete the cluster, even if
+              storing failed
 
-The operator has no credentials of the store, so a short pod writes, with those of the experiment's
-head. `status.history` says which cluster it is about and how it stands. Nothing waits for longer
-than `history.timeoutSeconds`, a deletion no longer than for a driver.
+The history has what only the operator observes, such as events. The operator has no credentials of
+the store, so a short pod writes it, with the credentials of the experiment's head. `status.history`
+records the cluster and the state. Nothing waits longer than `history.timeoutSeconds`, and a
+deletion no longer than it would for a driver.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ POLL_SECONDS = 5.0
 PENDING: Literal["Pending"] = "Pending"
 _PENDING_FIELDS = ("pod", "time", "clusterUid", "attempt")
 _State = Literal["Pending", "Kept", "Failed", "Skipped"]
-_MAX_PODS = 64  # of those that are told of; all have their logs
+_MAX_PODS = 64  # pods described in the history; the logs of all pods are stored
 _NO_STORE = "the artifacts are not in a store that outlives the pods"
 
 
 def find_history_uri(draft: Draft, spec: ExperimentSpec) -> str | None:
-    """Where the present run's history is kept; None if it is not."""
+    """Return the URI of the present run's history; None if none is stored."""
     uri = draft.status.get("artifactsUri")
     if not draft.settings.history.enabled or uri is None:
         return None
@@ -49,12 +51,12 @@ def find_history_uri(draft: Draft, spec: ExperimentSpec) -> str | None:
 
 
 def release(draft: Draft) -> None:
-    """Give the cluster back, once its history is kept."""
+    """Release the cluster; it is deleted once its history is stored."""
     draft.release_cluster(deletes=not hold(draft))
 
 
 def settle(draft: Draft) -> bool:
-    """See to the end of what is under way; what is done with is taken away."""
+    """Finish storing a history that was begun, and delete its pod."""
     history = _get(draft)
     if history.get("state") != PENDING:
         _clean(draft, history)
@@ -69,7 +71,7 @@ def settle(draft: Draft) -> bool:
 
 
 def hold(draft: Draft) -> bool:
-    """Whether the cluster is to stay for its history, which is begun if it has not been."""
+    """Return whether the cluster must stay for its history; begin to store it if necessary."""
     history, cluster = _get(draft), draft.observed.ray_cluster
     if history.get("state") == PENDING:
         is_held = _go_on(draft, history)
@@ -80,13 +82,13 @@ def hold(draft: Draft) -> bool:
         is_done = all(history.get(name) == value for name, value in about.items())
         is_held = not is_done and _begin(draft, about)
     if is_held:
-        # Deleted meanwhile, it would be gone before the pod has written.
+        # Without the finaliser, a deletion would remove everything before the pod has written.
         draft.has_finalizer |= has_finalizer(draft)
     return is_held
 
 
 def has_finalizer(draft: Draft) -> bool:
-    """Whether our finaliser is there; for the history's sake none is added."""
+    """Return whether our finaliser is there; the history alone never adds it."""
     return FINALIZER in (draft.observed.document["metadata"].get("finalizers") or ())
 
 
@@ -109,13 +111,13 @@ def _begin(draft: Draft, about: Document) -> bool:
         _set(draft, PENDING, "")
         name = draft.owner.history_pod(draft.status["run"], draft.attempt)
         draft.status["history"] = {**draft.status["history"], "pod": name}
-        draft.look_again(0.0)  # what the pod is given is looked up once the status says so
+        draft.look_again(0.0)  # `observe` collects the history once the status is Pending
         return True
     return False
 
 
 def _go_on(draft: Draft, history: Mapping[str, Any]) -> bool:
-    """Make the pod, or see how it stands; whether it is still to be waited for."""
+    """Create the pod or check its state; return whether to wait for it."""
     pod, refusal = draft.observed.history_pod, draft.observed.refusal
     left = draft.until(parse_time(history["time"]), draft.settings.history.timeout_seconds)
     if pod is not None and pod.phase == "Succeeded" and not pod.is_going:
@@ -139,7 +141,7 @@ def _go_on(draft: Draft, history: Mapping[str, Any]) -> bool:
 
 
 def _make(draft: Draft, name: str, spec: ExperimentSpec) -> str:
-    """Make the pod; return why it may not be made, or ""."""
+    """Create the pod; return why it is not allowed, or ""."""
     owner, status = draft.owner, draft.status
     source = ClusterInput(owner=owner, spec=spec, settings=draft.settings)
     task = {
@@ -190,7 +192,7 @@ def _set(draft: Draft, state: _State, message: str) -> None:
 
 
 def _clean(draft: Draft, history: Mapping[str, Any]) -> None:
-    """Take the pod away that is done with; its name is kept until it is gone."""
+    """Delete the pod of a stored history; its name is kept until it is gone."""
     if "pod" not in history or history.get("state") == PENDING:
         return
     pod = draft.observed.history_pod

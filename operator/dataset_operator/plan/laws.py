@@ -1,8 +1,8 @@
-"""Which law of scaling decides for a run: the one that its spec names, never another.
+"""Selects the autoscaling policy of a run: the one that its spec names, never another.
 
-A law by rows needs the runtime's counters; one by GPUs alone is for trainers that tell none of
-them. Nothing switches by itself: counters that are missing may be an outage, in which nothing is
-to change, and no one could tell that from a trainer that never tells any.
+The policy by rows needs the runtime's counters. The policy by GPU utilization alone is for trainers
+that report no counters. The operator never switches by itself: missing counters may be an outage,
+in which the number must not change, and look the same as a trainer that never reports any.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataset_operator.autoscaling.recommend import WINDOW_SECONDS
 from dataset_operator.autoscaling.saved import restore, restore_gpu, save, save_gpu
 from pipeline_runtime.config import ScalingSignal
 
-# GPUs that have not worked for so long in an attempt say how it starts, not what it needs.
+# For so long after a GPU is first busy, utilization shows how the attempt starts, not its demand.
 SETTLE_SECONDS = 180.0
 _ADVICE = (
     "; of trainers that never tell any, spec.autoscaling.signal GpuUtilization takes the GPUs' word"
@@ -31,11 +31,12 @@ _ADVICE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLawMemory(Memory):
-    """What the law by GPUs remembers, beside what any law does.
+    """Memory of the policy by GPU utilization, in addition to that of every policy.
 
     Attributes:
-        attempt: that the rest is of.
-        busy_since: when a GPU of it was first seen busy, by an operator that is still there.
+        attempt: the attempt that `busy_since` and `gpu` are about.
+        busy_since: when this operator process first observed a busy GPU in the attempt.
+        gpu: the tried changes and their effect; None before the first decision.
     """
 
     attempt: int = 0
@@ -46,7 +47,7 @@ class GpuLawMemory(Memory):
 def decide_by(
     signal: ScalingSignal, memory: Memory, sample: Sample, rules: Rules
 ) -> tuple[Decision, Memory]:
-    """As `autoscaling.decide`, by the law of this signal; memory of either is taken over."""
+    """Decide like `autoscaling.decide`, by the policy of the signal; take either's memory."""
     if signal == "GpuUtilization":
         return _decide_by_gpus(_take_over(memory, sample), sample, rules)
     decision, memory = decide(memory, sample, rules)
@@ -57,7 +58,7 @@ def decide_by(
 
 
 def _take_over(memory: Memory, sample: Sample) -> GpuLawMemory:
-    """As it was left; of another attempt, or another law, what holds for any."""
+    """Return the memory; of another attempt or policy, only the part that all policies share."""
     if isinstance(memory, GpuLawMemory) and memory.attempt == sample.attempt:
         return memory
     common = {field.name: getattr(memory, field.name) for field in fields(Memory)}
@@ -71,19 +72,19 @@ def _decide_by_gpus(
         memory = replace(memory, busy_since=sample.at)
     memory = replace(memory, decided_at=sample.at)
     if sample.gpu_utilization is not None:
-        memory = replace(memory, last=sample)  # its time is since when nothing is known
+        memory = replace(memory, last=sample)  # an outage of the signal is measured from here
         if memory.busy_since is None or sample.at - memory.busy_since < SETTLE_SECONDS:
             return _wait(sample), _take_in(memory, sample)
     gpu = memory.gpu or GpuMemory(chain=memory)
     decision, gpu = decide_by_gpu(replace(gpu, chain=replace(memory, gpu=None)), sample, rules)
     chain = gpu.chain
     assert isinstance(chain, GpuLawMemory)
-    # The chain stands in the memory itself; a second one within would grow with every decision.
+    # The memory itself is the chain; a second copy inside it would grow with every decision.
     return decision, replace(chain, gpu=replace(gpu, chain=Memory(since=chain.since)))
 
 
 def _take_in(memory: GpuLawMemory, sample: Sample) -> GpuLawMemory:
-    """What an operator that begins anew sees, so that a change is not judged by one reading."""
+    """Keep the readings of the wait, so that a restored probe is not judged by a single one."""
     gpu, utilization = memory.gpu, sample.gpu_utilization
     if gpu is None or gpu.probe is None or utilization is None:
         return memory
@@ -102,7 +103,7 @@ def _wait(sample: Sample) -> Decision:
 
 
 def save_memory(memory: Memory) -> dict[str, Any]:
-    """The part of either law's memory that is kept, as it stands in an experiment's status."""
+    """Build the part of a policy's memory that an experiment's status stores."""
     saved = save(memory)
     if isinstance(memory, GpuLawMemory) and memory.gpu is not None:
         saved["gpu"] = {"attempt": memory.attempt, **save_gpu(memory.gpu)}
@@ -110,10 +111,10 @@ def save_memory(memory: Memory) -> dict[str, Any]:
 
 
 def restore_memory(saved: Mapping[str, Any], now: float, seen: float, attempt: int) -> Memory:
-    """The memory of an operator that begins anew; what was tried of GPUs is that of an attempt.
+    """Restore a policy's memory from a status; GPU probes only if they are of this attempt.
 
     Args:
-        seen: when the operator before was last known to be there.
+        seen: when the previous operator process was last known to run.
     """
     memory, gpu = restore(saved, now, seen), saved.get("gpu")
     if gpu is None or gpu["attempt"] != attempt:

@@ -1,8 +1,8 @@
-"""What the platform allows of pods, judged on the objects that are about to be applied.
+"""The platform's rules for pods, checked on the objects that are about to be applied.
 
-`validity` judges the spec that somebody wrote, early and under its fields' names. This is the last
-check before the executor: it holds for whatever a cluster was rendered from, an accepted spec of an
-earlier version included, and for the parts that were merged into a user's template.
+`validity` checks the user's spec, early and under the names of its fields. This is the last check
+before the executor. It covers everything that a cluster is rendered from: a spec that an earlier
+version accepted, and the parts that were merged into a user's template.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _MAX_NAMED = 3
 
 
 def find_refusal(owner: Owner, settings: OperatorSettings, cluster: Document) -> Refusal | None:
-    """Return why a RayCluster may not be made; None if it may."""
+    """Return why a RayCluster must not be created; None if it may be."""
     why = find_forbidden(owner, settings, cluster)
     return Refusal(message=why, is_invalid=True) if why else None
 
 
 def find_forbidden(owner: Owner, settings: OperatorSettings, document: Document) -> str:
-    """Return what a RayCluster or a Pod asks for beyond what the platform allows; "" if nothing."""
+    """Return the fields of a RayCluster or Pod that the platform does not allow; "" if none."""
     found: list[str] = []
     for path, template in _find_templates(document):
         broken = check_template_security(path, dict(template))

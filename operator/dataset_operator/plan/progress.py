@@ -1,7 +1,7 @@
-"""How the training goes, into the status: rounded, and written down only now and then.
+"""Writes the progress of the training to the status, rounded and at most every 30 seconds.
 
-Everything that watches experiments gets every write, so a training that goes on is told at most
-every 30 seconds, and not at all where nothing that is shown has changed.
+Every client that watches experiments receives every write. So a running training is written at most
+that often, and only if a displayed value has changed.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataset_operator.observed import Job, Progress, parse_time
 from dataset_operator.plan.draft import Draft
 
 UPDATE_SECONDS = 30.0
-# Of a training that goes on: its last evaluation and checkpoint follow the last row.
+# While the job runs: the last evaluation and checkpoint follow after the last row.
 _MOST_PERCENT = 99
-# What a person reads; more digits would change at every look.
+# Enough for a person; with more digits, the value would change in every pass.
 _RATE_DIGITS = 3
 _METRIC_DIGITS = 6
-# From here on `g` would write an exponent where a person expects a number.
+# Below this, a number that `g` formats with an exponent is written without one.
 _MAX_PLAIN = 1e15
 
 
 def take_progress(draft: Draft, job: Job) -> None:
-    """Take what the driver says of a running job; a job that succeeded is wholly done."""
+    """Record the progress that the driver reports; a job that succeeded is at 100 %."""
     before = draft.status.get("trainer", {})
     if job.status == "SUCCEEDED":
         known: dict[str, Any] = {"progressPercentage": 100, "estimatedRemainingSeconds": 0}
@@ -37,7 +37,7 @@ def take_progress(draft: Draft, job: Job) -> None:
 
 
 def _is_time(draft: Draft, before: dict[str, Any]) -> bool:
-    """Whether it is; if not, look again when it will be."""
+    """Return whether the next write is due; if not, schedule a pass for when it is."""
     told = before.get("lastUpdateTime")
     left = draft.until(parse_time(told), UPDATE_SECONDS) if told else 0.0
     if left > 0:
@@ -46,7 +46,7 @@ def _is_time(draft: Draft, before: dict[str, Any]) -> bool:
 
 
 def build_trainer(progress: Progress) -> dict[str, Any]:
-    """`status.trainer` with what is known; integers, and decimals as strings."""
+    """Build `status.trainer` from the known values: integers, and decimals as strings."""
     ratio, seconds, rate = progress.ratio, progress.remaining_seconds, progress.samples_per_second
     fields = {
         "progressPercentage": None if ratio is None else min(_MOST_PERCENT, int(100 * ratio)),
@@ -69,7 +69,7 @@ def _percent(ratio: float | None) -> int | None:
 
 
 def format_decimal(value: float, digits: int) -> str:
-    """A finite number as a decimal string with so many digits that count."""
+    """Format a finite number as a decimal string with the given number of significant digits."""
     text = f"{value:.{digits}g}"
     is_plain = "e+" in text and abs(value) < _MAX_PLAIN
     return f"{float(text):.0f}" if is_plain else text

@@ -1,4 +1,4 @@
-"""The rule that carries out what a person asked for: a number of data workers, once.
+"""The rule that carries out a request of `lastmile scale` for a number of data workers, once.
 
 `lastmile scale` writes the annotation `…/scale` of the experiment, `NUMBER/ID`. The operator brings
 the RayCluster to that number, within the spec's bounds, and then records the request in
@@ -24,13 +24,13 @@ from dataset_operator.plan.draining import (
 )
 from dataset_operator.plan.scaling import take_away, tell_change
 
-# The ID is any word that differs from the one before; it keeps a repeated number a new request.
+# The ID is any word. Another ID makes the same number a new request.
 _REQUEST = re.compile(r"([0-9]{1,6})/[-.:0-9A-Za-z]{1,64}")
 _ID_CHARS = 16
 
 
 def apply_request(draft: Draft) -> bool:
-    """Bring the cluster to the number that somebody asked for; it never ends the pass."""
+    """Bring the cluster to the requested number of data workers; never end the pass."""
     text = (draft.observed.document["metadata"].get("annotations") or {}).get(SCALE_ANNOTATION)
     if not isinstance(text, str) or find_group(draft) is None:
         return False

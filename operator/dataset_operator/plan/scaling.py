@@ -1,7 +1,7 @@
-"""The rule that scales data workers: the law is asked once a period, and its number carried out.
+"""The rule that scales data workers: it runs the autoscaling policy once per period.
 
-More are one patch that raises `replicas`; fewer are drained before they go (`plan.draining`). While
-some are on their way out the law counts without them, and may ask for more.
+More workers are one patch that raises `replicas`. Fewer workers are drained first
+(`plan.draining`); the policy does not count draining workers, and may ask for more meanwhile.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ from dataset_operator.plan.laws import decide_by, restore_memory, save_memory
 from dataset_operator.status import find_condition
 from pipeline_runtime.config import ExperimentSpec, ScalingRules
 
-# A pass that comes a little early counts as the one that was due.
+# A pass that comes this much early counts as the one that is due.
 _EARLY_SECONDS = 2.0
-# Signals that were not there for so long are told as unknown: three scrapes (design, «Signals»).
+# Signals that were missing for this long, which is three scrapes, are reported as unknown.
 UNKNOWN_SECONDS = 3 * PERIOD_SECONDS
-# What keeps the number is told anew once it has been another thing for so many decisions.
+# A new limit of the number is reported once it has held for so many decisions.
 _SETTLED_DECISIONS = 8
-# From a container's start until Ray's answers; a pod that became ready later had been so before.
+# A container's start until Ray answers takes less; a pod that became ready later was ready before.
 _READY_SECONDS = 120.0
 
 
 def scale_workers(draft: Draft) -> bool:
-    """Ask the law once a period, and carry out what it said; it never ends the pass."""
+    """Run the autoscaling policy once per period and carry out its number; never end the pass."""
     job, cluster = draft.observed.job, draft.observed.ray_cluster
     if job is None or job.status != "RUNNING" or cluster is None or draft.patches:
         return False
@@ -77,7 +77,7 @@ def scale_workers(draft: Draft) -> bool:
         return False
     workers = draft.cluster_spec.data_workers
     if not draft.settings.autoscale:
-        draft.clear(SCALING_ACTIVE, SCALING_LIMITED)  # of before it was switched off
+        draft.clear(SCALING_ACTIVE, SCALING_LIMITED)  # they are older than the setting
     elif workers.min_replicas == workers.max_replicas:
         message = f"dataWorkers.minReplicas and maxReplicas are both {workers.min_replicas}"
         draft.condition(SCALING_ACTIVE, False, SCALING_DISABLED, message, tells=False)
@@ -91,7 +91,7 @@ def _ask_the_law(draft: Draft) -> None:
     known, now = draft.observed.scaling, draft.now.timestamp()
     memory = known.memory or _remember(draft, now)
     since = math.inf if memory.decided_at is None else now - memory.decided_at
-    if 0.0 <= since < PERIOD_SECONDS - _EARLY_SECONDS:  # a clock that was set back does not count
+    if 0.0 <= since < PERIOD_SECONDS - _EARLY_SECONDS:  # negative: a clock was set back
         draft.look_again(PERIOD_SECONDS - since)
         return
     sample = build_sample(draft)
@@ -109,7 +109,7 @@ def _ask_the_law(draft: Draft) -> None:
 
 
 def keep_below_most(draft: Draft) -> bool:
-    """What is beyond the spec's bounds goes, whatever else is known; it never ends the pass."""
+    """Remove data workers beyond maxReplicas, with or without metrics; never end the pass."""
     wanted, most = count_wanted(draft), draft.cluster_spec.data_workers.max_replicas
     if wanted > most and not draft.patches:
         why = Verdict(
@@ -124,7 +124,7 @@ def keep_below_most(draft: Draft) -> bool:
 def tell_change(draft: Draft, answer: Answer, before: int) -> None:
     """Record a change of the number and report it as an event."""
     draft.status["lastScaleTime"] = draft.stamp()
-    if "since" in (draft.status.get("scaling") or {}):  # else there is no law, and no log of it
+    if "since" in (draft.status.get("scaling") or {}):  # else no policy decides
         note_decision(draft, answer, before)
     why = answer.recommended.message
     if answer.limited is not None:
@@ -147,7 +147,7 @@ def take_away(draft: Draft, answer: Answer, before: int) -> None:
         return
     missing = before - count_pods(draft)
     if missing > 0:
-        # Of those that KubeRay may be making now it would take some back, whom it likes.
+        # If KubeRay is creating pods now, a lower number would make it delete any pods it likes.
         if draft.submission is None or _are_refused(draft, stuck_after_seconds(None)):
             staying = max(answer.desired, before - missing)
             tell_change(draft, replace(answer, desired=staying), before)
@@ -160,17 +160,17 @@ def take_away(draft: Draft, answer: Answer, before: int) -> None:
 
 
 def _remember(draft: Draft, now: float) -> Memory:
-    """What an operator before this one wrote down of the run, or nothing."""
+    """Restore the memory that an earlier operator process stored for the run, or start empty."""
     saved = draft.status.get("scaling")
     if saved is None or "since" not in saved:
         return Memory(since=now)
     seen = draft.observed.status.get("trainer", {}).get("lastUpdateTime")
-    seen_at = parse_time(seen).timestamp() if seen else -math.inf  # nobody knows
+    seen_at = parse_time(seen).timestamp() if seen else -math.inf  # not known
     return restore_memory(saved, now, seen_at, draft.attempt)
 
 
 def build_sample(draft: Draft) -> Sample:
-    """What is known now, of the pods from the API server and of the rest from the driver."""
+    """Build the policy's input: pods from the API server, everything else from the driver."""
     progress = draft.observed.progress or Progress()
     pods, counters = find_staying(draft), progress.counters
     ready = sum(pod.ready for pod in pods)
@@ -189,7 +189,7 @@ def build_sample(draft: Draft) -> Sample:
 
 
 def build_rules(spec: ExperimentSpec) -> Rules:
-    """The law's rules as a spec sets them; what it leaves open is the law's default."""
+    """Build the policy's rules from a spec; a field that it does not set gets the default."""
     return Rules(
         min_workers=spec.data_workers.min_replicas,
         max_workers=spec.data_workers.max_replicas,
@@ -222,13 +222,13 @@ def _with_readers(counters: Counters) -> WorkerCounters | None:
     return replace(workers, readers_per_worker=counters.readers / counters.data_workers)
 
 
-# --- what is known --------------------------------------------------------------------------------
+# --- pods -----------------------------------------------------------------------------------------
 
 
 def _start_seconds(pods: Sequence[Pod]) -> float | None:
-    """From made to ready, the median of those that became ready as they started.
+    """Return the median time from creation to ready; None if no pod shows it.
 
-    One that was ready, was not for a while and is again says nothing of how long a start takes.
+    A pod that lost its readiness and became ready again does not show how long a start takes.
     """
     taken = [
         (pod.ready_since - pod.created).total_seconds()
@@ -249,9 +249,9 @@ def _count_stuck(draft: Draft, pods: Sequence[Pod]) -> int:
 
 
 def _are_refused(draft: Draft, seconds: float) -> bool:
-    """Whether KubeRay could not make pods for so long, as by a quota, and no others are wanted.
+    """Return whether KubeRay has failed to create pods for so long, as with a quota.
 
-    Pods that are not there may be made in this moment, after a reclaim or a hand's change.
+    The last change of the number must be as old: until then, missing pods may be in creation.
     """
     cluster = draft.observed.ray_cluster or {}
     found = find_condition(cluster.get("status") or {}, REPLICA_FAILURE)
@@ -263,16 +263,16 @@ def _are_refused(draft: Draft, seconds: float) -> bool:
 
 
 def _is_waiting(draft: Draft, pod: Pod, seconds: float) -> bool:
-    """Whether it has not been ready for so long: since it was made, or since it last was."""
+    """Return whether a pod has not been ready for so long, since its creation at the most."""
     since = pod.unready_since or pod.created
     return since is not None and draft.until(since, seconds) <= 0
 
 
-# --- words ----------------------------------------------------------------------------------------
+# --- conditions ----------------------------------------------------------------------------------
 
 
 def _say(draft: Draft, answer: Answer, before: int) -> None:
-    """Conditions; a change of the number alone is told as an event."""
+    """Set the conditions of scaling; only a change of the number is an event too."""
     if answer.active.reason == METRICS_UNKNOWN:
         _say_unknown(draft, answer)
         return
@@ -287,9 +287,9 @@ def _say(draft: Draft, answer: Answer, before: int) -> None:
 
 
 def _has_settled(draft: Draft, limited: Mapping[str, Any], limit: Verdict | None) -> bool:
-    """Whether what keeps the number is another thing than is told, for a while.
+    """Return whether another limit than the reported one has held for a while.
 
-    The numbers in a message move all the time: they stay those of the last change.
+    A message is not updated as long as its limit stays, since its numbers change all the time.
     """
     assert draft.memory is not None
     reason = limit.reason if limit is not None else ""
@@ -298,7 +298,7 @@ def _has_settled(draft: Draft, limited: Mapping[str, Any], limit: Verdict | None
 
 
 def _say_unknown(draft: Draft, answer: Answer) -> None:
-    """Once it has lasted: a driver that starts, or one scrape that fails, is nothing to tell."""
+    """Report unknown metrics, unless the driver may be starting or a single scrape failed."""
     assert draft.memory is not None
     last = draft.memory.last
     since = last.at if last is not None else draft.memory.since
@@ -315,7 +315,7 @@ def _note_limit(memory: Memory, answer: Answer) -> Memory:
 
 
 def _find_limit(answer: Answer) -> Verdict | None:
-    """What keeps the number from being another, what counts most."""
+    """Return the most important limit of the number; None if nothing limits it."""
     if answer.limited is not None:
         return answer.limited
     if answer.recommended.reason in (SCALE_UP_LIMIT, KNEE_REACHED):

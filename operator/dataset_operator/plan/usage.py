@@ -1,13 +1,13 @@
-"""What a run has used so far: the GPUs and the data workers that it held, times seconds.
+"""Accounts what a run has used so far, in GPU seconds and data worker seconds.
 
-A pod is held, and paid for, from when it is given a node until it has left it, ready or not. Both
-moments are its own timestamps, so what is there is counted to the second however long no operator
-looked. One that is gone has no timestamps any more: it counts until the pass that misses it, which
-its event wakes; after a gap in the passes only until the gap began.
+A pod is held, and paid for, from when it gets a node until it leaves it, ready or not. Existing
+pods are counted to the second by their own timestamps, even if no operator ran for a while. A pod
+that is gone has no timestamps any more. It counts until the pass that its deletion triggers; after
+a gap between passes, only until the gap began.
 
-The status holds sums up to `accounted.time`. They are written with whatever else is, at once when
-fewer pods are held, and otherwise once a minute. A pass that is repeated, or whose write is lost,
-begins from what stands there, so that nothing counts twice.
+The status has sums up to `accounted.time`. They are written with every other change, at once when
+fewer pods are held, and otherwise once per minute. A pass that is repeated, or whose write is lost,
+starts from the sums in the status, so nothing counts twice.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dataset_operator.plan.draft import Draft
 from dataset_operator.settings import Prices
 
 UPDATE_SECONDS = 60
-# After a longer gap nobody knows what became of pods that are gone, nor how busy GPUs were: the
-# driver tells of its last minute, and a pass may be a minute late.
+# After a longer gap it is not known when missing pods ended, nor how busy the GPUs were: the driver
+# reports its last minute, and a pass may be a minute late.
 WATCHED_SECONDS = 2 * UPDATE_SECONDS
 _HOUR_SECONDS = 3600.0
 _REST_DIGITS = 3
@@ -31,7 +31,7 @@ _REST_DIGITS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
-    """Pods of a role: how many were held at a moment and are now, and their seconds between."""
+    """Held pods of a role: their number at the start and end of a span, and their seconds in it."""
 
     before: int
     now: int
@@ -40,7 +40,7 @@ class _Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Span:
-    """From the last moment that is accounted for until now."""
+    """The time since the last account, and the pods held in it."""
 
     start: datetime
     end: datetime
@@ -49,23 +49,23 @@ class _Span:
 
     @property
     def is_used(self) -> bool:
-        """Whether anything was held in it."""
+        """Return whether any pod was held in the span."""
         roles = (self.trainers, self.workers)
         return any(held.now or held.before or held.seconds for held in roles)
 
     @property
     def has_fewer(self) -> bool:
-        """Whether less is held than was: what is gone counts until now."""
+        """Return whether fewer pods are held than before; the missing pods count until now."""
         return any(held.now < held.before for held in (self.trainers, self.workers))
 
     @property
     def is_watched(self) -> bool:
-        """Whether an operator was there all the while."""
+        """Return whether an operator ran during the whole span."""
         return _seconds(self.start, self.end) <= WATCHED_SECONDS
 
 
 def account(draft: Draft) -> None:
-    """Add what was used since the last time to the status, if it is time to."""
+    """Add the usage since the last account to the status, if a write is due."""
     if draft.experiment is None or "run" not in draft.status or draft.delete_self:
         return
     usage: Document = draft.status.get("usage") or {}
@@ -81,9 +81,9 @@ def account(draft: Draft) -> None:
 
 
 def _look(draft: Draft, before: Document) -> _Span | None:
-    """The span until now; None where another clock was ahead."""
+    """Measure the span until now; None if the last account lies ahead of this clock."""
     start = parse_time(before.get("time") or draft.status["startTime"])
-    end = parse_time(draft.stamp())  # whole seconds, as pods tell theirs
+    end = parse_time(draft.stamp())  # whole seconds, like the times of pods
     if end < start:
         return None
     return _Span(
@@ -98,8 +98,8 @@ def _measure(draft: Draft, role: Role, before: int, span: tuple[datetime, dateti
     start, end = span
     pods = [pod for pod in draft.observed.pods if pod.role == role and pod.scheduled is not None]
     parts = [_seconds(max(start, pod.scheduled or end), _left_at(pod, end)) for pod in pods]
-    # Any pod of the span may be one of those before: what took another's place within a minute is
-    # taken for it, rather than counted beside it.
+    # A pod of this span may be one of the pods before. A replacement that came within the span is
+    # taken for the pod that it replaced, so that both together are not counted twice.
     gone = max(0, before - sum(_left_at(pod, end) > start for pod in pods))
     seconds = sum(max(0, part) for part in parts)
     if _seconds(start, end) <= WATCHED_SECONDS:
@@ -108,12 +108,12 @@ def _measure(draft: Draft, role: Role, before: int, span: tuple[datetime, dateti
 
 
 def _is_held(pod: Pod, now: datetime) -> bool:
-    """Whether it is on its node from now on."""
+    """Return whether a pod is still held."""
     return all(moment is None or moment > now for moment in (pod.over, pod.ends))
 
 
 def _left_at(pod: Pod, now: datetime) -> datetime:
-    """When it left its node; now, if it has not. A node that is lost lets it go when it should."""
+    """Return when a pod left its node, or now; on a lost node, the end of its grace period."""
     return min([now, *(moment for moment in (pod.over, pod.ends) if moment is not None)])
 
 
@@ -144,7 +144,7 @@ def _add(draft: Draft, usage: Document, span: _Span) -> Document:
 
 
 def _count_gpus(draft: Draft, usage: Document) -> int:
-    """GPUs of each trainer: the cluster's; once that is gone, those that its pods had."""
+    """Return the GPUs of each trainer: of the cluster, or of the last account if it is gone."""
     before: int | None = (usage.get("accounted") or {}).get("gpusPerTrainer")
     if draft.observed.ray_cluster is None and before is not None:
         return before
@@ -152,7 +152,7 @@ def _count_gpus(draft: Draft, usage: Document) -> int:
 
 
 def _find_idle_share(progress: Progress | None) -> float | None:
-    """Of the GPUs' time, 0 to 1; None where nobody says, which is not 0."""
+    """Return the idle share of the GPUs' time, 0 to 1; None if it is not known."""
     if progress is None:
         return None
     if progress.gpu_utilization_ratio is not None:
@@ -161,7 +161,7 @@ def _find_idle_share(progress: Progress | None) -> float | None:
 
 
 def _price(sums: Document, prices: Prices | None) -> Document:
-    """The whole so far, by the prices of today."""
+    """Return the cost of the sums, by the present prices."""
     if prices is None:
         return {}
     cost = (

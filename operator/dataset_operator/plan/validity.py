@@ -1,6 +1,7 @@
-"""What neither the models nor the API server see of a spec: expressions, and the platform's rules.
+"""Collects the problems of a spec that neither the models nor the API server find.
 
-What needs the table, or Arrow (functions, columns and their types), only the driver can tell.
+They are bad expressions (`readings` parses them) and pods that the platform does not allow. Checks
+of functions, columns and types need Arrow or the table, so only the driver can make them.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ def parse_wanted(draft: Draft) -> DatasetExperiment:
 
 
 def _check_pods(draft: Draft, experiment: DatasetExperiment) -> Iterator[Problem]:
-    """Judge the pods as they would be made: a template is one part of them, and may hide another.
+    """Check the pods as they would be created, since a template can replace parts of ours.
 
-    Which account pods run as is the platform's to allow, by the operator's settings.
+    The operator's settings list the service accounts that pods may run as.
     """
     spared = draft.find_spared_templates()
     settings, namespace = draft.settings, draft.owner.namespace
