@@ -1,4 +1,5 @@
-"""Children of an experiment as plain dictionaries, each from arguments alone.
+"""Builds the objects of an experiment as plain dictionaries, each from its arguments alone.
 
-KubeRay's Python client is on no registry; the real CRDs judge these by strict field validation.
+No package registry has KubeRay's Python client. The API server checks these dictionaries against
+the real CRDs, by strict field validation.
 """

@@ -1,4 +1,4 @@
-"""The children beside the RayCluster: run config, token, network policy, disruption budgets."""
+"""Builds the owned objects beside the RayCluster: config, token, policies, service account."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ASKED_PORTS = (DASHBOARD_PORT, RUNTIME_METRICS_PORT, RAY_METRICS_PORT)
 
 
 def build_config_map(owner: Owner, run: int, run_hash: str, config: Mapping[str, Any]) -> Document:
-    """The copy of a run's config for people and tools; the driver gets its own with the job."""
+    """Build the copy of a run's config for people and tools; the driver gets one with its job."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -42,7 +42,7 @@ def build_config_map(owner: Owner, run: int, run_hash: str, config: Mapping[str,
 
 
 def build_accepted(owner: Owner, run: int, config: Mapping[str, Any]) -> Document:
-    """The experiment as a run last took it: what counts while a later spec waits, or is bad."""
+    """Build the accepted experiment, which the run keeps while a later spec waits or is invalid."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -52,7 +52,7 @@ def build_accepted(owner: Owner, run: int, config: Mapping[str, Any]) -> Documen
 
 
 def build_token_secret(owner: Owner, token: str) -> Document:
-    """Ray's token; created once and never applied over."""
+    """Build the Secret with Ray's token; it is created once and never changed."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -64,7 +64,7 @@ def build_token_secret(owner: Owner, token: str) -> Document:
 
 
 def build_service_account(owner: Owner) -> Document:
-    """Of the cluster's pods: an identity of their own, bound to no right and without a token."""
+    """Build the service account of the cluster's pods, which has no rights and no token."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -74,11 +74,11 @@ def build_service_account(owner: Owner) -> Document:
 
 
 def build_network_policy(owner: Owner, network: NetworkSettings) -> Document:
-    """Pods of one cluster reach each other; the operator and Prometheus reach their ports.
+    """Build the policy that lets pods of a cluster, the operator and Prometheus reach its pods.
 
-    Of these only Ray's metrics are on every pod, where the operator reads how busy the trainers'
-    GPUs are: nobody listens on the others but on the head.
-    What the operator reaches an API server that proxies for people reaches too.
+    The operator and Prometheus reach only the ports that they need. Every pod serves Ray's metrics,
+    from which the operator reads the utilization of the trainers' GPUs; only the head serves the
+    other ports. An API server that proxies for people reaches the same ports as the operator.
     """
     own_pods = {"podSelector": {"matchLabels": {RAY_CLUSTER_LABEL: owner.ray_cluster}}}
     askers = [_build_peer(network.operator_namespace, network.operator_labels)]
@@ -115,10 +115,11 @@ def _build_ports(*numbers: int) -> list[Document]:
 
 
 def build_disruption_budgets(owner: Owner, spec: ExperimentSpec) -> list[Document]:
-    """Evictions wait where one pod less ends an attempt; of minReplicas workers one may go.
+    """Build the budgets that block evictions of the head and trainers, and spare data workers.
 
-    Integers of `minAvailable` alone work for pods of a controller without a scale subresource, such
-    as RayCluster (Kubernetes docs, «Specifying a Disruption Budget»).
+    The eviction of a head or trainer would end the attempt. Of minReplicas data workers, one may be
+    evicted. RayCluster has no scale subresource, so `minAvailable` must be an integer (Kubernetes
+    docs, «Specifying a Disruption Budget»).
     """
     least: dict[Role, int] = {
         HEAD: 1,

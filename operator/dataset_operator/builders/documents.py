@@ -1,4 +1,4 @@
-"""What all children have in common: metadata, owner, labels."""
+"""Metadata that all owned objects share: name, owner, labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Document = dict[str, Any]
 
 
 def build_metadata(owner: Owner, name: str) -> Document:
-    """Metadata of a child; the garbage collector deletes it after its experiment."""
+    """Build the metadata of an owned object, which is garbage-collected after its experiment."""
     return {
         "name": name,
         "namespace": owner.namespace,

@@ -1,8 +1,8 @@
-"""What an observed document says beside, or instead of, what was written: drift, and its mending.
+"""Detects drift, which is any difference of an observed document from what was written.
 
-An API server and the clients that write a document back whole add to it: the schema's defaults, and
-fields that are empty. That is no drift; everything else is, since a field that somebody added to a
-pod's template can open as much as one that was changed.
+An API server, and clients that write back a whole document, add the schema's defaults and empty
+fields. These are no drift. Everything else is, since a field that somebody adds to a pod's template
+can do as much harm as one that is changed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from dataset_operator.builders.documents import Document
 
-# Every default that KubeRay's CRD gives to a field of a RayCluster (v1, KubeRay 1.6) and that is
-# not empty, by the field's name; a policy's ports have the first alone.
+# All non-empty defaults of KubeRay's CRD for RayCluster (v1, KubeRay 1.6), by the field's name.
+# Only the first also occurs in a NetworkPolicy.
 DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "protocol": ("TCP",),
     "numOfHosts": (1,),
@@ -32,11 +32,11 @@ DEFAULTS: Mapping[str, tuple[Any, ...]] = {
 
 
 def is_same(observed: Any, wanted: Any, *, empty_counts: bool = False) -> bool:
-    """Whether a document says what was wanted and nothing more, but for defaults and empty fields.
+    """Return whether a document equals the wanted one, apart from defaults and empty fields.
 
     Args:
-        empty_counts: whether an empty field that nobody wanted is something more, as where it is a
-            selector, of which the empty one is the widest.
+        empty_counts: True if an empty field that is not wanted is a difference, as with selectors:
+            an empty selector selects everything.
 
     Example:
         >>> is_same({"port": 80, "protocol": "TCP", "env": []}, {"port": 80})
@@ -45,7 +45,7 @@ def is_same(observed: Any, wanted: Any, *, empty_counts: bool = False) -> bool:
         False
     """
     if not wanted and isinstance(wanted, Mapping | list):
-        return not observed  # the API server leaves empty ones out
+        return not observed  # the API server drops empty fields
     if isinstance(wanted, Mapping):
         return (
             isinstance(observed, Mapping)
@@ -68,7 +68,7 @@ def is_same(observed: Any, wanted: Any, *, empty_counts: bool = False) -> bool:
 
 
 def build_merge_patch(observed: Any, wanted: Any) -> Any:
-    """A JSON merge patch (RFC 7386) that makes of what was observed what is wanted."""
+    """Build the JSON merge patch (RFC 7386) that turns the observed value into the wanted one."""
     if not isinstance(wanted, Mapping) or not isinstance(observed, Mapping):
         return wanted
     removed: Document = dict.fromkeys(_find_additions(observed, wanted) if wanted else observed)
@@ -79,7 +79,7 @@ def build_merge_patch(observed: Any, wanted: Any) -> Any:
 def _find_additions(
     observed: Mapping[str, Any], wanted: Mapping[str, Any], *, empty_counts: bool = False
 ) -> list[str]:
-    """Names of what nobody wanted, and no schema and no client adds by itself."""
+    """Return the names of unwanted fields that no schema and no client adds by itself."""
     return [
         name
         for name, value in observed.items()

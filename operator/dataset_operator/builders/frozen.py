@@ -1,11 +1,15 @@
-"""A running cluster is frozen: it keeps what it was rendered as, and is corrected to that.
+"""Freezes a running cluster: it stays as it was rendered, and edits by hand are undone.
 
-The RayCluster carries three annotations: the hash of the part of the spec that it was made from, so
-that an edit of that part is seen whatever an operator of another version would render; the rendered
-spec itself, so that an edit by hand can be undone; and the trainers that the spec asked for, whose
-ranks an attempt on this cluster has. `sealing` seals the three: the rendered spec is used only if
-its seal is valid. The number of data workers is in none of them: it lives in the RayCluster's
-`replicas`, within the bounds of the experiment's spec.
+The RayCluster has three annotations:
+
+- the hash of the part of the spec that it was made from. An edit of that part is detected by it,
+  even if another version of the operator would render the cluster differently;
+- the rendered spec, so that an edit by hand can be undone;
+- the number of trainers and GPUs in the spec, which gives the ranks of an attempt on this cluster.
+
+`sealing` seals the three, and the rendered spec is used only if its seal is valid. The number of
+data workers is in none of them: it is in the RayCluster's `replicas`, within the bounds of the
+experiment's spec.
 """
 
 from __future__ import annotations
@@ -35,19 +39,18 @@ from pipeline_runtime.config import (
 )
 
 _HASH_CHARS = 16
-# All annotations together may have 256 KiB. What is larger is not put back when edited by hand.
+# All annotations together may have 256 KiB. Edits by hand of a larger cluster are not undone.
 MAX_RENDERED_CHARS = 200_000
 # etcd refuses objects of more than 1.5 MiB, so no RayCluster's spec is larger.
 MAX_RENDERED_BYTES = 3 << 19
-# As many as a spec can ask for: 1,024 trainers with 16 GPUs each.
+# A spec can have at most 1,024 trainers with 16 GPUs each.
 _TRAINERS = re.compile(r"([1-9][0-9]{0,3})x([0-9]{1,2})")
 _WHOLE_FIELDS = ("image", "imagePullSecrets", "env", "envFrom", "storage", "head", "trainers")
 _WORKER_FIELDS = ("resources", "template")
-# Anybody who may edit a RayCluster can make its lists long. Each item of ours that is not found as
-# it was written is compared with each that is not ours; where that takes more, ours alone count.
+# Whoever may edit a RayCluster can make its lists long. Each item of ours that was changed is
+# compared with each added item; if that takes more comparisons, all additions are dropped.
 _MAX_COMPARISONS = 10_000
-# What a queue writes into a RayCluster (Kueue's integration): whether it may run, and whose it is;
-# and in the templates of its pods.
+# Fields that a queue writes into a RayCluster (Kueue's integration), and into its pod templates.
 _OF_A_QUEUE = ("suspend", "managedBy")
 _QUEUES_PLACES = {
     "metadata": ("labels", "annotations"),
@@ -56,9 +59,10 @@ _QUEUES_PLACES = {
 
 
 def hash_cluster_side(spec: ExperimentSpec) -> str:
-    """16 hexadecimal digits of what a cluster is made from, its number of data workers apart.
+    """Hash the part of a spec that a cluster is made from, without the number of data workers.
 
-    Defaults are left out, so that a field that a later version adds changes no hash.
+    Returns 16 hexadecimal digits. Defaults are left out, so that a field that a later version adds
+    does not change the hash.
     """
     document = spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
     workers = document.get("dataWorkers", {})
@@ -69,7 +73,7 @@ def hash_cluster_side(spec: ExperimentSpec) -> str:
 
 
 def freeze(cluster: Document, spec: ExperimentSpec, spec_hash: str | None = None) -> Document:
-    """A rendered RayCluster with the annotations of what it came from and as what."""
+    """Add the annotations of a frozen cluster to a rendered RayCluster."""
     text = json.dumps(cluster["spec"], sort_keys=True, separators=(",", ":"))
     rendered = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
     annotations = {
@@ -84,9 +88,10 @@ def freeze(cluster: Document, spec: ExperimentSpec, spec_hash: str | None = None
 
 
 def thaw_trainers(cluster: Mapping[str, Any], wanted: Trainers) -> Trainers:
-    """The wanted trainers, as many and with as many GPUs as a cluster was made with.
+    """Return the wanted trainers, with the numbers of trainers and GPUs of an existing cluster.
 
-    As they are wanted if it does not say: one that an older operator made, or that was edited.
+    The wanted numbers are kept if the cluster's annotation is missing, as on one that an older
+    operator made, or was edited.
     """
     numbers = read_trainers(cluster)
     if numbers is None:
@@ -97,7 +102,7 @@ def thaw_trainers(cluster: Mapping[str, Any], wanted: Trainers) -> Trainers:
 
 
 def read_trainers(cluster: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Trainers that a cluster was made with, and GPUs of each; None if it does not say."""
+    """Return the trainers of a cluster and the GPUs of each; None without a valid annotation."""
     text = (cluster["metadata"].get("annotations") or {}).get(TRAINERS_ANNOTATION) or ""
     found = _TRAINERS.fullmatch(text)
     return None if found is None else (int(found[1]), int(found[2]))
@@ -106,10 +111,10 @@ def read_trainers(cluster: Mapping[str, Any]) -> tuple[int, int] | None:
 def thaw(cluster: Mapping[str, Any], uid: str, seal: Seal) -> Document | None:
     """Return the spec that a cluster was rendered as; None if the operator did not seal it.
 
-    Nothing is decompressed before the seal was found valid, and never more than a RayCluster holds.
+    Nothing is decompressed before the seal is verified, nor more than a RayCluster can hold.
 
     Args:
-        uid: of the experiment.
+        uid: the experiment's uid.
     """
     text = (cluster["metadata"].get("annotations") or {}).get(RENDERED_ANNOTATION)
     if not isinstance(text, str) or seal.judge(cluster, uid) != VALID:
@@ -131,11 +136,11 @@ def correct(
     The rendered spec is restored. The wanted number of data workers is the observed one, but at
     least the spec's minimum. Those beyond its maximum stay for now: KubeRay removes at once, and in
     an order of its own, what is beyond `maxReplicas`; `plan.scaling` drains them first. The patch
-    carries the observed resourceVersion, since it replaces the list of groups, in which somebody
-    else may have written a number meanwhile.
+    carries the observed resourceVersion, since it replaces the list of groups, to which somebody
+    else may have written another number meanwhile.
 
     Args:
-        rendered: what the cluster is to be; None: as it is, but for the number of data workers.
+        rendered: the wanted spec of the cluster; None: correct only the number of data workers.
     """
     there = cluster["spec"].get("workerGroupSpecs") or []
     spec = rendered or cluster["spec"]
@@ -190,9 +195,10 @@ def _is_harmless(annotation: tuple[str, Any]) -> bool:
 
 
 def _join(ours: Any, theirs: Any) -> Any:
-    """Ours and what was added to it, in the order in which it was found if ours is all there.
+    """Return our mapping or list with the additions of others.
 
-    A user's template may hold anything here: what is of another kind than it should be is ours.
+    A list keeps its observed order if all of ours is in it. If either value is of another type,
+    which a user's template may contain, ours is returned.
     """
     if isinstance(theirs, Mapping) and isinstance(ours or {}, Mapping):
         return {**theirs, **(ours or {})}
@@ -216,7 +222,7 @@ def _write(item: Any) -> str:
 def _size(group: Document, observed: Mapping[str, Any], workers: DataWorkers) -> Document:
     lowest, highest = workers.min_replicas, workers.max_replicas
     wanted = observed.get("replicas", lowest)
-    made = min(wanted, observed.get("maxReplicas", highest))  # as KubeRay takes them
+    made = min(wanted, observed.get("maxReplicas", highest))  # as KubeRay limits them
     highest = max(highest, made)
     sized = {
         **group,
@@ -230,16 +236,16 @@ def _size(group: Document, observed: Mapping[str, Any], workers: DataWorkers) ->
 
 
 def _holds(observed: Any, wanted: Any) -> bool:
-    """Whether all that was wanted is there."""
+    """Return whether an observed value equals the wanted one, or contains all of its fields."""
     if not isinstance(observed, Mapping) or not isinstance(wanted, Mapping):
         return bool(observed == wanted)
     return all(observed.get(name) == value for name, value in wanted.items())
 
 
 def is_as_built(observed: Mapping[str, Any] | None, built: Mapping[str, Any]) -> bool:
-    """Whether a child is there and says what it was built to say, and no more.
+    """Return whether an owned object exists and equals the built one.
 
-    Of its metadata that is the labels, by which it is watched; others may have added some.
+    Of its metadata only our labels count, by which it is watched; others may have added some.
     """
     if observed is None or not _holds(
         observed["metadata"].get("labels", {}), built["metadata"]["labels"]

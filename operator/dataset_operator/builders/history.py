@@ -1,8 +1,9 @@
-"""What keeps an experiment's history: a sidecar in every pod, and a short pod at a cluster's end.
+"""Builds the writers of an experiment's history: a sidecar in every pod, and the history pod.
 
-The sidecar copies Ray's log files to the store while they grow, and outlives a Ray container that
-is killed. The short pod writes what only the operator can see, which it is given as an annotation.
-Both have the credentials of the experiment's head, and no rights at the API server.
+The sidecar copies Ray's log files to the store while they grow, and survives a Ray container that
+is killed. The history pod runs at the end of a cluster and writes what only the operator observes,
+which an annotation passes to it. Both have the store credentials of the Ray container, and no
+rights at the API server.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ _NAME_VARIABLE = "LASTMILE_POD"
 
 
 def locate_history(artifacts_uri: str, run_id: str) -> str:
-    """The folder of a run's history, beside the folders of its runs."""
+    """Return the URI of a run's history folder, beside the folders of the runs."""
     return f"{artifacts_uri.rstrip('/')}/{HISTORY_FOLDER}/{run_id}"
 
 
 def is_store(uri: str, ray: Mapping[str, Any]) -> bool:
-    """Whether what is written there outlives a pod: another machine's, or a mounted volume's."""
+    """Return whether data at a URI outlives a pod: it is a remote store or on a mounted volume."""
     path = uri.removeprefix("file://")
     if not path.startswith("/"):
         return "://" in uri
@@ -47,16 +48,16 @@ def is_store(uri: str, ray: Mapping[str, Any]) -> bool:
 
 
 def add_sidecar(pod: Document, uri: str, settings: OperatorSettings) -> Document:
-    """A pod whose container 0 runs Ray, with the sidecar that copies what Ray's processes log.
+    """Add the sidecar that copies the logs of Ray's processes; container 0 of the pod runs Ray.
 
     Args:
-        uri: of the run's history.
+        uri: the folder of the run's history.
     """
     spec = pod["spec"]
     ray, *others = spec["containers"]
     mounts, volumes = _list(ray, "volumeMounts"), _list(spec, "volumes")
     if mounts != (ray.get("volumeMounts") or []) or volumes != (spec.get("volumes") or []):
-        return pod  # not even lists: the API server is to see it, and to refuse it
+        return pod  # they are no lists: leave it to the API server to refuse them
     logs = next((m for m in _mappings(mounts) if _path_of(m) == RAY_FOLDER), None)
     if logs is None:
         logs = {"name": _LOGS_VOLUME, "mountPath": RAY_FOLDER}
@@ -87,9 +88,9 @@ def add_sidecar(pod: Document, uri: str, settings: OperatorSettings) -> Document
 def build_history_pod(
     owner: Owner, name: str, template: Document, settings: OperatorSettings, task: HistoryTask
 ) -> Document:
-    """The pod that writes a cluster's history, made from the template of its head.
+    """Build the pod that writes a cluster's history, from the template of its head.
 
-    The image is the operator's own choice, since an older one of the experiment's may not know the
+    It runs the operator's runtime image, since an older image of the experiment may not have the
     command.
     """
     spec = template["spec"]
@@ -140,7 +141,7 @@ HistoryTask = Mapping[str, Any]  # artifacts, runId, payload
 
 
 def _build_container(ray: Mapping[str, Any], settings: OperatorSettings) -> Document:
-    """One that has the environment of the Ray container, where the store's keys are."""
+    """Build a container with the environment of the Ray container, which has the store's keys."""
     return {
         "image": settings.runtime_image,
         "imagePullPolicy": settings.image_pull_policy,
@@ -152,7 +153,7 @@ def _build_container(ray: Mapping[str, Any], settings: OperatorSettings) -> Docu
 
 
 def _list(holder: Mapping[str, Any], field: str) -> list[Any]:
-    """Of a user's template, which the API server has not judged yet."""
+    """Return a copy of a list in a template; empty if a user's template has another type there."""
     found = holder.get(field)
     return list(found) if isinstance(found, list) else []
 
@@ -170,7 +171,7 @@ def _path_of(mount: Mapping[str, Any]) -> str:
 
 
 def build_history_policy(owner: Owner, network: NetworkSettings) -> Document:
-    """Nobody reaches the short pod; where egress is closed, it reaches what experiments may."""
+    """Build the policy of history pods: no ingress; egress as the settings allow it."""
     spec: Document = {
         "podSelector": {"matchLabels": {HISTORY_LABEL: owner.ray_cluster}},
         "policyTypes": ["Ingress"],
@@ -187,7 +188,7 @@ def build_history_policy(owner: Owner, network: NetworkSettings) -> Document:
 
 
 def fit_payload(payload: Mapping[str, Any]) -> str:
-    """A payload as JSON that an annotation has room for: the oldest events are left out first."""
+    """Return a payload as JSON that fits an annotation; the oldest events are dropped first."""
     events = list(payload.get("events") or ())
     while True:
         cut = len(payload.get("events") or ()) - len(events)
@@ -198,7 +199,7 @@ def fit_payload(payload: Mapping[str, Any]) -> str:
 
 
 def _cut_experiment(payload: Mapping[str, Any], cut: int) -> str:
-    """Without the spec, which the driver has left in the run's folder; a status is small."""
+    """Drop the spec, which is in the run's folder too, with events and pods; a status is small."""
     metadata = (payload.get("experiment") or {}).get("metadata", {})
     experiment = {"metadata": metadata, "spec": {}}
     kept = {**payload, "events": [], "pods": [], "eventsCut": cut, "experiment": experiment}

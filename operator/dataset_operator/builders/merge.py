@@ -14,7 +14,7 @@ from typing import Any
 
 Document = dict[str, Any]
 
-# Field of a pod's template → the key by which its items are told apart.
+# Field of a pod template → the key that identifies its items.
 _MERGE_KEYS = {
     "containers": "name",
     "initContainers": "name",
@@ -34,7 +34,7 @@ _REMOVED = object()
 
 
 def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
-    """`base` with `patch` worked in; neither is changed."""
+    """Return `base` merged with `patch`; neither is changed."""
     if patch.get(_DIRECTIVE) == "replace":
         return {key: value for key, value in patch.items() if key != _DIRECTIVE}
     merged = dict(base)
@@ -85,7 +85,7 @@ def _merge_items(key: str, base: Sequence[Any], patch: Sequence[Document]) -> li
 
 
 def _identify(value: Any) -> Hashable:
-    """Return what stands for an item's key, which may be of any type in a user's template."""
+    """Return a hashable form of an item's key, which may have any type in a user's template."""
     if isinstance(value, Mapping | list):
         return (type(value).__name__, json.dumps(value, sort_keys=True))
     key: Hashable = value

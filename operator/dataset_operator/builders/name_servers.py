@@ -1,7 +1,7 @@
-"""Rules of egress to the name servers of a cluster.
+"""Builds the egress rules for the name servers of a cluster.
 
-With closed egress, port 53 of every address would be a way out: a tunnel needs no more than that.
-The chart has the same rules for the operator's own pods (templates/_rules.tpl).
+If port 53 of every address was open, closed egress could be bypassed with a DNS tunnel. The chart
+has the same rules for the operator's own pods (templates/_rules.tpl).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def _build_pods(namespace: str, label: str, value: str) -> Document:
 
 
 _READY: dict[str, Document] = {
-    # CoreDNS bears the label of kube-dns, which it replaced.
+    # CoreDNS has the label of kube-dns, which it replaced.
     "KubeDns": {
         "ports": _build_ports(53),
         "to": [_build_pods("kube-system", "k8s-app", "kube-dns")],
     },
-    # The address of Kubernetes' manifest, where it listens on the node's network; with Cilium's
-    # local redirect it is a pod.
+    # In Kubernetes' manifest it listens at this address, on the node's network. With Cilium's local
+    # redirect policy it is a pod.
     "NodeLocalDns": {
         "ports": _build_ports(53),
         "to": [
@@ -38,7 +38,7 @@ _READY: dict[str, Document] = {
             _build_pods("kube-system", "k8s-app", "node-local-dns"),
         ],
     },
-    # Policies see the port of the pod, which is not that of its Service.
+    # Network policies apply to the pod's port, which differs from that of its Service.
     "OpenShift": {
         "ports": _build_ports(5353),
         "to": [_build_pods("openshift-dns", "dns.operator.openshift.io/daemonset-dns", "default")],

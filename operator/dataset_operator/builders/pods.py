@@ -1,7 +1,8 @@
-"""Pod templates of a cluster's three roles: our defaults, the user's template, what is locked.
+"""Builds the pod templates of a cluster's three roles: defaults, user's template, locked fields.
 
-Each layer wins over the one before (`merge`). What a template may not say at all is refused before,
-in `pipeline_runtime.config`. Without a template, every pod passes the `restricted` security level.
+Each layer overrides the previous one (`merge`). `pipeline_runtime.config` refuses templates with
+forbidden fields before. Without a user's template, every pod meets the `restricted` level of the
+Pod Security Standards.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from pipeline_runtime.config import (
 )
 from pipeline_runtime.config import DataWorkers as Workers
 
-# Where the spec speaks of a role's pods.
+# The field of the spec for each role's pods.
 SPEC_FIELDS: Mapping[Role, str] = {
     HEAD: "head",
     TRAINERS: "trainers",
@@ -48,22 +49,22 @@ _HEAD_PORTS = {
     "gcs": GCS_PORT,
     "dashboard": DASHBOARD_PORT,
     "client": CLIENT_PORT,
-    "lastmile": RUNTIME_METRICS_PORT,  # of the driver, which serves all ranks' metrics
+    "lastmile": RUNTIME_METRICS_PORT,  # the driver serves the metrics of all ranks there
 }
 _ALL_PORTS = {"metrics": RAY_METRICS_PORT}
-# Ends Ray's processes in order, so that its head learns at once that the node goes.
+# Ends Ray's processes in order, so that the head learns at once that the node leaves.
 _STOP_COMMAND = ["ray", "stop", "--grace-period", "30"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInput:
-    """What a cluster is rendered from."""
+    """Everything that a cluster is rendered from."""
 
     owner: Owner
     spec: ExperimentSpec
     settings: OperatorSettings
-    spec_hash: str | None = None  # of the spec's cluster side, if it is known already
-    history_uri: str | None = None  # where its run's history is kept; None: nowhere
+    spec_hash: str | None = None  # result of `hash_cluster_side`, if already known
+    history_uri: str | None = None  # folder of the run's history; None: none is stored
 
 
 def build_pod_template(cluster: ClusterInput, role: Role) -> Document:
@@ -79,7 +80,7 @@ def build_pod_template(cluster: ClusterInput, role: Role) -> Document:
 def find_account(template: Mapping[str, Any]) -> Any:
     """Return the service account that Kubernetes would run a template's pods as.
 
-    Without a name that is the namespace's own, `default`.
+    A template without a name runs as `default`, the account of the namespace.
     """
     pod = template.get("spec")
     pod = pod if isinstance(pod, Mapping) else {}
@@ -87,7 +88,7 @@ def find_account(template: Mapping[str, Any]) -> Any:
 
 
 def group_of(spec: ExperimentSpec, role: Role) -> Head | Trainers | Workers:
-    """The spec's part on a role."""
+    """Return the part of a spec for a role."""
     groups: dict[Role, Head | Trainers | Workers] = {
         HEAD: spec.head,
         TRAINERS: spec.trainers,
@@ -122,8 +123,8 @@ def _default_resources(settings: OperatorSettings, role: Role) -> Resources:
 
 
 def _build_ray_container(cluster: ClusterInput, resources: Document) -> Document:
-    # No probes: KubeRay puts its own into container 0 where there are none, since it knows the
-    # ports and the time that its version's start takes (KubeRay, ENABLE_PROBES_INJECTION).
+    # No probes: KubeRay adds its own to container 0, for the ports and the start-up time of its
+    # version (KubeRay, ENABLE_PROBES_INJECTION).
     spec, settings = cluster.spec, cluster.settings
     secrets = [spec.storage.secret_ref.name] if spec.storage.secret_ref else []
     if not secrets and settings.storage_secret:
@@ -143,7 +144,7 @@ def _build_ray_container(cluster: ClusterInput, resources: Document) -> Document
 
 
 def resolve_resources(defaults: Resources, wanted: Resources) -> Document:
-    """Requests and limits of a pod; a resource that the spec names at all is the spec's alone."""
+    """Combine requests and limits; a resource that the spec names gets no default in either."""
     named = {*wanted.requests, *wanted.limits}
     resolved = {}
     for field in ("requests", "limits"):
@@ -153,9 +154,10 @@ def resolve_resources(defaults: Resources, wanted: Resources) -> Document:
 
 
 def _build_shared_memory(resources: Mapping[str, Any], percent: int) -> Document:
-    """/dev/shm for Ray's object store, which takes 30 % of a node's memory; 64 MiB is the default.
+    """Build the volume for /dev/shm, where Ray's object store takes 30 % of a node's memory.
 
-    Its pages count as the pod's memory, hence the limit; none where the pod has none.
+    The default of 64 MiB is too small. The pages count as memory of the pod, so the size is limited
+    unless the pod has no memory limit and request.
     """
     volume: Document = {"name": _SHM, "emptyDir": {"medium": "Memory"}}
     memory = resources["limits"].get("memory") or resources["requests"].get("memory")
@@ -166,10 +168,10 @@ def _build_shared_memory(resources: Mapping[str, Any], percent: int) -> Document
 
 
 def _build_locked(cluster: ClusterInput, role: Role, account: Any) -> Document:
-    """Build what no template changes: labels, ports, our environment, GPUs, no API token.
+    """Build the fields that no template can change: labels, ports, environment, GPUs, account.
 
     Args:
-        account: the service account of the pods, written here so that there is one name for it.
+        account: the service account of the pods, which replaces both fields of a template.
     """
     container: Document = {
         "name": RAY_CONTAINER,
@@ -190,8 +192,8 @@ def _build_locked(cluster: ClusterInput, role: Role, account: Any) -> Document:
         "containers": [container],
     }
     if role == HEAD:
-        # A head that starts again in place has forgotten its jobs and looks like itself: another
-        # pod is seen to be another head.
+        # A head that restarts in place has lost its jobs, but looks like the same head. A new pod
+        # is recognized as a new head.
         pod["restartPolicy"] = "Never"
     return {"metadata": {"labels": cluster.owner.labels(role)}, "spec": pod}
 

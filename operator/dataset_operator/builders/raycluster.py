@@ -1,4 +1,4 @@
-"""The RayCluster of an experiment: a head without work, trainers, and data workers that scale."""
+"""Builds the RayCluster of an experiment: a head, trainers, and data workers that scale."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from dataset_operator.builders.documents import Document, build_metadata
 from dataset_operator.builders.frozen import freeze
 from dataset_operator.builders.pods import ClusterInput, build_pod_template
 
-# Rises when what is rendered changes; a running cluster keeps the version that rendered it.
+# Raised when the rendered cluster changes; a running cluster keeps the version that rendered it.
 RENDERER_VERSION = 1
-# Whose words the API server uses of a template → the experiment's.
+# Path of a template in a message of the API server → its path in the experiment.
 RENDERED_FROM = {
     "spec.headGroupSpec.template": "spec.head.template",
     "spec.workerGroupSpecs[0].template": "spec.trainers.template",
@@ -36,10 +36,10 @@ RENDERED_FROM = {
 def build_ray_cluster(
     cluster: ClusterInput, num_data_workers: int, labels: Mapping[str, str] | None = None
 ) -> Document:
-    """The whole RayCluster; of a running one only the number of data workers may differ.
+    """Build the whole RayCluster.
 
     Args:
-        labels: the experiment's own, of which those for the queue go to its cluster.
+        labels: the experiment's labels; the cluster gets those for the queue.
     """
     owner, settings = cluster.owner, cluster.settings
     metadata = build_metadata(owner, owner.ray_cluster)
@@ -75,7 +75,7 @@ def _start_params(num_cpus: str | None) -> dict[str, str]:
 
 
 def _build_trainers(cluster: ClusterInput) -> Document:
-    """Pods whose logical CPUs are the ranks' own, so that no data work lands on a GPU host."""
+    """Build the trainers' group with one logical CPU per rank, so that no data work runs there."""
     trainers = cluster.spec.trainers
     ranks = max(1, trainers.gpus_per_replica)
     bounds = (trainers.replicas, trainers.replicas, trainers.replicas)

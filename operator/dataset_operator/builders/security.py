@@ -1,4 +1,4 @@
-"""The security contexts of the operator's own pods and containers: the level `restricted`."""
+"""Builds the security contexts of pods and containers, at the level `restricted`."""
 
 from __future__ import annotations
 
