@@ -1,6 +1,6 @@
-"""Names that others see: labels, roles, ports, the field manager. One constant each.
+"""Names that are visible outside: labels, roles, ports, reasons, the field manager.
 
-The group, version and kind are `pipeline_runtime.config`'s, since the manifest is read there too.
+Group, version and kind are in `pipeline_runtime.config`, since the runtime reads the manifest too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pipeline_runtime.config import GROUP
 
 FIELD_MANAGER = "lastmile-operator"
 
-# A pod's role in its cluster. Ray's worker groups carry the names of the last two.
+# A pod's role in its cluster. The last two are also the names of KubeRay's worker groups.
 Role = Literal["head", "trainers", "data-workers"]
 HEAD: Role = "head"
 TRAINERS: Role = "trainers"
@@ -19,33 +19,33 @@ DATA_WORKERS: Role = "data-workers"
 
 EXPERIMENT_LABEL = f"{GROUP}/experiment"
 ROLE_LABEL = f"{GROUP}/role"
-# On the short pod that keeps the history of the cluster that is named.
+# On a history pod: the name of the cluster whose history it writes.
 HISTORY_LABEL = f"{GROUP}/history"
 HISTORY_ANNOTATION = f"{GROUP}/history"
 RENDERER_ANNOTATION = f"{GROUP}/renderer-version"
-# On a RayCluster: what it was rendered from, and as what, so that edits of either are seen.
+# On a RayCluster: what it was rendered from, and the result, so that edits of either are detected.
 CLUSTER_HASH_ANNOTATION = f"{GROUP}/cluster-hash"
 RENDERED_ANNOTATION = f"{GROUP}/rendered"
 TRAINERS_ANNOTATION = f"{GROUP}/trainers"  # REPLICASxGPUS, such as 2x8
-# On what the operator stores and reads back: see `sealing`.
+# On objects whose content the operator reads back: see `sealing`.
 SEAL_ANNOTATION = f"{GROUP}/seal"
-# On an experiment: how many data workers somebody asks for, and which request it is: 20/2026-01-01
+# On an experiment: a requested number of data workers and an id of the request: 20/2026-01-01.
 SCALE_ANNOTATION = f"{GROUP}/scale"
-# Kueue's: an experiment's queue is its cluster's, whose size may change (Kueue docs, elastic jobs).
+# Kueue's names: a cluster gets its experiment's queue, and may change its size (elastic jobs).
 KUEUE_LABELS = "kueue.x-k8s.io/"
 KUEUE_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 KUEUE_ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
 # Set by KubeRay on every pod of a cluster.
 RAY_CLUSTER_LABEL = "ray.io/cluster"
-# The one Ray node label that also sets the budget of a Ray Data execution (platform facts, Ray).
+# The only Ray node label that also sets the budget of a Ray Data execution.
 RAY_SUBCLUSTER_LABEL = "ray-subcluster"
 DATA_SUBCLUSTER = "data"
 TRAINING_SUBCLUSTER = "training"
 
 RAY_API_VERSION = "ray.io/v1"
-# KubeRay's condition of a cluster of which it cannot make or delete a pod.
+# KubeRay's condition of a cluster for which it cannot create or delete a pod.
 REPLICA_FAILURE = "ReplicaFailure"
-# The key under which KubeRay looks for a cluster's token.
+# The key of a cluster's token in its Secret, by which KubeRay finds it.
 TOKEN_KEY = "auth_token"
 CONFIG_KEY = "experiment.json"
 RUN_KEY = "run"
@@ -58,7 +58,7 @@ CLIENT_PORT = 10001
 
 FINALIZER = f"{GROUP}/driver"
 
-# Conditions are the state (architecture, «The API»); every reason is one of these words.
+# The types of conditions, then their reasons and those of events.
 ACCEPTED = "Accepted"
 CLUSTER_READY = "ClusterReady"
 TRAINING = "Training"

@@ -1,13 +1,13 @@
-"""The exceptions of `dataset_operator`; what each means for the pass that meets it.
+"""The exceptions of `dataset_operator`, and how a pass handles each.
 
     OperatorError
-    ├── KubeUnavailable     the API server did not answer, or not now: the pass is tried again
+    ├── KubeUnavailable     the API server did not answer, or is overloaded: retry the pass
     ├── KubeConflict        something changed since it was observed: observe again
-    ├── KubeRefused         the API server refuses it (quota, policy, schema): said to the user
-    ├── RayRefused          Ray refuses a submission for what it says: the attempt has failed
+    ├── KubeRefused         the API server refuses it (quota, policy, schema): report it to the user
+    ├── RayRefused          Ray refuses the content of a submission: the attempt has failed
     ├── RayUnreachable      the head's Jobs API did not answer: the pass goes on without it
-    ├── MetricsUnreachable  a Prometheus did not answer: what it would tell is not known
-    └── UserError           what a person asked of a command cannot be done; it says what to do
+    ├── MetricsUnreachable  a Prometheus did not answer: its metrics are unknown
+    └── UserError           a command cannot do what was asked; the message says what to do
 
 `handlers` maps them to Kopf's.
 """
@@ -16,10 +16,10 @@ from __future__ import annotations
 
 
 class OperatorError(Exception):
-    """Base of everything that the operator raises on purpose.
+    """Base class of all exceptions that the operator raises on purpose.
 
     Attributes:
-        retry_after_seconds: for how long a server that is too busy asks to be left alone.
+        retry_after_seconds: pause that an overloaded server asks for; 0: none.
     """
 
     retry_after_seconds: float = 0.0
@@ -30,14 +30,14 @@ class KubeUnavailable(OperatorError):
 
 
 class KubeConflict(OperatorError):
-    """A write carried a resourceVersion that is not the newest, or another owns the field."""
+    """A write had an old resourceVersion, or another manager owns one of its fields."""
 
 
 class KubeRefused(OperatorError):
-    """A request that the API server refuses for good; the message is the server's.
+    """The API server refuses a request for good; the message is the server's.
 
     Attributes:
-        is_invalid: it is refused for what it says, not for who asks or how much there is already.
+        is_invalid: True if the content is refused, not the caller (RBAC) or the amount (quota).
     """
 
     def __init__(self, message: str, *, is_invalid: bool = False) -> None:
@@ -46,16 +46,16 @@ class KubeRefused(OperatorError):
 
 
 class RayRefused(OperatorError):
-    """A submission that Ray refuses for what it says; the message is Ray's."""
+    """Ray refuses the content of a submission; the message is Ray's."""
 
 
 class RayUnreachable(OperatorError):
-    """No answer from a cluster's Jobs API."""
+    """A cluster's Jobs API did not answer."""
 
 
 class MetricsUnreachable(OperatorError):
-    """No answer, or none of use, from a Prometheus; the message says what to look at."""
+    """A Prometheus gave no answer or no usable one; the message says what to check."""
 
 
 class UserError(OperatorError):
-    """A command, an option or a setting that cannot be followed."""
+    """A command, an option or a setting is wrong or cannot be carried out."""

@@ -1,8 +1,8 @@
-"""Names and labels of everything that belongs to an experiment, each derived in one place.
+"""Derives the names and labels of everything that belongs to an experiment.
 
-An experiment's name has at most 40 characters (by CEL), so every name here fits its bound without
-being cut. The owner's uid is in them: an experiment that is deleted and applied again does not meet
-the children of the first, which may still be going.
+An experiment's name has at most 40 characters (a CEL rule), so no name here has to be cut. Names
+contain the experiment's uid: if an experiment is deleted and created again, its objects do not
+collide with those of the first, which may still be in deletion.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from dataset_operator.api import (
     Role,
 )
 
-# KubeRay's bound; it derives Services and pods from it (ray-operator, MaxRayClusterNameLength).
+# KubeRay's bound, which leaves room for the names of Services and pods (MaxRayClusterNameLength).
 MAX_RAY_CLUSTER_NAME_CHARS = 53
-_UID_CHARS = 5  # as many as Kubernetes' own suffixes: 1 in a million for two of one name
-# Of a run's id: the store is shared with other namespaces, other clusters and what was deleted.
+_UID_CHARS = 5  # as in Kubernetes' own suffixes; two uids agree 1 time in a million
+# More for run ids: namespaces, clusters and deleted experiments may share a store.
 _RUN_UID_CHARS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The experiment that children belong to."""
+    """The experiment that owns an object."""
 
     name: str
     namespace: str
@@ -37,51 +37,51 @@ class Owner:
 
     @classmethod
     def of(cls, experiment: Mapping[str, Any]) -> Owner:
-        """The experiment that the API server has."""
+        """Build the owner from an experiment of the API server."""
         metadata = experiment["metadata"]
         return cls(name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"])
 
     @property
     def ray_cluster(self) -> str:
-        """The RayCluster, and the stem of its pods and Services."""
+        """Name of the RayCluster, and prefix of its pods and Services."""
         return f"{self.name}-{self.uid.replace('-', '')[:_UID_CHARS]}"
 
     @property
     def head_service(self) -> str:
-        """The head's Service, as KubeRay derives it (GenerateHeadServiceName)."""
+        """Name of the head's Service, as KubeRay derives it (GenerateHeadServiceName)."""
         return f"{self.ray_cluster}-head-svc"
 
     @property
     def token_secret(self) -> str:
-        """The Secret with Ray's token."""
+        """Name of the Secret with Ray's token."""
         return f"{self.ray_cluster}-token"
 
     @property
     def service_account(self) -> str:
-        """The service account of the cluster's pods, where the settings name none."""
+        """Name of the service account of the cluster's pods, unless the settings name one."""
         return f"{self.ray_cluster}-pods"
 
     @property
     def network_policy(self) -> str:
-        """The NetworkPolicy of the cluster's pods."""
+        """Name of the NetworkPolicy of the cluster's pods."""
         return self.ray_cluster
 
     @property
     def history_policy(self) -> str:
-        """The NetworkPolicy of the pods that keep the history."""
+        """Name of the NetworkPolicy of history pods."""
         return f"{self.ray_cluster}-history"
 
     def history_pod(self, run: int, attempt: int) -> str:
-        """The pod that keeps the history of a cluster, by when in the experiment's life it ends."""
+        """Return the name of the history pod of a cluster that ends in this run and attempt."""
         return f"{self.ray_cluster}-history-{run}-{attempt}"
 
     def disruption_budget(self, role: Role) -> str:
-        """The PodDisruptionBudget of one role's pods."""
+        """Return the name of the PodDisruptionBudget of a role's pods."""
         return f"{self.ray_cluster}-{role}"
 
     @property
     def guards(self) -> tuple[tuple[str, str], ...]:
-        """Kind and name of the children that guard the cluster's pods."""
+        """Kind and name of the account, policy and budgets of the cluster's pods."""
         budgets = (HEAD, TRAINERS, DATA_WORKERS)
         return (
             ("ServiceAccount", self.service_account),
@@ -90,24 +90,24 @@ class Owner:
         )
 
     def config_map(self, run: int, run_hash: str) -> str:
-        """The immutable copy of one run's config; runs of one hash may differ in their cluster."""
+        """Return the name of the immutable copy of a run's config; runs may have the same hash."""
         return f"{self.ray_cluster}-{run}-{run_hash}"
 
     @property
     def accepted(self) -> str:
-        """The experiment as the present run last took it, edits included."""
+        """Name of the ConfigMap with the experiment that the present run last accepted."""
         return f"{self.ray_cluster}-accepted"
 
     def submission_id(self, attempt: int) -> str:
-        """Ray's id of an attempt: the same again for a repeated submission of it."""
+        """Return the Ray job id of an attempt; a repeated submission has the same id."""
         return f"{self.name}-{self.uid}-{attempt}"
 
     def run_id(self, run: int) -> str:
-        """What the attempts of one run share, and no other run of any experiment."""
+        """Return the id that all attempts of a run share, and no other run of any experiment."""
         return f"{self.uid.replace('-', '')[:_RUN_UID_CHARS]}-{run}"
 
     def labels(self, role: Role | None = None) -> dict[str, str]:
-        """Labels of a child; of a pod, with its role."""
+        """Return the labels of an owned object; for a pod, give its role."""
         labels = {
             "app.kubernetes.io/name": "lastmile",
             "app.kubernetes.io/instance": self.name,

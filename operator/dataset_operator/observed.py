@@ -1,6 +1,6 @@
-"""What a pass has seen: the experiment and its children as they are, nothing decided yet.
+"""Values that a reconcile pass observes: the experiment and its owned objects.
 
-`observe` (with clients) makes these values, `plan` reads them; tests write them down.
+`kube.observe` fetches them with clients and `plan` reads them; tests build them by hand.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class Pod:
     """One pod of the cluster.
 
     Attributes:
-        waiting: what it waits for, in words, if it does.
-        created: when it was made; None if it is not said.
-        scheduled: since when it holds its place on a node; None if it has none.
-        over: when it left that place, if its containers ended for good.
-        started: when its containers did; None if one has not, or had to start again.
-        ready_since: when it became ready; None if it is not.
-        unready_since: when it ceased to be, or was made; None if it is.
-        ip: its address; empty before it has one.
-        ends: when its time to end is over, if it was deleted.
-        out_of_memory: when one of its containers was last killed for want of memory.
-        lost: why it ended though nobody asked it to (evicted, its node gone), if it did.
+        waiting: a message about why it waits; "" if it does not.
+        created: time of its creation; None if not known.
+        scheduled: when it got its node; None if it has none.
+        over: when it left its node because all containers had ended for good; None if it has not.
+        started: when its containers started; None if one has not, or has restarted.
+        ready_since: when it became ready; None if it is not ready.
+        unready_since: when it became unready, or was created; None if it is ready.
+        ip: its IP address; "" before it has one.
+        ends: end of its grace period; None if it was not deleted.
+        out_of_memory: when one of its containers last ran out of memory; None if none did.
+        lost: why it ended without being asked to, such as an eviction; "" if it did not.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """An attempt's job as Ray knows it; `exit_code` is the driver's, once it ended by itself."""
+    """An attempt's job in Ray; `exit_code` is the driver's, once it has ended by itself."""
 
     status: JobStatus
     message: str = ""
@@ -66,24 +66,24 @@ class Job:
 
     @property
     def is_active(self) -> bool:
-        """Whether its driver may be running."""
+        """Return whether the driver may be running."""
         return self.status in ("PENDING", "RUNNING")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How the training goes, as its driver says; None: not known.
+    """Progress of the training as the driver reports it; None: not known.
 
     Attributes:
-        ratio: share of the whole training that is done, 0 to 1.
-        production_wait_ratio: share of their time that trainers waited for data workers, 0 to 1.
-        gpu_utilization_ratio: of the trainers' GPUs, their mean, 0 to 1.
-        slowest_gpu_ratio: the same of the GPU that is least busy.
-        busy_ratio: share of the trainers' time, pauses left out, spent in their steps, 0 to 1.
-        cpu_ranks: ranks that are known to train on a CPU.
-        damaged_checkpoints: those that this attempt skipped when it resumed.
-        metrics: the training's own, by name.
-        counters: what scaling goes by.
+        ratio: completed share of the whole training, 0 to 1.
+        production_wait_ratio: share of time that trainers waited for data workers, 0 to 1.
+        gpu_utilization_ratio: mean utilization of the trainers' GPUs, 0 to 1.
+        slowest_gpu_ratio: utilization of the least busy GPU, 0 to 1.
+        busy_ratio: share of the trainers' time, without pauses, spent in training steps, 0 to 1.
+        cpu_ranks: number of ranks that are known to train on a CPU.
+        damaged_checkpoints: number of checkpoints that this attempt skipped when it resumed.
+        metrics: metrics that the training code reports, by name.
+        counters: input of the autoscaling policy.
     """
 
     ratio: float | None = None
@@ -100,7 +100,7 @@ class Progress:
 
     @property
     def utilization(self) -> float | None:
-        """u: of the GPUs; where ranks train on a CPU, the share of time that they train."""
+        """Utilization of the GPUs; of ranks on CPUs, the share of time spent in training steps."""
         if self.gpu_utilization_ratio is not None:
             return self.gpu_utilization_ratio
         return self.busy_ratio if self.cpu_ranks else None
@@ -108,13 +108,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """What is known for scaling.
+    """Observations for scaling.
 
     Attributes:
-        memory: of the law; None: this process has not decided for this run yet.
-        drained: addresses of data workers whose node Ray holds for gone; None: it was not asked.
-        unknown: what of the metrics is not known and why, in words; "" if all is.
-        log_job: the job that was to keep decisions; None: there is none, or Ray did not say.
+        memory: memory of the autoscaling policy; None: this process has not decided for the run.
+        drained: IP addresses of data workers whose node Ray reports as dead; None: not asked.
+        unknown: a message about metrics that are missing and why; "" if none are.
+        log_job: the job that writes decisions; None: there is none, or Ray did not answer.
     """
 
     memory: Memory | None = None
@@ -128,8 +128,8 @@ class HistoryPod:
     """The pod that writes the history of a cluster.
 
     Attributes:
-        message: why it failed or waits, in words; "" if nobody says.
-        is_going: whether it was deleted.
+        message: why it failed or waits; "" if not known.
+        is_going: True if it was deleted.
     """
 
     name: str
@@ -141,11 +141,11 @@ class HistoryPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happened:
-    """What is to be kept of a cluster: looked up when it is to go.
+    """The history of a cluster that only the API server has, fetched before its deletion.
 
     Attributes:
-        events: of the experiment, its cluster and its pods, the oldest first.
-        pods: of the cluster, as the API server has them, without what nobody reads.
+        events: events of the experiment, its cluster and its pods, oldest first.
+        pods: the cluster's pods, without fields that nobody reads.
     """
 
     events: tuple[Document, ...] = ()
@@ -154,7 +154,7 @@ class Happened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """That the API server refuses what is to be made; `is_invalid` if for what it says."""
+    """A refusal of an object by the API server; `is_invalid` if its content is the reason."""
 
     message: str
     is_invalid: bool
@@ -162,26 +162,26 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """One look at everything that belongs to an experiment.
+    """Everything that belongs to an experiment, as observed in one pass.
 
     Attributes:
-        document: the experiment, as the API server has it.
-        accepted: the experiment as the present run last took it, from its ConfigMap; None if there
-            is no run, or no such ConfigMap.
-        is_accepted_sealed: whether the operator has sealed that ConfigMap as it is.
+        document: the experiment in the API server.
+        accepted: the experiment that the present run last accepted, from its ConfigMap; None if
+            there is no run, or no such ConfigMap.
+        is_accepted_sealed: True if that ConfigMap has a valid seal of the operator.
         rendered: the spec that the RayCluster was rendered as; None if its seal is not valid.
-        broken_seals: objects with a seal that is not the operator's, or not over what they hold,
-            as «Kind name».
-        ray_reachable: whether the head's Jobs API answered.
-        ray_failure: why it did not, in words; empty if it did, or if nobody could be asked.
-        job: the job of the attempt in status; None if Ray does not know it, or was not reached.
-        progress: how a running job goes; None if its driver does not say.
-        children: our own beside the RayCluster and its token, by name, as they are.
-        foreign: what bears the name of a child and is not ours, as «Kind name».
-        refusal: what the API server said of what this pass wanted to make.
-        scaling: what is known for scaling.
-        history_pod: the one that the status names, if it is there.
-        happened: what such a pod is to write, if it is to be made.
+        broken_seals: objects whose seal is not the operator's, or does not match their content, as
+            «Kind name».
+        ray_reachable: True if the head's Jobs API answered.
+        ray_failure: why it did not answer; "" if it did, or if there is no head to ask.
+        job: the job of the attempt in the status; None if Ray does not know it, or did not answer.
+        progress: progress of a running job; None if its driver does not report any.
+        children: our owned objects, without the RayCluster and its token, by name.
+        foreign: objects of others that have the name of an owned object, as «Kind name».
+        refusal: the API server's refusal of an object that this pass wanted to create.
+        scaling: observations for scaling.
+        history_pod: the history pod that the status names; None if it does not exist.
+        happened: the history that this pod has to write, if the pod has yet to be created.
     """
 
     document: Mapping[str, Any]
@@ -205,40 +205,40 @@ class Observed:
 
     @property
     def owner(self) -> Owner:
-        """The experiment as the owner of its children."""
+        """The experiment as the owner of its objects."""
         return Owner.of(self.document)
 
     @property
     def generation(self) -> int:
-        """The spec's generation."""
+        """Generation of the spec."""
         return int(self.document["metadata"].get("generation", 0))
 
     @property
     def deleted_at(self) -> datetime | None:
-        """When its deletion was asked for."""
+        """Time of the deletion request; None if there is none."""
         text = self.document["metadata"].get("deletionTimestamp")
         return parse_time(text) if text else None
 
     @property
     def status(self) -> Mapping[str, Any]:
-        """What earlier passes wrote down."""
+        """The status that earlier passes wrote."""
         return self.document.get("status") or {}
 
     @property
     def head(self) -> Pod | None:
-        """The head's pod."""
+        """The head's pod; None if there is none."""
         return next((pod for pod in self.pods if pod.role == HEAD), None)
 
     def ready(self, role: Role) -> int:
-        """Pods of a role that are ready."""
+        """Return the number of ready pods of a role."""
         return sum(pod.ready for pod in self.pods if pod.role == role)
 
 
 def parse_time(text: str) -> datetime:
-    """A time as Kubernetes writes it."""
+    """Parse a time as Kubernetes writes it."""
     return datetime.fromisoformat(text)
 
 
 def format_time(moment: datetime) -> str:
-    """A time as Kubernetes writes it, in UTC and whole seconds."""
+    """Format a time as Kubernetes does, in UTC and whole seconds."""
     return moment.strftime(TIME_FORMAT)

@@ -1,6 +1,6 @@
-"""The operator as a process: log in, check, serve until it is told to stop, end in order.
+"""Runs the operator as a process: log in, check the CRDs, serve until a signal, stop in order.
 
-One replica acts, which holds a lease; the others stand by and answer probes (`election`).
+Only the replica that holds the lease acts; the others stand by and answer probes (`election`).
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOptions:
-    """How this process is run, beside what it does.
+    """Options of this process.
 
     Attributes:
-        namespaces: whose experiments are reconciled; none: all.
-        port: of the probes and metrics; 0: a free one.
+        namespaces: namespaces whose experiments are reconciled; empty: all.
+        port: port of the probes and metrics; 0: a free one.
     """
 
     login: Login
@@ -62,20 +62,20 @@ class ProcessOptions:
 
     @property
     def elects(self) -> bool:
-        """Whether several such processes agree on who acts."""
+        """True if this process takes part in leader election."""
         wanted = self.settings.leader_election
         return self.login.in_cluster if wanted is None else wanted
 
 
 async def run_operator(options: ProcessOptions) -> None:
-    """Serve until SIGTERM or SIGINT; where operators stand for a lease, when it is this one's turn.
+    """Serve until SIGTERM or SIGINT; with leader election, act once this process is elected.
 
     Raises:
-        UserError: what it needs is not there.
+        UserError: a CRD is not installed, or the key of the seals is damaged.
         KubeUnavailable: the API server does not answer at the start.
-        KubeRefused: it has no right to the lease.
+        KubeRefused: the operator has no right to the lease, or to the key of its seals.
     """
-    # A second series for each, which nobody reads.
+    # Each counter would have a second series, which nobody reads.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     stop = asyncio.Event()
     _stop_by_signal(stop)
@@ -85,13 +85,13 @@ async def run_operator(options: ProcessOptions) -> None:
 
 
 async def _run(options: ProcessOptions, candidate: Candidate | None, stop: asyncio.Event) -> None:
-    """Connect, wait for its turn, work."""
+    """Connect, wait until elected, then work."""
     login, settings, in_cluster = options.login, options.settings, options.login.in_cluster
     configuration = await login.configuration()
     traces = [build_trace(candidate.check)] if candidate else []
     configuration.trace_configs = traces
-    # `slots` bounds the requests, by namespace. A bound here would let heads of one tenant that do
-    # not answer keep all connections.
+    # `slots` bounds the requests per namespace. With a bound here, silent heads of one tenant could
+    # occupy all connections.
     configuration.connection_pool_maxsize = 0
     metrics = OperatorMetrics(Watched(), settings.prices, candidate)
     async with (
@@ -123,9 +123,11 @@ async def _run(options: ProcessOptions, candidate: Candidate | None, stop: async
 async def _find_seal(options: ProcessOptions, kube: KubeClient) -> Seal:
     """Return the seal whose key is in the operator's namespace; with `--dev`, in the context's.
 
+    Outside a cluster, a new key for this process is used if there is no right to the Secret.
+
     Raises:
-        UserError: the Secret with the key holds no key.
-        KubeRefused: the operator has no right to it. From a laptop it works without.
+        UserError: the Secret has no valid key.
+        KubeRefused: the operator, in a cluster, has no right to the Secret.
     """
     name, namespace = options.settings.lease.seal_secret, await options.login.namespace()
     try:
@@ -141,7 +143,7 @@ async def _find_seal(options: ProcessOptions, kube: KubeClient) -> Seal:
 async def _standing(
     options: ProcessOptions, stop: asyncio.Event
 ) -> AsyncIterator[Candidate | None]:
-    """One that stands for the lease, with a client of its own; None if nobody does."""
+    """Yield the candidate for the lease, with its own clients; None without leader election."""
     if not options.elects:
         yield None
         return
@@ -158,7 +160,7 @@ async def _standing(
     @contextlib.asynccontextmanager
     async def connect() -> AsyncIterator[KubeClient]:
         async with ApiClient(configuration) as client:
-            # So that a request without an answer leaves time for another (controller-runtime).
+            # A request that gets no answer leaves time for another one (controller-runtime).
             yield KubeClient(client, request_seconds=terms.deadline_seconds / 2)
 
     elector = Elector(identity=build_identity(), terms=terms)
@@ -168,7 +170,7 @@ async def _standing(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What only the operator does that acts."""
+    """The work of the elected operator."""
 
     options: ProcessOptions
     kube: KubeClient
@@ -176,7 +178,7 @@ class _Work:
     traces: Sequence[aiohttp.TraceConfig]
 
     async def until(self, stop: asyncio.Event, reconciler: Reconciler, host: str) -> None:
-        """Reconcile, and hold what is watched against what is listed."""
+        """Reconcile until `stop`, and compare the watched objects with lists of them."""
         namespaces, watched = self.options.namespaces, self.metrics.watched
         async with (
             serving(
@@ -189,7 +191,7 @@ class _Work:
             ),
             _beside(stop, compare_forever(self.kube, namespaces, watched, LIST_SECONDS)),
         ):
-            _stop_by_signal(stop)  # again, since Kopf has set handlers of its own
+            _stop_by_signal(stop)  # again, since Kopf has set its own handlers
             where = ", ".join(namespaces) or "all namespaces"
             _LOG.info("reconciling the experiments of %s at %s", where, host)
             await stop.wait()
@@ -197,7 +199,7 @@ class _Work:
 
 
 async def check_installed(kube: KubeClient) -> None:
-    """Raise UserError if the API server does not know what the operator works with."""
+    """Raise UserError if a CRD that the operator needs is not installed."""
     for kind, command in _INSTALL.items():
         if not await kube.is_served(kind):
             raise UserError(f"the CRD of {kind} must be installed: {command}")
@@ -205,7 +207,7 @@ async def check_installed(kube: KubeClient) -> None:
 
 @contextlib.asynccontextmanager
 async def _answering(options: ProcessOptions, metrics: OperatorMetrics) -> AsyncIterator[None]:
-    """Probes and metrics: to everyone from a pod, to this machine alone from a laptop."""
+    """Serve probes and metrics: in a pod on all addresses, on a laptop on the loopback address."""
     host = None if options.login.in_cluster else _LOOPBACK
     async with answering(metrics, host=host, port=options.port) as port:
         _LOG.info("http://%s:%d has /healthz, /readyz and /metrics", host or "0.0.0.0", port)
@@ -214,7 +216,7 @@ async def _answering(options: ProcessOptions, metrics: OperatorMetrics) -> Async
 
 @contextlib.asynccontextmanager
 async def _beside(stop: asyncio.Event, work: Coroutine[None, None, object]) -> AsyncIterator[None]:
-    """Work that goes on meanwhile; that it ends is a defect, which ends the process."""
+    """Run background work; if it ends, which is a defect, the process stops."""
     task = asyncio.create_task(work)
     task.add_done_callback(lambda _: stop.set())
     try:

@@ -1,7 +1,7 @@
-"""What a platform engineer sets once for all experiments: the operator's own configuration.
+"""The operator's configuration, which a platform engineer sets once for all experiments.
 
-Parsed at the edge (a YAML file, values of a chart); everything after it takes the values as they
-are. Fields that an experiment may set too are its defaults.
+It is parsed once, from a YAML file or the values of the chart, and then passed on as values. Fields
+that an experiment can set too are its defaults.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from pipeline_runtime.config import Resources, SpecModel, StoreUri
 
-# The Ray that the runtime image is tested with; token authentication needs 2.52 or newer.
+# The Ray version that the runtime image is tested with; token authentication needs 2.52 or newer.
 RAY_VERSION = "2.60.0"
 # Long enough for a checkpoint to be written after SIGTERM; Kubernetes' own default is 30.
 DEFAULT_GRACE_SECONDS = 120
@@ -37,7 +37,7 @@ def _data_worker() -> Resources:
 
 
 class RoleResources(SpecModel):
-    """What pods get where an experiment says nothing."""
+    """Resources of pods for which an experiment sets none."""
 
     head: Resources = Field(default_factory=_small_head)
     trainers: Resources = Field(default_factory=_trainer)
@@ -45,7 +45,7 @@ class RoleResources(SpecModel):
 
 
 def _check_cidr(text: str) -> str:
-    """A range of addresses as a NetworkPolicy takes it."""
+    """Check a range of IP addresses, as a NetworkPolicy takes it."""
     try:
         return str(ip_network(text))
     except ValueError as error:
@@ -53,13 +53,13 @@ def _check_cidr(text: str) -> str:
         raise PydanticCustomError("cidr", rule, {"error": str(error)}) from error
 
 
-_LABEL = r"^[a-zA-Z_][a-zA-Z0-9_]*$"  # of a series (Prometheus docs, data model)
+_LABEL = r"^[a-zA-Z_][a-zA-Z0-9_]*$"  # name of a label (Prometheus docs, data model)
 NameServers = Literal["KubeDns", "NodeLocalDns", "OpenShift"]
 Cidr = Annotated[str, AfterValidator(_check_cidr)]
 
 
 class NetworkSettings(SpecModel):
-    """Who may talk to an experiment's pods beside themselves."""
+    """Access to and from an experiment's pods."""
 
     operator_namespace: str = "lastmile-system"
     operator_labels: dict[str, str] = Field(
@@ -67,49 +67,49 @@ class NetworkSettings(SpecModel):
     )
     prometheus_namespace: str | None = None  # None: no scraping from outside
     prometheus_labels: dict[str, str] = Field(default_factory=dict)
-    # From where the API server's proxy comes: `lastmile logs` and `lastmile operator --dev` use it.
+    # Addresses of the API server's proxy, which `lastmile logs` and `lastmile operator --dev` use.
     api_server_cidrs: tuple[Cidr, ...] = ()
-    # Where names are resolved while egress is closed: ready rules by name, or NetworkPolicy rules.
+    # Name servers that closed egress allows: names of ready rules, or NetworkPolicy egress rules.
     name_servers: tuple[NameServers | dict[str, Any], ...] = (
         "KubeDns",
         "NodeLocalDns",
         "OpenShift",
     )
-    # Rules of NetworkPolicy beside the cluster's own pods and name servers; None: egress is open.
+    # Egress rules beside those for the cluster's own pods and name servers; None: egress is open.
     egress: tuple[dict[str, Any], ...] | None = None
 
 
 def _check_url(text: str) -> str:
-    """Of a server that is asked over HTTP."""
+    """Check the URL of an HTTP server."""
     parts = urlsplit(text)
-    _ = parts.port  # raises ValueError if it is none
+    _ = parts.port  # raises ValueError if it is not a port
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         rule = "must be a URL such as http://prometheus.monitoring.svc:9090"
         raise PydanticCustomError("server_url", rule)
     return text.rstrip("/")
 
 
-# DCGM's exporter, as its chart sets it up for Kubernetes; both names are replaced.
+# For DCGM's exporter as its chart sets it up; $namespace and $pods are replaced.
 GPU_QUERY = 'DCGM_FI_DEV_GPU_UTIL{namespace="$namespace",pod=~"$pods"}'
 
 
 class PrometheusSettings(SpecModel):
-    """How a Prometheus is asked for a run's numbers."""
+    """Connection to a Prometheus that has the metrics of runs."""
 
     url: Annotated[str, AfterValidator(_check_url)]
-    token_file: str | None = None  # read at every query, since a service account's is rotated
+    token_file: str | None = None  # read for every query, since service account tokens are rotated
     ca_file: str | None = None  # None: the system's authorities
     timeout_seconds: Annotated[int, Field(ge=1, le=10)] = 3
-    # How often it scrapes the pods: a value is known for three scrapes.
+    # Its scrape interval; a value is used for three intervals.
     scrape_seconds: Annotated[int, Field(ge=1, le=300)] = 30
     namespace_label: Annotated[str, Field(pattern=_LABEL)] = "namespace"
     pod_label: Annotated[str, Field(pattern=_LABEL)] = "pod"
-    gpu_query: str = GPU_QUERY  # a selector; one series a GPU
+    gpu_query: str = GPU_QUERY  # a selector with one series per GPU
     gpu_unit: Literal["Percent", "Ratio"] = "Percent"
 
 
 class MetricsSettings(SpecModel):
-    """Where the numbers of runs come from."""
+    """Source of the metrics of runs."""
 
     source: Literal["runtime", "prometheus"] = "runtime"
     prometheus: PrometheusSettings | None = None
@@ -120,18 +120,18 @@ class MetricsSettings(SpecModel):
 
 
 class Prices(SpecModel):
-    """What an hour costs, for `status.usage.cost`."""
+    """Prices per hour, for `status.usage.cost`."""
 
     gpu_hour: Annotated[float, Field(ge=0)]  # of one GPU, with its share of the trainer's node
     data_worker_hour: Annotated[float, Field(ge=0)]  # of one data worker's pod
     currency: Annotated[str, Field(min_length=1, max_length=_MAX_CURRENCY_CHARS)] = "USD"
 
 
-_LEASE_NAME = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"  # a label's, which namespaces need too
+_LEASE_NAME = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"  # a DNS label, like the names of namespaces
 
 
 class LeaseSettings(SpecModel):
-    """The Lease by which several operators agree on who acts; defaults and names as client-go's."""
+    """The Lease for leader election among operators; names and defaults are those of client-go."""
 
     name: Annotated[str, Field(pattern=_LEASE_NAME)] = "lastmile-operator"
     namespace: Annotated[str, Field(pattern=_LEASE_NAME)] | None = None  # None: the operator's own
@@ -141,7 +141,7 @@ class LeaseSettings(SpecModel):
 
     @property
     def seal_secret(self) -> str:
-        """The Secret with the key of the operator's seals, in the operator's own namespace."""
+        """Name of the Secret with the key of the operator's seals, in the operator's namespace."""
         return f"{self.name}-seal"
 
     def rules(self) -> Iterator[tuple[str, str]]:
@@ -149,18 +149,18 @@ class LeaseSettings(SpecModel):
         if duration <= deadline:
             rule = f"must be > renewDeadlineSeconds ({deadline}), got {duration}"
             yield "lease_duration_seconds", rule
-        # Who stands by tries up to 1.2 periods later than each period (client-go, JitterFactor).
+        # A candidate waits up to 1.2 extra periods between tries (client-go, JitterFactor).
         if deadline <= 1.2 * self.retry_period_seconds:
             rule = f"must be > 1.2 × retryPeriodSeconds ({self.retry_period_seconds})"
             yield "renew_deadline_seconds", f"{rule}, got {deadline}"
 
 
 class HistorySettings(SpecModel):
-    """What outlives a cluster in the artifacts store, beside checkpoints and reports."""
+    """The history of clusters in the artifacts store, beside checkpoints and reports."""
 
     enabled: bool = True
     copy_seconds: Annotated[int, Field(ge=1, le=300)] = 10  # between copies of pods' logs
-    timeout_seconds: Annotated[int, Field(ge=10, le=600)] = 120  # that a cluster waits to be kept
+    timeout_seconds: Annotated[int, Field(ge=10, le=600)] = 120  # a cluster waits no longer
     keep_days: Annotated[int, Field(ge=0, le=3650)] = 0  # of older runs; 0: for ever
 
 
@@ -174,21 +174,21 @@ class OperatorSettings(SpecModel):
     storage_secret: str | None = None
     gpu_resource: str | None = "nvidia.com/gpu"  # None: trainers get no device of a plugin
     service_account: str | None = None
-    # Which others a template may name, by the experiment's namespace; "*" stands for every one.
+    # Other accounts that a template may name, by the experiment's namespace; "*": every namespace.
     service_accounts: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    # Whether the operator changes the number of data workers by itself, as spec.autoscaling says.
+    # True if the operator scales data workers by itself, as spec.autoscaling sets it.
     autoscale: bool = True
-    # What a run's data workers begin with, within the spec's bounds; None: minReplicas.
+    # Initial number of a run's data workers, within the spec's bounds; None: minReplicas.
     data_worker_replicas: Annotated[int, Field(ge=1)] | None = None
     metrics: MetricsSettings = Field(default_factory=MetricsSettings)
-    prices: Prices | None = None  # None: no cost is told
+    prices: Prices | None = None  # None: no cost is reported
     resources: RoleResources = Field(default_factory=RoleResources)
     network: NetworkSettings = Field(default_factory=NetworkSettings)
     history: HistorySettings = Field(default_factory=HistorySettings)
-    # Whether operators stand for a lease, of whom one acts; None: in a pod, not on a laptop.
+    # True if operators elect a leader, which alone acts; None: True in a pod, False on a laptop.
     leader_election: bool | None = None
     lease: LeaseSettings = Field(default_factory=LeaseSettings)
-    run_as_user: Annotated[int, Field(ge=1)] = 1000  # of the runtime image
+    run_as_user: Annotated[int, Field(ge=1)] = 1000  # the user of the runtime image
     termination_grace_seconds: Annotated[int, Field(ge=0)] = DEFAULT_GRACE_SECONDS
     shared_memory_percent: Annotated[int, Field(ge=1, le=95)] = 40  # of a pod's memory limit
     tolerations: tuple[dict[str, Any], ...] = ()
@@ -200,5 +200,5 @@ class OperatorSettings(SpecModel):
 
 
 def parse_settings(document: Mapping[str, Any]) -> OperatorSettings:
-    """Settings from a configuration file's values. Raises pydantic's ValidationError."""
+    """Parse settings from the values of a configuration file. Raises pydantic's ValidationError."""
     return OperatorSettings.model_validate_json(json.dumps(document))

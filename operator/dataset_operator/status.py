@@ -1,7 +1,7 @@
-"""The status that a pass leaves: conditions by the Kubernetes API conventions, phase for printing.
+"""Builds the status: conditions by the Kubernetes API conventions, and a phase for printing.
 
-`lastTransitionTime` moves only with a condition's status, so a pass that changes nothing gives the
-same bytes and is not written.
+`lastTransitionTime` changes only with a condition's status, so a pass that changes nothing produces
+the same bytes, and nothing is written.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from dataset_operator.api import (
 from dataset_operator.observed import format_time
 from pipeline_runtime.config import clean
 
-# Of a message in JSON: eight conditions (`ExperimentStatus.conditions`) of so much leave room for
-# the rest of a status in 16 KiB (architecture, «Status writes»).
+# Bound of a message in JSON: eight conditions (`ExperimentStatus.conditions`) with such messages
+# leave room for the rest of a status.
 MAX_MESSAGE_BYTES = 1024
-# Of a whole status as JSON (ibid.).
+# Bound of a whole status as JSON.
 MAX_STATUS_BYTES = 16 << 10
-# Clocks of nodes agree within this, and the times of a status are of whole seconds.
+# Clocks of nodes may differ by this much, and the times of a status are whole seconds.
 _SKEW_SECONDS = 5.0
-# Parts of a status that hold times to come, or see themselves to clocks that are ahead.
+# Parts of a status with times in the future, or that handle clocks that are ahead by themselves.
 _AHEAD = frozenset({"scaling", "usage"})
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
-# Those of scaling are words of ours, never others': shorter, for what else there is of scaling.
+# Messages of scaling are shorter, since the status has more about scaling; we write all of them.
 MAX_SCALING_BYTES = 400
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 Condition = dict[str, Any]
 
-# The first condition that is as it says gives the phase.
+# The first condition that has the given status determines the phase.
 _PHASES: tuple[tuple[str, ConditionStatus, str], ...] = (
     (FAILED, "True", "Failed"),
     (COMPLETE, "True", "Complete"),
@@ -54,7 +54,7 @@ _PHASES: tuple[tuple[str, ConditionStatus, str], ...] = (
     (CLUSTER_READY, "False", "Pending"),
     (ACCEPTED, "False", "Invalid"),
 )
-# What training waits for, by the reason of its condition.
+# The phase by the reason of the condition Training; it precedes those above.
 _TRAINING_PHASES = {STOPPING: "Stopping", RETRYING: "Retrying"}
 _ORDER = (
     *(ACCEPTED, CLUSTER_READY, TRAINING, SCALING_ACTIVE, SCALING_LIMITED),
@@ -63,13 +63,13 @@ _ORDER = (
 
 
 def find_condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
-    """The condition of that type, if there is one."""
+    """Return the condition of a type; None if there is none."""
     conditions: Sequence[Mapping[str, Any]] = status.get("conditions") or ()
     return next((condition for condition in conditions if condition["type"] == kind), None)
 
 
 def is_true(status: Mapping[str, Any], kind: str) -> bool:
-    """Whether a condition is there and true."""
+    """Return whether a condition exists and is true."""
     condition = find_condition(status, kind)
     return condition is not None and condition["status"] == "True"
 
@@ -77,7 +77,7 @@ def is_true(status: Mapping[str, Any], kind: str) -> bool:
 def set_condition(
     status: Mapping[str, Any], condition: Condition, *, generation: int, now: datetime
 ) -> dict[str, Any]:
-    """The status with a condition of {type, status, reason, message} set, in a fixed order."""
+    """Return the status with a condition {type, status, reason, message} set, in a fixed order."""
     before = find_condition(status, condition["type"])
     same = before is not None and before["status"] == condition["status"]
     since = before["lastTransitionTime"] if same and before else format_time(now)
@@ -87,10 +87,10 @@ def set_condition(
 
 
 def fit_message(message: str, kind: str = "") -> str:
-    """The message of a condition or an event, with an ellipsis where it would be too long.
+    """Clean the message of a condition or event, and cut it with an ellipsis if it is too long.
 
     Args:
-        kind: type of the condition.
+        kind: type of the condition; "" for an event.
     """
     most = MAX_SCALING_BYTES if kind in (SCALING_ACTIVE, SCALING_LIMITED) else MAX_MESSAGE_BYTES
     return _cut(clean(message), most)
@@ -104,9 +104,9 @@ def _cut(message: str, most: int) -> str:
 
 
 def fit_status(status: dict[str, Any]) -> dict[str, Any]:
-    """The status, its messages cut once more where all of it together would be too large.
+    """Return the status with shorter messages if it is too large as a whole.
 
-    That takes eight conditions that all have a long story to tell, while many workers drain.
+    That happens only if all eight conditions have long messages while many workers drain.
     """
     most = MAX_MESSAGE_BYTES
     while most > 1 and _num_bytes(status) > MAX_STATUS_BYTES - 2:
@@ -117,7 +117,7 @@ def fit_status(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def _num_bytes(value: Any) -> int:
-    """What it takes in JSON, without quotes or braces; Ray's words may hold half a character."""
+    """Return the size in JSON, without quotes or braces; Ray's text may have lone surrogates."""
     return len(json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass")) - 2
 
 
@@ -127,10 +127,10 @@ def _place(condition: Mapping[str, Any]) -> int:
 
 
 def forget_future(status: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """The status with every time that lies ahead of `now` as now.
+    """Return the status with every future time replaced by `now`.
 
-    A clock that was ahead wrote it, here or on another node. What is counted from such a time would
-    not end before the clock has come there: a pause of ten seconds, a drain, a finaliser.
+    A clock that was ahead wrote such a time, here or on another node. A pause, drain or finaliser
+    that is measured from it would not end until the clock reaches it.
     """
     latest = format_time(now + timedelta(seconds=_SKEW_SECONDS))
     return {
@@ -144,13 +144,13 @@ def _replace_later(value: Any, latest: str, now: str) -> Any:
         return {key: _replace_later(item, latest, now) for key, item in value.items()}
     if isinstance(value, list):
         return [_replace_later(item, latest, now) for item in value]
-    # Times of one form and in UTC are in the order of their letters.
+    # Times in UTC and in one format sort like text.
     is_later = isinstance(value, str) and len(value) == len(now) and value > latest
     return now if is_later and _TIME.fullmatch(value) else value
 
 
 def derive_phase(status: Mapping[str, Any]) -> str:
-    """One word for printing; nothing reads it back."""
+    """Derive the phase, one word for printing; nothing reads it back."""
     training = find_condition(status, TRAINING)
     word = _TRAINING_PHASES.get(training["reason"]) if training is not None else None
     if word and not any(is_true(status, kind) for kind in (FAILED, COMPLETE, SUSPENDED)):
