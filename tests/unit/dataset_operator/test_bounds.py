@@ -1,4 +1,4 @@
-"""Answers of the API server are read up to a bound, and large objects by few passes at a time."""
+"""The client bounds the size of answers, and few passes hold large objects at the same time."""
 
 import asyncio
 import json
@@ -28,12 +28,12 @@ from dataset_operator.kube.past import look_back
 from dataset_operator.kube.pods import keep_member
 from dataset_operator.names import Owner
 
-PAGE_BYTES, LARGE = 64 << 10, 16 << 10  # in place of megabytes
+PAGE_BYTES, LARGE = 64 << 10, 16 << 10  # instead of megabytes
 
 
 @dataclass
 class Server:
-    """An API server with these objects in every list, and one of `num_bytes` by every name."""
+    """An API server: every list has `objects`, and every single object has `num_bytes`."""
 
     objects: list[Any] = field(default_factory=list)
     num_bytes: int = 0
@@ -96,7 +96,7 @@ def test_large_pods_are_listed_in_small_pages_and_kept_small(
     assert {request.query["labelSelector"] for request in server.asked} == {"a=b"}
 
 
-def test_usual_pods_are_one_request() -> None:
+def test_small_pods_are_listed_in_one_request() -> None:
     server = Server([{"metadata": {"name": str(index)}} for index in range(200)])
 
     async def story() -> None:
@@ -107,7 +107,7 @@ def test_usual_pods_are_one_request() -> None:
     assert len(server.asked) == 1
 
 
-def test_a_list_whose_next_page_has_expired_is_begun_anew() -> None:
+def test_an_expired_page_is_a_conflict() -> None:
     server = Server([{"metadata": {}}] * (PAGE_SIZE + 1), expires=True)
 
     async def story() -> None:
@@ -118,7 +118,7 @@ def test_a_list_whose_next_page_has_expired_is_begun_anew() -> None:
     asyncio.run(story())
 
 
-def test_an_answer_beyond_every_bound_is_one_error() -> None:
+def test_an_oversized_answer_is_an_error() -> None:
     async def story() -> None:
         async with asking(Server(num_bytes=MAX_OBJECT_BYTES)) as kube:
             with pytest.raises(KubeUnavailable, match="bytes"):
@@ -127,7 +127,7 @@ def test_an_answer_beyond_every_bound_is_one_error() -> None:
     asyncio.run(story())
 
 
-def test_the_answer_to_a_write_is_its_metadata() -> None:
+def test_writes_ask_for_metadata_only() -> None:
     server = Server()
     document = {
         "apiVersion": "ray.io/v1",
@@ -143,7 +143,7 @@ def test_the_answer_to_a_write_is_its_metadata() -> None:
             assert await kube.patch("RayCluster", "team", "a", {"metadata": {}})
 
     asyncio.run(story())
-    assert "spec" not in server.bodies[0]  # of a status, which is all that is taken
+    assert "spec" not in server.bodies[0]  # a write of the status sends nothing else
     assert all("as=PartialObjectMetadata;" in each.headers["Accept"] for each in server.asked)
 
 
@@ -187,7 +187,7 @@ def test_passes_over_large_objects_take_turns(
 TIME = "2026-11-21T00:00:00Z"
 
 
-def test_events_of_a_history_are_few_and_short() -> None:
+def test_history_events_are_bounded_in_number_and_size() -> None:
     owner = Owner(name="clicks", namespace="team", uid="u")
 
     def build_event(uid: str) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def test_events_of_a_history_are_few_and_short() -> None:
     asyncio.run(story())
 
 
-def test_what_finds_a_head_is_kept_of_a_pod() -> None:
+def test_pruned_pods_keep_the_fields_that_locate_the_head() -> None:
     owners = [{"kind": "RayCluster", "uid": "cluster"}]
     pod = build_pod(0, status={"podIP": "10.0.0.7", "phase": "Running"})
     pod["metadata"]["ownerReferences"] = owners

@@ -1,4 +1,4 @@
-"""Children of an experiment: what the user may change, what is locked, what keeps them safe."""
+"""The built objects of an experiment: fields that users may change, locked fields, security."""
 
 import base64
 import json
@@ -64,7 +64,7 @@ def test_every_pod_passes_the_restricted_security_level(role: Role) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_pod_that_goes_ends_ray_in_order_within_its_grace(role: Role) -> None:
+def test_terminating_pods_stop_ray_within_the_grace_period(role: Role) -> None:
     pod = build_pod_template(cluster({"terminationGraceSeconds": 77}), role)
     stop = ray_container(pod)["lifecycle"]["preStop"]["exec"]["command"]
     assert stop[:3] == ["ray", "stop", "--grace-period"]
@@ -80,12 +80,12 @@ def test_a_pod_that_goes_ends_ray_in_order_within_its_grace(role: Role) -> None:
         (DATA_WORKERS, {"metrics"}),
     ],
 )
-def test_a_pod_declares_the_ports_that_somebody_listens_on(role: Role, ports: set[str]) -> None:
+def test_pods_declare_only_ports_that_are_served(role: Role, ports: set[str]) -> None:
     declared = ray_container(build_pod_template(cluster(), role))["ports"]
     assert {port["name"] for port in declared} == ports
 
 
-def test_locked_wins_over_the_template_and_the_template_over_defaults() -> None:
+def test_locked_fields_override_the_template_which_overrides_defaults() -> None:
     template = {
         "metadata": {"labels": {"team": "ads", "app.kubernetes.io/instance": "other"}},
         "spec": {
@@ -113,7 +113,7 @@ def test_locked_wins_over_the_template_and_the_template_over_defaults() -> None:
     }
 
 
-def test_the_spec_gives_image_environment_and_secrets() -> None:
+def test_the_spec_sets_image_environment_and_secrets() -> None:
     given = cluster(
         {"storageSecret": "default-keys"},
         image="mine:2",
@@ -161,7 +161,7 @@ def test_only_trainers_hold_gpus(
     assert not any("/" in name for role in (HEAD, DATA_WORKERS) for name in limits[role]["limits"])
 
 
-def test_a_resource_that_the_spec_names_is_the_specs_alone() -> None:
+def test_a_resource_in_the_spec_replaces_requests_and_limits() -> None:
     pod = build_pod_template(
         cluster(dataWorkers={"resources": {"requests": {"memory": "64Gi"}}}), DATA_WORKERS
     )
@@ -172,7 +172,7 @@ def test_a_resource_that_the_spec_names_is_the_specs_alone() -> None:
     assert pod["spec"]["volumes"][0]["emptyDir"]["sizeLimit"] == str(64 * 2**30 * 40 // 100)
 
 
-def test_the_cluster_has_a_head_without_work_and_trainers_without_data_work() -> None:
+def test_only_data_workers_offer_cpus_for_data_work() -> None:
     given = cluster(trainers={"replicas": 2, "gpusPerReplica": 4})
     document = build_ray_cluster(given, num_data_workers=7)
     assert document["metadata"]["name"] == "clicks-0f3c6"
@@ -191,7 +191,7 @@ def test_the_cluster_has_a_head_without_work_and_trainers_without_data_work() ->
 
 
 @pytest.mark.parametrize(("wanted", "replicas"), [(0, 2), (2, 2), (5, 5), (6, 5)])
-def test_data_workers_stay_within_their_bounds(wanted: int, replicas: int) -> None:
+def test_data_workers_stay_within_minimum_and_maximum(wanted: int, replicas: int) -> None:
     given = cluster(dataWorkers={"minReplicas": 2, "maxReplicas": 5})
     document = build_ray_cluster(given, num_data_workers=wanted)
     assert document["spec"]["workerGroupSpecs"][1]["replicas"] == replicas
@@ -203,7 +203,7 @@ def test_only_the_number_of_data_workers_changes_a_running_cluster() -> None:
     assert few["spec"] == many["spec"]
 
 
-def test_pods_have_an_account_of_their_own_unless_the_settings_name_one() -> None:
+def test_pods_get_their_own_account_unless_settings_name_one() -> None:
     account = build_service_account(OWNER)
     assert account["automountServiceAccountToken"] is False
     own = build_ray_cluster(cluster(), 1)["spec"]
@@ -213,7 +213,7 @@ def test_pods_have_an_account_of_their_own_unless_the_settings_name_one() -> Non
         assert {group["template"]["spec"]["serviceAccountName"] for group in groups} == {name}
 
 
-def test_a_policy_lets_in_the_cluster_the_operator_and_prometheus() -> None:
+def test_the_policy_admits_the_cluster_the_operator_and_prometheus() -> None:
     network = NetworkSettings(prometheus_namespace="monitoring", prometheus_labels={"app": "p"})
     policy = build_network_policy(OWNER, network)["spec"]
     ports = [[port["port"] for port in rule.get("ports", ())] for rule in policy["ingress"]]
@@ -223,7 +223,7 @@ def test_a_policy_lets_in_the_cluster_the_operator_and_prometheus() -> None:
     assert own == [{"podSelector": {"matchLabels": {"ray.io/cluster": "clicks-0f3c6"}}}]
 
 
-def test_a_policy_lets_in_the_api_servers_proxy_where_a_setting_says_it_comes_from() -> None:
+def test_the_policy_admits_the_configured_api_server_proxy() -> None:
     settings = {"network": {"apiServerCidrs": ["10.0.0.0/28", "fd00::/64"]}}
     _, asks = build_network_policy(OWNER, cluster(settings).settings.network)["spec"]["ingress"]
     operator, *proxy = asks["from"]
@@ -231,7 +231,7 @@ def test_a_policy_lets_in_the_api_servers_proxy_where_a_setting_says_it_comes_fr
     assert proxy == [{"ipBlock": {"cidr": "10.0.0.0/28"}}, {"ipBlock": {"cidr": "fd00::/64"}}]
 
 
-def test_egress_is_closed_only_if_a_setting_closes_it() -> None:
+def test_egress_is_closed_only_by_a_setting() -> None:
     closed = build_network_policy(OWNER, NetworkSettings(egress=()))["spec"]
     assert closed["policyTypes"] == ["Ingress", "Egress"]
     own_pods, *name_servers = closed["egress"]
@@ -260,7 +260,7 @@ def test_name_servers_are_a_setting() -> None:
         cluster({"network": {"nameServers": ["kube-dns"]}})
 
 
-def test_evictions_spare_what_an_attempt_cannot_lose() -> None:
+def test_disruption_budgets_protect_the_pods_of_an_attempt() -> None:
     spec = cluster(trainers={"replicas": 3}, dataWorkers={"minReplicas": 4}).spec
     budgets = build_disruption_budgets(OWNER, spec)
     assert [budget["spec"]["minAvailable"] for budget in budgets] == [1, 3, 3]

@@ -1,4 +1,4 @@
-"""One that stands for the lease: what probes and metrics say of it, and how it ends."""
+"""The candidate for the lease: its probes and metrics, its renewals, and its end."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ class Ended(Exception):
 
 
 class Clock:
-    """A clock that goes when it is told to."""
+    """A clock that the test sets."""
 
     now = 1000.0
 
@@ -55,7 +55,7 @@ def stand(clock: Clock) -> Candidate:
     return Candidate(connect=connect, elector=elector, clock=clock, leave=leave)
 
 
-def test_an_api_server_that_does_not_answer_is_asked_again_and_told_of_once(
+def test_a_silent_api_server_is_retried_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -66,7 +66,7 @@ def test_an_api_server_that_does_not_answer_is_asked_again_and_told_of_once(
         asyncio.get_running_loop().call_later(0.3, stop.set)
         async with candidate.leading(stop) as leads:
             assert not leads
-        clock.now += 60  # four durations of the lease: at the limit
+        clock.now += 60  # four durations of the lease: just within the limit
         assert candidate.find_staleness() is None
         clock.now += 1
         assert_told(candidate.find_staleness() or "", "… 61 s … 60 s")
@@ -76,12 +76,12 @@ def test_an_api_server_that_does_not_answer_is_asked_again_and_told_of_once(
     assert "ns/lease" in told
 
 
-def test_who_does_not_lead_may_not_write() -> None:
+def test_only_the_leader_may_write() -> None:
     with pytest.raises(Ended, match="ns/lease"):
         stand(Clock()).check()
 
 
-def test_who_stands_by_is_ready_and_alive_until_its_election_is_stuck() -> None:
+def test_a_standby_is_healthy_until_its_election_is_stuck() -> None:
     clock = Clock()
 
     async def story() -> None:
@@ -131,14 +131,14 @@ class Server:
 
 
 def wait_for_renewals(server: Server) -> None:
-    """Wait for some that begin after now; the caller's event loop does not run meanwhile."""
+    """Wait for three new renewals, and block the caller's event loop meanwhile."""
     while server.renewed.acquire(blocking=False):
         pass
     for _ in range(3):
         assert server.renewed.acquire(timeout=20), "nobody renews the lease"
 
 
-def test_a_busy_loop_delays_no_renewal_until_it_hangs(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_lease_is_renewed_until_the_event_loop_hangs(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     clock, server, has_left = Clock(), Server(), threading.Event()
 
@@ -155,7 +155,7 @@ def test_a_busy_loop_delays_no_renewal_until_it_hangs(caplog: pytest.LogCaptureF
             wait_for_renewals(server)
             clock.now += TERMS.deadline_seconds / 2  # at the limit
             wait_for_renewals(server)
-            clock.now += 1  # beyond: the lease goes on as long as it was last renewed for
+            clock.now += 1  # beyond: the last renewal still holds
             while not caplog.records:
                 await_thread()
             renewals = server.num_renewals
@@ -173,7 +173,7 @@ def await_thread() -> None:
     time.sleep(0.001)
 
 
-def test_what_works_is_over_before_the_lease_is_released() -> None:
+def test_the_lease_is_released_after_the_work_ends() -> None:
     server, clock, stop = Server(), Clock(), asyncio.Event()
 
     async def story() -> None:
@@ -195,5 +195,5 @@ def holder(server: Server) -> str:
     return found
 
 
-def test_no_two_processes_are_of_one_identity() -> None:
+def test_two_candidates_have_different_identities() -> None:
     assert build_identity() != build_identity()

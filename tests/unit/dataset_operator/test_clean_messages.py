@@ -1,4 +1,4 @@
-"""What a user's code says reaches conditions as words, and moves nobody's terminal."""
+"""Messages of users' code lose control characters before they reach a condition or terminal."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ TRACEBACK = "\x1b[36mray::train()\x1b[39m (pid=7)\n\tValueError: \x1b]0;owned\x0
 
 
 @given(st.text())
-def test_no_character_moves_the_cursor_and_words_stay(text: str) -> None:
+def test_cleaning_drops_control_characters_and_keeps_words(text: str) -> None:
     said = clean(text)
     assert all(char.isprintable() or char in "\n\t" for char in said)
     assert clean(said) == said
@@ -33,11 +33,11 @@ def test_no_character_moves_the_cursor_and_words_stay(text: str) -> None:
         pytest.param("two\n\tlines", "two\n\tlines", id="lines are lines"),
     ],
 )
-def test_a_message_is_words(text: str, said: str) -> None:
+def test_messages_are_cleaned(text: str, said: str) -> None:
     assert fit_message(text) == said
 
 
-def test_a_drivers_traceback_is_told_without_its_colours() -> None:
+def test_colours_of_a_drivers_traceback_are_dropped() -> None:
     world = running(backoffLimit=0)
     world.end_job("FAILED", message=TRACEBACK)
     world.settle()
@@ -58,7 +58,7 @@ CHUNKS = {
 
 
 @pytest.mark.parametrize(("chunks", "printed"), CHUNKS.values(), ids=CHUNKS)
-def test_a_log_takes_over_no_terminal(
+def test_logs_do_not_control_the_terminal(
     chunks: list[bytes], printed: str, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     print_log(chunks)
@@ -66,7 +66,7 @@ def test_a_log_takes_over_no_terminal(
 
 
 @given(st.lists(st.binary(max_size=40), max_size=5))
-def test_no_log_moves_the_cursor(chunks: list[bytes]) -> None:
+def test_log_chunks_do_not_move_the_cursor(chunks: list[bytes]) -> None:
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     with contextlib.redirect_stdout(out):
         print_log(chunks)
@@ -75,7 +75,7 @@ def test_no_log_moves_the_cursor(chunks: list[bytes]) -> None:
     out.detach()
 
 
-def test_a_table_takes_over_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_do_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("POD", "FILE"), [("\x1b[2Jw-1", "\x1b]0;owned\x07\u202e.log")])
     assert "\x1b" not in (printed := capsys.readouterr().out)
     assert "\x07" not in printed

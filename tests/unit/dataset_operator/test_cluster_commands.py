@@ -1,4 +1,4 @@
-"""The output and the refusals of the cluster's commands, from documents alone."""
+"""Output and errors of the commands for a cluster, built from documents alone."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,7 +40,7 @@ def experiment(*conditions: dict[str, str], **status: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (-3, "0s"),  # clocks differ
+        (-3, "0s"),  # the clocks differ
         (119, "119s"),
         (120, "2m"),
         (7199, "119m"),
@@ -53,7 +53,7 @@ def test_a_duration_has_one_unit(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
-def test_an_age_counts_from_then_and_without_a_time_is_unknown() -> None:
+def test_the_age_is_unknown_without_a_time() -> None:
     now = datetime(2026, 1, 1, 0, 5, tzinfo=UTC)
     assert format_age("2026-01-01T00:00:00Z", now) == "5m"
     assert format_age(None, now) == "unknown"
@@ -92,7 +92,9 @@ VALID = condition("Accepted", "True", "ValidSpec")
         ),
     ],
 )
-def test_the_headline_is_what_matters_now(conditions: list[dict[str, str]], reason: str) -> None:
+def test_the_headline_is_the_most_important_condition(
+    conditions: list[dict[str, str]], reason: str
+) -> None:
     headline = find_headline({"conditions": conditions})
     assert headline is not None
     assert headline["reason"] == reason
@@ -107,11 +109,11 @@ def test_advice_names_the_experiment_and_the_command() -> None:
     assert "lastmile resume clicks" in advise(waiting)
 
 
-def test_the_advice_for_what_nobody_reconciles_is_to_look_at_the_operator() -> None:
+def test_advice_without_a_status_is_to_check_the_operator() -> None:
     assert "operator" in advise(experiment())
 
 
-def test_a_row_has_the_crds_columns_and_nothing_where_nothing_is_known() -> None:
+def test_rows_have_the_crds_columns_and_empty_unknown_cells() -> None:
     document = experiment(
         phase="Training",
         gpus=4,
@@ -123,7 +125,7 @@ def test_a_row_has_the_crds_columns_and_nothing_where_nothing_is_known() -> None
     ]
 
 
-def test_the_summary_tells_phase_run_workers_and_training() -> None:
+def test_the_summary_has_phase_run_workers_and_training() -> None:
     document = experiment(
         READY,
         condition("Training", "True", "Running", "attempt 2\ntrains"),
@@ -155,17 +157,17 @@ def test_the_summary_tells_phase_run_workers_and_training() -> None:
     assert_all_told([*told.values()], [*facts.values()])
 
 
-def test_the_summary_tells_what_was_used_and_what_it_cost() -> None:
+def test_the_summary_has_usage_and_cost() -> None:
     used = {"gpuSeconds": 36_000, "gpuMeasuredSeconds": 18_000, "gpuIdleSeconds": 900}
     bill = {"cost": "27.50", "currency": "EUR"}
     told = dict(build_summary(experiment(usage={**used, "dataWorkerSeconds": 90_000, **bill})))
     assert_told(told["Used"], "10.0 … 5% … 25.0 … 27.50 EUR")
     told = dict(build_summary(experiment(usage={"gpuSeconds": 36_000, "gpuMeasuredSeconds": 0})))
     assert_told(told["Used"], "10.0 … 0.0")
-    assert "%" not in told["Used"]  # idle: nobody said
+    assert "%" not in told["Used"]  # the idle share is not known
 
 
-def test_costs_have_a_column_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cost_column_appears_only_with_costs(capsys: pytest.CaptureFixture[str]) -> None:
     _print([experiment(), experiment(usage={"cost": "27.50", "currency": "EUR"})], {}, None)
     header, *rows = capsys.readouterr().out.splitlines()
     assert "COST" in header
@@ -186,7 +188,7 @@ def pod(name: str, *, ready: bool, waiting: str = "") -> dict[str, Any]:
     }
 
 
-def test_pods_that_are_not_ready_come_first_and_say_why() -> None:
+def test_unready_pods_come_first_with_their_reason() -> None:
     rows = build_pod_rows([pod("a", ready=True), pod("b", ready=False, waiting="ErrImagePull")])
     assert [row[:4] for row in rows] == [
         ("b", "data-workers", "no", "ErrImagePull"),
@@ -194,7 +196,7 @@ def test_pods_that_are_not_ready_come_first_and_say_why() -> None:
     ]
 
 
-def test_pods_beyond_a_screen_are_counted() -> None:
+def test_pods_that_do_not_fit_are_counted() -> None:
     rows = build_pod_rows([pod(f"p{index:02d}", ready=True) for index in range(15)])
     assert [row[0] for row in rows[-2:]] == ["p11", "and 3 more"]
 
@@ -208,7 +210,7 @@ def test_pods_beyond_a_screen_are_counted() -> None:
         ({"artifacts": {"uri": "s3://other/x"}}, "s3://b", "s3://other/x/clicks/"),
     ],
 )
-def test_artifacts_are_where_the_operator_says_unless_told_otherwise(
+def test_artifacts_are_located_by_status_spec_or_option(
     spec: dict[str, Any], root: str | None, uri: str
 ) -> None:
     document = experiment(run=2, artifactsUri="s3://written/down/clicks/")
@@ -216,7 +218,7 @@ def test_artifacts_are_where_the_operator_says_unless_told_otherwise(
     assert locate(document, root) == (uri, "0f3c6c1e-2")
 
 
-def test_before_the_first_run_there_are_no_artifacts() -> None:
+def test_artifacts_are_refused_before_the_first_run() -> None:
     with pytest.raises(UserError, match="clicks"):
         locate(experiment(), None)
 
@@ -228,7 +230,7 @@ def test_before_the_first_run_there_are_no_artifacts() -> None:
         ({"attempt": 2}, 3, r"\b2\b"),
     ],
 )
-def test_a_log_that_never_was_is_refused(
+def test_logs_of_a_missing_attempt_are_refused(
     status: dict[str, Any], wanted: int | None, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
@@ -241,14 +243,14 @@ def scalable(**workers: Any) -> dict[str, Any]:
     return document
 
 
-def test_scaling_asks_for_a_number_and_is_each_time_another_request() -> None:
+def test_every_scale_command_is_a_new_request() -> None:
     assert check_request(scalable(desiredReplicas=2), 5) == 2
     first, second = (build_request(5)["metadata"]["annotations"] for _ in range(2))
     assert first.keys() == second.keys() == {api.SCALE_ANNOTATION}
     assert first != second
 
 
-def test_scaling_while_workers_leave_counts_those_that_stay() -> None:
+def test_scaling_during_a_drain_counts_staying_workers() -> None:
     assert check_request(scalable(desiredReplicas=5, drainingTo=3), 5) == 3
 
 
@@ -259,12 +261,12 @@ def test_scaling_keeps_within_the_bounds(wanted: int) -> None:
     assert_told(str(caught.value), f"… minReplicas … 1 … maxReplicas … 5 … {wanted}")
 
 
-def test_without_a_cluster_there_is_nothing_to_scale() -> None:
+def test_scaling_without_a_cluster_is_refused() -> None:
     with pytest.raises(UserError, match="clicks"):
         check_request(experiment(dataWorkers={"desiredReplicas": 2}), 3)
 
 
-def test_every_problem_of_the_settings_is_told_with_its_field(tmp_path: Path) -> None:
+def test_every_problem_of_the_settings_names_its_field(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(
         "runtimeImge: x\nrunAsUser: 0\nresources: {head: {frobs: {}}}\n"
@@ -288,16 +290,14 @@ def test_every_problem_of_the_settings_is_told_with_its_field(tmp_path: Path) ->
     ("content", "message"),
     [("- a", "mapping"), ("a: [", "YAML")],
 )
-def test_a_file_that_holds_no_settings_is_refused(
-    tmp_path: Path, content: str, message: str
-) -> None:
+def test_a_file_without_settings_is_refused(tmp_path: Path, content: str, message: str) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(content)
     with pytest.raises(UserError, match=message):
         load_settings(file, {})
 
 
-def test_options_come_before_the_file(tmp_path: Path) -> None:
+def test_options_override_the_settings_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("runtimeImage: old\nstorageRoot: s3://b/\n")
 

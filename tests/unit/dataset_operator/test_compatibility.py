@@ -1,7 +1,7 @@
 """The operator reads the objects of every release, and warns of fields that are newer than it.
 
-`stored/VERSION.json` is what a release left of `deploy/samples/cluster.yaml` while it trained:
-`kubectl get dsexp,raycluster,configmap,networkpolicy,pdb -o json`. A release adds one of its own.
+`stored/VERSION.json` has the objects of a release while `deploy/samples/cluster.yaml` trained:
+`kubectl get dsexp,raycluster,configmap,networkpolicy,pdb -o json`. Every release adds its own file.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ STORED = sorted((Path(__file__).parent / "stored").glob("*.json"))
 
 
 def take_over(objects: list[dict[str, Any]]) -> World:
-    """The world as an operator of this version finds it."""
+    """Build the world that an operator of this version finds."""
     [document] = [item for item in objects if item["kind"] == KIND]
     [ray_cluster] = [item for item in objects if item["kind"] == "RayCluster"]
     children = [item for item in objects if item["kind"] not in (KIND, "RayCluster")]
@@ -43,13 +43,13 @@ def take_over(objects: list[dict[str, Any]]) -> World:
 
 
 def leave_out_scaling(status: dict[str, Any]) -> dict[str, Any]:
-    """A release before the autoscaler has nothing of it."""
+    """Drop scaling from a status, which releases before the autoscaler lack."""
     others = [c for c in status["conditions"] if not c["type"].startswith("Scaling")]
     return {name: v for name, v in status.items() if name != "scaling"} | {"conditions": others}
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
-def test_what_a_release_left_is_taken_over_and_nothing_is_begun_anew(path: Path) -> None:
+def test_objects_of_older_releases_keep_running(path: Path) -> None:
     world = take_over(json.loads(path.read_text())["items"])
     _, ignored = parse_stored(world.document)
     assert ignored == []
@@ -65,7 +65,7 @@ def test_what_a_release_left_is_taken_over_and_nothing_is_begun_anew(path: Path)
     assert (world.status["run"], world.status["attempt"]) == (1, 1)
 
 
-def test_fields_of_a_newer_version_are_ignored_and_told_once_a_generation() -> None:
+def test_newer_fields_are_reported_once_per_generation() -> None:
     world = running(mesh={"a": 1}, training={"batchSize": 7, "curriculum": []})
     world.settle()
     assert world.condition("Training") == ("True", "Running")
@@ -88,7 +88,7 @@ def test_fields_of_a_newer_version_are_ignored_and_told_once_a_generation() -> N
     assert [world.status[field] for field in ("run", "attempt")] == [1, 1]
 
 
-def test_what_is_ignored_is_named_as_far_as_it_helps() -> None:
+def test_the_list_of_ignored_fields_is_bounded() -> None:
     world = running(**{f"{index:0>100}": index for index in range(8)})
     said = world.status["conditions"][0]["message"]
     assert said.count("spec.0000") == 5
@@ -97,7 +97,7 @@ def test_what_is_ignored_is_named_as_far_as_it_helps() -> None:
 
 
 class Taking:
-    """An API server that takes every write."""
+    """An API server that accepts every write."""
 
     async def create(self, document: Document) -> None: ...
 
@@ -106,7 +106,7 @@ class Taking:
     async def write_status(self, document: Document, status: Document) -> None: ...
 
 
-def test_whoever_runs_the_operator_reads_of_them_in_its_log(
+def test_ignored_fields_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World(build_document(suspend=True, mesh=1))
@@ -119,9 +119,9 @@ def test_whoever_runs_the_operator_reads_of_them_in_its_log(
 
 
 def make_older(world: World, uri: str) -> None:
-    """Rewrite what is stored as if an older version had accepted this URI of the table.
+    """Change the stored objects as if an older version had accepted this URI of the table.
 
-    It knew no seals, and named the run by the hash of what it accepted.
+    That version had no seals, and named the run by the hash of the accepted spec.
     """
     text = json.dumps([world.document, world.children])
     assert "old-table/" in text
@@ -135,7 +135,7 @@ def make_older(world: World, uri: str) -> None:
 QUERY = "s3://bucket/t?endpoint_override=example.com"
 
 
-def test_an_accepted_uri_with_a_query_goes_on() -> None:
+def test_a_run_with_an_accepted_query_continues() -> None:
     world = running(dataset={"parquet": {"uri": "old-table/"}})
     make_older(world, QUERY)
     world.settle()
@@ -150,7 +150,7 @@ def test_an_accepted_uri_with_a_query_goes_on() -> None:
     world.settle()
     assert (world.status["run"], world.status["attempt"]) == (1, 2)
 
-    world.edit(dataset={"parquet": {"uri": f"{QUERY}&more=1"}})  # another run: newer rules hold
+    world.edit(dataset={"parquet": {"uri": f"{QUERY}&more=1"}})  # another run: newer rules apply
     world.settle()
     assert world.condition("Accepted") == ("False", "InvalidSpec")
     assert world.condition("Training") == ("True", "Running")

@@ -1,4 +1,4 @@
-"""Whatever befalls pods, nodes, the operator and the number, a drain comes to its end."""
+"""Every drain ends, whatever happens to pods, nodes, the operator and the number."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -24,7 +24,7 @@ from dataset_operator.plan.draining import DRAIN_SECONDS
 
 
 def _lose_a_node(run: Trained) -> None:
-    """Its pods are told to end, and nobody there hears of it."""
+    """Lose a node: its pods are deleted, but never end."""
     world = run.world
     name = next((name for name in world.workers if name not in world.dead), None)
     if name is not None and len(world.dead) < 4:
@@ -89,14 +89,14 @@ def count_lost(world: World) -> int:
     return sum(bool(victim.get("lost")) for victim in noted)
 
 
-TAKES = "hand scale, a few"  # whom KubeRay likes
+TAKES = "hand scale, a few"  # KubeRay chooses the pods
 
 
-# So many go that fewer stay than the spec asks for a moment later: more than the most are none.
-# Three drains, one after another: what was begun, as many as a status holds, the rest.
+# Fewer workers stay than minReplicas allows a moment later; the bounds hold nevertheless.
+# Three drains in a row: the one that was begun, as many victims as a status holds, the rest.
 @example(events=["hand scale, all", "unready", "409", "bounds lowered"])
 @example(events=["hand scale, all", "bounds lowered", "unready", "bounds raised", "step"])
-# The lost one is gone while the write that gives up its stand-in is refused: one step later.
+# The lost worker ends while the write that removes its replacement is refused: one step later.
 @example(
     events=[
         *("node lost", "bounds raised", "409", "hand scale, all"),
@@ -108,24 +108,24 @@ TAKES = "hand scale, a few"  # whom KubeRay likes
     | st.lists(st.sampled_from(sorted(EVENTS)), max_size=20)
 )
 @settings(max_examples=examples(10), deadline=None)
-def test_whatever_happens_a_drain_comes_to_its_end(events: list[str]) -> None:
+def test_every_drain_ends(events: list[str]) -> None:
     run = draining()
     world = run.world
     made_up_for = 0
     for event in events:
-        before, made_up_for = made_up_for, count_lost(world)  # whose nodes may be back now
+        before, made_up_for = made_up_for, count_lost(world)  # their nodes may be back now
         EVENTS[event](run)
-        if world.num_conflicts:  # nothing can be taken back in this step
+        if world.num_conflicts:  # nothing can be undone in this step
             made_up_for = max(before, made_up_for)
         run.step()
         if TAKES not in events:
             assert world.taken == []
         assert len(set(world.workers) - set(world.ending)) <= 40 + made_up_for
     world.settings = BY_HAND
-    run.run(4 * DRAIN_SECONDS)  # three, and the pauses between them
+    run.run(4 * DRAIN_SECONDS)  # three drains, and the pauses between them
     lowest, highest = bounds_of(world)
     assert lowest <= count_wanted(world) <= highest
-    if not world.awaited:  # else KubeRay waits for one that it deleted, which went with its node
+    if not world.awaited:  # else KubeRay waits for a deleted pod on a lost node
         assert len(set(world.workers) - world.dead) == count_wanted(world)
     world.dead.clear()
     run.run(2 * DRAIN_SECONDS)

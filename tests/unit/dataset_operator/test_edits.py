@@ -1,4 +1,4 @@
-"""Edits of an experiment: what is taken live, what makes a new attempt or a new run, what waits."""
+"""Edits of an experiment: live edits, edits that start a new attempt or run, and waiting edits."""
 
 import copy
 import sys
@@ -38,7 +38,7 @@ class Outcome:
     accepted: str = "ValidSpec"
 
 
-# edit of a running experiment → what follows at once, without the present attempt's end
+# edit of a running experiment → its effect before the present attempt ends
 AT_ONCE: dict[str, tuple[dict[str, Any], Outcome]] = {
     "live fields": (LIVE, Outcome()),
     "bounds of the data workers": ({"dataWorkers": {"maxReplicas": 9}}, Outcome()),
@@ -67,7 +67,7 @@ AT_ONCE: dict[str, tuple[dict[str, Any], Outcome]] = {
 
 
 @pytest.mark.parametrize(("edit", "outcome"), AT_ONCE.values(), ids=AT_ONCE)
-def test_what_an_edit_of_a_running_experiment_does(edit: dict[str, Any], outcome: Outcome) -> None:
+def test_edits_of_a_running_experiment(edit: dict[str, Any], outcome: Outcome) -> None:
     world = running()
     head = world.head_uid
     world.edit(**edit)
@@ -97,7 +97,7 @@ def test_an_attempt_after_an_edit_resumes_only_its_own_run(
     assert world.submitted[-1].resume is resumes
 
 
-def test_suspend_and_resume_are_a_new_attempt_of_the_same_run() -> None:
+def test_resume_starts_a_new_attempt_of_the_same_run() -> None:
     world = running()
     for suspend in (True, False):
         world.edit(suspend=suspend)
@@ -106,7 +106,7 @@ def test_suspend_and_resume_are_a_new_attempt_of_the_same_run() -> None:
     assert world.submitted[-1].resume
 
 
-def test_a_cluster_edit_is_taken_before_the_next_attempt() -> None:
+def test_a_cluster_edit_takes_effect_before_the_next_attempt() -> None:
     world = running()
     head = world.head_uid
     world.edit(**NEW_CLUSTER)
@@ -120,7 +120,7 @@ def test_a_cluster_edit_is_taken_before_the_next_attempt() -> None:
 
 
 @pytest.mark.parametrize("edit", [NEW_RUN, NEW_CLUSTER, NEW_RANKS])
-def test_before_a_driver_was_submitted_there_is_nothing_to_wait_for(edit: dict[str, Any]) -> None:
+def test_edits_before_the_first_submission_do_not_wait(edit: dict[str, Any]) -> None:
     world = World(build_document(), unready={TRAINERS})
     world.settle()
     world.edit(**edit)
@@ -136,9 +136,7 @@ def test_before_a_driver_was_submitted_there_is_nothing_to_wait_for(edit: dict[s
     ("is_invalid", "kind", "reason"),
     [(True, "Accepted", "InvalidSpec"), (False, "ClusterReady", "ClusterRefused")],
 )
-def test_a_cluster_that_the_api_server_refuses_is_never_made(
-    is_invalid: bool, kind: str, reason: str
-) -> None:
+def test_a_refused_cluster_is_not_created(is_invalid: bool, kind: str, reason: str) -> None:
     world = World(build_document())
     world.refused = Refusal(message="exceeded quota: team", is_invalid=is_invalid)
     world.settle()
@@ -150,7 +148,7 @@ def test_a_cluster_that_the_api_server_refuses_is_never_made(
     assert world.condition("Training") == ("True", "Running")
 
 
-def test_an_edit_that_the_api_server_refuses_costs_the_running_cluster_nothing() -> None:
+def test_a_refused_edit_keeps_the_running_cluster() -> None:
     world = running()
     world.refused = Refusal(message="spec.head.template: unknown field", is_invalid=True)
     world.edit(**NEW_CLUSTER, **RESTART)
@@ -180,7 +178,7 @@ def break_template(world: World) -> None:
 @pytest.mark.parametrize(
     ("by_hand", "replicas"),
     [
-        (set_replicas(3), 3),  # within the bounds it is what is wanted
+        (set_replicas(3), 3),  # a number within the bounds is adopted
         (set_replicas(99), 50),
         (set_replicas(0), 1),
         (break_template, 1),
@@ -190,7 +188,7 @@ def break_template(world: World) -> None:
         (lambda world: world.ray_cluster["spec"].pop("workerGroupSpecs"), 1),
     ],
 )
-def test_a_cluster_that_was_edited_by_hand_is_put_right(
+def test_edits_of_the_cluster_by_hand_are_undone(
     by_hand: Callable[[World], Any], replicas: int
 ) -> None:
     world = running()
@@ -202,7 +200,7 @@ def test_a_cluster_that_was_edited_by_hand_is_put_right(
     assert world.status["attempt"] == 1
 
 
-def test_bounds_are_taken_live_and_a_number_outlives_a_suspension() -> None:
+def test_bounds_apply_live_and_suspending_keeps_the_number() -> None:
     world = running()
     set_replicas(6)(world)
     world.edit(dataWorkers={"minReplicas": 2, "maxReplicas": 8})
@@ -214,7 +212,7 @@ def test_bounds_are_taken_live_and_a_number_outlives_a_suspension() -> None:
     assert (group["minReplicas"], group["replicas"], group["maxReplicas"]) == (2, 6, 8)
 
 
-def test_guards_that_were_changed_or_deleted_by_hand_are_put_back() -> None:
+def test_changed_or_deleted_policies_and_budgets_are_restored() -> None:
     world = running()
     good = dict(world.children)
     policy, budget = world.owner.network_policy, world.owner.disruption_budget(TRAINERS)
@@ -224,7 +222,7 @@ def test_guards_that_were_changed_or_deleted_by_hand_are_put_back() -> None:
     assert world.children == good
 
 
-def test_a_new_cluster_waits_for_the_pods_of_the_one_before() -> None:
+def test_a_new_cluster_waits_for_the_old_pods() -> None:
     world = running()
     world.edit(suspend=True)
     world.settle()
@@ -239,7 +237,7 @@ def test_a_new_cluster_waits_for_the_pods_of_the_one_before() -> None:
     assert world.condition("Training") == ("True", "Running")
 
 
-def test_a_pod_that_never_goes_holds_nobody_up_for_ever() -> None:
+def test_a_stuck_pod_does_not_block_the_next_cluster_for_ever() -> None:
     ends = World(build_document()).now
     lost = Pod(name="head-0", uid="x", role="head", ready=False, ends=ends)
     world = World(build_document(), lingering=(lost,))
@@ -249,7 +247,7 @@ def test_a_pod_that_never_goes_holds_nobody_up_for_ever() -> None:
     assert world.ray_cluster is not None
 
 
-def test_a_pod_that_keeps_the_next_ones_place_is_named() -> None:
+def test_a_stuck_pod_is_named_in_the_condition() -> None:
     lost = Pod(name="head-x", uid="x", role="head", ready=False, ends=World(build_document()).now)
     world = World(build_document(), lingering=(lost,), unready={"head"}, waiting="")
     world.step(seconds=LOST_SECONDS)
@@ -259,7 +257,7 @@ def test_a_pod_that_keeps_the_next_ones_place_is_named() -> None:
     assert "kubectl delete pod head-x -n team --force" in said["message"]
 
 
-def test_what_is_not_ours_is_left_alone() -> None:
+def test_foreign_objects_are_not_changed() -> None:
     world = World(build_document(), foreign=("RayCluster clicks-0f3c6",))
     decision = world.step()
     assert (decision.create, decision.apply, decision.delete) == ((), (), ())
@@ -269,7 +267,7 @@ def test_what_is_not_ours_is_left_alone() -> None:
     assert world.condition("Training") == ("True", "Running")
 
 
-def test_a_service_account_is_the_platforms_to_allow() -> None:
+def test_only_allowed_service_accounts_are_accepted() -> None:
     template = {"spec": {"serviceAccountName": "admin"}}
     world = World(build_document(trainers={"template": template}))
     world.settle()
@@ -279,7 +277,7 @@ def test_a_service_account_is_the_platforms_to_allow() -> None:
     assert world.ray_cluster is None
 
 
-# Passes the CRD, and is refused by the operator.
+# The CRD accepts it, and the operator refuses it.
 BAD = {"trainers": {"replicas": 1, "template": {"spec": {"serviceAccountName": "admin"}}}}
 
 
@@ -291,7 +289,7 @@ BAD = {"trainers": {"replicas": 1, "template": {"spec": {"serviceAccountName": "
         ({"dataWorkers": {"maxReplicas": 4}}, {"dataWorkers": {"maxReplicas": 40}}),
     ],
 )
-def test_a_bad_edit_undoes_no_good_one_before_it(
+def test_an_invalid_edit_keeps_earlier_valid_edits(
     first: dict[str, Any], live: dict[str, Any]
 ) -> None:
     world = running(**first)
@@ -309,7 +307,7 @@ def test_a_bad_edit_undoes_no_good_one_before_it(
     assert (world.ray_cluster, world.status["attempt"]) == (before, attempt)
 
 
-def test_a_bad_edit_of_a_finished_experiment_deletes_nothing() -> None:
+def test_an_invalid_edit_of_a_finished_experiment_deletes_nothing() -> None:
     world = running(ttlSecondsAfterFinished=50)
     world.edit(ttlSecondsAfterFinished=None)
     world.settle()
@@ -320,7 +318,7 @@ def test_a_bad_edit_of_a_finished_experiment_deletes_nothing() -> None:
     assert not world.gone
 
 
-def test_a_cluster_edit_outlives_a_run_edit_that_waits() -> None:
+def test_a_waiting_run_edit_keeps_an_earlier_cluster_edit() -> None:
     world = running()
     world.edit(**NEW_CLUSTER, **RESTART)
     world.settle()
@@ -335,7 +333,7 @@ def test_a_cluster_edit_outlives_a_run_edit_that_waits() -> None:
     assert world.submitted[-1].experiment["spec"]["env"] == NEW_CLUSTER["env"]
 
 
-def test_another_version_that_hashes_otherwise_starts_nothing(
+def test_a_version_with_other_hashes_starts_no_new_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = running()
@@ -358,9 +356,7 @@ def test_another_version_that_hashes_otherwise_starts_nothing(
         ({"suspend": True}, BAD),
     ],
 )
-def test_a_stop_that_is_taken_back_is_no_failure(
-    edit: dict[str, Any], back: dict[str, Any]
-) -> None:
+def test_a_revoked_stop_is_not_a_failure(edit: dict[str, Any], back: dict[str, Any]) -> None:
     world = running(backoffLimit=0)
     world.edit(**edit)
     world.step()
@@ -371,7 +367,7 @@ def test_a_stop_that_is_taken_back_is_no_failure(
     assert world.submitted[-1].resume
 
 
-def test_a_stop_that_never_arrived_shortens_no_later_one() -> None:
+def test_a_stop_that_never_arrived_does_not_shorten_a_later_one() -> None:
     world = running()
     world.reachable = False
     world.edit(suspend=True)
@@ -384,7 +380,7 @@ def test_a_stop_that_never_arrived_shortens_no_later_one() -> None:
 
 
 @pytest.mark.parametrize("edit", [NEW_CLUSTER, {"backoffLimit": 1}, TRUSTING])
-def test_a_failed_run_goes_on_when_what_it_failed_by_is_edited(edit: dict[str, Any]) -> None:
+def test_a_failed_run_continues_after_an_edit_of_its_cause(edit: dict[str, Any]) -> None:
     world = running(backoffLimit=0)
     world.end_job("FAILED", exit_code=1, out_of_memory=True)
     world.settle()
@@ -411,7 +407,7 @@ def test_two_drivers_never_run_on_one_cluster() -> None:
     assert len(world.jobs) == 1
 
 
-def test_a_run_that_succeeded_in_time_is_complete_whenever_it_is_looked_at() -> None:
+def test_a_run_that_succeeded_in_time_is_complete_after_its_deadline() -> None:
     world = running(activeDeadlineSeconds=100)
     world.end_job("SUCCEEDED")
     world.step(seconds=101)
@@ -427,7 +423,7 @@ def test_a_deadline_leaves_time_for_a_checkpoint() -> None:
     assert world.ray_cluster is None
 
 
-def test_after_a_resume_pods_may_be_waited_for_no_longer_than_before() -> None:
+def test_the_start_deadline_applies_again_after_a_resume() -> None:
     world = running(preRunningDeadlineSeconds=60)
     world.edit(suspend=True)
     world.settle()
@@ -439,7 +435,7 @@ def test_after_a_resume_pods_may_be_waited_for_no_longer_than_before() -> None:
     assert world.condition("Failed") == ("True", "PreRunningDeadlineExceeded")
 
 
-def test_a_suspend_waits_for_no_job_that_ray_does_not_know() -> None:
+def test_suspending_does_not_wait_for_an_unknown_job() -> None:
     world = running()
     world.jobs.clear()
     world.edit(suspend=True)
@@ -447,7 +443,7 @@ def test_a_suspend_waits_for_no_job_that_ray_does_not_know() -> None:
     assert world.condition("Suspended") == ("True", "SuspendedBySpec")
 
 
-def test_a_message_that_the_kubelet_words_in_two_ways_is_written_once() -> None:
+def test_alternating_kubelet_messages_are_written_once() -> None:
     world = World(build_document(), unready={TRAINERS})
     for words in ("trainers-0: ErrImagePull: no", "trainers-0: ImagePullBackOff: Back-off") * 3:
         world.waiting = words

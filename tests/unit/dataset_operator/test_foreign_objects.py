@@ -1,4 +1,4 @@
-"""Objects that a tenant filled with anything: no look at them fails, and none holds a finaliser."""
+"""Objects with arbitrary content of a tenant neither fail a pass nor block a finaliser."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Store:
     experiment: Document
     objects: dict[tuple[str, str], Document]
     lists: dict[str, list[Document]]
-    refuses: bool = False  # to list or to get anything but the experiment
+    refuses: bool = False  # refuses to list or get anything but the experiment
     finalizers: list[str] = field(default_factory=lambda: [FINALIZER])
 
     async def get(self, kind: str, namespace: str, name: str) -> Document | None:
@@ -162,7 +162,7 @@ STATES: dict[str, Callable[[], World]] = {"trains": trains, "drains": drains, "e
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every mapping or list with a key of it, level by level."""
+    """List every mapping or list with each of its keys, level by level."""
     level = [value]
     while level:
         below = []
@@ -180,7 +180,7 @@ def break_some(data: st.DataObject, documents: list[Document]) -> None:
         found = list(places(data.draw(st.sampled_from(documents), "document")))
         if not found:
             continue
-        # Those near the top as often as the many that lie deep in a template.
+        # Choose places near the top as often as the many places deep in a template.
         holder, key = data.draw(st.sampled_from(found[:20]) | st.sampled_from(found), "place")
         if data.draw(st.integers(0, 3), "whether it is removed") or isinstance(holder, list):
             holder[key] = data.draw(WRONG, "value")
@@ -194,7 +194,7 @@ def break_store(data: st.DataObject, store: Store) -> None:
 
 
 def look(store: Store, settings: OperatorSettings, world: World) -> None:
-    """One pass."""
+    """Run one pass."""
     document = fit_experiment(copy.deepcopy(store.experiment))
     kube, head = cast(Any, store), cast(Any, lambda *_: Silent())
     observed, _ = asyncio.run(observe(kube, head, cast(Any, None), document, world.seal))
@@ -205,7 +205,7 @@ def look(store: Store, settings: OperatorSettings, world: World) -> None:
     assert generate_latest(metrics.registry)
 
 
-# Each of these ended a pass with an error before objects were parsed.
+# Each of these failed a pass before objects were parsed.
 BROKEN: dict[str, tuple[str, str, Any]] = {
     "a cluster without a spec": ("RayCluster", "spec", None),
     "groups that are no list": ("RayCluster", "spec.workerGroupSpecs", "x"),
@@ -243,7 +243,7 @@ def set_at(document: Any, path: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "path", "value"), BROKEN.values(), ids=BROKEN)
-def test_a_broken_object_ends_no_pass(kind: str, path: str, value: Any) -> None:
+def test_broken_objects_do_not_fail_a_pass(kind: str, path: str, value: Any) -> None:
     world = trains()
     world.document["metadata"]["resourceVersion"] = "1"
     store = build_store(world)
@@ -261,7 +261,9 @@ QUIET = settings(max_examples=examples(30), deadline=None, suppress_health_check
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
 @QUIET
 @given(data=st.data())
-def test_no_look_at_foreign_objects_fails(state: Callable[[], World], data: st.DataObject) -> None:
+def test_observing_foreign_objects_never_fails(
+    state: Callable[[], World], data: st.DataObject
+) -> None:
     world = state()
     world.document["metadata"]["resourceVersion"] = "1"
     store = build_store(world)
@@ -282,7 +284,7 @@ def test_a_deletion_always_ends(state: Callable[[], World], data: st.DataObject)
     assert store.finalizers == []
 
 
-def test_a_deletion_ends_where_nothing_can_be_observed() -> None:
+def test_a_deletion_ends_although_nothing_can_be_observed() -> None:
     world = trains()
     store = build_store(world)
     store.refuses = True
@@ -291,7 +293,7 @@ def test_a_deletion_ends_where_nothing_can_be_observed() -> None:
 
 
 def delete(store: Store, world: World) -> None:
-    """Delete the experiment, and have passes until a little after all of its time is over."""
+    """Delete the experiment, and run passes until a little after all timeouts."""
     store.experiment["metadata"] |= {"deletionTimestamp": TIME, "resourceVersion": "1"}
     for seconds in (0, RELEASE_SECONDS / 2, RELEASE_SECONDS):
         reconciler = Reconciler(
@@ -316,7 +318,7 @@ def delete(store: Store, world: World) -> None:
         ("RayCluster", {"metadata": {"name": "a", "uid": 7}}),
     ],
 )
-def test_an_object_without_metadata_is_none(kind: str, document: Any) -> None:
+def test_an_object_without_metadata_counts_as_absent(kind: str, document: Any) -> None:
     assert fit_object(kind, document) is None
 
 
@@ -331,7 +333,7 @@ def test_a_secret_without_a_token_is_foreign(token: str) -> None:
     assert f"Secret {world.owner.token_secret}" in observed.foreign
 
 
-def test_what_is_whole_stays_as_it_was() -> None:
+def test_parsing_keeps_valid_objects_unchanged() -> None:
     world = drains()
     assert fit_experiment(world.document) == world.document
     assert fit_object("RayCluster", world.ray_cluster) == world.ray_cluster

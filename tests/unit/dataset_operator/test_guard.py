@@ -1,4 +1,4 @@
-"""The guard before every write, on real sessions; and what settings the election takes."""
+"""The lease is checked before every write, on real sessions; and the settings of the election."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -51,7 +51,7 @@ async def counting() -> AsyncIterator[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize("method", WRITES)
 @pytest.mark.parametrize("is_warm", [False, True], ids=["a new connection", "one that is kept"])
-def test_a_write_after_the_loss_never_leaves_the_process(method: str, is_warm: bool) -> None:
+def test_a_write_after_losing_the_lease_is_never_sent(method: str, is_warm: bool) -> None:
     async def story() -> None:
         lease = Lease()
         traces = [build_trace(lease.check)]
@@ -68,7 +68,7 @@ def test_a_write_after_the_loss_never_leaves_the_process(method: str, is_warm: b
     asyncio.run(story())
 
 
-def test_the_clients_of_the_api_server_pass_it() -> None:
+def test_api_server_clients_check_the_lease() -> None:
     async def story() -> None:
         lease = Lease()
         trace = build_trace(lease.check)
@@ -88,7 +88,7 @@ def test_the_clients_of_the_api_server_pass_it() -> None:
     asyncio.run(story())
 
 
-def test_kopfs_session_passes_it_and_equals_another_of_the_same_credentials() -> None:
+def test_kopfs_session_checks_the_lease_and_compares_by_credentials() -> None:
     async def story() -> None:
         lease = Lease()
         async with counting() as (url, came):
@@ -98,7 +98,7 @@ def test_kopfs_session_passes_it_and_equals_another_of_the_same_credentials() ->
 
             guarded = watch_metadata(log_in, [build_trace(lease.check)])
             first, second = await guarded(), await guarded()
-            # Or Kopf would ask for ever with a token that was refused.
+            # Otherwise Kopf would use a refused token for ever.
             assert first == second
             await first.aiohttp_session.request("PATCH", url)
             lease.is_lost = True
@@ -112,13 +112,13 @@ def test_kopfs_session_passes_it_and_equals_another_of_the_same_credentials() ->
     asyncio.run(story())
 
 
-def test_a_cluster_is_deleted_only_if_it_is_the_one_that_was_observed() -> None:
+def test_only_the_observed_cluster_is_deleted() -> None:
     bodies: list[Any] = []
 
     async def story() -> None:
         async def answer(request: web.Request) -> web.Response:
             bodies.append(await request.json())
-            return web.json_response({}, status=409)  # it is another
+            return web.json_response({}, status=409)  # it is another cluster
 
         app = web.Application()
         app.router.add_delete("/{path:.*}", answer)
@@ -156,9 +156,7 @@ def test_a_cluster_is_deleted_only_if_it_is_the_one_that_was_observed() -> None:
         pytest.param({"name": "no/name"}, "name", id="a name that is none"),
     ],
 )
-def test_times_that_do_not_fit_each_other_are_refused(
-    lease: dict[str, Any], told: str | None
-) -> None:
+def test_inconsistent_lease_times_are_refused(lease: dict[str, Any], told: str | None) -> None:
     document = {"runtimeImage": "runtime:1", "lease": lease}
     if told is None:
         assert parse_settings(document).leader_election is None

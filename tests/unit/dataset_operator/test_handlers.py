@@ -1,4 +1,4 @@
-"""Events of owned objects wake the pass of their experiment."""
+"""Events of owned objects trigger a pass of their experiment."""
 
 import asyncio
 from typing import Any, cast
@@ -12,7 +12,7 @@ from dataset_operator.telemetry.watched import Watched
 
 
 class Woken:
-    """Notes which experiments were woken."""
+    """Records the experiments that were triggered."""
 
     def __init__(self) -> None:
         self.names: list[tuple[str, str]] = []
@@ -22,7 +22,7 @@ class Woken:
 
 
 @pytest.mark.parametrize(("label", "woken"), [("clicks", [("team", "clicks")]), ("", [])])
-def test_an_owned_object_wakes_the_experiment_that_its_label_names(
+def test_owned_objects_trigger_the_experiment_in_their_label(
     label: str, woken: list[tuple[str, str]]
 ) -> None:
     passes, labels = Woken(), {EXPERIMENT_LABEL: label}

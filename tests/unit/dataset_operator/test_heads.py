@@ -1,4 +1,4 @@
-"""Questions to Ray heads: outside of slots, with a deadline, and with pauses after failures."""
+"""Requests to Ray heads: outside of slots, with a deadline, and with pauses after failures."""
 
 import asyncio
 import base64
@@ -36,12 +36,12 @@ class Clock:
 
 @dataclass
 class Head:
-    """A head; `failing` kinds of question fail after ten seconds of the test's clock."""
+    """A head; `failing` kinds of request fail after ten seconds of the test's clock."""
 
     clock: Clock
     failing: set[str] = field(default_factory=set)
     seconds: float = HANG_SECONDS
-    retry_after_seconds: float = 0.0  # that a busy head asks for
+    retry_after_seconds: float = 0.0  # the pause that a busy head asks for
     asked: list[str] = field(default_factory=list)
 
     def __call__(
@@ -100,14 +100,14 @@ def play(story: Callable[[Asked], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_a_head_that_hangs_is_left_alone_longer_and_longer() -> None:
+def test_pauses_of_a_hanging_head_grow() -> None:
     async def story(asked: Asked) -> None:
         asked.head.failing = {"get"}
         for pause in (10.0, 20.0, 40.0, MAX_PAUSE_SECONDS, MAX_PAUSE_SECONDS):
             count = len(asked.head.asked)
             assert await asked.fails(asked.get) == "get: no answer"
             assert len(asked.head.asked) == count + 1
-            for share in (0.0, pause - 0.1):  # the same failure, without a question
+            for share in (0.0, pause - 0.1):  # the same failure, without a request
                 asked.clock.seconds += share
                 assert await asked.fails(asked.get) == "get: no answer"
             assert len(asked.head.asked) == count + 1
@@ -116,7 +116,7 @@ def test_a_head_that_hangs_is_left_alone_longer_and_longer() -> None:
     play(story)
 
 
-def test_a_busy_head_is_left_alone_for_as_long_as_it_asks() -> None:
+def test_a_busy_head_gets_the_pause_that_it_asks_for() -> None:
     async def story(asked: Asked) -> None:
         asked.head.failing, asked.head.seconds = {"get"}, 0.0
         asked.head.retry_after_seconds = 30.0
@@ -128,7 +128,7 @@ def test_a_busy_head_is_left_alone_for_as_long_as_it_asks() -> None:
     play(story)
 
 
-def test_pauses_that_begin_together_end_apart() -> None:
+def test_pauses_that_begin_together_end_at_different_times() -> None:
     async def story(asked: Asked) -> None:
         asked.luck, asked.head.failing = 0.0, {"get"}
         await asked.fails(asked.get)
@@ -139,7 +139,7 @@ def test_pauses_that_begin_together_end_apart() -> None:
     play(story)
 
 
-def test_a_refused_connection_is_tried_again_with_the_next_pass() -> None:
+def test_a_refused_connection_is_retried_in_the_next_pass() -> None:
     async def story(asked: Asked) -> None:
         asked.head.failing, asked.head.seconds = {"get"}, 0.002
         for _ in range(20):
@@ -150,7 +150,7 @@ def test_a_refused_connection_is_tried_again_with_the_next_pass() -> None:
     play(story)
 
 
-def test_each_kind_of_question_pauses_by_itself() -> None:
+def test_each_kind_of_request_has_its_own_pause() -> None:
     async def story(asked: Asked) -> None:
         asked.head.failing = {"progress"}
         await asked.fails(asked.jobs.progress)
@@ -161,7 +161,7 @@ def test_each_kind_of_question_pauses_by_itself() -> None:
     play(story)
 
 
-def test_a_head_in_a_pause_is_still_asked_to_stop_and_an_answer_ends_the_pause() -> None:
+def test_the_answer_to_a_stop_ends_a_pause() -> None:
     async def story(asked: Asked) -> None:
         asked.head.failing = {"get", "stop"}
         await asked.fails(asked.get)
@@ -178,7 +178,7 @@ def test_a_head_in_a_pause_is_still_asked_to_stop_and_an_answer_ends_the_pause()
 
 
 @pytest.mark.parametrize("answers", ["get", "submit"])
-def test_an_answer_ends_the_row_of_failures(answers: str) -> None:
+def test_an_answer_resets_the_pauses(answers: str) -> None:
     async def story(asked: Asked) -> None:
         async def question() -> None:
             await (asked.get() if answers == "get" else asked.jobs.submit(cast(Any, None)))
@@ -201,7 +201,7 @@ def test_an_answer_ends_the_row_of_failures(answers: str) -> None:
     play(story)
 
 
-def test_an_event_of_the_heads_pod_ends_its_pause() -> None:
+def test_an_event_of_the_head_pod_ends_its_pause() -> None:
     async def story(asked: Asked) -> None:
         see = build_see(RememberingKube(cast(Any, None)), asked.heads)
         asked.head.failing = {"get"}
@@ -220,19 +220,19 @@ def test_an_event_of_the_heads_pod_ends_its_pause() -> None:
     play(story)
 
 
-def test_pauses_of_clusters_that_are_gone_are_forgotten() -> None:
+def test_pauses_of_deleted_clusters_are_dropped() -> None:
     async def story(asked: Asked) -> None:
         asked.head.failing = {"get"}
         for index in range(100):
             owner = Owner(name=f"e{index}", namespace="team", uid="1")
             with pytest.raises(RayUnreachable):
                 await asked.heads.connect(owner, "token").get("job")
-        assert len(asked.heads._failures) == 60  # ten minutes of them
+        assert len(asked.heads._failures) == 60  # those of ten minutes
 
     play(story)
 
 
-def test_a_question_that_is_never_answered_ends() -> None:
+def test_an_unanswered_request_times_out() -> None:
     async def story() -> None:
         class Silent(Head):
             async def get(self, submission_id: str) -> None:
@@ -247,7 +247,7 @@ def test_a_question_that_is_never_answered_ends() -> None:
 
 @dataclass
 class Cluster:
-    """An API server with one experiment of each name, all as in `world`, and their heads."""
+    """An API server that has any experiment, each as in `world`, and their heads."""
 
     world: World = field(default_factory=running)
     statuses: list[tuple[str, str]] = field(default_factory=list)
@@ -333,14 +333,14 @@ async def idle() -> None:
 
 
 async def until_asked(cluster: Cluster, count: int) -> None:
-    """Wait for so many questions: passes plan in threads."""
+    """Wait until so many requests were sent, since passes plan in threads."""
     async with asyncio.timeout(10):
         while len(cluster.asked) < count:
             await asyncio.sleep(0.001)
     await idle()
 
 
-def test_an_experiment_is_suspended_while_four_hundred_heads_of_another_tenant_hang() -> None:
+def test_an_edit_is_handled_while_heads_of_another_tenant_hang() -> None:
     async def story() -> None:
         cluster = Cluster(hanging={"a"}, edits={"b": {"suspend": True}})
         passes = operate(cluster, Heads(cluster.connect))
@@ -358,7 +358,7 @@ def test_an_experiment_is_suspended_while_four_hundred_heads_of_another_tenant_h
 
 
 @pytest.mark.parametrize("ends", ["suspended", "deleted"])
-def test_a_run_that_ends_is_stopped_although_its_head_is_left_alone(ends: str) -> None:
+def test_a_run_that_ends_is_stopped_during_a_pause(ends: str) -> None:
     async def story() -> None:
         cluster = Cluster(failing={"a"})
         passes = operate(cluster, Heads(cluster.connect, clock=cluster.clock, draw=lambda: 1.0))

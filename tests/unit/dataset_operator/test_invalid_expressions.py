@@ -1,4 +1,4 @@
-"""Expressions that are none end before a cluster is made, though the operator has no Arrow."""
+"""Invalid expressions are refused before a cluster is created, without Arrow in the operator."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("path", "spec"), BROKEN.items(), ids=BROKEN)
-def test_a_text_that_is_no_expression_makes_no_cluster(path: str, spec: dict[str, Any]) -> None:
+def test_an_invalid_expression_creates_no_cluster(path: str, spec: dict[str, Any]) -> None:
     world = World(build_document(**spec))
     world.settle()
     assert world.condition("Accepted") == ("False", "InvalidSpec")
@@ -28,7 +28,7 @@ def test_a_text_that_is_no_expression_makes_no_cluster(path: str, spec: dict[str
     assert world.ray_cluster is None
 
 
-def test_an_edit_to_what_is_no_expression_touches_nothing_that_runs() -> None:
+def test_an_edit_to_an_invalid_expression_keeps_the_run() -> None:
     world = running()
     world.edit(updatePolicy="Restart", pipeline=[{"filter": {"where": "a >"}}])
     world.settle()
@@ -41,12 +41,12 @@ def test_an_edit_to_what_is_no_expression_touches_nothing_that_runs() -> None:
     assert world.status["run"] == 2
 
 
-def test_no_spec_holds_the_operator_up_with_its_expressions() -> None:
+def test_the_operator_does_not_parse_very_long_expressions() -> None:
     long = {"filter": {"where": f"a in ({', '.join(['1'] * 5_000)})"}}
     steps = [long] * (MAX_EXPRESSION_CHARS // len(long["filter"]["where"]))
     world = World(build_document(pipeline=[*steps, long, {"filter": {"where": "a >"}}]))
     world.settle()
-    assert world.condition("Training") == ("True", "Running")  # its driver will say it
+    assert world.condition("Training") == ("True", "Running")  # the driver will refuse it
 
 
 def test_the_operator_needs_no_arrow() -> None:

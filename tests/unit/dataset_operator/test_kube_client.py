@@ -1,4 +1,4 @@
-"""A command's client sends a request again when a busy API server asks for that."""
+"""The client of a command retries a request when a busy API server asks for that."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -35,7 +35,7 @@ async def answering(
         yield KubeClient(client, retry_seconds=retry_seconds), came
 
 
-def test_a_request_is_sent_again_once_the_server_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_is_retried_after_the_servers_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kube_client, "LEAST_WAIT_SECONDS", 0.01)
 
     async def story() -> None:
@@ -65,7 +65,9 @@ def test_a_request_is_sent_again_once_the_server_says(monkeypatch: pytest.Monkey
         "it is the operator's, whose pass is tried again",
     ],
 )
-def test_a_refusal_is_final_if(status: int, headers: dict[str, str], retry_seconds: float) -> None:
+def test_refusals_that_are_final(
+    status: int, headers: dict[str, str], retry_seconds: float
+) -> None:
     async def story() -> None:
         answers = [(status, headers)]
         async with answering(answers, retry_seconds=retry_seconds) as (kube, came):
@@ -76,7 +78,7 @@ def test_a_refusal_is_final_if(status: int, headers: dict[str, str], retry_secon
     asyncio.run(story())
 
 
-def test_a_read_is_sent_again_after_503(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_is_retried_after_503(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kube_client, "LEAST_WAIT_SECONDS", 0.01)
 
     async def story() -> None:
@@ -88,7 +90,7 @@ def test_a_read_is_sent_again_after_503(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_failure_says_how_long_the_server_asks_to_wait(status: int) -> None:
+def test_a_failure_has_the_pause_that_the_server_asks_for(status: int) -> None:
     async def failure(seconds: str) -> float:
         answers = [(status, {"Retry-After": seconds})]
         async with answering(answers, retry_seconds=0.0) as (kube, _):

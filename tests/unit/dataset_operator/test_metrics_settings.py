@@ -1,4 +1,4 @@
-"""Which source the settings name, and what of them is refused."""
+"""Settings of the source of metrics: valid ones and refused ones."""
 
 import asyncio
 from typing import Any
@@ -23,7 +23,7 @@ def parse(metrics: dict[str, Any]) -> Any:
     return parse_settings({"runtimeImage": "runtime:1", "metrics": metrics})
 
 
-def test_the_settings_name_the_source() -> None:
+def test_the_settings_select_the_source() -> None:
     async def build(metrics: dict[str, Any]) -> Any:
         async with ApiClient(Configuration()) as client, aiohttp.ClientSession() as session:
             reach = build_reach_pod(client, session, in_cluster=True)
@@ -48,7 +48,7 @@ def test_the_settings_name_the_source() -> None:
         ({"prometheus": {"url": URL, "podLabel": 'pod="x"'}}, "podLabel"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_field(metrics: dict[str, Any], why: str) -> None:
+def test_invalid_metrics_settings_name_their_field(metrics: dict[str, Any], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         parse(metrics)
 
@@ -56,7 +56,7 @@ def test_what_cannot_be_is_refused_by_its_field(metrics: dict[str, Any], why: st
 @pytest.mark.parametrize(
     ("ip", "host"), [("10.0.0.7", "10.0.0.7"), ("fd00::7", "[fd00::7]")], ids=["IPv4", "IPv6"]
 )
-def test_a_pod_is_asked_directly_or_through_the_proxy(ip: str, host: str) -> None:
+def test_pods_are_reached_directly_or_through_the_proxy(ip: str, host: str) -> None:
     pod = Pod(name="clicks-t", uid="t", role=TRAINERS, ready=True, ip=ip)
 
     async def reach(*, in_cluster: bool) -> Any:

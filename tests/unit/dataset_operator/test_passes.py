@@ -1,4 +1,4 @@
-"""Passes: one at a time per experiment, coalesced, tried again, bounded."""
+"""Passes: one at a time per experiment, coalesced, retried, bounded."""
 
 import asyncio
 import contextvars
@@ -14,7 +14,7 @@ from dataset_operator.passes import Done, Passes, Waker, retry_seconds
 
 
 class Recorder:
-    """A reconcile that writes down when it ran, and waits for the test if it should."""
+    """A reconcile that records its calls, and waits while the test closes its gate."""
 
     def __init__(self, *answers: float | Exception | None) -> None:
         self.answers = list(answers)
@@ -49,7 +49,7 @@ def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(story())
 
 
-def test_a_thousand_events_at_once_cost_one_pass_and_during_a_pass_one_more() -> None:
+def test_a_thousand_events_are_coalesced_into_one_pass() -> None:
     async def story() -> None:
         reconcile = Recorder()
         passes = Passes(reconcile)
@@ -69,13 +69,13 @@ def test_a_thousand_events_at_once_cost_one_pass_and_during_a_pass_one_more() ->
     run(story)
 
 
-def test_the_clock_wakes_and_an_event_comes_first() -> None:
+def test_an_event_precedes_the_timer() -> None:
     async def story() -> None:
         reconcile = Recorder(0.01, 3600.0, 3600.0)
         passes = Passes(reconcile)
         passes.wake("team", "clicks")
         await asyncio.sleep(0.1)
-        assert passes.count == 2  # the second by the clock, the third is due in an hour
+        assert passes.count == 2  # the second by its timer; the third is due in an hour
         passes.wake("team", "clicks")
         await idle()
         assert passes.count == 3
@@ -87,7 +87,7 @@ def test_the_clock_wakes_and_an_event_comes_first() -> None:
 @pytest.mark.parametrize(
     ("error", "failures"), [(KubeConflict("changed"), 0), (KubeUnavailable("away"), 1)]
 )
-def test_a_pass_that_failed_is_tried_again(error: Exception, failures: int) -> None:
+def test_a_failed_pass_is_retried(error: Exception, failures: int) -> None:
     async def story() -> None:
         passes = Passes(Recorder(error, None), draw=lambda: 0.0)
         passes.wake("team", "clicks")
@@ -98,7 +98,7 @@ def test_a_pass_that_failed_is_tried_again(error: Exception, failures: int) -> N
 
 
 @pytest.mark.parametrize("error", [KubeUnavailable("away"), ValueError("a defect")])
-def test_objects_that_change_without_end_do_not_make_a_failing_pass_a_storm(
+def test_changes_do_not_shorten_the_pause_of_a_failing_pass(
     error: Exception,
 ) -> None:
     async def story() -> None:
@@ -110,7 +110,7 @@ def test_objects_that_change_without_end_do_not_make_a_failing_pass_a_storm(
         passes.wake("team", "clicks")
         await asyncio.sleep(0.2)
         assert passes.count == 1
-        passes.wake("team", "clicks", Waker.EDIT)  # what failed may be mended by it
+        passes.wake("team", "clicks", Waker.EDIT)  # an edit may fix the cause
         await idle()
         assert passes.count == 2
         await asyncio.sleep(retry_seconds(1) + 0.2)
@@ -120,7 +120,7 @@ def test_objects_that_change_without_end_do_not_make_a_failing_pass_a_storm(
     run(story)
 
 
-def test_a_conflict_is_tried_again_as_urgently_as_before() -> None:
+def test_a_conflict_is_retried_with_the_same_urgency() -> None:
     async def story() -> None:
         reports = list[Done]()
         passes = Passes(Recorder(KubeConflict("changed"), None), report=reports.append)
@@ -131,7 +131,7 @@ def test_a_conflict_is_tried_again_as_urgently_as_before() -> None:
     run(story)
 
 
-def test_a_defect_is_told_and_the_next_event_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_defect_is_logged_and_the_next_event_is_handled(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         reconcile = Recorder(ValueError("a defect"))
         passes = Passes(reconcile)
@@ -147,7 +147,7 @@ def test_a_defect_is_told_and_the_next_event_is_taken(caplog: pytest.LogCaptureF
     run(story)
 
 
-def test_experiments_do_not_wait_for_each_other_up_to_the_bound() -> None:
+def test_experiments_run_concurrently_up_to_the_bound() -> None:
     async def story() -> None:
         reconcile = Recorder()
         reconcile.gate.clear()
@@ -164,7 +164,7 @@ def test_experiments_do_not_wait_for_each_other_up_to_the_bound() -> None:
     run(story)
 
 
-def test_an_edit_goes_before_what_a_clock_and_an_object_woke() -> None:
+def test_edits_precede_timers_and_object_changes() -> None:
     async def story() -> None:
         reconcile, reports = Recorder(), list[Done]()
         reconcile.gate.clear()
@@ -174,8 +174,8 @@ def test_an_edit_goes_before_what_a_clock_and_an_object_woke() -> None:
             passes.wake("team", f"clock{index}", Waker.CLOCK)
         passes.wake("team", "change", Waker.CHANGE)
         passes.wake("team", "edit", Waker.EDIT)
-        passes.wake("team", "clock1", Waker.EDIT)  # waits already, now for less
-        passes.wake("team", "clock1", Waker.CLOCK)  # ... and stays where it is
+        passes.wake("team", "clock1", Waker.EDIT)  # it waits already, and now precedes others
+        passes.wake("team", "clock1", Waker.CLOCK)  # keeps its place
         await idle()
         reconcile.gate.set()
         await idle()
@@ -186,7 +186,7 @@ def test_an_edit_goes_before_what_a_clock_and_an_object_woke() -> None:
     run(story)
 
 
-def test_triggers_other_than_edits_begin_by_deadline() -> None:
+def test_other_triggers_start_in_order_of_their_deadline() -> None:
     async def story() -> None:
         now = 0.0
         reconcile = Recorder()
@@ -205,7 +205,7 @@ def test_triggers_other_than_edits_begin_by_deadline() -> None:
     run(story)
 
 
-def test_a_pass_knows_nothing_of_the_one_whose_end_began_it() -> None:
+def test_a_pass_does_not_inherit_context_of_the_previous_pass() -> None:
     async def story() -> None:
         about: contextvars.ContextVar[str] = contextvars.ContextVar("about", default="nobody")
         heard: list[str] = []
@@ -224,7 +224,7 @@ def test_a_pass_knows_nothing_of_the_one_whose_end_began_it() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from(Waker), st.integers(0, 3))))
-def test_whatever_wakes_whom_each_gets_a_pass_after_it(
+def test_every_trigger_is_followed_by_a_pass(
     wakes: list[tuple[str, Waker, int]],
 ) -> None:
     async def story() -> None:
@@ -241,12 +241,12 @@ def test_whatever_wakes_whom_each_gets_a_pass_after_it(
         assert reconcile.most_running <= 2
         count = passes.count
         await idle()
-        assert passes.count == count  # nothing goes round by itself
+        assert passes.count == count  # no pass triggers itself
 
     run(story)
 
 
-def test_closing_ends_what_runs_and_what_is_due() -> None:
+def test_closing_cancels_running_and_scheduled_passes() -> None:
     async def story() -> None:
         reconcile = Recorder(0.01)
         passes = Passes(reconcile, close_seconds=0.01)
@@ -262,12 +262,12 @@ def test_closing_ends_what_runs_and_what_is_due() -> None:
     run(story)
 
 
-def test_pauses_double_up_to_a_minute() -> None:
+def test_retry_pauses_double_up_to_a_minute() -> None:
     assert [retry_seconds(n) for n in (1, 2, 3, 7, 100)] == [1, 2, 4, 60, 60]
 
 
 class Timers(Passes):
-    """Passes that write down their timers in the place of setting them."""
+    """Passes that record their timers instead of setting them."""
 
     pauses: list[float]
 
@@ -278,7 +278,7 @@ class Timers(Passes):
 
 
 def find_pauses(draw: float, *failures: Exception) -> list[float]:
-    """The pauses after passes that failed so, one after another."""
+    """Return the pauses after passes that failed with these errors, one after another."""
 
     async def story() -> list[float]:
         passes = Timers(Recorder(*failures), draw=lambda: draw)
@@ -297,17 +297,17 @@ def build_busy(seconds: float) -> KubeUnavailable:
     return busy
 
 
-def test_passes_that_failed_together_are_tried_apart() -> None:
+def test_passes_that_failed_together_retry_at_different_times() -> None:
     away = [KubeUnavailable("away")] * 3
     assert find_pauses(0.0, *away) == [1.0, 2.0, 4.0]
     assert find_pauses(1.0, *away) == [1.5, 3.0, 6.0]
 
 
-def test_a_pass_is_not_tried_again_before_the_server_asks() -> None:
+def test_a_retry_waits_as_long_as_the_server_asks() -> None:
     assert find_pauses(0.0, build_busy(30.0), build_busy(0.5)) == [30.0, 2.0]
 
 
-def test_a_change_does_not_shorten_the_wait_that_a_server_asks_for() -> None:
+def test_a_change_does_not_shorten_the_servers_pause() -> None:
     async def story() -> None:
         clock = 0.0
         passes = Timers(Recorder(build_busy(30.0)), clock=lambda: clock)

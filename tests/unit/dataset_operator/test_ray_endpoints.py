@@ -1,4 +1,4 @@
-"""Where requests to a head go, in the cluster and from outside; nothing is sent."""
+"""Addresses of requests to a head, from inside and outside the cluster; nothing is sent."""
 
 import asyncio
 from typing import Any
@@ -42,7 +42,7 @@ def connect(service: str | None, *, in_cluster: bool, address: str = "10.0.0.7")
     [(None, f"{OWNER.ray_cluster}-head-svc"), ("its-own-svc", "its-own-svc")],
     ids=["KubeRay's own name", "the name in the RayCluster's status"],
 )
-def test_the_head_is_asked_directly_or_through_the_proxy(service: str | None, name: str) -> None:
+def test_heads_are_reached_directly_or_through_the_proxy(service: str | None, name: str) -> None:
     inside = connect(service, in_cluster=True).endpoint
     outside = connect(service, in_cluster=False).endpoint
     assert isinstance(inside, DirectEndpoint)
@@ -54,7 +54,7 @@ def test_the_head_is_asked_directly_or_through_the_proxy(service: str | None, na
 ADDRESSES = {
     "10.0.0.7": "10.0.0.7",
     "fd00::7": "[fd00::7]",
-    "240.0.0.9": "240.0.0.9",  # some clouds give pods such
+    "240.0.0.9": "240.0.0.9",  # some clouds use such addresses for pods
     "": None,
     "127.0.0.1": None,
     "::1": None,
@@ -72,7 +72,7 @@ ADDRESSES = {
 
 
 @pytest.mark.parametrize(("address", "host"), ADDRESSES.items(), ids=repr)
-def test_only_addresses_of_pods_are_asked(address: str, host: str | None) -> None:
+def test_only_pod_addresses_are_contacted(address: str, host: str | None) -> None:
     async def story() -> None:
         async with aiohttp.ClientSession() as session:
             endpoint = build_pod_endpoint(session, address)
@@ -90,7 +90,7 @@ CLUSTER = {"metadata": {"name": OWNER.ray_cluster, "uid": "cluster-2"}}
 
 
 def pod(ip: str, created: str = "2026-01-01T00:00:00Z", **changes: Any) -> dict[str, Any]:
-    """A head of the cluster; `changes` are of its metadata, spec and status."""
+    """Build a head of the cluster with `changes` of its metadata, spec and status."""
     metadata = {
         "name": "head",
         "uid": f"pod-{ip}",
@@ -126,19 +126,19 @@ NO_HEADS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", NO_HEADS.values(), ids=NO_HEADS)
-def test_the_head_is_the_pod_that_its_cluster_owns(changes: dict[str, Any]) -> None:
+def test_the_head_is_a_pod_owned_by_the_cluster(changes: dict[str, Any]) -> None:
     other = pod("10.0.0.9", "2026-01-02T00:00:00Z", **changes)
     assert find_head_address(CLUSTER, [other]) == ""
     assert find_head_address(CLUSTER, [pod("10.0.0.7"), other]) == "10.0.0.7"
 
 
-def test_of_two_heads_the_newer_is_asked() -> None:
+def test_the_newer_of_two_heads_is_used() -> None:
     pods = [pod("10.0.0.8", "2026-01-02T00:00:00Z"), pod("10.0.0.7")]
     assert find_head_address(CLUSTER, pods) == "10.0.0.8"
 
 
 class Server:
-    """An API server with an experiment's cluster, whose status and Service a tenant wrote."""
+    """An API server with a cluster whose status and Service a tenant wrote."""
 
     def __init__(self, owner_uid: str) -> None:
         self.owner_uid = owner_uid
@@ -169,7 +169,7 @@ class Refusing:
 
 
 def look(server: Server) -> list[str]:
-    """Observe once; return the addresses that were asked."""
+    """Observe once; return the addresses that were contacted."""
     asked: list[str] = []
 
     def connect(owner: Owner, token: str, service: str | None = None, address: str = "") -> Any:
@@ -184,19 +184,19 @@ def look(server: Server) -> list[str]:
     return asked
 
 
-def test_a_service_of_a_tenants_is_not_asked() -> None:
+def test_a_service_of_a_tenant_is_not_contacted() -> None:
     server = Server("uid-1")
     assert look(server) == ["10.0.0.7"]
     assert server.requests.count("Pod") == 1
 
 
-def test_no_token_goes_to_a_cluster_of_somebody_else() -> None:
+def test_a_foreign_cluster_gets_no_token() -> None:
     assert look(Server("another")) == []
 
 
-def test_the_longest_name_is_a_services_name() -> None:
-    assert len(OWNER.head_service) <= 63  # of a DNS label
+def test_the_longest_head_service_name_is_valid() -> None:
+    assert len(OWNER.head_service) <= 63  # the bound of a DNS label
 
 
-def test_the_operators_storage_root_goes_along() -> None:
+def test_the_storage_root_of_the_settings_is_submitted() -> None:
     assert connect(None, in_cluster=True).storage_root == "s3://bucket/"

@@ -1,4 +1,4 @@
-"""What a driver is submitted with: its experiment, the user's code, one command."""
+"""The submission of a driver: the experiment, the user's code, one command."""
 
 import io
 import json
@@ -20,7 +20,7 @@ def build_submit(resume: bool = False, **spec: Any) -> Submit:
     return Submit(submission_id="clicks-uid-1", experiment=experiment, run_id=RUN[1], resume=resume)
 
 
-def test_the_same_experiment_is_the_same_package() -> None:
+def test_the_same_experiment_gives_the_same_package() -> None:
     first, again = (
         build_package(build_submit(suspend=False)),
         build_package(build_submit(suspend=False)),
@@ -42,11 +42,11 @@ def test_the_package_holds_the_experiment() -> None:
     [
         ({}, {}),
         ({"workingDir": "s3://code/my.zip"}, {"py_modules": ["s3://code/my.zip"]}),
-        ({"workingDir": "/opt/my_code"}, {}),  # a folder of the image, which the driver finds
+        ({"workingDir": "/opt/my_code"}, {}),  # a folder in the image, where the driver finds it
         ({"pip": ["left-pad==1.0"]}, {"pip": ["left-pad==1.0"]}),
     ],
 )
-def test_the_users_code_comes_beside_the_experiment(
+def test_the_runtime_env_has_the_users_code(
     code: dict[str, Any], runtime_env: dict[str, Any]
 ) -> None:
     job = build_job(build_submit(code=code), "_ray_pkg_1.zip", None)
@@ -63,7 +63,7 @@ def test_the_users_code_comes_beside_the_experiment(
         (None, True, [*RUN, "--resume"]),
     ],
 )
-def test_the_command_says_whose_run_it_is_where_uris_start_and_whether_to_resume(
+def test_the_command_has_run_id_storage_root_and_resume(
     root: str | None, resume: bool, options: list[str]
 ) -> None:
     job = build_job(build_submit(resume=resume), "_ray_pkg_1.zip", root)
@@ -83,7 +83,7 @@ def test_the_command_says_whose_run_it_is_where_uris_start_and_whether_to_resume
         (None, None, False),
     ],
 )
-def test_a_want_of_memory_is_told_from_other_failures(
+def test_out_of_memory_is_distinguished_from_other_failures(
     message: str | None, exit_code: int | None, out_of_memory: bool
 ) -> None:
     answer = {"status": "FAILED", "message": message, "driver_exit_code": exit_code, "type": "x"}

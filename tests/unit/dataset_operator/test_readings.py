@@ -1,4 +1,4 @@
-"""A spec is parsed and hashed once a generation; one that is too large by now goes on."""
+"""A spec is parsed and hashed once per generation; running specs over the size bound continue."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def counted(calls: Calls) -> dict[str, int]:
     return dict(calls.by_name)
 
 
-def test_a_spec_is_parsed_and_hashed_once_a_generation() -> None:
+def test_a_spec_is_parsed_and_hashed_once_per_generation() -> None:
     world = small(training={"config": {"a": [[]] * 1_000}})
     with counting(*COUNTED) as calls:
         world.settle()
@@ -36,11 +36,11 @@ def test_a_spec_is_parsed_and_hashed_once_a_generation() -> None:
         world.edit(backoffLimit=5)
         for _ in range(20):
             world.step(15)
-    # The spec before the edit is read from its ConfigMap until that says the same as the edit.
+    # The previous spec is read from the ConfigMap until the ConfigMap has the edited spec.
     assert counted(calls) == {name: 2 if name != "hash_cluster_side" else 1 for name in ONCE_EACH}
 
 
-def test_a_cluster_that_waits_costs_no_hash() -> None:
+def test_waiting_for_a_cluster_computes_no_hash() -> None:
     world = small()
     world.settle()
     world.edit(head={"resources": {"limits": {"cpu": "2"}}})
@@ -52,7 +52,7 @@ def test_a_cluster_that_waits_costs_no_hash() -> None:
     assert counted(calls).get("_validate", 0) == 0
 
 
-def test_a_bad_edit_is_judged_once() -> None:
+def test_an_invalid_edit_is_checked_once() -> None:
     world = small()
     world.settle()
     world.edit(trainers={"replicas": 0})
@@ -63,7 +63,7 @@ def test_a_bad_edit_is_judged_once() -> None:
     assert counted(calls) == {}
 
 
-def test_readings_are_kept_within_their_bound() -> None:
+def test_kept_readings_are_bounded() -> None:
     readings = Readings(max_bytes=200_000)
 
     def read(uid: int, num_lists: int = 1) -> Any:
@@ -78,16 +78,16 @@ def test_readings_are_kept_within_their_bound() -> None:
         read(99)  # the latest
     assert counted(calls) == {}
     with counting(*COUNTED) as calls:
-        read(0)  # long gone
+        read(0)  # dropped long ago
     assert counted(calls) == {"_validate": 1}
-    large = read(101, 20_000)  # alone beyond the bound: kept until another one comes
+    large = read(101, 20_000)  # alone over the bound: kept until the next one comes
     assert read(101, 20_000) is large
     assert readings.num_bytes == large.num_bytes
     read(102)
     assert readings.num_bytes <= readings.max_bytes
 
 
-def test_other_metadata_is_no_other_spec() -> None:
+def test_changed_metadata_keeps_the_reading() -> None:
     readings, document = Readings(), build_document()
     first = readings.read_wanted(document)
     document["metadata"] |= {"labels": {"a": "b"}, "resourceVersion": "7"}
@@ -98,7 +98,7 @@ def test_other_metadata_is_no_other_spec() -> None:
 
 
 @pytest.mark.parametrize("deep", [3, 300, 9_000])
-def test_an_accepted_spec_that_is_none_is_read_as_refused(deep: int) -> None:
+def test_an_invalid_accepted_spec_is_read_as_refused(deep: int) -> None:
     value: Any = 0
     for _ in range(deep):
         value = [value]
@@ -108,11 +108,11 @@ def test_an_accepted_spec_that_is_none_is_read_as_refused(deep: int) -> None:
     assert found.experiment is None
 
 
-# --- specs that were accepted before there was a bound ------------------------------------------
+# --- specs that were accepted before the bound existed ------------------------------------------
 
 
 def accepted_before() -> World:
-    """An experiment that trains, whose spec is larger than what is accepted by now."""
+    """Build a training experiment whose spec is larger than the bound for new specs."""
     document = build_document(training=LARGE)
     condition = {
         "type": "Accepted",
@@ -135,7 +135,7 @@ def test_a_large_spec_is_refused_if_it_is_new() -> None:
     assert world.ray_cluster is None
 
 
-def test_a_large_spec_that_runs_goes_on() -> None:
+def test_a_running_large_spec_continues() -> None:
     world = accepted_before()
     for _ in range(3):
         world.step(15)
@@ -148,7 +148,7 @@ def test_a_large_spec_that_runs_goes_on() -> None:
     assert world.condition("Training") == ("True", "Running")
 
 
-def test_a_large_edit_is_refused_while_the_run_goes_on() -> None:
+def test_a_large_edit_is_refused_and_the_run_continues() -> None:
     world = accepted_before()
     world.edit(training={"config": {"a": "y" * 70_000}})
     world.settle()
@@ -161,7 +161,7 @@ def test_a_large_edit_is_refused_while_the_run_goes_on() -> None:
     assert world.status["run"] == 1
 
 
-def test_a_large_spec_can_be_edited_elsewhere() -> None:
+def test_other_fields_of_a_large_spec_can_be_edited() -> None:
     world = accepted_before()
     world.edit(suspend=True)
     world.settle()
@@ -172,7 +172,7 @@ def test_a_large_spec_can_be_edited_elsewhere() -> None:
     assert world.status["run"] == 1
 
 
-def test_a_large_spec_goes_on_without_its_config_map() -> None:
+def test_a_large_spec_continues_without_its_config_map() -> None:
     world = accepted_before()
     for name in [name for name, child in world.children.items() if child["kind"] == "ConfigMap"]:
         del world.children[name]

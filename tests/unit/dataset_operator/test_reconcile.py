@@ -1,4 +1,4 @@
-"""Passes over an experiment that goes away while they run."""
+"""Passes for an experiment that is deleted while they run."""
 
 import asyncio
 import threading
@@ -61,13 +61,13 @@ def build_namesake() -> Document:
 
 
 @pytest.mark.parametrize("later", [None, build_namesake()], ids=["gone", "another of its name"])
-def test_a_refusal_for_a_deleted_experiment_is_no_failure(later: Document | None) -> None:
+def test_a_refusal_for_a_deleted_experiment_is_not_a_failure(later: Document | None) -> None:
     server = Server(later=later)
     assert reconcile(server) is None
-    assert len(server.statuses) == 1  # of the pass, and none of its refusal
+    assert len(server.statuses) == 1  # one write of the pass, none for the refusal
 
 
-def test_a_refusal_is_reported_and_tried_again() -> None:
+def test_a_refusal_is_reported_and_retried() -> None:
     server = Server(later=build_document())
     with pytest.raises(KubeRefused):
         reconcile(server)
@@ -92,5 +92,5 @@ def test_passes_plan_in_threads_and_hash_a_spec_once() -> None:
 
     with counting(plan, run_config) as calls:
         asyncio.run(story())
-    assert calls.by_name == {"plan": 6, "run_config": 1}  # each refusal is planned for too
+    assert calls.by_name == {"plan": 6, "run_config": 1}  # one more plan for each refusal
     assert threading.current_thread().name not in calls.threads

@@ -1,4 +1,4 @@
-"""What of the API server's answers stands for a while, and what ends that."""
+"""Answers of the API server that are reused for a while, and changes that drop them."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ SECRET = ("Secret", "team", "clicks-1-token")
 
 
 class Clock:
-    """A clock that goes when it is told to."""
+    """A clock that the test sets."""
 
     now = 1000.0
 
@@ -24,7 +24,7 @@ class Clock:
 
 @dataclass
 class Server:
-    """An API server that counts what it is asked; `changes` happen while it is about to answer."""
+    """An API server that records requests; `changes` happen just before it answers."""
 
     objects: dict[tuple[str, str, str], Document] = field(default_factory=dict)
     asked: list[tuple[str, str, str]] = field(default_factory=list)
@@ -73,7 +73,7 @@ def look(kube: RememberingKube, *keys: tuple[str, str, str]) -> list[Document | 
         pytest.param(build(SECRET, immutable=True), 60, id="a Secret, which is not watched, one"),
     ],
 )
-def test_a_look_stands_for_a_while(document: Document, seconds: float) -> None:
+def test_answers_are_reused_for_a_while(document: Document, seconds: float) -> None:
     kube, server, clock = remembering(document)
     [key] = server.objects
 
@@ -96,7 +96,7 @@ def test_a_look_stands_for_a_while(document: Document, seconds: float) -> None:
         pytest.param(build(("ConfigMap", "team", "c"), immutable=False), id="one that says so"),
     ],
 )
-def test_what_decisions_rest_on_is_always_asked_for(document: Document) -> None:
+def test_objects_that_decisions_depend_on_are_always_fetched(document: Document) -> None:
     kube, server, _ = remembering(document)
     [key] = server.objects
     look(kube, key, key)
@@ -110,13 +110,13 @@ def test_a_large_object_is_not_kept(num_bytes: int, num_requests: int) -> None:
     assert len(server.asked) == num_requests
 
 
-def test_what_is_not_there_is_asked_for_again() -> None:
+def test_absent_objects_are_fetched_again() -> None:
     kube, server, _ = remembering()
     assert look(kube, POLICY, POLICY) == [None, None]
     assert len(server.asked) == 2
 
 
-def test_who_is_given_a_look_cannot_change_it_for_others() -> None:
+def test_callers_cannot_change_a_shared_answer() -> None:
     kube, _, _ = remembering(build(POLICY, spec={"a": 1}))
     first, second = look(kube, POLICY, POLICY)
     assert first == second
@@ -138,7 +138,7 @@ WRITES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_change_ends_it(write: str) -> None:
+def test_a_change_drops_the_answer(write: str) -> None:
     kube, server, _ = remembering(build(POLICY))
     look(kube, POLICY)
     WRITES[write](kube)
@@ -146,7 +146,7 @@ def test_a_change_ends_it(write: str) -> None:
     assert len(server.asked) == 2
 
 
-def test_what_others_write_into_a_status_ends_nothing_and_is_no_news() -> None:
+def test_status_writes_of_others_keep_the_answer() -> None:
     budget = ("PodDisruptionBudget", "team", "clicks-1-head")
     kube, server, _ = remembering(build(budget, spec={"a": 1}))
     look(kube, budget)
@@ -161,14 +161,14 @@ def test_what_others_write_into_a_status_ends_nothing_and_is_no_news() -> None:
     assert kube.see("PodDisruptionBudget", "MODIFIED", document)
 
 
-def test_an_answer_that_a_change_overtook_is_not_kept() -> None:
+def test_an_answer_overtaken_by_a_change_is_not_kept() -> None:
     kube, server, _ = remembering(build(POLICY))
     server.before_answer = lambda: kube.see("NetworkPolicy", "MODIFIED", build(POLICY))
     look(kube, POLICY, POLICY)
     assert len(server.asked) == 2
 
 
-def test_what_nobody_asks_for_any_more_is_dropped() -> None:
+def test_unused_answers_are_dropped() -> None:
     others = [build(("NetworkPolicy", "team", f"gone-{index}")) for index in range(100)]
     kube, server, clock = remembering(*others, build(POLICY))
     look(kube, *server.objects)

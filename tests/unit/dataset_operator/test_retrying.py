@@ -1,4 +1,4 @@
-"""How long a busy server asks to wait, and how pauses are spread."""
+"""Pauses: Retry-After of a busy server, and their random spread."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -37,11 +37,13 @@ from dataset_operator.retrying import (
         (429, "Mon, 01 Jan 2026 00:00:00 +99999999999999", None),
     ],
 )
-def test_a_busy_server_asks_to_wait(status: int, text: str, seconds: float | None) -> None:
+def test_retry_after_of_a_busy_server_is_read(
+    status: int, text: str, seconds: float | None
+) -> None:
     assert parse_retry_after(status, {"Retry-After": text}) == seconds
 
 
-def test_a_date_is_a_time_to_wait() -> None:
+def test_retry_after_may_be_a_date() -> None:
     date = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
     wait = parse_retry_after(503, {"Retry-After": date})
     assert wait is not None
@@ -50,7 +52,7 @@ def test_a_date_is_a_time_to_wait() -> None:
 
 
 @given(st.text(), st.integers(0, 999))
-def test_no_header_makes_anybody_wait_long(text: str, status: int) -> None:
+def test_retry_after_is_bounded(text: str, status: int) -> None:
     assert 0.0 <= bound_wait(parse_retry_after(status, {"Retry-After": text})) <= 60.0
 
 
@@ -60,7 +62,7 @@ def test_a_pause_is_never_shortened(seconds: float, draw: float) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_head_says_how_long_to_leave_it_alone(status: int) -> None:
+def test_retry_after_of_a_busy_head_is_read(status: int) -> None:
     async def answer(_: web.Request) -> web.Response:
         return web.Response(status=status, headers={"Retry-After": "5"})
 

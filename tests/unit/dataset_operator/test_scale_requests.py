@@ -32,7 +32,7 @@ def outcome(world: World) -> str | None:
     return state
 
 
-def test_more_workers_are_made_and_the_request_is_recorded() -> None:
+def test_more_workers_are_created_and_the_request_is_recorded() -> None:
     world = running(**WORKERS)
     request(world, 6)
     world.settle()
@@ -42,7 +42,7 @@ def test_more_workers_are_made_and_the_request_is_recorded() -> None:
     parse_stored(world.document)
 
 
-def test_fewer_workers_are_drained_before_they_go() -> None:
+def test_removed_workers_are_drained_first() -> None:
     world = running(**WORKERS)
     request(world, 6)
     world.settle()
@@ -60,7 +60,7 @@ def test_a_request_is_carried_out_once() -> None:
     request(world, 6)
     world.settle()
     assert world.ray_cluster is not None
-    world.ray_cluster["spec"]["workerGroupSpecs"][1]["replicas"] = 4  # somebody else's number
+    world.ray_cluster["spec"]["workerGroupSpecs"][1]["replicas"] = 4  # another number by hand
     world.settle()
     assert replicas(world) == 4
     world.edit(training={"batchSize": 7}, updatePolicy="Restart")
@@ -69,7 +69,7 @@ def test_a_request_is_carried_out_once() -> None:
     assert replicas(world) != 6
 
 
-def test_the_same_number_may_be_asked_for_again() -> None:
+def test_the_same_number_can_be_requested_again() -> None:
     world = running(**WORKERS)
     for number in (6, 3, 6):
         request(world, number)
@@ -98,7 +98,7 @@ NO_REQUESTS = {
 
 
 @pytest.mark.parametrize("text", NO_REQUESTS.values(), ids=NO_REQUESTS)
-def test_a_request_that_cannot_be_followed_is_refused_once(text: str) -> None:
+def test_an_invalid_request_is_refused_once(text: str) -> None:
     world = running(**WORKERS)
     before = replicas(world)
     ask(world, text)
@@ -122,7 +122,7 @@ def test_a_request_waits_for_a_cluster() -> None:
     assert (replicas(world), outcome(world)) == (5, "Applied")
 
 
-def test_a_request_outlives_a_write_that_came_between() -> None:
+def test_a_request_survives_a_write_conflict() -> None:
     world = running(**WORKERS)
     request(world, 6)
     world.num_conflicts = 2

@@ -1,4 +1,4 @@
-"""Slots: shared fairly between namespaces, given back outside, never lost or doubled."""
+"""Slots: shared fairly between namespaces, free while Ray is asked, never lost or doubled."""
 
 import asyncio
 from collections import Counter
@@ -24,7 +24,7 @@ HEADS = 400
 
 @dataclass
 class Work:
-    """A reconcile: it asks a head outside, then works in its slot until the test lets it."""
+    """A reconcile: it asks a head outside its slot, then works in it until the gate opens."""
 
     hanging: set[str] = field(default_factory=set)  # namespaces whose heads never answer
     begun: list[str] = field(default_factory=list)
@@ -61,7 +61,7 @@ def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 @pytest.mark.parametrize("waker", Waker)
-def test_an_edit_is_acted_on_while_another_tenants_heads_hang(waker: Waker) -> None:
+def test_an_edit_is_handled_while_heads_hang(waker: Waker) -> None:
     async def story() -> None:
         work = Work(hanging={"a"})
         work.gate.set()
@@ -99,7 +99,7 @@ def test_passes_in_progress_are_bounded_for_each_namespace() -> None:
     play(story)
 
 
-def test_a_namespace_begins_a_pass_although_others_have_all_that_may_be_in_progress() -> None:
+def test_a_namespace_can_start_a_pass_at_the_global_bound() -> None:
     begun: list[str] = []
     slots = Slots(total=4, in_progress_each=3, in_progress=6)
 
@@ -115,7 +115,7 @@ def test_a_namespace_begins_a_pass_although_others_have_all_that_may_be_in_progr
         for namespace in ("a", "b", "c", "c", "d") * 4:
             begin(namespace)
         await idle()
-        assert Counter(begun) == {"a": 2, "b": 2, "c": 2, "d": 1}  # d had none in progress
+        assert Counter(begun) == {"a": 2, "b": 2, "c": 2, "d": 1}  # d had no pass in progress
         for namespace in ("a", "e", "e"):
             begin(namespace)
         await idle()
@@ -141,7 +141,7 @@ def test_no_namespace_takes_all_slots() -> None:
 
 
 def order_of(wakes: list[tuple[str, str, Waker]], **more: Any) -> list[str]:
-    """The order in which passes begin that wait for one slot."""
+    """Return the order in which passes that wait for one slot begin."""
 
     async def story() -> None:
         passes = Passes(reconcile, max_concurrent=1, **more)
@@ -163,20 +163,20 @@ def order_of(wakes: list[tuple[str, str, Waker]], **more: Any) -> list[str]:
     return begun[1:]
 
 
-def test_namespaces_that_wait_take_turns() -> None:
+def test_waiting_namespaces_take_turns() -> None:
     wakes = [("a", f"a{index}", Waker.CLOCK) for index in range(3)]
     wakes += [("b", f"b{index}", Waker.CLOCK) for index in range(2)]
     wakes += [("c", "c0", Waker.CLOCK)]
     assert order_of(wakes) == ["a0", "b0", "c0", "a1", "b1", "a2"]
 
 
-def test_an_edit_goes_before_what_waits_in_any_namespace() -> None:
+def test_an_edit_precedes_other_waiting_passes() -> None:
     wakes = [(namespace, f"{namespace}{i}", Waker.CHANGE) for i in range(2) for namespace in "ab"]
     wakes += [("b", "edit", Waker.EDIT)]
     assert order_of(wakes) == ["edit", "a0", "b0", "a1", "b1"]
 
 
-def test_no_backlog_however_old_overtakes_an_edit() -> None:
+def test_an_old_backlog_does_not_overtake_an_edit() -> None:
     now = 0.0
 
     async def story() -> None:
@@ -201,7 +201,7 @@ def test_no_backlog_however_old_overtakes_an_edit() -> None:
     play(story)
 
 
-def test_edits_without_end_leave_every_ninth_slot_to_others() -> None:
+def test_endless_edits_leave_every_ninth_slot_to_others() -> None:
     wakes = [("a", f"clock{index}", Waker.CLOCK) for index in range(2)]
     wakes += [("a", f"edit{index}", Waker.EDIT) for index in range(2 * EDITS_IN_A_ROW + 1)]
     order = order_of(wakes)
@@ -211,7 +211,7 @@ def test_edits_without_end_leave_every_ninth_slot_to_others() -> None:
     ]
 
 
-def test_a_flood_of_edits_keeps_no_other_namespace_waiting() -> None:
+def test_a_flood_of_edits_does_not_delay_other_namespaces() -> None:
     wakes = [("a", f"a{index}", Waker.EDIT) for index in range(50)]
     wakes += [("b", "edit", Waker.EDIT), ("b", "clock", Waker.CLOCK)]
     order = order_of(wakes)
@@ -219,7 +219,7 @@ def test_a_flood_of_edits_keeps_no_other_namespace_waiting() -> None:
     assert "clock" in order
 
 
-def test_a_pass_that_comes_back_goes_before_one_that_begins() -> None:
+def test_a_returning_pass_precedes_a_new_pass() -> None:
     async def story() -> None:
         work = Work(hanging={"a"})
         passes = Passes(work, max_concurrent=1)
@@ -228,7 +228,7 @@ def test_a_pass_that_comes_back_goes_before_one_that_begins() -> None:
         passes.wake("b", "works")
         passes.wake("a", "next")
         await idle()
-        assert work.begun == ["a/asks", "b/works", "a/next"]  # both of a's ask
+        assert work.begun == ["a/asks", "b/works", "a/next"]  # both passes of a ask Ray
         passes.wake("a", "last")
         work.answers.set()
         await idle()
@@ -241,7 +241,7 @@ def test_a_pass_that_comes_back_goes_before_one_that_begins() -> None:
     play(story)
 
 
-def test_the_wait_for_a_slot_is_reported_and_the_wait_for_ray_is_not() -> None:
+def test_the_reported_wait_excludes_the_wait_for_ray() -> None:
     now = 0.0
 
     async def story() -> None:
@@ -251,7 +251,7 @@ def test_the_wait_for_a_slot_is_reported_and_the_wait_for_ray_is_not() -> None:
         passes = Passes(work, clock=lambda: now, max_concurrent=1, report=done.append)
         passes.wake("a", "asks")
         await idle()
-        now = 10.0  # Ray answers, and the slot is taken
+        now = 10.0  # Ray has answered, but the slot is occupied
         passes.wake("b", "works")
         await idle()
         work.answers.set()
@@ -272,7 +272,7 @@ def test_the_wait_for_a_slot_is_reported_and_the_wait_for_ray_is_not() -> None:
     st.integers(0, 60),
     st.booleans(),
 )
-def test_whatever_hangs_or_is_cut_off_no_slot_is_lost_or_doubled(
+def test_hanging_or_cancelled_passes_lose_no_slot(
     wakes: list[tuple[str, int, Waker]], hanging: set[str], turns: int, answers: bool
 ) -> None:
     async def story() -> None:

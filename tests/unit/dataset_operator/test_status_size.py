@@ -1,4 +1,4 @@
-"""However much the API server or a driver says, the status stays small and the CRD takes it."""
+"""The status stays small and valid for the CRD, however long messages of others are."""
 
 import json
 from collections.abc import Callable
@@ -31,7 +31,7 @@ LONGEST_METRICS = {
     f"{index:0>{MAX_METRIC_NAME_CHARS}}": -1.23456789e-300 for index in range(MAX_METRICS)
 }
 WHEN = "2026-01-01T00:00:00Z"
-# As the latest are, and those before them once they are kept.
+# The form of the latest decisions, and of older stored ones.
 LONGEST_DECISIONS = [
     {"time": WHEN, "before": 1000, "after": 1000, "reason": "ScaleDownStabilized", "attempt": 100}
     | (
@@ -60,7 +60,7 @@ LONGEST_USAGE = {
 }
 
 
-# The law by GPUs has but one input.
+# The policy by GPU utilization has only one input.
 GPU_DECISIONS = [
     decision | ({"inputs": {"gpuUtilization": "0.1234"}} if "inputs" in decision else {})
     for decision in LONGEST_DECISIONS
@@ -80,7 +80,7 @@ def num_bytes(value: Any) -> int:
 
 
 def check_is_stored(status: dict[str, Any]) -> None:
-    """The model of the status has the CRD's bounds."""
+    """Check a status by its model, which has the CRD's bounds."""
     ExperimentStatus.model_validate_json(json.dumps(status), by_alias=True, by_name=False)
     assert num_bytes(status) <= MAX_STATUS_BYTES
 
@@ -114,7 +114,7 @@ def test_the_largest_status_has_16_kib(letter: str, scaling: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("letter", ["x", "ы", "🐘", "\x1b", '"'])
-def test_the_largest_status_of_many_who_drain_has_16_kib_too(letter: str) -> None:
+def test_the_largest_status_during_a_drain_has_16_kib(letter: str) -> None:
     world = running(storage={"root": LONGEST_URI}, artifacts={"uri": "y" * 1024})
     world.progress = Progress(ratio=0.5, remaining_seconds=1e12, metrics=LONGEST_METRICS)
     world.step()
@@ -132,10 +132,10 @@ def test_the_largest_status_of_many_who_drain_has_16_kib_too(letter: str) -> Non
         check_is_stored(world.status)
         for condition in world.status["conditions"]:
             assert condition["message"].startswith(clean(letter) * 16)
-    assert world.status == before  # or every pass would write it again
+    assert world.status == before  # otherwise every pass would write it again
 
 
-def test_a_message_that_fits_is_whole() -> None:
+def test_a_message_that_fits_is_not_cut() -> None:
     longest = "ы" * (MAX_MESSAGE_BYTES // 2)
     assert fit_message(longest) == longest
 
@@ -148,7 +148,7 @@ def refuse_edit(world: World) -> None:
     world.refused = ENDLESS
 
 
-# what an endless refusal befalls, and the condition that says it
+# the target of an endless refusal, and the condition that reports it
 STORIES: dict[str, tuple[Callable[[], World], Callable[[World], Any], str]] = {
     "a cluster": (
         lambda: World(build_document()),
@@ -165,7 +165,7 @@ STORIES: dict[str, tuple[Callable[[], World], Callable[[World], Any], str]] = {
 
 
 @pytest.mark.parametrize(("build", "befall", "kind"), STORIES.values(), ids=STORIES)
-def test_an_endless_refusal_is_said_as_far_as_it_fits(
+def test_an_endless_refusal_is_cut(
     build: Callable[[], World], befall: Callable[[World], Any], kind: str
 ) -> None:
     world = build()

@@ -1,4 +1,4 @@
-"""The operator's own log lines and metrics, and its word on whether its watch is alive."""
+"""The operator's log lines and metrics, and its check that its watch is alive."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ CLICKS = ("team", "clicks")
 
 
 class Clock:
-    """A clock that goes when it is told to."""
+    """A clock that the test sets."""
 
     now = 1000.0
 
@@ -54,7 +54,7 @@ def record(**extra: object) -> logging.LogRecord:
     return made
 
 
-def test_a_json_line_says_what_it_is_about() -> None:
+def test_json_lines_have_the_fields_of_their_object() -> None:
     bound = copy_context()
     bound.run(bind, namespace="team", experiment="clicks", attempt=None)
 
@@ -71,7 +71,7 @@ def test_a_json_line_says_what_it_is_about() -> None:
     }
 
 
-def test_a_record_of_its_own_comes_before_what_is_bound() -> None:
+def test_fields_of_a_record_override_bound_fields() -> None:
     bound = copy_context()
     bound.run(bind, namespace="team", experiment="clicks")
 
@@ -104,7 +104,7 @@ def test_an_exception_is_one_field_of_one_line() -> None:
         pytest.param({"reason": "Gone"}, "WARNING (Gone): it takes 5 s", id="a reason alone"),
     ],
 )
-def test_a_text_line_begins_with_what_it_is_about(extra: dict[str, object], end: str) -> None:
+def test_text_lines_begin_with_their_object(extra: dict[str, object], end: str) -> None:
     assert TextFormatter().format(record(**extra)).endswith(f" {end}")
 
 
@@ -116,10 +116,10 @@ def test_a_listed_version_that_never_comes_means_a_dead_watch() -> None:
     clock.now += 60
     watched.compare({CLICKS: "2"}, asked=clock.now)
     clock.now += 60
-    watched.compare({CLICKS: "3"}, asked=clock.now)  # still counts from version 2
+    watched.compare({CLICKS: "3"}, asked=clock.now)  # the time since version 2 counts
 
     clock.now += DEAD_SECONDS - 60
-    assert find_staleness(watched) is None  # at the limit
+    assert find_staleness(watched) is None  # just within the limit
     clock.now += 1
     assert_told(str(find_staleness(watched)), "… team/clicks … 121 s")
 
@@ -127,12 +127,12 @@ def test_a_listed_version_that_never_comes_means_a_dead_watch() -> None:
     assert find_staleness(watched) is None
 
 
-def test_what_changes_all_the_time_is_no_sign_of_a_dead_watch() -> None:
+def test_constant_changes_are_not_a_dead_watch() -> None:
     clock = Clock()
     watched = Watched(clock=clock)
     asked = clock.now
     clock.now += 1
-    watched.see("MODIFIED", experiment(7))  # while the list was on its way
+    watched.see("MODIFIED", experiment(7))  # during the list request
     watched.compare({CLICKS: "6"}, asked=asked)
 
     assert watched.find_oldest_missed() is None
@@ -151,7 +151,7 @@ class Listed:
         yield {"namespace": namespace, "name": "clicks", "resourceVersion": "1"}
 
 
-def test_a_namespace_that_refuses_to_be_listed_hides_no_dead_watch_of_another() -> None:
+def test_a_refused_list_does_not_hide_another_dead_watch() -> None:
     watched = Watched(clock=Clock())
     listing = compare_forever(Listed("team"), ["other", "team"], watched, 60.0)
     with pytest.raises(TimeoutError):
@@ -162,7 +162,7 @@ def test_a_namespace_that_refuses_to_be_listed_hides_no_dead_watch_of_another() 
 
 
 @pytest.mark.parametrize("gone", ["by the watch", "from the list"])
-def test_what_is_gone_is_not_waited_for(gone: str) -> None:
+def test_deleted_objects_are_not_waited_for(gone: str) -> None:
     watched = Watched(clock=Clock())
     watched.compare({CLICKS: "1"}, asked=0.0)
     assert watched.find_oldest_missed() is not None
@@ -185,7 +185,7 @@ def test_what_is_gone_is_not_waited_for(gone: str) -> None:
         pytest.param({"annotations": {"a": "b"}}, Waker.EDIT, id="an annotation"),
     ],
 )
-def test_an_edit_goes_before_other_changes(metadata: dict[str, Any], waker: Waker) -> None:
+def test_edits_precede_other_changes(metadata: dict[str, Any], waker: Waker) -> None:
     watched, document = Watched(), experiment(1)
     assert watched.see("ADDED", document) is Waker.EDIT
     document = experiment(2)
@@ -204,7 +204,7 @@ GOES_ON: dict[str, Any] = {"trainer": {"progressPercentage": 42}, "usage": {"gpu
         pytest.param({**GOES_ON, "attempt": 4}, True, id="another attempt"),
     ],
 )
-def test_progress_that_a_pass_wrote_needs_no_other_pass(
+def test_the_operators_own_progress_write_triggers_no_pass(
     status: dict[str, Any], has_news: bool, event_comes: str
 ) -> None:
     watched, follow, document = Watched(), Follow(), experiment(1)
@@ -221,7 +221,7 @@ def test_progress_that_a_pass_wrote_needs_no_other_pass(
     assert follow.has_news is has_news
 
 
-def test_a_write_that_an_older_crd_cut_down_needs_no_other_pass() -> None:
+def test_a_write_cut_by_an_older_crd_triggers_no_pass() -> None:
     watched, follow, document = Watched(), Follow(), experiment(1)
     watched.see("ADDED", document)
     with watched.following(*CLICKS, follow):
@@ -231,7 +231,7 @@ def test_a_write_that_an_older_crd_cut_down_needs_no_other_pass() -> None:
     assert not follow.has_news
 
 
-def test_a_status_that_somebody_else_writes_during_a_pass_needs_another_pass() -> None:
+def test_a_status_write_of_others_triggers_a_pass() -> None:
     watched, follow, document = Watched(), Follow(), experiment(1)
     watched.see("ADDED", document)
     with watched.following(*CLICKS, follow):
@@ -242,7 +242,7 @@ def test_a_status_that_somebody_else_writes_during_a_pass_needs_another_pass() -
     assert follow.has_news
 
 
-def test_a_pass_that_ends_late_brings_no_experiment_back() -> None:
+def test_a_late_pass_does_not_restore_a_deleted_experiment() -> None:
     watched, document = Watched(), experiment(1)
     watched.see("ADDED", document)
     with watched.following(*CLICKS, Follow()):
@@ -257,13 +257,13 @@ def test_a_pass_that_ends_late_brings_no_experiment_back() -> None:
 
 
 @pytest.mark.parametrize("event", [None, "ADDED", "DELETED"])
-def test_what_is_listed_anew_or_goes_wakes_a_pass_though_nothing_changed(event: str | None) -> None:
+def test_relisted_or_deleted_objects_trigger_a_pass(event: str | None) -> None:
     watched = Watched()
     assert watched.see(None, experiment(1)) is Waker.CHANGE  # there may be thousands
     assert watched.see(event, experiment(1)) is Waker.CHANGE
 
 
-def test_it_is_in_sync_once_everything_listed_has_come() -> None:
+def test_the_watch_is_in_sync_after_all_listed_objects() -> None:
     watched = Watched()
     watched.compare({CLICKS: "1"}, asked=watched.clock())
     assert not watched.is_synced
@@ -273,7 +273,7 @@ def test_it_is_in_sync_once_everything_listed_has_come() -> None:
     assert watched.is_synced
 
 
-def test_a_change_is_logged_once_and_the_list_at_the_beginning_not(
+def test_changes_are_logged_once_but_not_the_first_list(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -320,7 +320,7 @@ def test_metrics_count_experiments_passes_and_requests() -> None:
         assert line in lines
 
 
-def test_metrics_tell_what_experiments_used_as_long_as_they_are_there() -> None:
+def test_usage_metrics_last_as_long_as_the_experiment() -> None:
     metrics = OperatorMetrics(Watched(clock=Clock()))
     used = {"gpuSeconds": 7200, "gpuIdleSeconds": 60, "cost": "5.20", "currency": "EUR"}
     document = experiment(1)
@@ -343,7 +343,7 @@ def test_metrics_tell_what_experiments_used_as_long_as_they_are_there() -> None:
 
 
 def training(**status: Any) -> Any:
-    """One that trains with all that a status may say of it."""
+    """Build a training experiment whose status has every field."""
     document = experiment(2, phase="Training", reason="PodsReady")
     document["spec"] = {"dataWorkers": {"minReplicas": 1, "maxReplicas": 8}}
     document["status"] |= {
@@ -380,7 +380,7 @@ def training(**status: Any) -> Any:
 
 
 def told(document: Any) -> dict[str, float]:
-    """Return the metrics of the only experiment, without the labels that all have in common."""
+    """Return the metrics of the only experiment, without the labels that all share."""
     metrics = OperatorMetrics(Watched(clock=Clock()))
     metrics.watched.see("ADDED", document)
     metrics.watched.record(document)
@@ -395,7 +395,7 @@ def told(document: Any) -> dict[str, float]:
     return found
 
 
-def test_prometheus_is_told_how_a_training_stands() -> None:
+def test_metrics_report_the_training() -> None:
     midnight = 1_795_219_200.0
     assert told(training()) == {
         "phase Training": 1,
@@ -420,7 +420,7 @@ def test_prometheus_is_told_how_a_training_stands() -> None:
     }
 
 
-def test_what_ended_holds_nothing_and_does_not_train() -> None:
+def test_ended_experiments_report_no_held_resources() -> None:
     document = training()
     del document["status"]["rayClusterName"], document["status"]["submission"]
     document["status"]["conditions"][1] |= {"status": "False", "reason": "Succeeded"}
@@ -431,7 +431,7 @@ def test_what_ended_holds_nothing_and_does_not_train() -> None:
     }
 
 
-def test_an_experiment_is_at_most_thirty_series() -> None:
+def test_an_experiment_has_at_most_thirty_series() -> None:
     used = dict.fromkeys(("gpuSeconds", "gpuMeasuredSeconds", "gpuIdleSeconds"), 1)
     document = training(usage={**used, "dataWorkerSeconds": 1, "cost": "1", "currency": "EUR"})
     kinds = ("Accepted", "ScalingActive", "ScalingLimited", "Suspended", "Complete", "Failed")
@@ -445,7 +445,7 @@ def test_an_experiment_is_at_most_thirty_series() -> None:
 
 
 @pytest.mark.parametrize("word", ["", "yesterday"])
-def test_a_time_that_is_none_is_not_told(word: str) -> None:
+def test_an_invalid_time_is_not_reported(word: str) -> None:
     decided = [{"time": word, "before": 1, "after": 2, "reason": "Odd"}]
     document = training(startTime=word, scaling={"decisions": decided})
     assert not {"start_timestamp_seconds", "decision"} & {
@@ -454,7 +454,7 @@ def test_a_time_that_is_none_is_not_told(word: str) -> None:
     assert "training_start_timestamp_seconds" in told(document)
 
 
-def test_prices_and_every_kind_of_pass_are_told_from_the_beginning() -> None:
+def test_metrics_exist_before_the_first_pass() -> None:
     prices = Prices(gpu_hour=2.5, data_worker_hour=0.25, currency="EUR")
     metrics = OperatorMetrics(Watched(), prices)
     lines = generate_latest(metrics.registry).decode().splitlines()

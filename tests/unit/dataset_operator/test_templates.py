@@ -1,4 +1,4 @@
-"""A tenant's pod template never takes away what the operator has to hold."""
+"""Pod templates of tenants cannot remove fields that the operator locks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("role", ["head", "trainers", "dataWorkers"])
 @pytest.mark.parametrize(("pod", "field"), REFUSED.values(), ids=REFUSED)
-def test_what_undoes_locked_fields_is_refused_by_path(
+def test_templates_that_undo_locked_fields_are_refused(
     pod: dict[str, Any], field: str, role: str
 ) -> None:
     world = World(build_document(**{role: {"template": {"spec": pod}}}))
@@ -56,7 +56,7 @@ def test_what_undoes_locked_fields_is_refused_by_path(
 
 
 @pytest.mark.parametrize("template", [{"spec": None}, {"spec": []}, {"metadata": None}], ids=str)
-def test_a_part_of_a_template_is_a_mapping(template: dict[str, Any]) -> None:
+def test_template_parts_must_be_mappings(template: dict[str, Any]) -> None:
     world = World(build_document(head={"template": template}))
     world.settle()
     assert world.condition("Accepted") == ("False", "InvalidSpec")
@@ -67,7 +67,7 @@ def test_a_part_of_a_template_is_a_mapping(template: dict[str, Any]) -> None:
     ("name", "used"),
     [("trainer", "trainer"), ("", "default"), (None, "default")],
 )
-def test_a_pod_runs_as_an_account_that_is_allowed(name: str | None, used: str) -> None:
+def test_pods_run_as_an_allowed_account(name: str | None, used: str) -> None:
     world = running(ALLOWS, head={"template": {"spec": {"serviceAccountName": name}}})
     assert world.ray_cluster is not None
     spec = world.ray_cluster["spec"]["headGroupSpec"]["template"]["spec"]
@@ -75,7 +75,7 @@ def test_a_pod_runs_as_an_account_that_is_allowed(name: str | None, used: str) -
 
 
 def accepted_before(settings: Any = SETTINGS, **spec: Any) -> World:
-    """A run that an operator without a rule accepted, by a spec that breaks the rule."""
+    """Build a run whose spec breaks a rule, accepted by an operator without that rule."""
     world = running(settings)
     document = build_document(**spec)
     accepted = build_accepted(world.owner, 1, {**document, "metadata": {"name": "clicks"}})
@@ -116,7 +116,7 @@ def test_a_newer_rule_leaves_an_accepted_run_alone(pod: dict[str, Any]) -> None:
     assert world.ray_cluster is None
 
 
-# A template may take the security context away: less than `restricted`, but within `baseline`.
+# A template may remove the security context: this violates `restricted`, but not `baseline`.
 NEWLY_REFUSED = {name: pod for name, pod in OLDER.items() if name != "no security context"}
 
 
@@ -138,7 +138,7 @@ def test_a_newer_rule_refuses_the_next_edit_of_a_template(pod: dict[str, Any]) -
     assert world.condition("Training") == ("True", "Running")
 
 
-def test_an_accepted_document_that_is_none_counts_as_absent() -> None:
+def test_an_invalid_accepted_document_counts_as_absent() -> None:
     world = running()
     for name, child in world.children.items():
         if child["kind"] == "ConfigMap":
@@ -148,7 +148,7 @@ def test_an_accepted_document_that_is_none_counts_as_absent() -> None:
     assert world.condition("Accepted") == ("False", "InvalidSpec")
 
 
-def test_an_account_that_is_no_longer_allowed_goes_on() -> None:
+def test_a_run_keeps_an_account_that_is_no_longer_allowed() -> None:
     world = running(ALLOWS, head={"template": {"spec": {"serviceAccountName": "trainer"}}})
     world.settings = SETTINGS
     world.edit(suspend=True)

@@ -1,6 +1,6 @@
-"""Ten thousand specs, each broken somewhere: each is refused in words one can use, or harmless.
+"""Each of ten thousand broken specs is refused with a helpful message, or is harmless.
 
-LASTMILE_SEED repeats what failed; LASTMILE_BAD_SPECS is how many there are.
+LASTMILE_SEED repeats a failure; LASTMILE_BAD_SPECS sets the number of specs.
 """
 
 import json
@@ -32,20 +32,19 @@ from pipeline_runtime.plan.syntax import check_syntax
 NUMBER = int(os.environ.get("LASTMILE_BAD_SPECS", "1000"))
 SEED = int(os.environ.get("LASTMILE_SEED", "7"))
 PARTS = 20  # so that two processes share them
-# Of one experiment's; others wait meanwhile. Most take a hundredth of it.
-MOST_CPU_SECONDS = 10.0  # a pass that hangs, on however slow a machine; all of them take far less
+# A bound on one experiment, while others wait. Most need a hundredth of it.
+MOST_CPU_SECONDS = 10.0  # more is a hang, even on a slow machine
 MOST_CHARS_OF_A_PROBLEM = 2_048
 MOST_CHARS_OF_ALL = 16_384
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\u202a-\u202e\ud800-\udfff]")
 WHOLE_STATUS = 16 << 10
-# Of planning with a large valid spec, calls of C functions among them. Work that grows with the
-# square of the size makes a thousand calls a value. A pod is judged as it was written, as merged,
-# and as it is about to be applied.
+# Bound of function calls per value while planning with a large valid spec, C functions included.
+# Quadratic work would take a thousand. A pod is checked as written, as merged and as applied.
 MOST_CALLS = 20_000
 MOST_CALLS_OF_A_VALUE = 200
 
 
-def test_the_samples_say_every_field_of_a_spec() -> None:
+def test_the_samples_cover_every_field() -> None:
     said = {
         format_path(tuple(0 if isinstance(part, int) else part for part in place))
         for sample in load_samples()
@@ -58,7 +57,7 @@ def test_the_samples_say_every_field_of_a_spec() -> None:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_a_broken_spec_is_refused_in_a_few_words_or_does_no_harm(part: int) -> None:
+def test_broken_specs_are_refused_or_harmless(part: int) -> None:
     refused = 0
     for broken in list(generate(SEED + part, NUMBER // PARTS)):
         try:
@@ -66,11 +65,11 @@ def test_a_broken_spec_is_refused_in_a_few_words_or_does_no_harm(part: int) -> N
         except Exception as error:
             error.add_note(f"LASTMILE_SEED={SEED} part {part}: {broken.how}")
             raise
-    assert 0.5 * NUMBER / PARTS < refused < NUMBER / PARTS  # else little of it is broken, or all
+    assert 0.5 * NUMBER / PARTS < refused < NUMBER / PARTS  # else too few or all specs are broken
 
 
 def check(broken: Broken) -> bool:
-    """Ask everybody who reads a spec; returns whether it is refused."""
+    """Give a spec to everything that reads one; return whether it is refused."""
     started = time.process_time()
     verdict = judge(broken.document)
     problems = find_problems(verdict)
@@ -82,7 +81,7 @@ def check(broken: Broken) -> bool:
 
 
 def find_problems(verdict: Verdict) -> list[str]:
-    """As `lastmile validate` finds them."""
+    """Return the problems that `lastmile validate` finds."""
     if verdict.experiment is not None:
         return [str(problem) for problem in check_syntax(verdict.experiment.spec)]
     return [f"{format_path(path)}: {said}" if path else said for path, said in verdict.found]
@@ -98,14 +97,14 @@ def check_words(problems: list[str]) -> None:
 
 
 def is_admitted(document: dict[str, Any], verdict: Verdict) -> bool:
-    """Return whether an API server would take what is around the spec: others reach no operator."""
+    """Return whether an API server would accept the fields around the spec."""
     around = [path for path, _ in verdict.found if path and path[0] != "spec"]
     has_both = all(isinstance(document.get(part), dict) for part in ("metadata", "spec"))
     return has_both and not around
 
 
 def check_operator(document: dict[str, Any], verdict: Verdict) -> None:
-    """It says the same of a spec as a laptop does, or makes a cluster and trains."""
+    """Check that the operator reports the problems that a laptop finds, or trains without any."""
     metadata = {**document["metadata"], "namespace": "team", "uid": UID, "generation": 1}
     document = {**document, "metadata": metadata}
     now = datetime(2026, 1, 1, tzinfo=UTC)
@@ -117,15 +116,15 @@ def check_operator(document: dict[str, Any], verdict: Verdict) -> None:
         world.step()
         world.step()
         status = world.status
-        # A template that is no mapping loses its pods' service account, which is found at last.
+        # If a template is no mapping, its pods lose their service account, which is checked last.
         is_refused = world.condition("ClusterReady") == ("False", "ClusterRefused")
         is_suspended = document["spec"].get("suspend", False)
         assert (world.ray_cluster is None) == (is_suspended or is_refused)
     elif not (problems := find_problems_of_operator(document, verdict)):
-        assert "service account" in found["message"]  # the platform's to allow
+        assert "service account" in found["message"]  # only the operator checks it
     else:
         whole = "\n".join(problems)
-        begin = found["message"].find(whole[:30])  # what is ignored is first
+        begin = found["message"].find(whole[:30])  # ignored fields come first
         assert begin >= 0
         said = found["message"][begin:]
         assert said == whole or (said.endswith("…") and whole.startswith(said[:-1]))
@@ -135,7 +134,7 @@ def check_operator(document: dict[str, Any], verdict: Verdict) -> None:
 
 
 def find_problems_of_operator(document: dict[str, Any], verdict: Verdict) -> list[str]:
-    """Beside unknown fields, and what takes Arrow or the table to tell."""
+    """Drop unknown fields, and problems that need Arrow or the table."""
     experiment = verdict.experiment
     if experiment is None and not any(said.startswith(UNKNOWN) for _, said in verdict.found):
         return find_problems(verdict)
@@ -152,7 +151,7 @@ def test_the_work_for_a_large_valid_spec_grows_with_its_size(shape: str) -> None
     document = build_document(**SHAPES[shape](Random(f"{SEED} {shape}")))
     world = World(document, readings=Readings())
     most = MOST_CALLS + MOST_CALLS_OF_A_VALUE * count_values(document)
-    for _ in range(2):  # the cluster is made, and compared with what it should be
+    for _ in range(2):  # create the cluster, then compare it with the wanted one
         observed = world.observe()
         with counting() as calls:
             plan(observed, SETTINGS, world.now, "token", world.readings)

@@ -1,4 +1,4 @@
-"""Threads that namespaces share: each has its turn, and none has all of them."""
+"""Namespaces share threads: each gets its turn, and none gets all threads."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from dataset_operator.threads import Threads
 
 
 class Gate:
-    """Functions that run until they are let go, and the order in which they began."""
+    """Functions that run until the test releases them, and the order in which they began."""
 
     def __init__(self) -> None:
         self.began: list[str] = []
@@ -38,7 +38,7 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_no_namespace_has_every_thread_and_each_has_its_turn() -> None:
+def test_namespaces_share_threads_in_turn() -> None:
     async def story() -> None:
         gate, threads = Gate(), Threads(max_threads=3, max_of_one=2)
         names = [f"a{index}" for index in range(5)] + ["b0", "c0", "b1"]
@@ -47,7 +47,7 @@ def test_no_namespace_has_every_thread_and_each_has_its_turn() -> None:
         assert sorted(gate.began) == ["a0", "a1", "b0"]
         gate.open("b0")
         await until(lambda: len(gate.began) == 4)
-        assert gate.began[3] == "c0"  # two of a's run, and b had its turn
+        assert gate.began[3] == "c0"  # two of a run, and b had its turn
         gate.open("c0")
         await until(lambda: len(gate.began) == 5)
         assert gate.began[4] == "b1"
@@ -57,7 +57,7 @@ def test_no_namespace_has_every_thread_and_each_has_its_turn() -> None:
     asyncio.run(story())
 
 
-def test_what_fails_or_is_cancelled_gives_its_thread_back() -> None:
+def test_failed_or_cancelled_calls_free_their_thread() -> None:
     async def story() -> None:
         gate, threads = Gate(), Threads(max_threads=1, max_of_one=1)
 
@@ -75,7 +75,7 @@ def test_what_fails_or_is_cancelled_gives_its_thread_back() -> None:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        assert gate.began == ["first"]  # which keeps its thread to the end
+        assert gate.began == ["first"]  # it keeps its thread to the end
         gate.open()
         assert await last == "last"
         assert gate.began == ["first", "last"]

@@ -1,4 +1,4 @@
-"""Events are warnings where somebody has to act, once, and Normal where all goes its way."""
+"""Events are warnings, emitted once, if somebody has to act; all others are Normal."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,14 +19,14 @@ from dataset_operator.plan.cluster import SILENCE_SECONDS
 FORBIDDEN = Refusal(message='networkpolicies "clicks" is forbidden', is_invalid=False)
 
 
-def test_pods_that_start_are_waited_for_without_a_warning() -> None:
+def test_starting_pods_cause_no_warning() -> None:
     world = World(build_document(), unready={TRAINERS}, waiting="")
     world.settle()
     assert "Normal WaitingForPods" in world.events
     assert not any(event.startswith("Warning") for event in world.events)
 
 
-def test_pods_that_do_not_come_up_by_themselves_are_a_warning_once_that_is_known() -> None:
+def test_pods_that_cannot_start_cause_a_warning() -> None:
     world = World(build_document(), unready={TRAINERS}, waiting="")
     world.settle()
     for waiting in ("0/3 nodes have a GPU", "0/4 nodes have a GPU", "0/4 nodes have a GPU"):
@@ -44,16 +44,14 @@ def test_pods_that_do_not_come_up_by_themselves_are_a_warning_once_that_is_known
     ],
     ids=["a quota", "a name that is taken", "no node has room, which is known at once"],
 )
-def test_what_keeps_a_cluster_from_coming_up_is_a_warning(
-    befallen: dict[str, Any], reason: str
-) -> None:
+def test_obstacles_of_a_cluster_cause_a_warning(befallen: dict[str, Any], reason: str) -> None:
     world = World(build_document(), **befallen)
     world.settle()
     world.step(60)
     assert world.events.count(f"Warning {reason}") == 1
 
 
-def test_a_head_that_is_up_and_does_not_answer_is_a_warning_once_that_lasts() -> None:
+def test_a_silent_head_causes_a_warning_after_a_while() -> None:
     world = World(build_document(), reachable=False)
     world.settle()
     assert world.condition("ClusterReady") == ("True", "PodsReady")
@@ -68,7 +66,7 @@ def test_a_head_that_is_up_and_does_not_answer_is_a_warning_once_that_lasts() ->
     assert world.condition("Training") == ("True", "Running")
     assert world.events.count("Warning RayUnreachable") == 1
 
-    world.reachable = False  # a dashboard that died: nobody would see the driver end
+    world.reachable = False  # a dead dashboard would hide the end of the driver
     world.step()
     world.step(SILENCE_SECONDS)
     assert world.condition("ClusterReady") == ("False", "RayUnreachable")
@@ -76,11 +74,11 @@ def test_a_head_that_is_up_and_does_not_answer_is_a_warning_once_that_lasts() ->
     assert world.status["attempt"] == 1
 
 
-def test_a_part_that_is_refused_while_the_cluster_is_up_is_said_until_it_is_there() -> None:
+def test_a_refused_object_is_reported_until_it_exists() -> None:
     world = running()
     policy = next(n for n, child in world.children.items() if child["kind"] == "NetworkPolicy")
     kept = world.children.pop(policy)
-    for _ in range(3):  # as `Reconciler` does: the write fails, and that is planned once more
+    for _ in range(3):  # as `Reconciler` does: a write fails, and it plans again
         world.document["status"] = world.decide().status
         said = plan(replace(world.observe(), refusal=FORBIDDEN), SETTINGS, world.now, "")
         world.document["status"] = said.status
@@ -99,7 +97,7 @@ def training_message(world: World) -> str:
     return str(found["message"])
 
 
-def test_trainers_that_found_no_gpu_are_told_when_their_number_is_known() -> None:
+def test_trainers_without_a_gpu_are_reported() -> None:
     world = running(trainers={"replicas": 2, "gpusPerReplica": 1})
     for progress in (Progress(cpu_ranks=1), Progress(cpu_ranks=2), None, Progress(cpu_ranks=2)):
         world.progress = progress
@@ -130,9 +128,7 @@ def test_damaged_checkpoints_are_reported_once() -> None:
     ],
     ids=["none was asked for", "all have one", "an older runtime does not say"],
 )
-def test_nothing_is_said_of_gpus_that_nobody_misses(
-    trainers: dict[str, Any], progress: Progress
-) -> None:
+def test_no_gpu_warning_without_missing_gpus(trainers: dict[str, Any], progress: Progress) -> None:
     world = running(trainers=trainers)
     world.progress = progress
     world.settle()
@@ -159,7 +155,7 @@ ADVICE = {
 
 
 @pytest.mark.parametrize(("conditions", "says"), ADVICE.values(), ids=ADVICE)
-def test_advice_says_what_an_edit_keeps(conditions: list[tuple[str, str, str]], says: str) -> None:
+def test_advice_names_what_an_edit_keeps(conditions: list[tuple[str, str, str]], says: str) -> None:
     names = ("type", "status", "reason")
     status = {"conditions": [dict(zip(names, values, strict=True)) for values in conditions]}
     assert_told(advise({"metadata": {"name": "clicks"}, "status": status}), says)
@@ -169,7 +165,7 @@ def refuse_checkpoint(world: World) -> None:
     world.end_job("FAILED", exit_code=4, message="the checkpoint is of run abc")
 
 
-# what ends a run for good; its reason; what its condition tells beside what to do about it
+# the event that fails a run; its reason; text in the condition besides the advice
 ENDINGS: dict[str, tuple[Callable[[World], Any], str, str]] = {
     "more attempts failed than allowed": (
         lambda world: world.end_job("FAILED", exit_code=1, message="boom"),
@@ -186,7 +182,7 @@ ENDINGS: dict[str, tuple[Callable[[World], Any], str, str]] = {
 
 
 @pytest.mark.parametrize(("befall", "reason", "cause"), ENDINGS.values(), ids=ENDINGS)
-def test_a_run_that_failed_for_good_says_once_what_to_do(
+def test_a_failed_run_gives_advice_once(
     befall: Callable[[World], Any], reason: str, cause: str
 ) -> None:
     world = running(backoffLimit=0, activeDeadlineSeconds=100)
@@ -203,7 +199,7 @@ def test_a_run_that_failed_for_good_says_once_what_to_do(
     assert advice not in summary["Phase"]
 
 
-def test_a_kuberay_that_does_nothing_is_named_after_a_minute() -> None:
+def test_an_idle_kuberay_is_reported_after_a_minute() -> None:
     world = World(build_document())
     world.step()
     world.unready |= {"head", "trainers", "data-workers"}

@@ -1,4 +1,4 @@
-"""What Kopf's session asks the API server for, and how much of the answers it keeps."""
+"""Requests of Kopf's session to the API server, and the parts of the answers that it keeps."""
 
 import asyncio
 import json
@@ -22,12 +22,12 @@ from dataset_operator.kube.bounds import PAGE_SIZE
 from dataset_operator.kube.watching import MetadataSession, split_lines, watch_metadata
 
 PODS = Resource("", "v1", "pods", kind="Pod", namespaced=True)
-PAGE_BYTES, LARGE = 64 << 10, 16 << 10  # in place of megabytes
+PAGE_BYTES, LARGE = 64 << 10, 16 << 10  # instead of megabytes
 PARTIAL = "application/json;as=PartialObjectMetadata"
 
 
 def build_pod(index: int, num_bytes: int = 10) -> dict[str, Any]:
-    """Return a pod's metadata, of which so many bytes are none of ours."""
+    """Return a pod's metadata with so many bytes that are not ours."""
     return {
         "metadata": {
             "name": f"pod-{index}",
@@ -42,7 +42,7 @@ def build_pod(index: int, num_bytes: int = 10) -> dict[str, Any]:
 
 @dataclass
 class Server:
-    """An API server that lists and watches these pods, and notes what it is asked."""
+    """An API server that lists and watches these pods, and records its requests."""
 
     pods: list[dict[str, Any]]
     asked: list[web.Request] = field(default_factory=list)
@@ -63,12 +63,12 @@ class Server:
 
     @property
     def limits(self) -> list[int]:
-        """How many objects were asked for, page by page."""
+        """Return the number of requested objects, page by page."""
         return [int(request.query["limit"]) for request in self.asked]
 
 
 def play(server: Server, story: Callable[[], Awaitable[None]]) -> None:
-    """Have a story's requests by Kopf answered by the server."""
+    """Run a story in which the server answers the requests of Kopf."""
 
     async def run() -> None:
         async with serving(server.answer) as url:
@@ -124,7 +124,7 @@ def test_lists_and_watches_ask_for_metadata_and_keep_little(
     assert all(PARTIAL in request.headers["Accept"] for request in server.asked)
 
 
-def test_other_requests_are_as_they_were() -> None:
+def test_other_requests_are_unchanged() -> None:
     server = Server([])
 
     async def story() -> None:
@@ -146,7 +146,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_a_page_that_is_too_large_is_asked_for_in_smaller_ones() -> None:
+def test_a_page_that_is_too_large_is_split() -> None:
     server = Server([build_pod(index, LARGE) for index in range(7)])
 
     async def story() -> None:
@@ -168,7 +168,7 @@ def test_a_single_object_may_be_larger_than_a_page() -> None:
     play(server, story)
 
 
-def test_a_refusal_is_kopfs_to_handle() -> None:
+def test_kopf_handles_refusals() -> None:
     async def refuse(request: web.Request) -> web.Response:
         return web.json_response({"kind": "Status", "message": "no"}, status=403)
 
@@ -182,7 +182,7 @@ def test_a_refusal_is_kopfs_to_handle() -> None:
     asyncio.run(story())
 
 
-def test_a_line_that_is_too_long_is_dropped_alone() -> None:
+def test_only_the_line_that_is_too_long_is_dropped() -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for piece in (b"a\nb", b"b\n\ncc", b"c" * 20, b"c\nd\n", b"e"):
             yield piece

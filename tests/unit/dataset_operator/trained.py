@@ -1,4 +1,4 @@
-"""A world whose trainers take rows, whose data workers make them, and whose number is scaled."""
+"""A world with trainers that consume rows and data workers that produce them and are scaled."""
 
 import copy
 import functools
@@ -24,7 +24,7 @@ BOUNDS = {"dataWorkers": {"minReplicas": 2, "maxReplicas": 40}}
 
 @dataclass
 class Trained:
-    """A world whose trainers would take `demand` rows a second; two readers make 50 each."""
+    """A world whose trainers demand `demand` rows/s; each worker has two readers with 50 rows/s."""
 
     world: World
     demand: float
@@ -33,10 +33,10 @@ class Trained:
     production: float = 0.0
     busy: float = 0.0
     blocked: float = 0.0
-    missing: str = ""  # of the counters
+    missing: str = ""  # a counter that is missing
 
     def run(self, seconds: float) -> None:
-        """Pass after pass, a period apart."""
+        """Run passes, one period apart."""
         for _ in range(round(seconds / PERIOD_SECONDS)):
             self.step()
 
@@ -94,7 +94,7 @@ def group_of(world: World) -> dict[str, Any]:
 
 
 def draining() -> Trained:
-    """A run of which data workers are on their way out: three of eight."""
+    """Build a run that drains three of its eight data workers."""
     run = copy.deepcopy(_draining())
     assert len(run.world.status["dataWorkers"]["draining"]) == 3
     return run
@@ -122,15 +122,15 @@ def finish_draining(run: Trained) -> None:
 
 
 def settle_by_hand(run: Trained, seconds: float) -> None:
-    """The law is not asked any more."""
+    """Switch the autoscaling policy off."""
     run.world.settings = BY_HAND
     run.run(seconds)
 
 
 def scale_by_hand(world: World, wanted: int) -> None:
-    """A number that somebody writes into the RayCluster, as `lastmile scale` of 0.1.0 did.
+    """Write a number into the RayCluster by hand, as `lastmile scale` of 0.1.0 did.
 
-    Those that are on their way out go at once, so that the number is of those that stay.
+    Draining workers are deleted at once, so that the number is that of the staying workers.
     """
     if world.ray_cluster is None:
         return
@@ -150,7 +150,7 @@ def scale_by_hand(world: World, wanted: int) -> None:
 
 
 def request_number(world: World, wanted: int) -> None:
-    """`lastmile scale`."""
+    """Request a number as `lastmile scale` does."""
     request = build_request(wanted)["metadata"]["annotations"]
     world.document["metadata"].setdefault("annotations", {}).update(request)
 

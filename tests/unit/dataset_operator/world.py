@@ -1,4 +1,4 @@
-"""A world for plans: it holds an experiment and its children, and carries decisions out at once.
+"""A world for plans: an experiment and its owned objects; decisions are carried out at once.
 
 No I/O and no clock: time moves when a test says so. Pods are ready as soon as there is a cluster,
 Ray answers as soon as the head is ready, and a job runs once it was submitted, unless a test says
@@ -41,7 +41,7 @@ from pipeline_runtime.config import API_VERSION, KIND
 
 SETTINGS = parse_settings({"runtimeImage": "runtime:1"})
 SEAL = Seal(b"k" * KEY_BYTES)
-GRACE_SECONDS = 30  # that a pod has to end; it takes half of it
+GRACE_SECONDS = 30  # the grace period of a pod, which ends after half of it
 UID = "0f3c6c1e-1111-2222-3333-444455556666"
 
 
@@ -68,39 +68,39 @@ class World:
     ray_cluster: dict[str, Any] | None = None
     has_token: bool = False
     children: dict[str, Any] = field(default_factory=dict)
-    refused: Refusal | None = None  # what a dry run of any cluster comes to
-    is_older: bool = False  # the operator has no rules about pods yet
+    refused: Refusal | None = None  # result of a dry run of any cluster
+    is_older: bool = False  # the operator does not have the rules for pods yet
     foreign: tuple[str, ...] = ()
-    lingering: tuple[Pod, ...] = ()  # of a cluster that is gone
+    lingering: tuple[Pod, ...] = ()  # pods of a deleted cluster
     is_evicted: bool = False  # a queue took the cluster back, and its pods are gone
     head_uid: str = "head-1"
     unready: set[str] = field(default_factory=set)  # roles
     waiting: str = "no GPU is free"
     reachable: bool = True
-    progress: Progress | None = None  # what a running driver says
-    unknown: str = ""  # what a source says of what it cannot tell
-    memory: Memory | None = None  # of the law of scaling
-    readings: Readings | None = None  # what a reconciler keeps; None: each pass reads anew
-    drains: list[Drain] = field(default_factory=list)  # that Ray was asked for
-    drained: set[str] = field(default_factory=set)  # addresses
-    logs: list[KeepLog] = field(default_factory=list)  # that Ray was asked to keep, each once
-    log_ends: str = "SUCCEEDED"  # how such a job does; "" while Ray cannot be asked for one
-    workers: dict[str, datetime] = field(default_factory=dict)  # data workers: when each was made
+    progress: Progress | None = None  # progress that a running driver reports
+    unknown: str = ""  # message of a source about missing metrics
+    memory: Memory | None = None  # memory of the autoscaling policy
+    readings: Readings | None = None  # kept across passes; None: each pass parses again
+    drains: list[Drain] = field(default_factory=list)  # requests to Ray
+    drained: set[str] = field(default_factory=set)  # addresses of drained workers
+    logs: list[KeepLog] = field(default_factory=list)  # requests to Ray, each once
+    log_ends: str = "SUCCEEDED"  # state of such a job; "": Ray cannot run it
+    workers: dict[str, datetime] = field(default_factory=dict)  # name → time of creation
     taken: list[str] = field(default_factory=list)  # data workers that KubeRay chose by itself
-    ending: dict[str, datetime] = field(default_factory=dict)  # of these: when they should be gone
-    dead: set[str] = field(default_factory=set)  # of these: on a node that is lost
-    unwell: set[str] = field(default_factory=set)  # of these: not ready
-    awaited: set[str] = field(default_factory=set)  # that KubeRay deleted
+    ending: dict[str, datetime] = field(default_factory=dict)  # name → end of its grace period
+    dead: set[str] = field(default_factory=set)  # data workers on a lost node
+    unwell: set[str] = field(default_factory=set)  # data workers that are not ready
+    awaited: set[str] = field(default_factory=set)  # data workers that KubeRay deleted
     num_made: int = 0
-    quota: int = 10**6  # data workers that there may be
-    num_conflicts: int = 0  # writes to the cluster that are to be refused next
+    quota: int = 10**6  # bound of data workers
+    num_conflicts: int = 0  # number of following writes to the cluster that are refused
     jobs: dict[str, Job] = field(default_factory=dict)
     finalizer: bool = False
     gone: bool = False
     submitted: list[Submit] = field(default_factory=list)
     stopping: set[str] = field(default_factory=set)
-    history_pods: list[dict[str, Any]] = field(default_factory=list)  # that were made, in order
-    history_ends: str = "Succeeded"  # how such a pod does; "" while it goes on
+    history_pods: list[dict[str, Any]] = field(default_factory=list)  # in order of creation
+    history_ends: str = "Succeeded"  # phase of such a pod; "": it still runs
     num_clusters: int = 0
     events: list[str] = field(default_factory=list)
 
@@ -185,8 +185,9 @@ class World:
         return [*pods, *workers, *self.lingering]
 
     def _match_workers(self) -> None:
-        """As KubeRay 1.6 does: nothing while one that it deleted is there; those on the list go,
-        then of the others, ending or not, as many as are too many; missing ones are made.
+        """Act like KubeRay 1.6: delete workers on the list, then surplus ones; create missing ones.
+
+        It does nothing while a worker that it deleted is still there.
         """
         assert self.ray_cluster is not None
         for name, ends in list(self.ending.items()):
@@ -217,12 +218,12 @@ class World:
         self.unwell.discard(name)
 
     def end_worker(self, name: str) -> None:
-        """It is told to end, by whomever."""
+        """Delete a data worker, as anybody may."""
         self.ending.setdefault(name, self.now + timedelta(seconds=GRACE_SECONDS))
 
     @property
     def configs(self) -> dict[int, Any]:
-        """The experiment as each run was accepted."""
+        """Return the accepted experiment of each run."""
         stem = f"{self.owner.ray_cluster}-"
         return {
             int(name.removeprefix(stem).split("-")[0]): json.loads(child["data"]["experiment.json"])
@@ -232,7 +233,7 @@ class World:
 
     @property
     def is_up(self) -> bool:
-        """Whether the head answers."""
+        """Return whether the head answers."""
         is_there = self.ray_cluster is not None and not self.is_evicted
         return is_there and HEAD not in self.unready and self.reachable
 
@@ -250,10 +251,10 @@ class World:
         return (found["status"], found["reason"]) if found else None
 
     def step(self, seconds: float = 0) -> Decision:
-        """One pass, carried out."""
+        """Run one pass and carry out its decision."""
         self.now += timedelta(seconds=seconds)
         decision = self.decide()
-        for name in self.stopping:  # what was asked to stop does so while the next pass goes on
+        for name in self.stopping:  # jobs that were asked to stop end before the next pass
             if name in self.jobs and self.jobs[name].is_active:
                 self.end_job("STOPPED", name)
         self.stopping.clear()
@@ -263,7 +264,7 @@ class World:
         return decision
 
     def decide(self) -> Decision:
-        """The plan, as a pass makes it: again if a dry run refuses what it would make."""
+        """Plan like a pass does: again if a dry run refuses the new object."""
         observed = self.observe()
         decision = plan(observed, self.settings, self.now, "fresh-token", self.readings)
         if decision.trial is not None:
@@ -276,7 +277,7 @@ class World:
         return decision.seal(self.seal)
 
     def crash(self, *, after_drain: bool) -> None:
-        """One pass of an operator that is killed once it has written the status, or drained."""
+        """Run a pass of an operator that is killed after it wrote the status, or began a drain."""
         decision = self.decide()
         self.document["status"] = decision.status
         if after_drain and decision.drain is not None:
@@ -284,7 +285,7 @@ class World:
         self.memory = None
 
     def settle(self, passes: int = 12) -> None:
-        """Pass after pass until one changes nothing."""
+        """Run passes until one changes nothing."""
         for _ in range(passes):
             before = copy.deepcopy(self._everything)
             self.step()
@@ -351,7 +352,7 @@ class World:
             case _:
                 self.children[child["metadata"]["name"]] = child
 
-    # --- what may happen ------------------------------------------------------------------------
+    # --- possible events ------------------------------------------------------------------------
 
     def end_job(self, status: Any, submission_id: str = "", **more: Any) -> None:
         name = submission_id or self.status["submission"]["id"]
@@ -378,14 +379,14 @@ class World:
 
 
 def running(settings: OperatorSettings = SETTINGS, **spec: Any) -> World:
-    """A world whose first attempt trains."""
+    """Build a world whose first attempt trains."""
     world = World(build_document(**spec), settings=settings)
     world.settle()
     return world
 
 
 def merge_json(document: Any, patch: Any) -> Any:
-    """A JSON merge patch (RFC 7386), as the API server applies it."""
+    """Apply a JSON merge patch (RFC 7386) like the API server."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(document) if isinstance(document, dict) else {}
