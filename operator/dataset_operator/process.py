@@ -135,7 +135,7 @@ async def _find_seal(options: ProcessOptions, kube: KubeClient) -> Seal:
     except KubeRefused as refused:
         if options.login.in_cluster:
             raise
-        _LOG.warning("seals hold for as long as this process, without its key: %s", refused)
+        _LOG.warning("using a key of its own for seals until this process ends: %s", refused)
         return Seal.generate()
 
 
@@ -202,7 +202,7 @@ async def check_installed(kube: KubeClient) -> None:
     """Raise UserError if a CRD that the operator needs is not installed."""
     for kind, command in _INSTALL.items():
         if not await kube.is_served(kind):
-            raise UserError(f"the CRD of {kind} must be installed: {command}")
+            raise UserError(f"the CRD of {kind} is not installed; install it: {command}")
 
 
 @contextlib.asynccontextmanager
@@ -210,7 +210,7 @@ async def _answering(options: ProcessOptions, metrics: OperatorMetrics) -> Async
     """Serve probes and metrics: in a pod on all addresses, on a laptop on the loopback address."""
     host = None if options.login.in_cluster else _LOOPBACK
     async with answering(metrics, host=host, port=options.port) as port:
-        _LOG.info("http://%s:%d has /healthz, /readyz and /metrics", host or "0.0.0.0", port)
+        _LOG.info("serving /healthz, /readyz and /metrics at http://%s:%d", host or "0.0.0.0", port)
         yield
 
 

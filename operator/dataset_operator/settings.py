@@ -116,7 +116,7 @@ class MetricsSettings(SpecModel):
 
     def rules(self) -> Iterator[tuple[str, str]]:
         if self.source == "prometheus" and self.prometheus is None:
-            yield "prometheus", "must be given with source prometheus, is absent; add its url"
+            yield "prometheus", "must be set with source prometheus, but is absent; add its url"
 
 
 class Prices(SpecModel):

@@ -43,7 +43,7 @@ def _name_ignored(paths: Sequence[str]) -> str:
     named = ", ".join(path[:_MAX_NAME_CHARS] for path in paths[:_MAX_NAMED])
     more = len(paths) - _MAX_NAMED
     named += f" and {more} more" if more > 0 else ""
-    return f"ignored, as this operator does not know them: {named}; update it, or remove them"
+    return f"ignored fields, unknown to this operator: {named}; upgrade it, or remove them"
 
 
 def _is_said(draft: Draft, ignored: str) -> bool:

@@ -99,15 +99,15 @@ def _find_amiss(draft: Draft, progress: Progress) -> Iterator[tuple[str, str, st
     if wants_gpus and progress.cpu_ranks:
         ranks = trainers.replicas * trainers.gpus_per_replica
         amiss = f"{progress.cpu_ranks} of {ranks} ranks found no GPU and train on their CPUs"
-        advice = "look whether the image's torch has CUDA, and the nodes its driver"
+        advice = "check that torch in the image has CUDA, and that nodes have its driver"
         yield GPUS_MISSING, amiss, advice
 
 
 def _judge_failure(draft: Draft, job: Job) -> bool:
-    said = shorten(job.message) or f"the job ended {job.status}"
+    said = shorten(job.message) or f"the job ended with status {job.status}"
     final = _FINAL_EXIT_CODES.get(job.exit_code or 0)
     if final is not None:
-        return fail_run(draft, final, "the driver refuses to go on", said)
+        return fail_run(draft, final, "the driver cannot continue", said)
     for reason, why in (
         (OUT_OF_MEMORY, _find_out_of_memory(draft, job)),
         (NODE_LOST, _find_lost(draft)),
@@ -157,7 +157,7 @@ def _find_lost(draft: Draft) -> str | None:
             if pod.lost:
                 return f"{pod.name} was lost ({pod.lost})"
             if pod.created is not None and pod.created > began:
-                return f"a trainer was lost, {pod.name} took its place"
+                return f"a trainer was lost and replaced by {pod.name}"
     if (
         sum(pod.role == TRAINERS for pod in draft.observed.pods)
         < draft.on_cluster.spec.trainers.replicas
@@ -179,15 +179,15 @@ def fail_attempt(draft: Draft, reason: str, message: str) -> bool:
     draft.has_finalizer = False
     if failures > limit:
         attempts = "1 attempt" if failures == 1 else f"{failures} attempts"
-        what = f"{attempts} failed, backoffLimit is {limit}"
-        cause = f"the last ({reason}): {message}"
+        what = f"{attempts} failed; backoffLimit is {limit}"
+        cause = f"last failure ({reason}): {message}"
         if uri := draft.status.get("artifactsUri"):
             cause = f"logs are in {uri}; {cause}"
         return fail_run(draft, BACKOFF_LIMIT_EXCEEDED, what, cause)
     pause = backoff_seconds(failures)
     draft.clear(TRAINING)  # so that every failure is reported
-    why = f"attempt {draft.attempt} failed ({reason}), the next follows in {pause:.0f} s: {message}"
-    draft.condition(TRAINING, False, RETRYING, why, warns=True)
+    why = f"attempt {draft.attempt} failed ({reason}); the next attempt starts in {pause:.0f} s"
+    draft.condition(TRAINING, False, RETRYING, f"{why}: {message}", warns=True)
     draft.look_again(0.0)
     return True
 

@@ -85,14 +85,14 @@ def yield_to_queue(draft: Draft) -> bool:
     if head is not None and (head.ends is None or draft.until(head.ends, LOST_SECONDS) > 0):
         if head.ends is None and not is_suspended(cluster):
             return False  # admitted again before KubeRay noticed the suspension
-        message = "a queue takes the cluster back: the driver writes a checkpoint and ends"
+        message = "a queue reclaims the cluster: the driver writes a checkpoint and ends"
         draft.condition(TRAINING, False, WAITING_FOR_QUEUE, message)
         draft.look_again(POLL_SECONDS)
         _is_queued(draft)
         return True
     draft.forget("submission")
     draft.has_finalizer = False
-    message = f"a queue took the cluster of attempt {draft.attempt} back; the next one resumes"
+    message = f"a queue reclaimed the cluster of attempt {draft.attempt}; the next attempt resumes"
     draft.condition(TRAINING, False, WAITING_FOR_QUEUE, message)
     return False
 
@@ -150,7 +150,8 @@ def replace_changed(draft: Draft) -> bool:
         draft.forget("submission")
         draft.has_finalizer = False
     draft.release_cluster()
-    draft.condition(CLUSTER_READY, False, CLUSTER_CREATING, "the spec's cluster side was edited")
+    message = "the spec that the cluster is made from was edited"
+    draft.condition(CLUSTER_READY, False, CLUSTER_CREATING, message)
     draft.look_again(WAIT_SECONDS)
     return True
 
@@ -191,7 +192,7 @@ def ensure_children(draft: Draft) -> bool:
     if observed.foreign and (cluster is None or _find_wrong(draft)):
         return _refuse_collision(draft)
     if _is_going(draft):
-        message = "the cluster before is going"
+        message = "the previous cluster is still being deleted"
         draft.condition(CLUSTER_READY, False, CLUSTER_CREATING, message)
         draft.look_again(WAIT_SECONDS)
         return True
@@ -213,22 +214,22 @@ def _correct(draft: Draft, cluster: Mapping[str, Any]) -> None:
     rendered, workers = draft.observed.rendered, draft.cluster_spec.data_workers
     patch = correct(cluster, rendered, workers)
     if broken := name_broken_seal(draft, "RayCluster"):
-        draft.not_corrected = f"{broken} holds annotations that the operator did not store there"
+        draft.not_corrected = f"{broken} has annotations that the operator did not write"
     elif patch is not None and rendered is not None:
         made = {"kind": "RayCluster", "spec": rendered}
         if why := find_forbidden(draft.owner, draft.settings, made):
-            draft.not_corrected = f"it was made with what is not allowed any more: {why}"
+            draft.not_corrected = f"it was created with fields that are no longer allowed: {why}"
             patch = correct(cluster, None, workers)
     if patch is not None:
         draft.patches.append(("RayCluster", draft.owner.ray_cluster, patch))
-        message = "the RayCluster was made to agree with the spec again"
+        message = "the RayCluster was changed to match the spec"
         draft.tell(CLUSTER_CORRECTED, message, is_outcome=True)
 
 
 def _refuse_collision(draft: Draft) -> bool:
     """Report foreign objects that have the names of ours; they are neither changed nor used."""
     names = ", ".join(draft.observed.foreign)
-    message = f"{names} of this namespace is not ours; delete it, or rename the experiment"
+    message = f"another owner has {names} in this namespace; delete it, or rename the experiment"
     draft.condition(CLUSTER_READY, False, NAME_COLLISION, message, warns=True)
     draft.look_again(COLLISION_SECONDS)
     return True
@@ -238,7 +239,7 @@ def _make_cluster(draft: Draft) -> bool:
     cluster = draft.trial = _render(draft)
     draft.look_again(WAIT_SECONDS)
     if refusal := draft.observed.refusal:
-        message = f"the API server refuses it: {refusal.message}"
+        message = f"the API server refuses the RayCluster: {refusal.message}"
         draft.condition(CLUSTER_READY, False, CLUSTER_REFUSED, message, warns=True)
         return True
     if not draft.observed.has_token:
@@ -248,7 +249,7 @@ def _make_cluster(draft: Draft) -> bool:
     draft.create.append(cluster)
     draft.status["rayClusterName"] = draft.owner.ray_cluster
     if draft.reason(CLUSTER_READY) != CLUSTER_REFUSED:  # an object may be refused again
-        draft.condition(CLUSTER_READY, False, CLUSTER_CREATING, "the cluster is being made")
+        draft.condition(CLUSTER_READY, False, CLUSTER_CREATING, "the cluster is being created")
     return True
 
 
@@ -300,7 +301,7 @@ def _is_queued(draft: Draft) -> bool:
         return False
     queue = (cluster["metadata"].get("labels") or {}).get(KUEUE_QUEUE_LABEL)
     by = f"the queue {queue} has not admitted it" if queue else "somebody has set spec.suspend"
-    message = f"the RayCluster is suspended: {by}; it starts once that is taken back"
+    message = f"the RayCluster is suspended: {by}; it starts once spec.suspend is false"
     draft.condition(CLUSTER_READY, False, WAITING_FOR_QUEUE, message)
     draft.look_again(WAIT_SECONDS)
     return True
@@ -310,7 +311,7 @@ def _wait_for_ranks(draft: Draft) -> bool:
     """Wait for a cluster with the number of ranks that a run in order can resume on."""
     has, needs = draft.on_cluster.spec.trainers, draft.running.spec.trainers
     message = (
-        f"the cluster is one of {has.world_size} ranks, and in order the run needs "
+        f"the cluster has {has.world_size} ranks, but with preserveOrder the run needs "
         f"{needs.world_size}"
     )
     refusal = draft.observed.refusal
@@ -324,13 +325,13 @@ def _say_up(draft: Draft) -> None:
     refusal, is_wrong = draft.observed.refusal, draft.apply or draft.patches
     silent_since = draft.status.get("unreachableTime")
     if silent_since and draft.until(parse_time(silent_since), SILENCE_SECONDS) <= 0:
-        message = f"the pods are up, Ray does not answer the operator: {draft.observed.ray_failure}"
+        message = f"the pods are up, but Ray does not answer: {draft.observed.ray_failure}"
         draft.condition(CLUSTER_READY, False, RAY_UNREACHABLE, message, warns=True)
     elif refusal is not None and draft.trial is None:
-        message = f"the cluster is up; the API server refuses a part of it: {refusal.message}"
+        message = f"the cluster is up, but the API server refuses an object: {refusal.message}"
         draft.condition(CLUSTER_READY, True, CHILD_REFUSED, message, warns=True)
     elif draft.not_corrected:
-        message = f"the cluster is up; edits of it by hand stay: {draft.not_corrected}"
+        message = f"the cluster is up, but edits by hand are not undone: {draft.not_corrected}"
         draft.condition(CLUSTER_READY, True, NOT_CORRECTED, message, warns=True)
     elif not (is_wrong and draft.reason(CLUSTER_READY) == CHILD_REFUSED):  # it is retried now
         draft.condition(CLUSTER_READY, True, PODS_READY, "head, trainers and data workers are up")
@@ -368,7 +369,8 @@ def _find_stuck(draft: Draft, short: Sequence[Role]) -> str:
         is_late = pod.ends is not None and draft.until(pod.ends, LOST_SECONDS) <= 0
         if is_late and pod.role in short:
             command = f"kubectl delete pod {pod.name} -n {draft.owner.namespace} --force"
-            return f"{pod.name} does not end, its node does not answer: if that is gone, {command}"
+            why = "does not end and its node does not answer; if the node is gone, run"
+            return f"{pod.name} {why} {command}"
     return ""
 
 
@@ -387,7 +389,7 @@ def _find_silence(draft: Draft) -> str:
         return ""
     if draft.until(parse_time(created), SILENCE_SECONDS) > 0:
         return ""
-    return "KubeRay does nothing about its RayCluster: ask who runs the cluster whether it is up"
+    return "KubeRay does not act on the RayCluster; ask your administrator whether KubeRay runs"
 
 
 def _count_workers(draft: Draft) -> None:

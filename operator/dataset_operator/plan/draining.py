@@ -205,7 +205,7 @@ def _forget(draft: Draft, gone: Sequence[Document]) -> None:
         return
     for victim in gone:
         if any(pod.name == victim["name"] for pod in _pods(draft)):
-            _tell_lost(draft, victim["name"], "no data workers come or go until it does")
+            _tell_lost(draft, victim["name"], "no data workers are added or removed until it does")
     left = [victim for victim in _victims(draft) if victim not in gone]
     if left:
         _note_workers(draft, draining=left)
@@ -258,15 +258,15 @@ def _take_in_lost(draft: Draft) -> None:
         else:
             continue
         is_new = True
-        _tell_lost(draft, pod.name, "another is to take its place")
+        _tell_lost(draft, pod.name, "another data worker replaces it")
     if is_new:
         _note_workers(draft, draining=noted, drainingTo=staying)
 
 
 def _tell_lost(draft: Draft, name: str, then: str) -> None:
     command = f"kubectl delete pod {name} -n {draft.owner.namespace} --force"
-    message = f"{name} does not end, its node does not answer; {then}; if that is gone, {command}"
-    draft.tell(NODE_LOST, message, warns=True)
+    message = f"{name} does not end and its node does not answer; {then}"
+    draft.tell(NODE_LOST, f"{message}; if the node is gone, run {command}", warns=True)
 
 
 def _keep_above_least(draft: Draft) -> None:

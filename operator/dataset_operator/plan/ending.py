@@ -88,8 +88,8 @@ def refuse_invalid(draft: Draft) -> bool:
 
 def _refuse(draft: Draft, why: str) -> None:
     broken = name_broken_seal(draft, "ConfigMap")
-    note = f"; {broken} holds what the operator did not store there" if broken else ""
-    say_accepted(draft, INVALID_SPEC, f"nothing was changed{note}: {why}", warns=True)
+    note = f"; {broken} has content that the operator did not write" if broken else ""
+    say_accepted(draft, INVALID_SPEC, f"the spec was not applied{note}: {why}", warns=True)
 
 
 def _waits_for(draft: Draft) -> str | None:
@@ -145,7 +145,7 @@ def _reopen_run(draft: Draft) -> None:
     draft.clear(TRAINING, FAILED)
     draft.forget("completionTime", "trainingStartTime", "lastFailureTime")
     draft.status |= {"failures": 0, "startTime": draft.stamp()}
-    draft.tell(REOPENED, f"run {draft.status['run']} goes on as its spec was edited")
+    draft.tell(REOPENED, f"run {draft.status['run']} continues, since its spec was edited")
 
 
 def remember_accepted(draft: Draft) -> bool:
@@ -157,7 +157,7 @@ def remember_accepted(draft: Draft) -> bool:
     if not is_as_built(draft.observed.children.get(draft.owner.accepted), built):
         draft.apply.append(built)
         if broken := name_broken_seal(draft, "ConfigMap"):
-            message = f"{broken} is written again: it held what the operator had not stored there"
+            message = f"{broken} is overwritten, since the operator did not write its content"
             draft.tell(SEAL_BROKEN, message, warns=True, logs=True)
     return False
 
@@ -237,7 +237,7 @@ def suspend(draft: Draft) -> bool:
     draft.forget("submission")
     draft.has_finalizer = False
     history.release(draft)
-    draft.condition(CLUSTER_READY, False, RELEASED, "the cluster was given back")
+    draft.condition(CLUSTER_READY, False, RELEASED, "the cluster was released")
     draft.condition(TRAINING, False, SUSPENDED_BY_SPEC, "nothing trains while suspended")
     draft.condition(SUSPENDED, True, SUSPENDED_BY_SPEC, "spec.suspend is true")
     return True
@@ -336,5 +336,5 @@ def _end_run(draft: Draft) -> None:
     draft.forget("submission")
     draft.has_finalizer = False
     history.release(draft)
-    draft.condition(CLUSTER_READY, False, RELEASED, "the cluster was given back")
+    draft.condition(CLUSTER_READY, False, RELEASED, "the cluster was released")
     draft.look_again(0.0)

@@ -36,6 +36,7 @@ _PENDING_FIELDS = ("pod", "time", "clusterUid", "attempt")
 _State = Literal["Pending", "Kept", "Failed", "Skipped"]
 _MAX_PODS = 64  # pods described in the history; the logs of all pods are stored
 _NO_STORE = "the artifacts are not in a store that outlives the pods"
+_NO_SPEC = "the ConfigMap with the accepted spec of the run is missing or not valid"
 
 
 def find_history_uri(draft: Draft, spec: ExperimentSpec) -> str | None:
@@ -104,7 +105,7 @@ def _begin(draft: Draft, about: Document) -> bool:
     if not draft.settings.history.enabled:
         _set(draft, "Skipped", "history.enabled is false in the operator's settings")
     elif accepted is None:
-        _set(draft, "Failed", "the ConfigMap that says what the run was is gone")
+        _set(draft, "Failed", _NO_SPEC)
     elif find_history_uri(draft, accepted.valid.spec) is None:
         _set(draft, "Skipped", _NO_STORE)
     else:
@@ -130,10 +131,10 @@ def _go_on(draft: Draft, history: Mapping[str, Any]) -> bool:
     if left <= 0:
         waits = f": {pod.message}" if pod is not None and pod.message else ""
         limit = f"history.timeoutSeconds ({draft.settings.history.timeout_seconds})"
-        return _fail(draft, f"its pod was not done after {limit}{waits}")
+        return _fail(draft, f"its pod did not finish within {limit}{waits}")
     accepted = draft.accepted
     if accepted is None or "artifactsUri" not in draft.status:
-        return _fail(draft, "the ConfigMap that says what the run was is gone")
+        return _fail(draft, _NO_SPEC)
     if pod is None and (why := _make(draft, history["pod"], accepted.valid.spec)):
         return _fail(draft, why)
     draft.look_again(min(POLL_SECONDS, left))
@@ -181,7 +182,7 @@ def _build_payload(draft: Draft) -> Document:
 
 def _fail(draft: Draft, why: str) -> bool:
     _set(draft, "Failed", why)
-    draft.tell(HISTORY_FAILED, f"the history of the cluster was not kept: {why}", warns=True)
+    draft.tell(HISTORY_FAILED, f"the history of the cluster was not stored: {why}", warns=True)
     return False
 
 

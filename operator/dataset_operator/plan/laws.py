@@ -24,9 +24,7 @@ from pipeline_runtime.config import ScalingSignal
 
 # For so long after a GPU is first busy, utilization shows how the attempt starts, not its demand.
 SETTLE_SECONDS = 180.0
-_ADVICE = (
-    "; of trainers that never tell any, spec.autoscaling.signal GpuUtilization takes the GPUs' word"
-)
+_ADVICE = "; for trainers that never report any, use spec.autoscaling.signal GpuUtilization"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +91,7 @@ def _take_in(memory: GpuLawMemory, sample: Sample) -> GpuLawMemory:
 
 
 def _wait(sample: Sample) -> Decision:
-    message = f"GPUs of attempt {sample.attempt} have worked for less than {SETTLE_SECONDS:.0f} s"
+    message = f"GPUs of attempt {sample.attempt} have been busy less than {SETTLE_SECONDS:.0f} s"
     hold = Verdict(workers=sample.desired, reason=DESIRED_WITHIN_RANGE, message=message)
     return Decision(
         desired=sample.desired,

@@ -57,7 +57,7 @@ def apply_request(draft: Draft) -> bool:
 
 def _change(draft: Draft, wanted: int) -> None:
     before = count_wanted(draft)
-    why = Verdict(workers=wanted, reason=SCALE_REQUESTED, message="`lastmile scale` asks for it")
+    why = Verdict(workers=wanted, reason=SCALE_REQUESTED, message="requested by `lastmile scale`")
     answer = Decision(desired=wanted, recommended=why, active=why)
     if wanted < before:
         take_away(draft, answer, before)
@@ -67,7 +67,7 @@ def _change(draft: Draft, wanted: int) -> None:
 
 
 def _refuse(draft: Draft, mark: str, why: str) -> None:
-    message = f"the annotation {SCALE_ANNOTATION} {why}; the number of data workers stays"
+    message = f"the annotation {SCALE_ANNOTATION} {why}; the number of data workers is unchanged"
     _record(draft, mark, "Refused", message)
     draft.tell(SCALE_REFUSED, message, warns=True)
 
