@@ -72,7 +72,7 @@ def hash_cluster_side(spec: ExperimentSpec) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]
 
 
-def freeze(cluster: Document, spec: ExperimentSpec, spec_hash: str | None = None) -> Document:
+def freeze(cluster: Document, spec: ExperimentSpec, spec_hash: str | None) -> Document:
     """Add the annotations of a frozen cluster to a rendered RayCluster."""
     text = json.dumps(cluster["spec"], sort_keys=True, separators=(",", ":"))
     rendered = base64.b64encode(zlib.compress(text.encode(), 9)).decode()

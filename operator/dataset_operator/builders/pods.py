@@ -71,13 +71,13 @@ def build_pod_template(cluster: ClusterInput, role: Role) -> Document:
     """Build the template of one role's pods; container 0 runs Ray."""
     group = group_of(cluster.spec, role)
     mine = merge(_build_defaults(cluster, role), group.template)
-    pod = merge(mine, _build_locked(cluster, role, find_account(mine)))
+    pod = merge(mine, _build_locked(cluster, role, _find_account(mine)))
     if cluster.history_uri is None:
         return pod
     return add_sidecar(pod, cluster.history_uri, cluster.settings)
 
 
-def find_account(template: Mapping[str, Any]) -> Any:
+def _find_account(template: Mapping[str, Any]) -> Any:
     """Return the service account that Kubernetes would run a template's pods as.
 
     A template without a name runs as `default`, the account of the namespace.

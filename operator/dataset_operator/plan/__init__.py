@@ -74,7 +74,7 @@ def plan(
         token: a fresh random token, used only if the experiment has none yet.
         readings: the specs that earlier passes parsed and hashed; None: there are none.
     """
-    readings = Readings() if readings is None else readings
+    readings = readings or Readings()
     draft = Draft(observed=observed, settings=settings, now=now, token=token, readings=readings)
     for rule in RULES:
         if rule(draft):

@@ -13,7 +13,7 @@ from typing import Any
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Refusal
 from dataset_operator.settings import OperatorSettings
-from pipeline_runtime.config import check_template_security
+from pipeline_runtime.config import Problem, check_template_security
 
 _ACCOUNT_FIELDS = ("serviceAccountName", "serviceAccount")
 _NO_ACCOUNT = "default"  # the account of a pod that names none (Kubernetes, ServiceAccount plugin)
@@ -28,13 +28,35 @@ def find_refusal(owner: Owner, settings: OperatorSettings, cluster: Document) ->
 
 def find_forbidden(owner: Owner, settings: OperatorSettings, document: Document) -> str:
     """Return the fields of a RayCluster or Pod that the platform does not allow; "" if none."""
-    found: list[str] = []
-    for path, template in _find_templates(document):
-        broken = check_template_security(path, dict(template))
-        found += [f"{field}: {message}" for field, message in broken]
-        found += _check_account(owner, settings, path, template)
+    found = [
+        str(problem)
+        for path, template in _find_templates(document)
+        for problem in find_problems(owner, settings, path, template)
+    ]
     more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
     return "; ".join(found[:_MAX_NAMED]) + more
+
+
+def find_problems(
+    owner: Owner, settings: OperatorSettings, path: str, template: Mapping[str, Any]
+) -> Iterator[Problem]:
+    """Yield every field of a pod template that the platform does not allow.
+
+    Args:
+        path: path of the template in its document.
+    """
+    for field, message in check_template_security(path, dict(template)):
+        yield Problem(path=field, message=message)
+    pod = template["spec"]
+    for name in [pod[field] for field in _ACCOUNT_FIELDS if pod.get(field)] or [_NO_ACCOUNT]:
+        is_own = name == (settings.service_account or owner.service_account)
+        if not is_own and not settings.allows_service_account(owner.namespace, name):
+            yield Problem(
+                path=f"{path}.spec.serviceAccountName",
+                message="must be a service account that the operator's settings "
+                f"(serviceAccounts) allow in namespace {owner.namespace}, but pods would run as "
+                f"{name!r}; remove it or have it added there",
+            )
 
 
 def _find_templates(document: Document) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -46,17 +68,3 @@ def _find_templates(document: Document) -> Iterator[tuple[str, Mapping[str, Any]
         yield "spec.headGroupSpec.template", head["template"]
     for index, group in enumerate(spec.get("workerGroupSpecs") or ()):
         yield f"spec.workerGroupSpecs[{index}].template", group["template"]
-
-
-def _check_account(
-    owner: Owner, settings: OperatorSettings, path: str, template: Mapping[str, Any]
-) -> Iterator[str]:
-    pod = template["spec"]
-    given = [pod[name] for name in _ACCOUNT_FIELDS if pod.get(name)]
-    for name in given or [_NO_ACCOUNT]:
-        is_own = name == (settings.service_account or owner.service_account)
-        if not is_own and not settings.allows_service_account(owner.namespace, str(name)):
-            yield (
-                f"{path}.spec.serviceAccountName: must be a service account that the operator's "
-                f"settings (serviceAccounts) allow in namespace {owner.namespace}, got {name!r}"
-            )

@@ -12,16 +12,11 @@ from dataset_operator.builders.pods import (
     SPEC_FIELDS,
     ClusterInput,
     build_pod_template,
-    find_account,
     group_of,
 )
 from dataset_operator.plan.draft import Draft
-from pipeline_runtime.config import (
-    DatasetExperiment,
-    ManifestError,
-    Problem,
-    check_template_security,
-)
+from dataset_operator.plan.pod_rules import find_problems
+from pipeline_runtime.config import DatasetExperiment, ManifestError, Problem
 
 
 def parse_wanted(draft: Draft) -> DatasetExperiment:
@@ -40,25 +35,10 @@ def parse_wanted(draft: Draft) -> DatasetExperiment:
 
 
 def _check_pods(draft: Draft, experiment: DatasetExperiment) -> Iterator[Problem]:
-    """Check the pods as they would be created, since a template can replace parts of ours.
-
-    The operator's settings list the service accounts that pods may run as.
-    """
-    spared = draft.find_spared_templates()
-    settings, namespace = draft.settings, draft.owner.namespace
-    source = ClusterInput(owner=draft.owner, spec=experiment.spec, settings=settings)
+    """Check the pods as they would be created, since a template can replace parts of ours."""
+    spared, owner, settings = draft.find_spared_templates(), draft.owner, draft.settings
+    source = ClusterInput(owner=owner, spec=experiment.spec, settings=settings)
     for role, field in SPEC_FIELDS.items():
-        if field in spared or not group_of(experiment.spec, role).template:
-            continue
-        pod, path = build_pod_template(source, role), f"spec.{field}.template"
-        for at, message in check_template_security(path, pod):
-            yield Problem(path=at, message=message)
-        account = find_account(pod)
-        is_ours = account == draft.owner.service_account and settings.service_account is None
-        if not is_ours and not settings.allows_service_account(namespace, account):
-            yield Problem(
-                path=f"{path}.spec.serviceAccountName",
-                message="must be a service account that the operator's settings "
-                f"(serviceAccounts) allow in namespace {namespace}, but pods would run as "
-                f"{account!r}; remove it or have it added there",
-            )
+        if field not in spared and group_of(experiment.spec, role).template:
+            pod = build_pod_template(source, role)
+            yield from find_problems(owner, settings, f"spec.{field}.template", pod)
