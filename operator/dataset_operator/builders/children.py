@@ -21,7 +21,7 @@ from dataset_operator.api import (
     TRAINERS,
     Role,
 )
-from dataset_operator.builders.documents import Document, build_metadata
+from dataset_operator.builders.documents import Document, build_metadata, build_peer
 from dataset_operator.builders.name_servers import build_name_server_rules
 from dataset_operator.names import Owner
 from dataset_operator.settings import NetworkSettings
@@ -81,14 +81,14 @@ def build_network_policy(owner: Owner, network: NetworkSettings) -> Document:
     other ports. An API server that proxies for people reaches the same ports as the operator.
     """
     own_pods = {"podSelector": {"matchLabels": {RAY_CLUSTER_LABEL: owner.ray_cluster}}}
-    askers = [_build_peer(network.operator_namespace, network.operator_labels)]
+    askers = [build_peer(network.operator_namespace, network.operator_labels)]
     askers += [{"ipBlock": {"cidr": cidr}} for cidr in network.api_server_cidrs]
     ingress: list[Document] = [
         {"from": [own_pods]},
         {"from": askers, "ports": _build_ports(*_ASKED_PORTS)},
     ]
     if network.prometheus_namespace:
-        scraper = _build_peer(network.prometheus_namespace, network.prometheus_labels)
+        scraper = build_peer(network.prometheus_namespace, network.prometheus_labels)
         ports = _build_ports(RAY_METRICS_PORT, RUNTIME_METRICS_PORT)
         ingress.append({"from": [scraper], "ports": ports})
     spec: Document = {**own_pods, "policyTypes": ["Ingress"], "ingress": ingress}
@@ -100,13 +100,6 @@ def build_network_policy(owner: Owner, network: NetworkSettings) -> Document:
         "kind": "NetworkPolicy",
         "metadata": build_metadata(owner, owner.network_policy),
         "spec": spec,
-    }
-
-
-def _build_peer(namespace: str, labels: Mapping[str, str]) -> Document:
-    return {
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-        "podSelector": {"matchLabels": dict(labels)},
     }
 
 

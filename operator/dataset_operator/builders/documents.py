@@ -1,7 +1,8 @@
-"""Metadata that all owned objects share: name, owner, labels."""
+"""Parts that owned objects share: their metadata, and the peers of network policies."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from dataset_operator.names import Owner
@@ -26,4 +27,12 @@ def build_metadata(owner: Owner, name: str) -> Document:
                 "blockOwnerDeletion": True,
             }
         ],
+    }
+
+
+def build_peer(namespace: str, labels: Mapping[str, str]) -> Document:
+    """Build the peer of a NetworkPolicy that selects pods of another namespace."""
+    return {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        "podSelector": {"matchLabels": dict(labels)},
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 
-from dataset_operator.builders.documents import Document
+from dataset_operator.builders.documents import Document, build_peer
 from dataset_operator.settings import NetworkSettings
 
 
@@ -16,18 +16,11 @@ def _build_ports(number: int) -> list[Document]:
     return [{"port": number, "protocol": protocol} for protocol in ("UDP", "TCP")]
 
 
-def _build_pods(namespace: str, label: str, value: str) -> Document:
-    return {
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-        "podSelector": {"matchLabels": {label: value}},
-    }
-
-
 _READY: dict[str, Document] = {
     # CoreDNS has the label of kube-dns, which it replaced.
     "KubeDns": {
         "ports": _build_ports(53),
-        "to": [_build_pods("kube-system", "k8s-app", "kube-dns")],
+        "to": [build_peer("kube-system", {"k8s-app": "kube-dns"})],
     },
     # In Kubernetes' manifest it listens at this address, on the node's network. With Cilium's local
     # redirect policy it is a pod.
@@ -35,13 +28,13 @@ _READY: dict[str, Document] = {
         "ports": _build_ports(53),
         "to": [
             {"ipBlock": {"cidr": "169.254.20.10/32"}},
-            _build_pods("kube-system", "k8s-app", "node-local-dns"),
+            build_peer("kube-system", {"k8s-app": "node-local-dns"}),
         ],
     },
     # Network policies apply to the pod's port, which differs from that of its Service.
     "OpenShift": {
         "ports": _build_ports(5353),
-        "to": [_build_pods("openshift-dns", "dns.operator.openshift.io/daemonset-dns", "default")],
+        "to": [build_peer("openshift-dns", {"dns.operator.openshift.io/daemonset-dns": "default"})],
     },
 }
 
