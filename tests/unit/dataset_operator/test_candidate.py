@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import pytest
 from aiohttp import ClientSession
+from clocks import Clock
 from facts import assert_told
 from kubernetes.aio.client import ApiClient, Configuration
 
@@ -29,15 +30,6 @@ TERMS = Terms(
 
 class Ended(Exception):
     """Stands for the end of the process."""
-
-
-class Clock:
-    """A clock that the test sets."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def leave(why: str) -> NoReturn:

@@ -5,21 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from clocks import Clock
 
 from dataset_operator.kube.remembering import RememberingKube
 from dataset_operator.observed import Document
 
 POLICY = ("NetworkPolicy", "team", "clicks-1")
 SECRET = ("Secret", "team", "clicks-1-token")
-
-
-class Clock:
-    """A clock that the test sets."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass

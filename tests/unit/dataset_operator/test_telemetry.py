@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from clocks import Clock
 from facts import assert_told
 from prometheus_client import generate_latest
 
@@ -22,15 +23,6 @@ from dataset_operator.telemetry.metrics import OperatorMetrics, parse_request
 from dataset_operator.telemetry.watched import Follow, Watched
 
 CLICKS = ("team", "clicks")
-
-
-class Clock:
-    """A clock that the test sets."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def experiment(version: int, phase: str = "Pending", reason: str = "WaitingForPods") -> Any:
