@@ -52,15 +52,8 @@ def note_decision(draft: Draft, answer: Answer, before: int) -> None:
         "log": _PENDING,
     }
     known = list_decisions(draft.status)
-    if (
-        known
-        and "log" in known[-1]
-        and (known[-1]["before"], known[-1]["after"])
-        == (
-            before,
-            answer.desired,
-        )
-    ):
+    last = known[-1] if known else {}
+    if "log" in last and (last["before"], last["after"]) == (before, answer.desired):
         known = known[:-1]  # the same decision again, since it was not carried out
     _set(draft, [*known, noted])
 

@@ -208,15 +208,15 @@ def look(store: Store, settings: OperatorSettings, world: World) -> None:
 # Each of these failed a pass before objects were parsed.
 BROKEN: dict[str, tuple[str, str, Any]] = {
     "a cluster without a spec": ("RayCluster", "spec", None),
-    "groups that are no list": ("RayCluster", "spec.workerGroupSpecs", "x"),
+    "groups that are not a list": ("RayCluster", "spec.workerGroupSpecs", "x"),
     "a group without a name": ("RayCluster", "spec.workerGroupSpecs", [{"replicas": 1}]),
-    "replicas of no number": ("RayCluster", "spec.workerGroupSpecs.1.replicas", "many"),
+    "replicas that are not a number": ("RayCluster", "spec.workerGroupSpecs.1.replicas", "many"),
     "a cluster's conditions": ("RayCluster", "status", {"conditions": [1]}),
     "a cluster's annotations": ("RayCluster", "metadata.annotations", ["x"]),
     "an owner without a uid": ("RayCluster", "metadata.ownerReferences", [{"name": "x"}]),
     "a Secret without data": ("Secret", "data", None),
-    "a token that is no base64": ("Secret", "data.auth_token", "!"),
-    "a token that is no text": ("Secret", "data.auth_token", "/w=="),
+    "a token that is not base64": ("Secret", "data.auth_token", "!"),
+    "a token that is not text": ("Secret", "data.auth_token", "/w=="),
     "a ConfigMap without data": ("ConfigMap", "data", None),
     "a ConfigMap without JSON": ("ConfigMap", "data", {"run": "1", "experiment.json": "{"}),
     "a ConfigMap of a number": ("ConfigMap", "data", {"run": "1", "experiment.json": "7"}),
@@ -226,12 +226,12 @@ BROKEN: dict[str, tuple[str, str, Any]] = {
     "a pod's containers": ("Pod", "status.containerStatuses", [None]),
     "a submission without a time": (KIND, "status.submission", {"id": "x"}),
     "a run without a hash": (KIND, "status.runHash", None),
-    "a start that is no time": (KIND, "status.startTime", "soon"),
+    "a start that is not a time": (KIND, "status.startTime", "soon"),
     "a start without a zone": (KIND, "status.startTime", "2026-01-01T00:00:00"),
-    "conditions that are none": (KIND, "status.conditions", [{"type": "Training"}]),
-    "a status that is none": (KIND, "status", "x"),
-    "seconds without end": (KIND, "status.usage", {"gpuSeconds": 10**400}),
-    "workers that are none": (KIND, "status.dataWorkers", [1]),
+    "conditions without fields": (KIND, "status.conditions", [{"type": "Training"}]),
+    "a status that is not a mapping": (KIND, "status", "x"),
+    "seconds beyond any float": (KIND, "status.usage", {"gpuSeconds": 10**400}),
+    "workers that are not a mapping": (KIND, "status.dataWorkers", [1]),
 }
 
 

@@ -153,7 +153,7 @@ def test_only_the_observed_cluster_is_deleted() -> None:
             None,
             id="the shortest",
         ),
-        pytest.param({"name": "no/name"}, "name", id="a name that is none"),
+        pytest.param({"name": "no/name"}, "name", id="an invalid name"),
     ],
 )
 def test_inconsistent_lease_times_are_refused(lease: dict[str, Any], told: str | None) -> None:

@@ -18,7 +18,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an account that is not allowed": ({"serviceAccountName": "admin"}, "serviceAccountName"),
     "an empty account": ({"serviceAccountName": ""}, "serviceAccountName"),
     "an account that is taken away": ({"serviceAccountName": None}, "serviceAccountName"),
-    "an account that is no text": ({"serviceAccountName": ["x"]}, "serviceAccountName"),
+    "an account that is not text": ({"serviceAccountName": ["x"]}, "serviceAccountName"),
     "the deprecated alias": ({"serviceAccount": "trainer"}, "serviceAccount"),
     "the alias in place of the name": (
         {"serviceAccountName": None, "serviceAccount": "admin"},
@@ -35,9 +35,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"containers": [{"name": "ray", "resources": {"limits": {"$patch": "replace"}}}]},
         "$patch",
     ),
-    "containers that are no list": ({"containers": {"name": "ray"}}, "containers"),
-    "containers that are taken away": ({"containers": None}, "containers"),
-    "an init container that is no mapping": ({"initContainers": ["x"]}, "initContainers[0]"),
+    "containers that are not a list": ({"containers": {"name": "ray"}}, "containers"),
+    "removed containers": ({"containers": None}, "containers"),
+    "an init container that is not a mapping": ({"initContainers": ["x"]}, "initContainers[0]"),
 }
 
 
