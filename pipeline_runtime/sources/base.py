@@ -1,8 +1,8 @@
-"""What a raw table is to the planner and the feed, whatever format it is stored in.
+"""The raw table as the planner and the feed use it, whatever format it is stored in.
 
 The planner asks for the schema and the units of work (pruned by predicates); workers read one unit
-at a time. A new kind of source is one more module that gives a `RawTable`; `sources.open_table`
-picks it.
+at a time. To add a kind of source, write a module that returns a `RawTable`, and have
+`sources.open_table` choose it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pipeline_runtime.sources.nested import NestedRows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """The smallest piece that is read as a whole: one row group of one file."""
+    """The smallest part of a table that a worker reads as a whole: one row group of one file."""
 
     file: int  # index into RawTable.files
     row_group: int
     num_rows: int
-    num_bytes: int  # uncompressed, of all columns as flat rows have them
+    num_bytes: int  # uncompressed size of all columns, as flat rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
-    """What predicates left out before anything was read."""
+    """Counts of files, row groups and rows before and after pruning by predicates."""
 
     files_total: int
     files_read: int
@@ -54,41 +54,41 @@ class RawTable(Protocol):
 
     @property
     def description(self) -> str:
-        """Its URI or name, for people."""
+        """The table's URI or name, as reports show it."""
         ...
 
     @property
     def schema(self) -> pa.Schema:
-        """Names and types of all its columns, partition columns among them."""
+        """Names and types of all columns, including partition columns."""
         ...
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Paths of its files relative to the table: part of a foreign row's identity."""
+        """Paths of the files relative to the table: part of a foreign row's identity."""
         ...
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Paths of its files on their file system."""
+        """Paths of the files on their file system."""
         ...
 
     @property
     def is_local(self) -> bool:
-        """Whether its files are read as files of this machine; a store's have to be waited for."""
+        """True if the files are on this machine; reads from a store have to be waited for."""
         ...
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person should know about how it is stored; often nothing."""
+        """Remarks for the user about how the table is stored; often none."""
         ...
 
     @property
     def request_columns(self) -> frozenset[str]:
-        """Columns that every file holds once a request."""
+        """Columns that every file stores once per request."""
         ...
 
     def describe_decoding(self, columns: Collection[str]) -> str:
-        """How the numbers and lists among these columns are decoded, for people; empty if none."""
+        """Describe how the numbers and lists among these columns are decoded; empty if none."""
         ...
 
     def footer_digests(self, files: Sequence[int]) -> list[str]:
@@ -106,19 +106,25 @@ class RawTable(Protocol):
         ...
 
     def scan(self, predicates: Sequence[Any]) -> Scan:
-        """The units that may hold a row for which all predicates (dataset expressions) are true."""
+        """Return the units that may hold a row for which all predicates are true.
+
+        Predicates are dataset expressions.
+        """
         ...
 
     def column_bytes(self, units: Sequence[Unit], columns: Collection[str]) -> int:
-        """Uncompressed bytes of some columns of these units, as flat rows have them."""
+        """Return the uncompressed size of some columns of these units, as flat rows."""
         ...
 
     def stored_bytes(self, units: Sequence[Unit], columns: Collection[str]) -> int:
-        """Bytes that some columns of these units take on the storage, compressed as they lie."""
+        """Return the size of some columns of these units on the storage, compressed."""
         ...
 
     def read(self, unit: Unit, columns: Sequence[str], max_rows: int) -> Iterator[pa.Table]:
-        """The unit's rows in order, at most `max_rows` a table, columns in the order asked for."""
+        """Yield the unit's rows in order, with at most `max_rows` per table.
+
+        The columns have the requested order.
+        """
         ...
 
     def read_nested(
@@ -128,11 +134,14 @@ class RawTable(Protocol):
         max_rows: int,
         folded: Collection[str] = (),
     ) -> Iterator[pa.Table | NestedRows]:
-        """The same, a request's columns once where they are stored so; columns in any order.
+        """Yield the unit's rows like `read`, but keep nested files nested.
+
+        Columns that a file stores once per request are returned once per request. The columns may
+        have any order.
 
         Args:
-            folded: columns of lists that may come as places in a dictionary, whose values are the
-                lists without most of those that are equal to the one before.
+            folded: list columns that may be returned as dictionary columns. The dictionary
+                leaves out most lists that equal the list before them.
         """
         ...
 
@@ -144,8 +153,12 @@ class RawTable(Protocol):
         *,
         kernels: bool = True,
     ) -> pa.Table | NestedRows:
-        """Of a unit the rows at these places, which ascend, as `read_nested` has them.
+        """Return the rows of a unit at the given positions, in the form that `read_nested` returns.
 
-        It may be spared to decode others; `kernels` as in `take_rows`.
+        The implementation may skip decoding other rows.
+
+        Args:
+            rows: positions in ascending order.
+            kernels: as in `take_rows`.
         """
         ...

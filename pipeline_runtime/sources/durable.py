@@ -1,7 +1,7 @@
-"""Writes files so that they outlive a loss of power, where the file system is this machine's.
+"""Writes files so that they survive a power failure of this machine.
 
-A local file is on the disk once it was synced, and its name once its folder was. An object store
-answers a write only when it keeps the object, so there nothing is left to do.
+The content of a local file is safe once the file is synced, and its name once the folder is synced.
+An object store confirms a write only after it has stored the object, so it needs no sync.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pyarrow import fs as pafs
 
 from pipeline_runtime.sources.filesystem import Location
 
-# Some network file systems have no way to sync a folder, and say so by one of these.
+# Some network file systems cannot sync a folder, and return one of these errors.
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF})
 
 
 def make_folder(place: Location) -> None:
-    """Make a folder and those above it, and sync the folders that got a new entry."""
+    """Create a folder and its missing parents, and sync the folders that got a new entry."""
     if not _is_local(place):
         place.filesystem.create_dir(place.path, recursive=True)
         return
@@ -31,7 +31,7 @@ def make_folder(place: Location) -> None:
 
 
 def write_file(place: Location, data: bytes) -> None:
-    """Write a file and sync it; its name is synced by `rename_file`."""
+    """Write a file and sync its content; `rename_file` syncs its name."""
     if not _is_local(place):
         with place.filesystem.open_output_stream(place.path) as stream:
             stream.write(data)
@@ -43,9 +43,9 @@ def write_file(place: Location, data: bytes) -> None:
 
 
 def rename_file(before: Location, after: Location) -> None:
-    """Give a file its final name: the folder is synced before and after it.
+    """Give a file its final name, and sync the folder before and after the rename.
 
-    So that the name is on the disk only if the other files of the folder are.
+    So the name is on the disk only if the names of the other files in the folder are.
     """
     if _is_local(after):
         _sync_folder(Path(after.path).parent)

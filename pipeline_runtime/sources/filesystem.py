@@ -1,13 +1,13 @@
-"""From a URI of a manifest to a filesystem and a path on it.
+"""Turns a URI of a manifest into a filesystem and a path on it.
 
-A URI without a scheme is relative to the storage root, which is how one manifest serves a laptop
-(`build/`) and a cluster (`s3://bucket/team/`). `config.storage_uri` lists the schemes; pyarrow
-serves them, and fsspec serves those that the environment adds. Credentials and addresses of stores
-are never in the URI: pyarrow and fsspec find them in the environment, as each store's tools do.
+A URI without a scheme is relative to the storage root, so one manifest works on a laptop (`build/`)
+and on a cluster (`s3://bucket/team/`). `config.storage_uri` lists the schemes. pyarrow serves them,
+and fsspec serves the schemes that the environment adds. Credentials and addresses of stores are
+never in the URI: pyarrow and fsspec find them in the environment, as each store's own tools do.
 
-Whoever opens a URI lends it their credentials, and the URI may come from a status that somebody
-else wrote. So only the scheme and the bucket reach pyarrow's parser, which knows options like
-`endpoint_override`; the path is appended afterwards.
+The user who opens a URI sends their own credentials to it, although the URI may come from a status
+that somebody else wrote. So only the scheme and the bucket reach pyarrow's parser, which accepts
+options like `endpoint_override`; the path is appended afterwards.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Location:
     path: str
 
     def join(self, *parts: str) -> Location:
-        """The location below this one."""
+        """Return the location of these path parts below this one."""
         suffix = "/".join(part.strip("/") for part in parts)
         return Location(
             uri=f"{self.uri.rstrip('/')}/{suffix}",
@@ -49,8 +49,10 @@ class Location:
 
 
 def resolve_uri(uri: str, storage_root: str) -> str:
-    """The whole URI of what a manifest names: itself with a scheme or from '/', else below the
-    root.
+    """Return the full URI of a name in a manifest.
+
+    A name with a scheme, or one that begins with '/', is returned as it is. Any other is below the
+    storage root.
     """
     if has_scheme(uri) or uri.startswith("/"):
         return uri
@@ -58,18 +60,18 @@ def resolve_uri(uri: str, storage_root: str) -> str:
 
 
 def open_location(uri: str, storage_root: str = "", s3: S3Options | None = None) -> Location:
-    """Find the filesystem of a URI; nothing is read yet.
+    """Find the filesystem of a URI, without reading anything.
 
     Raises:
-        SourceError: the URI says more than a place in a store, or no filesystem serves its scheme.
-        StoreError: a store that is asked here (hdfs) does not answer.
+        SourceError: the URI holds more than a place in a store, or no filesystem has its scheme.
+        StoreError: the store does not answer. Only hdfs is contacted here.
     """
     whole = resolve_uri(uri, storage_root)
     if not has_scheme(whole):
-        path = str(Path(os.path.expanduser(whole)).absolute())  # Path would make "~" of "./~"
+        path = str(Path(os.path.expanduser(whole)).absolute())  # Path would turn "./~" into "~"
         path += "/" if whole.endswith("/") and path != "/" else ""
         return Location(uri=whole, filesystem=pafs.LocalFileSystem(), path=path)
-    # Below a root, '?' is a character of a file's name or of a glob.
+    # Below a root, '?' belongs to a file's name or to a glob.
     base, below = (whole, "") if has_scheme(uri) else (storage_root.rstrip("/"), f"/{uri}")
     try:
         scheme, authority, path = split_storage_uri(base)
@@ -82,7 +84,7 @@ def open_location(uri: str, storage_root: str = "", s3: S3Options | None = None)
             f"{whole}: cannot open a filesystem for {scheme!r}: {error}; check what "
             "it needs in the environment"
         ) from error
-    except Exception as error:  # OSError of hdfs; clients of fsspec raise errors of any type
+    except Exception as error:  # hdfs raises OSError; clients of fsspec raise any type
         raise StoreError(f"{whole}: cannot reach the store: {error}; try again") from error
     return Location(uri=whole, filesystem=filesystem, path=path)
 
@@ -97,30 +99,30 @@ def _open_scheme(scheme: str, authority: str, path: str, s3: S3Options | None) -
         return filesystem, root.rstrip("/") + unquote(path)
     import fsspec
 
-    # Not `url_to_fs`, which takes options out of a URI and opens chains of them.
+    # Not `url_to_fs`: it reads options from a URI, and opens chained URIs.
     kind = fsspec.get_filesystem_class(scheme)
     store = kind()
-    store.invalidate_cache()  # fsspec shares one file system, and what it has listed
+    store.invalidate_cache()  # fsspec shares one instance and its listings
     found = kind._strip_protocol(f"{scheme}://{authority}{path}")
     return pafs.PyFileSystem(pafs.FSSpecHandler(store)), found
 
 
 def _open_s3(options: S3Options) -> Any:
-    """S3 with keys, and an endpoint that the manifest does not name, from the environment."""
+    """Open S3; the keys come from the environment, and so does an endpoint that is not set."""
     arguments: dict[str, Any] = {"anonymous": options.anonymous}
     if options.region:
         arguments["region"] = options.region
-    # pyarrow reads the keys from the environment, but not these.
+    # pyarrow reads the keys from the environment, but not these variables.
     endpoint = options.endpoint or _first_set("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     if endpoint:
         parts = urlsplit(endpoint)
         arguments |= {"scheme": parts.scheme, "endpoint_override": parts.netloc}
-        # Without a region pyarrow would ask AWS for the bucket's; another store has none to give.
+        # Without a region, pyarrow would ask AWS for the bucket's region; other stores have none.
         region = _first_set("AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1"
         arguments.setdefault("region", region)
     return pafs.S3FileSystem(**arguments)
 
 
 def _first_set(*names: str) -> str | None:
-    """The first of these environment variables that is not empty."""
+    """Return the value of the first of these environment variables that is not empty."""
     return next((os.environ[name] for name in names if os.environ.get(name)), None)

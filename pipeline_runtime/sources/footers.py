@@ -1,15 +1,15 @@
-"""A Parquet file's footer, and what must be known of it before pyarrow is asked.
+"""Reads a Parquet file's footer, and checks it before pyarrow interprets it.
 
-Some of pyarrow's properties of a column chunk end the process where the footer is not as pyarrow
-expects it (a C++ exception that nothing catches): an encrypted chunk, a codec that is not known,
-statistics of a wrong length. So the footer's own bytes are looked at first.
+Some of pyarrow's properties of a column chunk abort the process (a C++ exception that nothing
+catches) if the footer is not as pyarrow expects it: an encrypted chunk, an unknown codec, or
+statistics of a wrong length. So this module inspects the footer's bytes first.
 
-    read_tail     the bytes, by as many requests as pyarrow would need
-    Footer        which columns are encrypted, a chunk's codec, whether its statistics are sound
+    read_tail     reads the bytes, with as many requests as pyarrow would need
+    Footer        lists encrypted columns, finds a chunk's codec, and checks its statistics
 
-A chunk is found by the bytes of its sizes, which pyarrow tells safely: a search in C, where to walk
-through all chunks in Python would cost 10 microseconds for each. What is not found is not known,
-and is left to pyarrow's readers, which raise proper errors.
+A chunk is located by the encoded bytes of its sizes, which pyarrow reports safely. This is a search
+in C; a walk through all chunks in Python would cost 10 microseconds per chunk. A chunk that is not
+found is left to pyarrow's readers, which raise proper errors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pipeline_runtime.sources.thrift import (
     write_integer,
 )
 
-_TAIL_BYTES = 64 << 10  # as much as pyarrow reads at once
+_TAIL_BYTES = 64 << 10  # pyarrow's first read of a footer
 _END_BYTES = 8  # the length of the footer, and the magic
 _MAGICS = (b"PAR1", b"PARE")
 # CompressionCodec of parquet.thrift, by pyarrow's names.
@@ -41,37 +41,37 @@ _MAX_CODEC_BYTES = 5  # a varint of 32 bits
 # Fields of the structs of parquet.thrift.
 _ROW_GROUPS, _COLUMNS, _META, _CRYPTO, _COLUMN_KEY, _KEY_PATH = 4, 1, 3, 8, 2, 1
 _PATH, _CODEC, _DATA_PAGE_OFFSET, _STATISTICS = 3, 4, 9, 12
-_BOUNDS = (1, 2, 5, 6)  # of Statistics: largest and smallest values, the old way and the new
-_NEXT_I32, _NEXT_I64 = b"\x15", b"\x16"  # the field after the one before, of these types
-# Bytes of a value by its physical type; of others it varies.
+_BOUNDS = (1, 2, 5, 6)  # of Statistics: max, min (deprecated), max_value, min_value
+_NEXT_I32, _NEXT_I64 = b"\x15", b"\x16"  # header of the next field, by its type
+# Bytes per value of the physical types of fixed size.
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
 
 class EncryptedColumn(pa.ArrowInvalid):  # type: ignore[misc]
-    """A column that there is no key to read with."""
+    """The column is encrypted, and there is no key to read it with."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Footer:
     """The footer of one file."""
 
-    # The footer, its length and the magic: for pyarrow a file without row groups.
+    # The footer, its length and the magic; pyarrow opens it as a file without row groups.
     tail: bytes = field(repr=False)
     metadata: pq.FileMetaData
     is_signed: bool  # some columns are encrypted
-    encrypted: frozenset[str]  # their paths
+    encrypted: frozenset[str]  # paths of the encrypted columns
     paths: tuple[str, ...]  # of all leaves
     _found_at: int = field(default=0, init=False)
 
     @classmethod
     def of(cls, tail: bytes, metadata: pq.FileMetaData) -> Footer:
-        """Look through a footer.
+        """Inspect a footer.
 
         Raises:
-            ArrowInvalid: it is signed and broken.
-            UnicodeDecodeError: the name of a column is no text.
+            ArrowInvalid: the footer is signed and broken.
+            UnicodeDecodeError: the name of a column is not valid UTF-8.
         """
-        # The footer of a file with encrypted columns is followed by its signature.
+        # In a file with encrypted columns, a signature follows the footer.
         is_signed = _footer_bytes(tail) != metadata.serialized_size
         encrypted = _encrypted_columns(tail) if is_signed else frozenset[str]()
         schema = metadata.schema
@@ -81,13 +81,14 @@ class Footer:
         )
 
     def leaves(self, name: str) -> list[int]:
-        """Return the leaves of a column of the table."""
+        """Return the indices of the leaves of a column of the table."""
         return [leaf for leaf, path in enumerate(self.paths) if _is_of(path, name)]
 
     def chunks(self, row_group: int) -> list[tuple[str, pq.ColumnChunkMetaData]]:
-        """Return the paths and chunks of a row group of which none is encrypted.
+        """Return the paths and chunks of a row group's columns, without the encrypted ones.
 
-        The paths are those of the schema, which readers use: a chunk's own may be no text.
+        The paths come from the schema, as readers use them: a path stored in a chunk may not be
+        valid UTF-8.
         """
         group = self.metadata.row_group(row_group)
         hidden = {leaf for path in self.encrypted for leaf in self.leaves(path)}
@@ -95,7 +96,7 @@ class Footer:
         return [(self.paths[leaf], group.column(leaf)) for leaf in shown]
 
     def check_columns(self, row_group: int, names: Collection[str]) -> None:
-        """Raise ArrowInvalid for a column that cannot be read, with its name and why."""
+        """Raise ArrowInvalid with name and reason if one of these columns cannot be read."""
         for name in names:
             if any(_is_of(path, name) for path in self.encrypted):
                 raise EncryptedColumn(f"column {name!r} is encrypted")
@@ -110,14 +111,14 @@ class Footer:
         return None if fields is None else _codec_of(fields)
 
     def sound_codec(self, row_group: int, leaf: int) -> str | None:
-        """Return the same; None also if pyarrow would not read the chunk for its statistics."""
+        """Return the codec like `codec`; None also if the chunk's statistics are not sound."""
         fields = self._find(row_group, leaf)
         return _codec_of(fields) if fields is not None and self._is_sound(fields, leaf) else None
 
     def has_sound_statistics(self, leaves: Collection[int]) -> bool:
-        """Return whether pyarrow may be asked for the statistics of these leaves.
+        """Return whether pyarrow can safely read the statistics of these leaves.
 
-        False also where a chunk is not found.
+        This is False if a chunk is not found.
         """
         groups = range(self.metadata.num_row_groups)
         if any(self.paths[leaf] in self.encrypted for leaf in leaves):
@@ -134,10 +135,10 @@ class Footer:
         return all(isinstance(b, bytes) and (width is None or len(b) == width) for b in bounds)
 
     def _find(self, row_group: int, leaf: int) -> Struct | None:
-        """Return the fields of a chunk's metadata, from its codec on; None if it is not found.
+        """Return the fields of a chunk's metadata from its codec on; None if it is not found.
 
-        Sizes follow the codec, and the last part of the column's path stands before it. Chunks are
-        asked for in about the order in which they stand.
+        In the metadata, the sizes follow the codec, and the last part of the column's path precedes
+        it. The search starts at the last match, since callers ask for chunks roughly in file order.
         """
         chunk = self.metadata.row_group(row_group).column(leaf)
         sizes = chunk.num_values, chunk.total_uncompressed_size, chunk.total_compressed_size
@@ -172,7 +173,7 @@ def _codec_of(fields: Struct) -> str:
 def read_footer(stream: Any) -> Footer:
     """Read a file's footer.
 
-    Raises OSError if the file cannot be read, OSError or ArrowException if it is not Parquet.
+    Raises OSError if the file cannot be read; OSError or ArrowException if it is not Parquet.
     """
     tail = read_tail(stream)
     check_encryption(tail)
@@ -180,9 +181,9 @@ def read_footer(stream: Any) -> Footer:
 
 
 def read_tail(stream: Any) -> bytes:
-    """Return a file's footer, its length and the magic; any bytes of what is not Parquet.
+    """Return a file's footer, its length and the magic; arbitrary bytes if it is not Parquet.
 
-    Nothing but reading is done here. Raises OSError if the file cannot be read.
+    This only reads; nothing is parsed. Raises OSError if the file cannot be read.
     """
     size = stream.size()
     tail = stream.read_at(min(size, _TAIL_BYTES), size - min(size, _TAIL_BYTES))
@@ -200,7 +201,7 @@ def check_encryption(tail: bytes) -> None:
 
 
 def _is_of(path: str, name: str) -> bool:
-    """Return whether a leaf is a column of the table, or a part of it."""
+    """Return whether a leaf belongs to a column of the table."""
     return path == name or path.startswith(f"{name}.")
 
 

@@ -1,8 +1,8 @@
-"""The footers of a table's files, and pyarrow's fragments over them.
+"""Reads the footers of a table's files, and builds pyarrow's fragments from them.
 
-A fragment is made of its file's footer alone, which is read here and looked through before pyarrow
-is asked anything of it (see `footers`): it plans and prunes, and `opening` opens the file to read.
-`parquet` calls this while it discovers a table.
+A fragment is built from the file's footer alone, which `footers` inspects before pyarrow interprets
+it. Fragments serve planning and pruning; `opening` opens a file to read its rows. `parquet` calls
+this module while it discovers a table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.dataset as pads
 from pipeline_runtime.errors import SourceError, StoreError
 from pipeline_runtime.sources.footers import Footer, check_encryption, read_tail
 
-# Footers are small and far away on an object store: latency, not CPU, bounds reading them.
+# Footers are small: the latency of the object store, not CPU, limits reading them.
 FOOTER_THREADS = 16
 
 
@@ -28,11 +28,11 @@ def read_fragments(
     """Read the footers of these files.
 
     Args:
-        below: the files' paths below the table's folder, which have their partition folders.
-        partitioning: of these folders; None: there are none.
+        below: paths of the files below the table's folder, which include partition folders.
+        partitioning: the partitioning of these folders; None if there is none.
 
     Raises:
-        SourceError: a footer is not one, or is encrypted; names the file.
+        SourceError: a footer is invalid or encrypted; names the file.
         StoreError: the store did not answer; names the file.
     """
     form, everywhere = pads.ParquetFileFormat(), pads.scalar(True)
@@ -62,7 +62,7 @@ def read_fragments(
 
 @contextmanager
 def _reading_footer(path: str) -> Iterator[None]:
-    """Raise what goes wrong with a file's footer as SourceError."""
+    """Raise errors about a file's footer as SourceError."""
     try:
         yield
     except (OSError, pa.ArrowException, ValueError) as error:

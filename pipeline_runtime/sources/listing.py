@@ -1,6 +1,6 @@
-"""Which files a URI means: one file, a folder's data files, or those that match a glob.
+"""Finds the files of a URI: one file, the data files of a folder, or the matches of a glob.
 
-Runs before `parquet`, which reads the footers of what is found here.
+Runs before `parquet`, which reads the footers of these files.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from pipeline_runtime.sources.filesystem import Location
 from pipeline_runtime.sources.stores import asking
 
 _SUFFIXES = (".parquet", ".parq", ".pq")
-# Folders that show another format's table, and the format.
+# Folders by which a table of another format is recognised, and its format.
 _FORMATS = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
 _ICEBERG_METADATA = ".metadata.json"
 _GLOB_CHARACTERS = frozenset("*?[")
 
 
 def find_files(location: Location) -> tuple[list[str], str]:
-    """Return what `_list_files` finds.
+    """Return the Parquet files of a URI, and the folder that their partition folders are below.
 
-    Raises SourceError if nothing is there, StoreError if the store does not answer.
+    Raises:
+        SourceError: there are none, or they belong to a table of another format.
+        StoreError: the store does not answer.
     """
     with asking(location.uri, "list the files"):
         return _list_files(location)
 
 
 def _list_files(location: Location) -> tuple[list[str], str]:
-    """The Parquet files of one URI, and the folder that their partition folders are below."""
     info = location.filesystem.get_file_info(location.path.rstrip("/"))
-    # A folder whose own name has such a character is not a pattern.
+    # A path that exists is not a pattern, even if its name has such a character.
     if info.type == pafs.FileType.NotFound and _GLOB_CHARACTERS & set(location.path):
         return _glob_files(location)
     if info.type == pafs.FileType.NotFound:
@@ -59,7 +60,7 @@ def _list_folder(location: Location, root: str) -> list[pafs.FileInfo]:
 
 
 def _data_files(infos: Sequence[pafs.FileInfo], root: str) -> list[str]:
-    """Files below a folder: hidden ones left out, and other formats where Parquet names itself."""
+    """Return the visible files below a folder: those with a Parquet suffix, or all if none has."""
     files = [info.path for info in infos if info.type == pafs.FileType.File]
     visible = [path for path in files if not is_hidden(path.removeprefix(root))]
     named = [path for path in visible if path.endswith(_SUFFIXES)]
@@ -67,7 +68,7 @@ def _data_files(infos: Sequence[pafs.FileInfo], root: str) -> list[str]:
 
 
 def is_hidden(relative: str) -> bool:
-    """Whether readers pass a file over, by the name of it or of a folder above it in the table."""
+    """Return whether readers skip a file because of its name or that of a folder above it."""
     return any(part.startswith(("_", ".")) for part in relative.strip("/").split("/"))
 
 
@@ -90,9 +91,9 @@ def _glob_files(location: Location) -> tuple[list[str], str]:
 def _refuse_table_formats(
     location: Location, infos: Sequence[pafs.FileInfo], files: Sequence[str]
 ) -> None:
-    """Refuse files of a table of a format that says elsewhere which of them count.
+    """Refuse files of a table format whose own metadata decides which files are current.
 
-    Only what was listed anyway is looked at: whoever may list a table's folder may not list others.
+    This uses only the listing at hand: the credentials may not allow to list other folders.
     """
     for folder, name, marker in sorted({found for info in infos if (found := _table_format(info))}):
         if any(path.startswith(f"{folder}/") for path in files):
@@ -104,7 +105,7 @@ def _refuse_table_formats(
 
 
 def _table_format(info: pafs.FileInfo) -> tuple[str, str, str] | None:
-    """Return the folder of a table that a file or folder shows, its format, and what shows it."""
+    """Return the folder, format and marker of the table that a file or folder reveals, if any."""
     is_file = info.type == pafs.FileType.File
     parts = info.path.rstrip("/").split("/")
     folders = parts[:-1] if is_file else parts
@@ -117,7 +118,7 @@ def _table_format(info: pafs.FileInfo) -> tuple[str, str, str] | None:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """Glob by path parts, so that '*' stays within one folder; a matched folder means its files."""
+    """Match by path parts, so that '*' stays in one folder; a matched folder matches its files."""
     parts, wanted = path.split("/"), pattern.split("/")
     if "**" in wanted:
         return fnmatch.fnmatchcase(path, pattern.replace("**/", "*"))

@@ -1,7 +1,7 @@
-"""Opening a Parquet file to read some of its row groups.
+"""Opens a Parquet file to read some of its row groups.
 
-A file is opened once a row group, by whichever reader got it; its footer, which lists every column
-chunk of the file, is fetched and parsed once a process, and looked through once for `pages`.
+A file is opened once per row group, by the reader of that row group. Its footer, which lists every
+column chunk of the file, is fetched, parsed and searched for `pages` once per process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pipeline_runtime.sources.leaves import Leaf, find_leaves
 from pipeline_runtime.sources.pages import OpenFile
 from pipeline_runtime.sources.versions import Version, object_version, stat_version
 
-# Of a table's footers as they are stored; parsed they take a few times as much, in every reader.
+# Total size of a table's kept footers as stored; parsed, they take a few times as much. Each reader
+# process keeps its own.
 _MAX_FOOTER_BYTES = 8 << 20
 
 
@@ -32,20 +33,20 @@ class _Kept:
 
 @dataclass(slots=True)
 class Opener:
-    """Opens the files of one table; threads may share it."""
+    """Opens the files of one table. Threads may share it."""
 
-    decodes_pages: bool = False  # numbers and lists of them, by `pages`
+    decodes_pages: bool = False  # `pages` decodes numbers and lists of numbers
     _footers: dict[Version, _Kept] = field(default_factory=dict)
     _num_bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
     def open(self, filesystem: Any, path: str) -> Iterator[OpenFile]:
-        """A file, open while the context is.
+        """Open a file for the duration of the context.
 
         Raises:
-            OSError: it cannot be read.
-            pyarrow.ArrowInvalid: it is not Parquet.
+            OSError: the file cannot be read.
+            pyarrow.ArrowInvalid: the file is not Parquet.
         """
         before = stat_version(filesystem, path)
         with filesystem.open_input_file(path) as stream:
@@ -63,14 +64,14 @@ class Opener:
 
     @property
     def num_footers(self) -> int:
-        """Footers that are remembered."""
+        """Number of footers in the cache."""
         return len(self._footers)
 
     @staticmethod
     def _version(filesystem: Any, path: str, stream: Any, before: Version | None) -> Version | None:
-        """Return the version of the file that is open; None if it is not known.
+        """Return the version of the open file; None if it is not known.
 
-        A local file has it if no other was put in its place while it was opened.
+        A local file's version is known if no other file replaced it while it was opened.
         """
         if before is None:
             return object_version(stream, path)
@@ -79,9 +80,9 @@ class Opener:
     def _keep(
         self, version: Version | None, footer: Footer, schema: pa.Schema
     ) -> Mapping[str, Leaf]:
-        """Remember a footer and its leaves, and forget the oldest once there are too many.
+        """Return a file's leaves. Cache them with its footer, and evict the oldest over the limit.
 
-        The footer of a file whose version is not known is not remembered.
+        A footer is not cached if the version of its file is not known.
         """
         leaves: Mapping[str, Leaf] = {}
         if self.decodes_pages and not footer.is_signed:

@@ -1,20 +1,20 @@
-"""Numbers, and lists of numbers, decoded from Parquet's pages by compiled kernels.
+"""Decodes numbers and lists of numbers from Parquet pages with compiled kernels.
 
-Where the time of a table with user sequences goes is in its lists: Arrow turns the levels of every
-item into 16-bit numbers and those into offsets, one by one. Here 64 levels are looked at together,
-a page without nulls is told by the single run that its definition levels are, and values are copied
-as they lie. Numbers gain less each, but a table has many columns of them, and all are decoded by
-one call without Python's lock.
+A table with user sequences spends most of its reading time on lists: Arrow turns the levels of
+every item into 16-bit numbers, and these into offsets, one by one. The kernels look at 64 levels at
+a time, recognise a page without nulls by the single run of its definition levels, and copy values
+as they are. Plain numbers gain less, but a table has many such columns, and one call without
+Python's lock decodes all of them.
 
-    leaves          which columns of a file can be decoded so, from its footer; once a file
-    OpenFile        reads a row group: those columns by `columns`, part by part (`windows`) where it
-                    is longer than a piece, all others by pyarrow
+    leaves          finds the columns that the kernels can decode, from the footer, once per file
+    OpenFile        reads a row group: these columns by `columns`, or part by part by `windows` if
+                    the caller limits the rows; all other columns by pyarrow
 
-What is decoded is what pyarrow gives, bit for bit. Whatever a page holds that is not known here (an
-encoding, bytes that cannot be) leaves its column to pyarrow, which reads it or says what is wrong
-with it. `pipelineOptions.pageDecoding` switches it off; without numba it never is on.
+The result equals pyarrow's bit for bit. If a page holds an unknown encoding or invalid bytes,
+pyarrow reads its column, or reports what is wrong with it. `pipelineOptions.pageDecoding` turns
+decoding by kernels off; without numba it is always off.
 
-Of some of a row group's rows (`read_rows`) the pages are left out that have no others.
+`read_rows` reads some rows of a row group, and skips the pages that hold none of them.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ from pipeline_runtime.sources.leaves import Leaf, Stored
 from pipeline_runtime.sources.page_headers import PageError
 from pipeline_runtime.sources.windows import decode_windows
 
-# Bytes between two chunks that are read along with them: less than a round trip to a store costs.
+# Two chunks with a smaller gap are read in one request: reading the gap costs less than a round
+# trip to a store.
 _MAX_HOLE_BYTES = 1 << 20
-# What a chunk's pages may hold; BIT_PACKED some writers say of levels that there are none of.
+# Encodings that the kernels decode. Some writers list BIT_PACKED for levels that do not exist.
 _ENCODINGS = frozenset({"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"})
-# With fewer in a chunk, calls from Python take longer than pyarrow does.
+# In smaller chunks, the calls from Python take longer than pyarrow does.
 _MIN_VALUES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenFile:
-    """A file that is open, and the columns of it that are decoded here; perhaps none."""
+    """An open file, and its columns that the kernels can decode."""
 
     file: pq.ParquetFile
     stream: Any  # pa.NativeFile over the same bytes
@@ -65,10 +66,11 @@ class OpenFile:
         folded: Collection[str] = (),
         wanted: Marks | None = None,
     ) -> pa.Table:
-        """A row group's columns, in the order asked for. Raises as pyarrow does.
+        """Return columns of a row group, in the requested order. Raises the errors of pyarrow.
 
         Args:
-            folded: of lists, of which equal neighbours may stand once, as a dictionary's values.
+            folded: list columns that may be returned as dictionary columns, in which equal
+                neighbours share a value.
             wanted: see `decode_columns`.
         """
         chunks = self._chunks(row_group, names)
@@ -89,9 +91,9 @@ class OpenFile:
     def read_rows(
         self, row_group: int, names: Sequence[str], rows: Int64s, *, kernels: bool = True
     ) -> pa.Table:
-        """The same of some rows, by their places, which ascend; pages without any are left out.
+        """Return the rows at the given positions, which ascend. Pages without them are skipped.
 
-        `kernels` as in `take_rows`.
+        `kernels` is that of `take_rows`.
         """
         wanted = np.zeros(self.file.metadata.row_group(row_group).num_rows, dtype=np.bool_)
         wanted[rows] = True
@@ -102,7 +104,7 @@ class OpenFile:
     def iter_row_group(
         self, row_group: int, names: Sequence[str], max_rows: int
     ) -> Iterator[pa.Table]:
-        """The same, `max_rows` rows at a time; about as many are held in memory."""
+        """Yield columns of a row group, `max_rows` rows at a time, to bound the memory in use."""
         chunks = self._chunks(row_group, names)
         kernels = select(bool(chunks), sum(chunk.num_values for chunk in chunks.values()))
         if kernels is None:
@@ -142,7 +144,7 @@ class OpenFile:
 
     @contextmanager
     def _explaining(self, row_group: int, names: Sequence[str]) -> Iterator[None]:
-        """Name the column that pyarrow cannot read, where the footer shows which one it is."""
+        """Name the column that pyarrow cannot read, if the footer shows which column it is."""
         try:
             yield
         except (OSError, pa.ArrowException):
@@ -150,7 +152,7 @@ class OpenFile:
             raise
 
     def _chunks(self, row_group: int, names: Sequence[str]) -> dict[str, _Chunk]:
-        """What of the columns is decoded here, by name."""
+        """Return the chunks, by column name, that the kernels decode."""
         metadata, codecs = self.file.metadata.row_group(row_group), known_codecs()
         found = {}
         for name in names:
@@ -159,7 +161,7 @@ class OpenFile:
                 chunk = metadata.column(leaf.index)
                 is_known = _ENCODINGS.issuperset(chunk.encodings)
                 if is_known and chunk.num_values >= _MIN_VALUES:
-                    # Not of pyarrow, which ends the process over a codec that it does not know.
+                    # Not pyarrow's property, which aborts the process if the codec is unknown.
                     codec = self.footer.sound_codec(row_group, leaf.index)
                     if codec in codecs:
                         found[name] = _Chunk.of(chunk, codec, metadata.num_rows)
@@ -167,7 +169,7 @@ class OpenFile:
 
     @contextmanager
     def _fetching(self, chunks: Mapping[str, _Chunk]) -> Iterator[Callable[[], dict[str, Stored]]]:
-        """What gives the chunks' bytes; from a store they come while the body does other things."""
+        """Yield a function that returns the chunks' bytes; a store is read in the background."""
         if self.is_local:
             yield partial(self._fetch, chunks)
             return
@@ -177,12 +179,12 @@ class OpenFile:
     def _read(self, first: int, num_bytes: int) -> pa.Buffer:
         if self.is_local:
             self.stream.seek(first)
-            return self.stream.read_buffer(num_bytes)  # in memory that Arrow keeps
-        # A stream's place is everybody's, and pyarrow reads other columns meanwhile.
+            return self.stream.read_buffer(num_bytes)  # in memory of Arrow's pool
+        # No seek: pyarrow reads other columns from the same stream meanwhile.
         return pa.py_buffer(self.stream.read_at(num_bytes, first))
 
     def _fetch(self, chunks: Mapping[str, _Chunk]) -> dict[str, Stored]:
-        """The chunks with their bytes; those that lie close together are read at once."""
+        """Read the chunks' bytes; one read covers chunks that are close together."""
         found: dict[str, Stored] = {}
         for first, last, names in _merge(chunks):
             data = self._read(first, last - first)
@@ -200,7 +202,7 @@ class OpenFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chunk:
-    """Where a leaf's chunk of a row group lies in the file, and what the footer says of it."""
+    """A column chunk's place in the file, and its properties from the footer."""
 
     start: int
     stop: int
@@ -225,7 +227,7 @@ class _Chunk:
 
 
 def _else_by_arrow(windows: Iterator[Any], by_arrow: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """The windows; from one on that cannot be decoded here, those of pyarrow."""
+    """Yield the decoded windows; from the first that fails on, yield pyarrow's windows instead."""
     num_made = 0
     try:
         for window in windows:
@@ -240,8 +242,9 @@ def _columns(table: pa.Table) -> dict[str, pa.ChunkedArray]:
 
 
 def _merge(chunks: Mapping[str, _Chunk]) -> list[tuple[int, int, list[str]]]:
-    """Spans of the file that hold them, with what lies between where that is little: first byte,
-    the one after the last, and whose chunks are inside.
+    """Group chunks into spans of the file, joining those with small gaps between them.
+
+    Returns the first byte of each span, the byte after its last, and the names of its chunks.
     """
     merged: list[tuple[int, int, list[str]]] = []
     for name, chunk in sorted(chunks.items(), key=lambda item: item[1].start):

@@ -1,12 +1,11 @@
 """Parquet tables: files, directories with hive partitions, globs and lists, on any filesystem.
 
-Discovery reads every file's footer (in parallel) and nothing else: from them come the one schema
-that all files must share, the row groups and their statistics. Pruning is pyarrow.dataset's: a
-predicate drops files by their partition values and row groups by their statistics. Reading is done
-by `read_row_group`, the fastest flat reader there is in Python (see benchmarks/).
+Discovery reads only the files' footers, in parallel. They hold the schema, which all files must
+share, and the row groups with their statistics. pyarrow.dataset prunes: a predicate drops files by
+their partition values and row groups by their statistics. `pages` reads the remaining row groups.
 
-A file may be nested by request (see `nested`), in one table with flat ones too; all that a table
-says and gives, schema, rows, bytes and units, is of the flat rows.
+A file may be nested by request (see `nested`); a table may mix nested and flat files. The schema,
+rows, bytes and units of a table always refer to flat rows.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from pipeline_runtime.sources.statistics import has_sound_statistics, surviving_
 from pipeline_runtime.sources.stores import asking
 from pipeline_runtime.sources.versions import file_version
 
-# Of what may be every column of the table, some are named.
+# The description of decoding names this many columns at most.
 _MAX_NAMES = 5
 
 
@@ -63,11 +62,11 @@ class ParquetTable:
     files: tuple[str, ...]  # relative to the table
     paths: tuple[str, ...]  # on the filesystem
     filesystem: Any
-    partition_values: tuple[dict[str, Any], ...]  # a file each
-    layouts: tuple[NestedLayout | None, ...]  # a file each; None: it is flat
-    opener: Opener = field(default_factory=Opener, compare=False, repr=False)  # of this process
-    # What follows stays on the planner's side.
-    fragments: tuple[Any, ...] = ()  # of the footers alone, as files without row groups
+    partition_values: tuple[dict[str, Any], ...]  # one per file
+    layouts: tuple[NestedLayout | None, ...]  # one per file; None: it is flat
+    opener: Opener = field(default_factory=Opener, compare=False, repr=False)  # per process
+    # Workers do not get the remaining fields.
+    fragments: tuple[Any, ...] = ()  # built from the footers alone
     footers: tuple[Footer, ...] = field(default=(), repr=False)
     row_counts: tuple[tuple[int, ...], ...] = ()  # flat rows of each file's row groups
 
@@ -83,7 +82,7 @@ class ParquetTable:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """See RawTable; on the planner's side only."""
+        """See RawTable; on the planner only."""
         nested = [index for index, layout in enumerate(self.layouts) if layout]
         if not nested:
             return ()
@@ -105,7 +104,7 @@ class ParquetTable:
         return frozenset(held[0]).intersection(*held)
 
     def describe_decoding(self, columns: Collection[str]) -> str:
-        """See RawTable; by the first file's footer, so on the planner's side only."""
+        """See RawTable; reads the first file's footer, so on the planner only."""
         if not self.fragments:
             return ""
         first = self.fragments[0]
@@ -133,7 +132,7 @@ class ParquetTable:
         return Scan(units=tuple(units), pruning=self._pruning(units))
 
     def _surviving(self, index: int, keep: pads.Expression | None) -> list[int]:
-        """The row groups of a file that a predicate leaves."""
+        """Return the row groups of a file that remain after pruning by a predicate."""
         fragment, layout = self.fragments[index], self.layouts[index]
         if keep is None or not has_sound_statistics(self.footers[index], keep, self.schema):
             return list(range(fragment.num_row_groups))
@@ -143,7 +142,7 @@ class ParquetTable:
         return [group.id for piece in pieces for group in piece.row_groups]
 
     def _unit(self, index: int, row_group: int) -> Unit:
-        if self.layouts[index] is None:  # one number, where a footer may have thousands of chunks
+        if self.layouts[index] is None:  # cheaper than a sum over thousands of chunks
             num_bytes = self.fragments[index].metadata.row_group(row_group).total_byte_size
         else:
             num_bytes = sum(num_bytes for _, num_bytes in self._chunk_bytes(index, row_group))
@@ -155,7 +154,7 @@ class ParquetTable:
         )
 
     def _chunk_bytes(self, index: int, row_group: int) -> list[tuple[str, int]]:
-        """The columns of a row group and their uncompressed bytes, as flat rows have them."""
+        """Return the columns of a row group and their uncompressed sizes, as flat rows."""
         metadata = self.fragments[index].metadata.row_group(row_group)
         chunks = self.footers[index].chunks(row_group)
         sizes = [(path.split(".")[0], chunk.total_uncompressed_size) for path, chunk in chunks]
@@ -168,13 +167,13 @@ class ParquetTable:
         ]
 
     def footer_digests(self, files: Sequence[int]) -> list[str]:
-        """See RawTable; on the planner's side only. A footer has every column's statistics."""
+        """See RawTable; on the planner only. Footers include every column's statistics."""
         return [_digest_footer(self.footers[file]) for file in files]
 
     def content_versions(self, files: Sequence[int]) -> list[str]:
-        """See RawTable; on the planner's side only.
+        """See RawTable; on the planner only.
 
-        A file whose store does not tell its version has a new one each time.
+        If a store reports no version of a file, each call returns a new one.
         """
 
         def version(file: int) -> str:
@@ -187,7 +186,7 @@ class ParquetTable:
             return list(pool.map(version, files))
 
     def column_bytes(self, units: Sequence[Unit], columns: Collection[str]) -> int:
-        """See RawTable; by the footers, so on the planner's side only."""
+        """See RawTable; reads the footers, so on the planner only."""
         return sum(
             num_bytes
             for unit in units
@@ -196,7 +195,7 @@ class ParquetTable:
         )
 
     def stored_bytes(self, units: Sequence[Unit], columns: Collection[str]) -> int:
-        """See RawTable; by the footers, so on the planner's side only."""
+        """See RawTable; reads the footers, so on the planner only."""
         groups = [self.footers[unit.file].chunks(unit.row_group) for unit in units]
         named = [(path.split(".")[0], chunk) for group in groups for path, chunk in group]
         return sum(chunk.total_compressed_size for name, chunk in named if name in columns)
@@ -212,7 +211,7 @@ class ParquetTable:
         )
 
     def read(self, unit: Unit, columns: Sequence[str], max_rows: int) -> Iterator[pa.Table]:
-        """See RawTable. Raises SourceError naming the file if it is gone, corrupt or changed."""
+        """See RawTable. Raises SourceError if the file is gone, corrupt or changed."""
         for part in self.read_nested(unit, columns, max_rows):
             yield part if isinstance(part, pa.Table) else part.expand(columns)
 
@@ -252,7 +251,7 @@ class ParquetTable:
 
     @contextmanager
     def _opened(self, unit: Unit) -> Iterator[OpenFile]:
-        """A unit's file; what goes wrong while it is read is raised as SourceError."""
+        """Open a unit's file, and raise errors while it is read as SourceError."""
         path = self.paths[unit.file]
         try:
             with self.opener.open(self.filesystem, path) as opened:
@@ -261,13 +260,13 @@ class ParquetTable:
             raise SourceError(_explain_read_failure(path, unit, error)) from error
 
     def _stored(self, unit: Unit, columns: Sequence[str]) -> list[str]:
-        """Those of the columns that stand in the unit's file."""
+        """Return the requested columns that the unit's file stores."""
         return [name for name in columns if name not in self.partition_values[unit.file]]
 
     def _complete_nested(
         self, rows: NestedRows, columns: Sequence[str], file: int, layout: NestedLayout
     ) -> NestedRows:
-        """The same of nested rows; a request has the partition columns."""
+        """Complete nested rows like `_complete`; the requests get the partition columns."""
         partitions = self.partition_values[file]
         once = [name for name in columns if name in partitions]
         once += [n for n in columns if n not in partitions and layout.is_request_column(n)]
@@ -289,8 +288,8 @@ class ParquetTable:
         """Add a file's partition columns, and give every column the table's type.
 
         Args:
-            num_rows: of the table, which does not know them itself once it has no column.
-            folded: columns that may be places in a dictionary of the table's type, and stay so.
+            num_rows: the number of rows, which a table without columns does not know.
+            folded: columns that may be dictionary columns of the table's type, and stay so.
         """
         if not columns:
             return table.select([])
@@ -317,7 +316,7 @@ class ParquetTable:
 
 
 def _cast_dictionary(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:
-    """Places in a dictionary whose values get this type; a dictionary's own columns stay."""
+    """Cast the values of a folded column; keep it if the table's type is a dictionary too."""
     if pa.types.is_dictionary(data_type) or column.type.value_type == data_type:
         return column
     chunks = [
@@ -328,7 +327,7 @@ def _cast_dictionary(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.Chun
 
 
 def _digest_footer(footer: Footer) -> str:
-    if footer.is_signed:  # pyarrow ends the process over writing it
+    if footer.is_signed:  # pyarrow aborts the process when it writes one
         return hashlib.sha256(footer.tail).hexdigest()
     sink = pa.BufferOutputStream()
     footer.metadata.write_metadata_file(sink)
@@ -356,7 +355,7 @@ def _read_flat(
 def _read_requests(
     opened: OpenFile, unit: Unit, layout: NestedLayout, stored: list[str], max_rows: int
 ) -> Iterator[NestedRows]:
-    """A nested unit's rows; cut into parts, about as many are held as a part has."""
+    """Yield a nested unit's rows, in parts if it has more than `max_rows`, to bound memory."""
     if unit.num_rows <= max_rows:
         return read_nested(opened, unit.row_group, layout, stored, None)
     requests = opened.file.metadata.row_group(unit.row_group).num_rows
@@ -381,20 +380,21 @@ def open_parquet(
     """Discover a table's files, read their footers and check that they share one schema.
 
     Args:
-        decodes_pages: numbers and lists of them are decoded by `pages`; the rows are the same.
+        decodes_pages: decode numbers and lists of numbers by `pages`; the rows are the same.
 
-    Raises SourceError: nothing there, a file that is not Parquet, or a schema that differs, each
-    naming the file; StoreError if the store does not answer.
+    Raises:
+        SourceError: there is no file, or one is not Parquet or has another schema; names the file.
+        StoreError: the store does not answer.
     """
     locations = [open_location(uri, storage_root, source.s3) for uri in source.locations]
     _check_one_filesystem(locations)
     found = [find_files(location) for location in locations]
     base = locations[0]
-    # A file that two uris name is one file; its partitions are those below the first of them.
+    # A file that two uris name is read once; its partitions are those below the first uri.
     roots = {path: root for paths, root in reversed(found) for path in paths}
     listed = sorted(roots.items())
     paths = tuple(path for path, _ in listed)
-    # Partition folders are those below a file's own uri; a file's name must be unique in the table.
+    # Partition folders are below a file's own uri, but its name must be unique in the table.
     below = [path.removeprefix(root).lstrip("/") for path, root in listed]
     shared = posixpath.commonpath([root for _, root in listed])
     partitioning = discover_partitioning(below)
@@ -426,7 +426,7 @@ def open_parquet(
 def _parse_footer(
     path: str, fragment: Any
 ) -> tuple[pa.Schema, NestedLayout | None, tuple[int, ...]]:
-    """A file's flat schema, its layout, and the flat rows of its row groups."""
+    """Return a file's flat schema, its layout, and the flat rows of each row group."""
     schema = fragment.physical_schema.remove_metadata()
     nested = parse_footer(fragment.metadata, schema, path)
     if nested is None:

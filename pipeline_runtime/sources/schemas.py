@@ -1,6 +1,6 @@
-"""The one schema of a table: what its files store, which must agree, and its partition folders.
+"""Builds the schema of a table from its files' schemas, which must agree, and partition folders.
 
-`parquet` calls it with the files' flat schemas, so that nested files and flat ones may be mixed.
+`parquet` passes the files' flat schemas, so that a table may mix nested and flat files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline_runtime.errors import SourceError
 
 
 def discover_partitioning(below: Sequence[str]) -> Any:
-    """Hive partitioning of the folders below the uri, its types from their values."""
+    """Return the hive partitioning of the folders below the uri, with types from their values."""
     names: dict[str, list[str]] = {}
     for path in below:
         for part in path.split("/")[:-1]:
@@ -34,13 +34,13 @@ def discover_partitioning(below: Sequence[str]) -> Any:
 
 
 def _partition_type(values: Sequence[str]) -> pa.DataType:
-    """int64 if every value is a plain integer, else string (a date stays the text it is)."""
+    """Return int64 if every value is a plain integer, else string (dates stay text)."""
     known = [value for value in values if value != "__HIVE_DEFAULT_PARTITION__"]
     return pa.int64() if known and all(map(_is_plain_integer, known)) else pa.string()
 
 
 def _is_plain_integer(value: str) -> bool:
-    """Whether a value is an int64 as it would be written: no sign but minus, no leading zero."""
+    """Return whether a value is an int64 in its usual form: no plus sign, no leading zero."""
     is_number = re.fullmatch(r"0|-?[1-9][0-9]{0,18}", value) is not None
     return is_number and -(2**63) <= int(value) < 2**63
 
@@ -53,14 +53,14 @@ def common_schema(
 ) -> pa.Schema:
     """Return the schema of all files, whose columns must match by name and type.
 
-    A column has one type that holds the values of every file (`_merge_types`), and is nullable if
-    it is in any of them. The columns stand in the first file's order.
+    A column gets one type that holds the values of every file (`_merge_types`), and is nullable if
+    it is nullable in any file. The columns have the first file's order.
 
     Args:
         paths: the files, for errors; `stored` and `partitions` have one entry for each.
         stored: the columns in each file, flat.
         partitions: the values of each file's partition folders.
-        partition_schema: of the partition folders; None: there are none.
+        partition_schema: the schema of the partition folders; None if there are none.
     """
     schema = _merge_schemas(stored)
     repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
@@ -81,12 +81,12 @@ def common_schema(
 
 
 def _merge_schemas(stored: Sequence[pa.Schema]) -> pa.Schema:
-    """Merge the columns that have the name of one of the first file's."""
+    """Merge the columns of all files by name; the first file's columns decide which there are."""
     first = stored[0]
     if len(set(first.names)) < len(first.names):
         return first
     distinct = [first]
-    for other in stored[1:]:  # most files of a table have one schema, which is compared fast
+    for other in stored[1:]:  # comparing equal schemas is fast, and most are equal
         if not any(other.equals(known) for known in distinct):
             distinct.append(other)
     fields = []
@@ -97,19 +97,19 @@ def _merge_schemas(stored: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def _merge_fields(fields: Sequence[pa.Field], *, has_many: bool) -> pa.Field:
-    """Return the first field, with a type and a nullability that all of them fit."""
+    """Return the first field, with a type and nullability that fit all fields."""
     kind = _merge_types([field.type for field in fields], has_many=has_many)
     return fields[0].with_type(kind).with_nullable(any(field.nullable for field in fields))
 
 
 def _merge_types(types: Sequence[pa.DataType], *, has_many: bool) -> pa.DataType:
-    """Return a type that holds the values of all types, which differ in their encoding at most.
+    """Return a type that holds the values of all types, which should differ in encoding only.
 
-    Types that differ by more are those of two files that do not match: the first is returned.
+    If they differ in more, return the first; `_check_same_schema` then refuses the other file.
 
     Args:
-        has_many: whether there are several files. Their dictionaries may differ, and must have a
-            place for all values once they are joined.
+        has_many: True if there are several files. Their dictionaries may differ, so the index type
+            must be wide enough for all their values together.
     """
     types = [kind for kind in types if not pa.types.is_null(kind)] or types
     first = types[0]
@@ -167,8 +167,9 @@ def _is_large_list(kind: pa.DataType) -> bool:
 
 
 def _is_large_text(kind: pa.DataType) -> bool:
-    """Return whether text needs large offsets: views are not read as such, many functions of
-    Arrow do not know them.
+    """Return whether text needs large offsets.
+
+    Views are read as large text, because many functions of Arrow do not support them.
     """
     large = (pa.types.is_large_string, pa.types.is_large_binary)
     views = (pa.types.is_string_view, pa.types.is_binary_view)
@@ -176,9 +177,9 @@ def _is_large_text(kind: pa.DataType) -> bool:
 
 
 def cast_column(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:
-    """Return a file's column in the table's type, as `common_schema` chose it."""
+    """Cast a file's column to the type that `common_schema` chose for the table."""
     if _is_list_view(column.type):
-        # Arrow's own cast takes the offsets of views for those of lists, which are one more.
+        # Arrow's own cast uses the offsets of a view as those of a list, which has one more.
         item = column.type.value_field
         is_large = pa.types.is_large_list_view(column.type)
         kind = pa.large_list(item) if is_large else pa.list_(item)
@@ -196,11 +197,11 @@ def _as_lists(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _check_views(path: str, schema: pa.Schema) -> None:
-    """Refuse views of lists below the top level, which cannot be read as lists."""
+    """Refuse list views within other types, which cannot be read as lists."""
     for field in schema:
         if any(map(_has_list_view, _children(field.type))):
             raise SourceError(
-                f"{path}: column {field.name!r} has views of lists within other types "
+                f"{path}: column {field.name!r} has list views within other types "
                 f"({field.type}), which cannot be read; rewrite the file with lists"
             )
 
@@ -230,7 +231,7 @@ def _check_same_schema(path: str, other: pa.Schema, schema: pa.Schema, first: st
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return the type without encodings that do not change values."""
+    """Return the type with dictionaries, large offsets and views replaced by the plain type."""
     if pa.types.is_dictionary(kind):
         return _plain(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):

@@ -1,8 +1,8 @@
-"""Pruning of nested row groups: what a predicate on flat columns says of lists' items.
+"""Prunes row groups of nested files by a predicate on flat columns.
 
-pyarrow prunes by the statistics of plain columns only. A Parquet file has the same statistics of
-the items of a list, so they are handed to pyarrow as what a row group guarantees, in the way that
-partition folders are, and its own simplification of the predicate decides.
+pyarrow prunes by the statistics of plain columns only. A Parquet file has the same statistics for
+the items of a list. This module passes them to pyarrow as a guarantee for the row group, as
+partition folders are passed, and pyarrow simplifies the predicate by it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pipeline_runtime.sources.footers import Footer
 from pipeline_runtime.sources.nested import NestedLayout
 
 _Kind = Callable[[pa.DataType], bool]
-# As in expressions.pushdown: kinds whose statistics compare as their values do.
+# As in expressions.pushdown: types whose statistics are ordered like their values.
 _TEXT: tuple[_Kind, ...] = (pa.types.is_string, pa.types.is_large_string)
 _FLOATS: tuple[_Kind, ...] = (pa.types.is_float32, pa.types.is_float64)
 
 
 def has_statistics(kind: pa.DataType) -> bool:
-    """Whether row groups can be left out by a predicate on a column of this type."""
+    """Return whether a predicate on a column of this type can exclude row groups."""
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_boolean(kind)
@@ -36,12 +36,12 @@ def has_statistics(kind: pa.DataType) -> bool:
 
 
 def leaf_path(layout: NestedLayout, name: str) -> str:
-    """The path in a nested file of a column whose flat values are no lists or structs."""
+    """Return the path in a nested file of a column whose flat values are not nested."""
     return name if layout.is_request_column(name) else f"{name}.list.element"
 
 
 def has_sound_statistics(footer: Footer, keep: pads.Expression, schema: pa.Schema) -> bool:
-    """Return whether a file may be pruned: pyarrow ends the process over broken statistics."""
+    """Return whether a file may be pruned: pyarrow aborts the process on broken statistics."""
     text = str(keep)
     leaves = [leaf for name in schema.names if name in text for leaf in footer.leaves(name)]
     return footer.has_sound_statistics(leaves)
@@ -50,13 +50,13 @@ def has_sound_statistics(footer: Footer, keep: pads.Expression, schema: pa.Schem
 def surviving_row_groups(
     fragment: Any, layout: NestedLayout, keep: pads.Expression, schema: pa.Schema
 ) -> list[int]:
-    """Indices of the row groups that may hold a flat row for which `keep` is true."""
+    """Return the indices of row groups that may hold a flat row for which `keep` is true."""
     metadata = fragment.metadata
-    text = str(keep)  # names every column it reads; a name too many costs a look at statistics
+    text = str(keep)  # names every column that it reads; more names only cost time
     columns = [n for n in layout.columns if n in text and has_statistics(schema.field(n).type)]
     leaves = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
     known = [(n, leaves[path]) for n in columns if (path := leaf_path(layout, n)) in leaves]
-    pieces, nowhere = [], pafs.LocalFileSystem()  # none of them is opened
+    pieces, nowhere = [], pafs.LocalFileSystem()  # no fragment is opened
     for index in range(metadata.num_row_groups):
         guarantee = fragment.partition_expression
         for name, leaf in known:
@@ -71,7 +71,7 @@ def surviving_row_groups(
 
 
 def _bounds(name: str, chunk: pq.ColumnChunkMetaData, kind: pa.DataType) -> Iterator[Any]:
-    """What statistics say of every value of a row group's column."""
+    """Yield the conditions that, by its statistics, all values of a column chunk meet."""
     statistics = chunk.statistics
     if statistics is None or not statistics.has_null_count:
         return
@@ -84,7 +84,7 @@ def _bounds(name: str, chunk: pq.ColumnChunkMetaData, kind: pa.DataType) -> Iter
     if statistics.has_min_max:
         try:
             low, high = (_scalar(raw, kind) for raw in (statistics.min_raw, statistics.max_raw))
-        except UnicodeDecodeError:  # a broken footer: its rows are read then
+        except UnicodeDecodeError:  # a broken footer: read the rows
             return
         yield _or_null(column >= low, column, statistics.null_count)
         yield _or_null(column <= high, column, statistics.null_count)
@@ -95,7 +95,7 @@ def _or_null(test: Any, column: Any, null_count: int) -> Any:
 
 
 def _scalar(raw: Any, kind: pa.DataType) -> pa.Scalar:
-    """A bound as Parquet stores it, as a value of the column's type; exact to the nanosecond."""
+    """Convert a bound, as Parquet stores it, to the column's type, exact to the nanosecond."""
     if any(is_kind(kind) for is_kind in _TEXT):
         return pa.scalar(raw.decode(), type=kind)
     if pa.types.is_unsigned_integer(kind):

@@ -1,8 +1,8 @@
-"""Asks a store for files, and tells "there is none" from "the store did not answer".
+"""Reads from a store, and distinguishes "there is no such file" from "the store did not answer".
 
-A store that cannot be reached, or that refuses, is a StoreError, which a run retries. Only a clear
-answer that nothing is there counts as nothing. `filesystem` runs before this and finds the store of
-a URI; checkpoints, the listing of tables and the history ask through it.
+If a store cannot be reached or refuses the request, StoreError is raised, and the run is retried.
+A file counts as missing only if the store clearly answers so. `filesystem` runs before this module
+and finds the store of a URI; checkpoints, the listing of tables and the history use it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pipeline_runtime.sources.filesystem import Location
 
 @contextmanager
 def asking(uri: str, what: str) -> Iterator[None]:
-    """Raise StoreError for whatever a file system raises in the block.
+    """Raise StoreError for any error that a file system raises in the block.
 
-    pyarrow's own file systems raise OSError or ArrowException. Those of fsspec raise what their
-    client library does, such as botocore's errors, which have no base class in common. So the block
-    must do nothing but ask the store.
+    pyarrow's own file systems raise OSError or ArrowException. Those of fsspec raise the errors of
+    their client library, such as botocore's, which have no common base class. So the block must do
+    nothing but call the store.
 
     Args:
-        uri: the place that is asked for.
+        uri: the place in the store.
         what: the purpose, as a verb and its object: "list checkpoints".
     """
     try:
@@ -42,7 +42,7 @@ def asking(uri: str, what: str) -> Iterator[None]:
 
 
 def find_info(place: Location, what: str) -> pafs.FileInfo:
-    """Return what is at a place; its type is NotFound if the store says that nothing is.
+    """Return the file info of a place; its type is NotFound only if the store says so.
 
     Raises StoreError if the store does not answer.
     """
@@ -51,9 +51,9 @@ def find_info(place: Location, what: str) -> pafs.FileInfo:
 
 
 def list_folder(place: Location, what: str) -> list[pafs.FileInfo]:
-    """Return what lies in a folder, which is nothing where there is none.
+    """Return the entries of a folder; none if the folder does not exist.
 
-    Raises StoreError if the store does not answer. The folder itself is looked for first: fsspec
+    Raises StoreError if the store does not answer. The folder is looked up first, because fsspec
     lists a folder that it cannot reach as an empty one.
     """
     if find_info(place, what).type == pafs.FileType.NotFound:
@@ -66,10 +66,10 @@ def list_folder(place: Location, what: str) -> list[pafs.FileInfo]:
 
 
 def read_file(place: Location, what: str, max_bytes: int) -> bytes | None:
-    """Return a file's content, its first `max_bytes` at most; None if there is no such file.
+    """Return up to `max_bytes` of a file's content; None if there is no such file.
 
-    Raises StoreError if the store does not answer. The file is looked for first: fsspec says of a
-    file that it cannot reach that it is not there.
+    Raises StoreError if the store does not answer. The file is looked up first, because fsspec
+    reports a file that it cannot reach as missing.
     """
     if find_info(place, what).type != pafs.FileType.File:
         return None
@@ -79,5 +79,5 @@ def read_file(place: Location, what: str, max_bytes: int) -> bytes | None:
 
 
 def open_stream(place: Location) -> Any:
-    """Open a file to read its bytes as they are stored, whatever its name ends with."""
+    """Open a file to read its bytes as stored: a suffix like `.gz` does not decompress it."""
     return place.filesystem.open_input_stream(place.path, compression=None)

@@ -1,8 +1,8 @@
 """Thrift's compact protocol in plain Python, as far as a Parquet footer uses it.
 
-pyarrow parses footers, but does not show all of them, and ends the process over some of what it
-shows. `footers` reads here what it has to know before. Nothing is trusted: what is no such struct,
-or goes on behind the end, is a ThriftError.
+pyarrow parses footers, but does not expose every field, and aborts the process on some that it
+exposes. `footers` uses this module to check a footer first. The bytes are untrusted: an invalid
+struct, or one that extends past the end, is a ThriftError.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import Final
 # Types of the compact protocol.
 _TRUE, _FALSE, _BYTE, _I16, _I64, _DOUBLE, _BINARY = 1, 2, 3, 4, 6, 7, 8
 _LIST, _SET, _STRUCT = 9, 10, 12
-_MAX_DEPTH: Final = 16  # a footer's structs and lists are nested seven deep
-_MAX_VARINT_BYTES = 10  # of 64 bits
+_MAX_DEPTH: Final = 16  # a valid footer nests structs and lists seven deep
+_MAX_VARINT_BYTES = 10  # for 64 bits
 
-# Fields by their numbers.
+# Values by the numbers of their fields.
 Struct = dict[int, object]
 
 
 class ThriftError(ValueError):
-    """Bytes that are no struct of a footer."""
+    """The bytes are not a valid struct."""
 
 
 def read_struct(data: bytes, at: int, *, last: int = 0, depth: int = 0) -> tuple[Struct, int]:
-    """Return the fields of a struct, and where it ends.
+    """Return the fields of a struct, and the position after it.
 
     Args:
         data: the footer's bytes.
-        at: where a field begins.
-        last: the number of the field before it; 0 at the struct's beginning.
-        depth: how many structs and lists are around it.
+        at: position of the first field to read.
+        last: number of the field before it; 0 at the beginning of the struct.
+        depth: number of structs and lists that enclose the struct.
     """
     fields: Struct = {}
     while True:
@@ -50,13 +50,13 @@ def read_struct(data: bytes, at: int, *, last: int = 0, depth: int = 0) -> tuple
 
 
 def read_integer(data: bytes, at: int) -> tuple[int, int]:
-    """Return a signed number, of which the lowest bit is the sign, and where it ends."""
+    """Return a zigzag-encoded number, whose lowest bit is the sign, and the position after it."""
     value, at = _read_varint(data, at)
     return (value >> 1) ^ -(value & 1), at
 
 
 def write_integer(value: int) -> bytes:
-    """Return a number as `read_integer` reads it."""
+    """Return the bytes of a number, as `read_integer` reads them."""
     rest = (value << 1) ^ (value >> 63)
     written = bytearray()
     while rest > 127:
@@ -67,7 +67,7 @@ def write_integer(value: int) -> bytes:
 
 def _read_value(data: bytes, at: int, kind: int, depth: int) -> tuple[object, int]:
     if depth > _MAX_DEPTH:
-        raise ThriftError(f"more than {_MAX_DEPTH} structs and lists in one another")
+        raise ThriftError(f"more than {_MAX_DEPTH} nested structs and lists")
     if _I16 <= kind <= _I64:
         return read_integer(data, at)
     if kind == _BINARY:
@@ -77,7 +77,7 @@ def _read_value(data: bytes, at: int, kind: int, depth: int) -> tuple[object, in
         return read_struct(data, at, depth=depth)
     if kind in (_LIST, _SET):
         return _read_list(data, at, depth)
-    if kind in (_TRUE, _FALSE, _BYTE):  # a boolean of a list has a byte
+    if kind in (_TRUE, _FALSE, _BYTE):  # in a list, a boolean takes a byte
         return _byte(data, at), at + 1
     if kind == _DOUBLE:
         return _take(data, at, 8), at + 8
@@ -90,7 +90,7 @@ def _read_list(data: bytes, at: int, depth: int) -> tuple[list[object], int]:
     if count == 15:
         count, at = _read_varint(data, at)
     items = []
-    for _ in range(count):  # each takes a byte at least, so that the data's end bounds it
+    for _ in range(count):  # an item takes at least a byte, so the data bounds it
         item, at = _read_value(data, at, head & 15, depth + 1)
         items.append(item)
     return items, at

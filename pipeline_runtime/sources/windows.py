@@ -1,7 +1,7 @@
-"""A column chunk's values a window at a time, of which about as many are held in memory.
+"""Decodes a column chunk window by window, so that memory holds about one window.
 
-A part of the chunk's pages is decoded as `columns` does it; its ends may cut a list, and values go
-on their way in windows of equal length.
+`columns` decodes a part of the chunk's pages at a time. A part may begin or end within a list, so
+the values are joined and then cut into windows of equal length.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pipeline_runtime.sources.page_headers import DICTIONARY_PAGE, Page, PageErr
 def decode_windows(
     leaf: Leaf, stored: Stored, kernels: Kernels, max_rows: int
 ) -> Iterator[pa.Array]:
-    """The chunk's numbers or lists, `max_rows` at a time; about as many are held.
+    """Yield the chunk's numbers or lists, `max_rows` at a time; memory holds about as many.
 
-    Raises PageError where the rest is to be left to pyarrow.
+    Raises PageError if pyarrow must read the rest.
     """
     windows = _Windows(max_rows)
     rows_left, levels_left, dictionary = stored.num_rows, stored.num_values, None
@@ -43,23 +43,23 @@ def decode_windows(
             data=data,
             dictionary=dictionary,
             is_part=True,
-            num_rows=min(rows_left, total) + 1 if leaf.is_list else total,  # with what goes on
+            num_rows=min(rows_left, total) + 1 if leaf.is_list else total,  # plus a continued list
             num_values=total,
         )
         values = decode_columns({"": leaf}, {"": cut}, kernels).get("")
         if values is None:
-            raise PageError("pages that are not known here, or broken")
+            raise PageError("the pages are broken, or of an unknown kind")
         rows_left -= len(values) - leaf.is_list
         yield from windows.add(values, may_go_on=leaf.is_list)
     if rows_left != 0 or levels_left != 0:
-        raise PageError("not as many rows or values as the footer says")
+        raise PageError("the pages and the footer differ in the number of rows or values")
     yield from windows.finish()
 
 
 def _parts(pages: Iterator[Page], num_values: int) -> Iterator[list[Page]]:
-    """Pages one after another that have so many levels together, or one more page's.
+    """Group consecutive pages until a group has at least `num_values` levels.
 
-    A dictionary's page is a part of its own.
+    A dictionary page is a group of its own.
     """
     part: list[Page] = []
     total = 0
@@ -79,20 +79,24 @@ def _parts(pages: Iterator[Page], num_values: int) -> Iterator[list[Page]]:
 
 
 class _Windows:
-    """Values on their way from parts, whose ends may cut a list, to windows of equal length."""
+    """Joins parts, which may begin or end within a list, and cuts windows of equal length."""
 
     def __init__(self, max_rows: int) -> None:
         self._max_rows = max_rows
         self._held: list[pa.Array] = []
-        self._last: pa.Array | None = None  # one list, which may go on in the next part
+        self._last: pa.Array | None = None  # one list, which the next part may continue
 
     def add(self, values: pa.Array, *, may_go_on: bool) -> Iterator[pa.Array]:
-        """Take values, of which list 0 is the rest of the last one; windows that are full."""
+        """Add values, and yield the windows that are full.
+
+        If `may_go_on` is set, the first list of the values continues the last list of the part
+        before.
+        """
         if may_go_on:
             rest, values = values.slice(0, 1), values.slice(1)
             if len(rest.flatten()) > 0:
                 if self._last is None:
-                    raise PageError("the chunk's first items are of no list")
+                    raise PageError("the chunk's first items belong to no list")
                 self._last = _join_lists(self._last, rest)
             if len(values) == 0:
                 return
@@ -103,7 +107,7 @@ class _Windows:
         yield from self._cut(self._max_rows)
 
     def finish(self) -> Iterator[pa.Array]:
-        """The windows that are left, the last of which may be shorter."""
+        """Yield the remaining windows; the last may be shorter."""
         self._held += [self._last] if self._last is not None else []
         yield from self._cut(1)
 
@@ -122,7 +126,7 @@ class _Windows:
 
 
 def _join_lists(first: pa.Array, second: pa.Array) -> pa.Array:
-    """One list of the items of two."""
+    """Return one list with the items of two lists."""
     items = pa.concat_arrays([first.flatten(), second.flatten()])
     dtype = np.int64 if pa.types.is_large_list(first.type) else np.int32
     offsets = pa.py_buffer(np.array([0, len(items)], dtype=dtype))
