@@ -1,6 +1,6 @@
-"""Ray for a run: an embedded one on this machine, or one that is already there.
+"""Starts Ray for a run on this machine, or connects to a running cluster.
 
-Owns ray.init and what it is told, and how many trainers this machine can take.
+This module owns the arguments of ray.init, and decides how many trainers this machine can run.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.errors import LastmileError
 
-# Data work needs one core and the split's executor another: with one logical CPU the second of two
-# executions (training, evaluation) would never get any.
+# Data work needs one core, and the split's executor another. With one logical CPU, the second of
+# two executions (training and evaluation) would never get a core.
 MIN_LOGICAL_CPUS = 2
-# Ray's default share of memory for the object store, 30 %, but no more than the pieces in flight
-# need.
+# Ray's default share of memory for the object store is 30 %; pieces in flight need at most 4 GiB.
 MAX_OBJECT_STORE_BYTES = 4 << 30
 _OBJECT_STORE_SHARE = 0.3
 # Plasma needs room for a few pieces whatever the machine (Ray's own minimum is 75 MiB).
@@ -33,42 +32,42 @@ _MIN_OBJECT_STORE_BYTES = 256 << 20
 
 _TOKEN_BYTES = 32
 
-# A head node that is up takes a connection in milliseconds, also from another zone.
+# A running head node accepts a connection in milliseconds, even from another zone.
 CONNECT_SECONDS = 10.0
 
 
 def world_size_of(experiment: DatasetExperiment, *, local: bool) -> tuple[int, str | None]:
-    """Ranks of a run, and a warning if this machine takes fewer than the manifest asks for."""
+    """Return the ranks of a run, and a warning if they are fewer than the manifest requests."""
     wanted = experiment.spec.trainers.world_size
     if not local:
         return wanted, None
     room = torch.cuda.device_count() if torch.cuda.is_available() else logical_cpus()
     if wanted <= room:
         return wanted, None
-    return room, f"spec.trainers asks for {wanted} ranks, this machine has room for {room}"
+    return room, f"spec.trainers requests {wanted} ranks, but this machine has room for {room}"
 
 
 def logical_cpus() -> int:
-    """CPUs that the embedded Ray is told of."""
+    """Return the CPUs that the embedded Ray has for data work."""
     return max(MIN_LOGICAL_CPUS, len(os.sched_getaffinity(0)))
 
 
 @contextmanager
 def connected(address: str, world_size: int, *, verbose: bool) -> Iterator[None]:
-    """Ray for the time of a run; an embedded one ends with it.
+    """Connect to Ray for the duration of a run; an embedded Ray ends with it.
 
-    Each trainer holds one logical CPU (Ray places no bundle without resources), so an embedded Ray
-    is told of as many more: what data work can have stays the machine's.
+    Each trainer holds one logical CPU, because Ray places no bundle without resources. So an
+    embedded Ray gets one more logical CPU per trainer, and data work can still use all real CPUs.
     """
     environment = {
-        # Nothing leaves this machine on Lastmile's account.
+        # Lastmile sends nothing from this machine.
         "RAY_USAGE_STATS_ENABLED": "0",
         # Ray Train would otherwise print every snapshot of its own state.
         "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
         "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-        # Nobody listens to it: a run ends with the first trainer it loses.
+        # It would have no effect: a run ends with the first trainer that it loses.
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-        # Accept that a CPU-only worker keeps the GPUs of the machine visible to torch, as asked.
+        # Leave the machine's GPUs visible to torch in a CPU-only worker.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
     for name, value in environment.items():
@@ -87,8 +86,8 @@ def connected(address: str, world_size: int, *, verbose: bool) -> Iterator[None]
             **common,
         )
     else:
-        # An embedded Ray's processes have the variables of this one, and without an environment of
-        # the run's own they start before they are asked for.
+        # Only here: an embedded Ray inherits this process's variables, and without a runtime
+        # environment of its own it can start worker processes ahead of demand.
         variables = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), **memory}
         _join(address, {**common, "runtime_env": {"env_vars": variables}})
     for name in ("ray", "ray.data", "ray.train"):
@@ -100,9 +99,9 @@ def connected(address: str, world_size: int, *, verbose: bool) -> Iterator[None]
 
 
 def _can_keep_token() -> bool:
-    """Return whether Ray has a token, or can write one for an embedded cluster to its usual place.
+    """Return whether Ray has a token, or can write one to its usual place below HOME.
 
-    Its place is in HOME, which an arbitrary user of a container may lack or may not write to.
+    An arbitrary user of a container may have no HOME, or none that it can write to.
     """
     if any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
         return True
@@ -116,13 +115,13 @@ def _can_keep_token() -> bool:
 
 
 def _join(address: str, options: dict[str, Any]) -> None:
-    """Connect to a cluster that is up. Raises LastmileError if none answers."""
+    """Connect to a running cluster. Raises LastmileError if none answers."""
     known = os.environ.get("RAY_ADDRESS") if address == "auto" else address
     try:
         _check_answers(known or "")
         ray.init(address=address, **options)
     except (OSError, RuntimeError, ValueError) as error:
-        where = known or "none by RAY_ADDRESS or on this machine"
+        where = known or "none from RAY_ADDRESS or on this machine"
         raise LastmileError(
             f"--address {address}: must be a Ray cluster that answers, got {where}: "
             f"{str(error).strip().splitlines()[-1]}; start one with 'ray start --head', or use "
@@ -131,14 +130,14 @@ def _join(address: str, options: dict[str, Any]) -> None:
 
 
 def _check_answers(address: str) -> None:
-    """Raise OSError if nobody listens at HOST:PORT; Ray itself would try for minutes."""
+    """Raise OSError if nothing listens at HOST:PORT; Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
 
 
 def object_store_bytes() -> int:
-    """Shared memory for pieces in flight, bounded by what this machine has."""
+    """Return the bytes of shared memory for pieces in flight, limited by this machine's memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     shared = os.statvfs("/dev/shm")
     room = min(int(memory * _OBJECT_STORE_SHARE), shared.f_bavail * shared.f_frsize * 9 // 10)

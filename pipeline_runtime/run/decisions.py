@@ -1,7 +1,7 @@
-"""Decisions of the autoscaler on the artifacts store: written and read for the report.
+"""Writes the autoscaler's decisions to the artifacts store, and reads them for the report.
 
-The operator has no credentials of the store. It has `lastmile keep-decisions` run on the head, as a
-job, which writes each decision below the folder of the run that is under way.
+The operator has no credentials for the store. So it submits `lastmile keep-decisions` to the head
+as a job, which writes each decision below the folder of the current run.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pipeline_runtime.run.folders import parse_run_id
 from pipeline_runtime.sources.filesystem import Location, open_location
 from pipeline_runtime.sources.stores import asking, list_folder
 
-# A driver makes its run's folder with its first checkpoint or copy of its log, after half a minute.
+# The driver creates the run's folder with its first checkpoint or copied log, after half a minute.
 WAIT_SECONDS = 120.0
 _LOOK_SECONDS = 5.0
-# Of a run's files; a number that changes with every period gives 240 an hour.
+# Files per run; a worker count that changes with every period gives 240 per hour.
 MAX_FETCHED = 10_000
 
 
@@ -33,18 +33,18 @@ def keep_decisions(
     wait_seconds: float = WAIT_SECONDS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[str]:
-    """Write decisions into the newest folder of a run; again it changes nothing.
+    """Write decisions into the newest folder of a run. Repeating it changes nothing.
 
     Args:
-        uri: of the experiment's folder, with a scheme or absolute.
-        run_id: that the run's attempts share.
-        wait_seconds: for a folder that is not there yet.
+        uri: the experiment's folder, absolute or with a scheme.
+        run_id: the id that the attempts of the run share.
+        wait_seconds: time to wait for a folder that does not exist yet.
 
-    Returns: the URIs.
+    Returns the URIs of the files.
 
     Raises:
         SourceError: there is no such run.
-        StoreError: the store refuses.
+        StoreError: the store does not answer, or refuses.
     """
     experiment = open_location(uri)
     with asking(uri, "keep decisions there"):
@@ -67,15 +67,15 @@ def _wait_for_run(
             return run
         if seconds <= 0.0:
             raise SourceError(
-                f"{experiment.uri}: must have a folder of run {run_id}, found none; it is made "
-                "when its driver first copies its log"
+                f"{experiment.uri}: must have a folder of run {run_id}, but has none. The driver "
+                "creates it when it first copies its log; try again later"
             )
         sleep(_LOOK_SECONDS)
         seconds -= _LOOK_SECONDS
 
 
 def _find_run(experiment: Location, run_id: str) -> str | None:
-    """The name of the newest folder of a run: names begin with the time."""
+    """Return the name of a run's newest folder; names begin with the time."""
     selector = pafs.FileSelector(experiment.path.rstrip("/"), allow_not_found=True)
     found = experiment.filesystem.get_file_info(selector)
     names = [info.base_name for info in found if parse_run_id(info.base_name) == run_id]
@@ -83,9 +83,12 @@ def _find_run(experiment: Location, run_id: str) -> str | None:
 
 
 def fetch_decisions(run: Location, directory: Path) -> str | None:
-    """Copy a run's decisions into a folder, for its report; why not all, if so."""
+    """Copy a run's decisions into a folder, for its report.
+
+    Returns a warning if decisions are missing.
+    """
     folder = run.join(DECISIONS_FOLDER)
-    for stale in (directory / DECISIONS_FOLDER).glob("*T*Z-*-*.json"):  # of another run
+    for stale in (directory / DECISIONS_FOLDER).glob("*T*Z-*-*.json"):  # from an earlier run
         stale.unlink()
     try:
         infos = list_folder(folder, "read the autoscaler's decisions")

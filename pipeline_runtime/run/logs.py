@@ -1,9 +1,8 @@
-"""Keeps what a driver prints: its log goes beside the checkpoints, where it outlives the cluster.
+"""Copies the driver's log to the artifacts store, where it survives the cluster.
 
-A driver that Ray's Jobs API started writes to a file on the head, which ends with the head. That
-file is standard output itself, so nothing is redirected: it is copied while it grows, so that a
-head that dies leaves all but the last seconds, and once more at the end. On a terminal or in a pipe
-there is no such file and nothing is done.
+Ray's Jobs API redirects the driver's standard output to a file on the head, which is lost with the
+head. This module copies that file regularly, so that a lost head costs only the last seconds, and
+once more at the end. If standard output is a terminal or a pipe, nothing is copied.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from pipeline_runtime.sources.stores import asking
 
 FOLDER = "logs"
 COPY_SECONDS = 30.0
-# Object stores take no appends, so every copy is of the whole file; of a longer one, its end.
+# Object stores cannot append, so each copy is the whole file, or the end of a longer one.
 MAX_LOG_BYTES = 16 << 20
 
 
 class LogKeeper:
-    """Copies this process's log to a run's location, once that is known."""
+    """Copies this process's log to a run's location, once the location is known."""
 
     def __init__(self, log: Path | None) -> None:
         self._log = log
@@ -37,7 +36,7 @@ class LogKeeper:
         self._thread: threading.Thread | None = None
 
     def keep(self, run_location: Location) -> None:
-        """Begin: the log goes to `logs/` of this run."""
+        """Start to copy the log to `logs/` of this run."""
         if self._log is None:
             return
         self._location = run_location.join(FOLDER)
@@ -45,7 +44,7 @@ class LogKeeper:
         self._thread.start()
 
     def close(self) -> None:
-        """Copy what was printed last."""
+        """Stop, and copy the log a last time."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -77,7 +76,7 @@ class LogKeeper:
 
 
 def find_log() -> Path | None:
-    """The file that standard output is, if it is one."""
+    """Return the file that standard output writes to; None if it is not a file."""
     try:
         descriptor = sys.stdout.fileno()
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -89,7 +88,7 @@ def find_log() -> Path | None:
 
 @contextmanager
 def keeping_log() -> Iterator[LogKeeper]:
-    """A keeper for the time of a run."""
+    """Yield a keeper, and close it at the end of the run."""
     keeper = LogKeeper(find_log())
     try:
         yield keeper

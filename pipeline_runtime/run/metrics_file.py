@@ -1,10 +1,11 @@
-"""Keeps a run's metrics over time beside its checkpoints, for when no Prometheus scraped it.
+"""Stores a run's metrics over time beside its checkpoints, in case no Prometheus scrapes it.
 
-In a cluster's pod the driver samples what it serves and writes it as Parquet files named by time,
-so that a head that dies has lost the last minute at most. Together they are one table:
+In a cluster's pod, the driver samples the metrics that it serves. It writes them as Parquet files
+named by time, so that a lost head costs only the samples since the last file. Together the files
+are one table:
 
     time     timestamp[ms, UTC]
-    name     as Prometheus has it, such as lastmile_run_rows_total
+    name     the name in Prometheus, such as lastmile_run_rows_total
     labels   a JSON mapping
     value    float64
 """
@@ -31,7 +32,7 @@ from pipeline_runtime.sources.stores import asking
 FOLDER = "metrics"
 SAMPLES_PER_FILE = 6
 FIRST_FILE_SECONDS = 60.0
-# Files grow with the run, so that a week has some 300 of them and not ten thousand.
+# Files cover more time as the run goes on, so that a week has about 300 files, not 10,000.
 FILE_SHARE_OF_RUN = 0.02
 _TIME = pa.timestamp("ms", tz="UTC")
 _WORD = pa.dictionary(pa.int32(), pa.string())
@@ -39,7 +40,7 @@ _COLUMNS = {"time": _TIME, "name": _WORD, "labels": _WORD, "value": pa.float64()
 
 
 def file_seconds(elapsed_seconds: float) -> float:
-    """How much of a run that has lasted so long goes into the next file."""
+    """Return the seconds that the next file covers, after a run of this length."""
     return max(FIRST_FILE_SECONDS, elapsed_seconds * FILE_SHARE_OF_RUN)
 
 
@@ -49,7 +50,7 @@ def _now() -> datetime:
 
 @dataclass(slots=True, kw_only=True)
 class MetricsKeeper:
-    """Samples a collector and writes what it found; a store that refuses costs these files."""
+    """Samples a collector and writes the samples; those that the store refuses are lost."""
 
     collector: RunCollector
     location: Location
@@ -58,7 +59,7 @@ class MetricsKeeper:
     _samples: int = 0
 
     def run(self, stop: threading.Event) -> None:
-        """Until told to stop; what is left is written then."""
+        """Sample and write until `stop` is set, then write the remaining samples."""
         started = time.monotonic()
         while not stop.wait(file_seconds(time.monotonic() - started) / SAMPLES_PER_FILE):
             self.sample()
@@ -68,7 +69,7 @@ class MetricsKeeper:
         self.write()
 
     def sample(self) -> None:
-        """Take what the metrics are now."""
+        """Record the current values of all metrics."""
         now = self.now()
         self._samples += 1
         self._rows += [
@@ -78,7 +79,7 @@ class MetricsKeeper:
         ]
 
     def write(self) -> None:
-        """Write a file of what was sampled since the last."""
+        """Write the samples since the last file to a new one."""
         rows, self._rows, self._samples = self._rows, [], 0
         if not rows:
             return
@@ -96,7 +97,7 @@ class MetricsKeeper:
 
 @contextmanager
 def keeping_metrics(collector: RunCollector, location: Location) -> Iterator[None]:
-    """A keeper for the time of a run in a cluster's pod; elsewhere nothing is done."""
+    """Sample metrics during the run in a cluster's pod; elsewhere, do nothing."""
     if ROLE_VARIABLE not in os.environ:
         yield
         return

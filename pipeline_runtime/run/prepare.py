@@ -1,7 +1,7 @@
-"""What a run decides before Ray starts: the plan, the ranks, the work of each, where to resume.
+"""Prepares a run before Ray starts: the plan, the work of each rank, and where to resume.
 
-Everything that can be refused is refused here, before a process is started. `driver` carries it
-out.
+Every input that can be refused is refused here, before any process starts. `driver` executes the
+prepared run.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from pipeline_runtime.training.entrypoint import load_entrypoint
 from pipeline_runtime.training.position import Position, redistribute
 from pipeline_runtime.training.ranking_config import choose_features, parse_config
 
-_DIGEST_CHARS = 16  # as many as the run's hash
-# Damaged checkpoints that a warning names.
+_DIGEST_CHARS = 16  # as long as the run's hash
+# A warning names this many damaged checkpoints at most.
 _MAX_NAMED = 5
-# A summary is some 10 KiB; with warnings and steps without end it is still far below this.
+# A summary has about 10 KiB; even with many warnings and steps it is far smaller than this.
 MAX_SUMMARY_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the person running it chose, beside the manifest.
+    """Options of a run from the command line, beside the manifest.
 
     Attributes:
-        run_id: what attempts of one run share; `resume` then looks at no other run. None: at all
-            runs of the experiment's name.
+        run_id: id that the attempts of one run share; `resume` then ignores other runs. If None,
+            `resume` considers all runs of the experiment.
         code_paths: folders that the user's modules are imported from.
     """
 
@@ -68,12 +68,12 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRun:
-    """A run that nothing speaks against."""
+    """A run that passed all checks and is ready to start."""
 
     experiment: DatasetExperiment
     plan: Plan
     world_size: int
-    groups: tuple[tuple[Group, ...], ...]  # a rank each, what is left of all epochs
+    groups: tuple[tuple[Group, ...], ...]  # per rank: remaining groups of all epochs
     evaluation_groups: tuple[tuple[Group, ...], ...]
     piece_rows: int
     positions: tuple[Position, ...]
@@ -81,17 +81,17 @@ class PreparedRun:
     identity: RunIdentity
     run_location: Location
     store: CheckpointStore
-    damaged_checkpoints: tuple[str, ...]  # URIs, newer than the one that is resumed from
+    damaged_checkpoints: tuple[str, ...]  # URIs of skipped ones, newer than `resume`
     warnings: tuple[str, ...]
 
     @property
     def resumed_rows(self) -> int:
-        """Rows that were read before the checkpoint that is resumed from."""
+        """Rows that were read before the checkpoint to resume from."""
         return sum(position.counts[0].rows for position in self.positions if position.counts)
 
     @property
     def planned_rows(self) -> int:
-        """Rows that the whole run reads, all epochs."""
+        """Rows that the run reads in all epochs together."""
         return self.plan.training.scan.pruning.rows_read * self.experiment.spec.training.epochs
 
 
@@ -101,7 +101,7 @@ def prepare_run(
     """Plan a run and find where it resumes.
 
     Raises ManifestError, SourceError (StoreError if a store does not answer), TrainingError or
-    CheckpointError, before anything was started.
+    CheckpointError, before any process starts.
     """
     add_code_paths(options.code_paths)
     plan = build_plan(experiment, storage_root(experiment, options))
@@ -152,14 +152,12 @@ def prepare_run(
 
 
 def storage_root(experiment: DatasetExperiment, options: RunOptions) -> str:
-    """Where URIs without a scheme start: the manifest's own root, else the command line's."""
+    """Return the root of URIs without a scheme: the manifest's, else the command line's."""
     return experiment.spec.storage.root or options.storage_root
 
 
 def add_code_paths(paths: Sequence[str]) -> None:
-    """Make the user's modules importable, here and (through PYTHONPATH) in processes started
-    later.
-    """
+    """Make the user's modules importable here and, by PYTHONPATH, in processes started later."""
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     for path in reversed([p for p in paths if p not in sys.path]):
         sys.path.insert(0, path)
@@ -176,21 +174,21 @@ def _run_location(store: CheckpointStore) -> Location:
 
 
 def _check_not_complete(store: CheckpointStore, header: CheckpointHeader) -> None:
-    """A run is complete once its report says so: after its last step there is still work to do."""
+    """Raise AlreadyComplete if the report says so; a checkpoint of the last step is no proof."""
     text = read_file(_run_location(store).join(SUMMARY_FILE), "read the report", MAX_SUMMARY_BYTES)
     try:
         outcome = json.loads(text or b"")["run"]["outcome"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return  # it never came to a report
+        return  # the run wrote no valid report
     if outcome == "Complete" and text is not None:
         raise AlreadyComplete(
-            f"{header.uri}: the run is complete, nothing is left to resume; its report stands",
+            f"{header.uri}: the run is complete, and there is nothing to resume; see its report",
             summary=text.decode(),
         )
 
 
 def check_entrypoint(path: str) -> None:
-    """Raises ManifestError if the entrypoint cannot be imported or is no function of one thing."""
+    """Raise ManifestError if the entrypoint cannot be imported, or does not take one argument."""
     field = "spec.training.entrypoint"
     try:
         load_entrypoint(path)
@@ -200,7 +198,7 @@ def check_entrypoint(path: str) -> None:
 
 
 def check_training(experiment: DatasetExperiment, plan: Plan) -> None:
-    """What training will ask of the plan's batches. Raises ManifestError if they cannot give it."""
+    """Raise ManifestError if the plan's batches lack what training needs of them."""
     training = experiment.spec.training
     _check_batches(plan, training.weight_column)
     if training.entrypoint == BUILT_IN_ENTRYPOINT:
@@ -220,7 +218,7 @@ def _check_batches(plan: Plan, weight_column: str | None) -> None:
 
 
 def check_rows(plan: Plan) -> None:
-    """Raises TrainingError if there is no row to read."""
+    """Raise TrainingError if there is no row to read."""
     pruning = plan.training.scan.pruning
     table = plan.training.table.description
     if pruning.rows_total == 0:
@@ -244,7 +242,7 @@ def _open_store(root: Location, folder: str, policy: CheckpointPolicy) -> Checkp
 def _find_checkpoint(
     root: Location, identity: RunIdentity, policy: CheckpointPolicy, run_id: str | None
 ) -> Resumable | None:
-    """The checkpoint to resume from, among those of an id or, without one, of every run."""
+    """Find the checkpoint to resume from, of the run with this id or, if None, of any run."""
     infos = list_folder(root, "look for checkpoints")
     folders = [info.base_name for info in infos if info.type == pafs.FileType.Directory]
     mine = [name for name in folders if run_id is None or parse_run_id(name) == run_id]
@@ -253,9 +251,10 @@ def _find_checkpoint(
 
 
 def _data_digest(stream: StreamPlan) -> str:
-    """Equal for equal row groups, which a position counts: with others it would mean other rows.
+    """Return a digest of the row groups that a position counts.
 
-    Footers hold sizes and statistics of every column, so a file with other values has another.
+    With other row groups, the same position would mean other rows. The digest includes the footers,
+    whose sizes and statistics differ if a file has other values.
     """
     units = [(unit.file, unit.row_group, unit.num_rows) for unit in stream.scan.units]
     footers = stream.table.footer_digests(sorted({file for file, _, _ in units}))
@@ -266,8 +265,8 @@ def _data_digest(stream: StreamPlan) -> str:
 def _check_same_data(header: CheckpointHeader | None, identity: RunIdentity) -> None:
     if header is not None and header.data_digest != identity.data_digest:
         raise CheckpointError(
-            f"{header.uri}: the row groups that are read must be those of the checkpoint (digest "
-            f"{header.data_digest}), got others ({identity.data_digest}): files were added, "
+            f"{header.uri}: the row groups to read must be those of the checkpoint (digest "
+            f"{header.data_digest}), but differ ({identity.data_digest}): files were added, "
             "removed or rewritten, or pipelineOptions.pushdown was changed; undo that, or start "
             "anew without --resume"
         )
@@ -282,8 +281,8 @@ def _resume_warnings(options: RunOptions, found: Resumable | None) -> tuple[str,
         skipped = ", ".join(found.damaged[:_MAX_NAMED])
         return (
             f"--resume: skipped {len(found.damaged)} damaged checkpoints that are newer than the "
-            f"one that the run goes on from ({found.header.uri}, step {found.header.step}): "
-            f"{skipped}; steps since then are trained again. Look after the store's disks",
+            f"one the run resumes from ({found.header.uri}, step {found.header.step}): {skipped}. "
+            "The steps since then are trained again. Check the disks of the store",
         )
     whose = f" of run {options.run_id}" if options.run_id else ""
     return (f"--resume: no whole checkpoint{whose} was found; the run starts from its beginning",)
@@ -305,7 +304,7 @@ def _positions(
 def _rank_groups(
     plan: Plan, experiment: DatasetExperiment, positions: list[Position], piece_rows: int, rank: int
 ) -> tuple[Group, ...]:
-    """What is left for a rank: group j of an epoch is rank j mod R's; done ones are left out."""
+    """Return a rank's remaining groups; of R ranks, rank j mod R owns group j of an epoch."""
     stream, position = plan.training, positions[rank]
     left: list[Group] = []
     for epoch in range(position.epoch, experiment.spec.training.epochs):

@@ -1,9 +1,9 @@
-"""One run from a checked experiment to a report on disk: what `lastmile run` and notebooks call.
+"""Runs a checked experiment to a report on disk; `lastmile run` and notebooks call it.
 
-`prepare` refuses what can be refused, Ray comes up, `driver` carries it out, and whatever the
-outcome the output folder holds `summary.json`, `report.html`, `metrics.parquet`, `plan.json` and
-`manifest.yaml`; the same files go beside the checkpoints on the artifacts store, plan and manifest
-before anything is started, so that they outlive whoever is killed.
+`prepare` refuses invalid input, Ray starts, and `driver` executes the run. Whatever the outcome,
+the output folder then holds `summary.json`, `report.html`, `metrics.parquet`, `plan.json` and
+`manifest.yaml`. The same files are copied beside the checkpoints on the artifacts store: plan and
+manifest before any process starts, so that they exist even if the run is killed.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from pipeline_runtime.run.supply import SupplyMeter
 from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.stores import asking
 
-# And decisions/, on a cluster: they are there before the report.
+# On a cluster, decisions/ is already in the store before the report.
 REPORT_FILES = ("summary.json", "report.html", "metrics.parquet", PLAN_FILE, "manifest.yaml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A run that ended, in whatever way."""
+    """A run that ended, with any outcome."""
 
     outcome: Outcome
     summary: report.Summary
@@ -51,7 +51,7 @@ class Finished:
 
 @dataclass(slots=True)
 class Watcher:
-    """Where a person follows a run; the default says nothing."""
+    """Callbacks to follow a run; by default, they do nothing."""
 
     on_prepared: Callable[[PreparedRun], None] = field(default=lambda run: None)
     on_metrics_port: Callable[[int], None] = field(default=lambda port: None)
@@ -65,10 +65,10 @@ def run_experiment(
     options: RunOptions,
     watcher: Watcher | None = None,
 ) -> Finished:
-    """Run an experiment to its end; a failure while it runs is in the result, not raised.
+    """Run an experiment to its end; a failure during training is returned, not raised.
 
     Raises ManifestError, SourceError (StoreError if a store does not answer), TrainingError or
-    CheckpointError if it cannot even start.
+    CheckpointError if it cannot start.
     """
     watcher = watcher or Watcher()
     started = datetime.now(UTC)
@@ -77,7 +77,7 @@ def run_experiment(
     watcher.on_prepared(run)
     options.output.mkdir(parents=True, exist_ok=True)
     planned = _build_planned(run, manifest)
-    # What a store refuses now is tried again with the report, which warns.
+    # If the store refuses now, these files are written again with the report, which warns.
     _keep(planned, run.run_location)
     outcome = _execute(run, options, watcher)
     if warning:
@@ -90,8 +90,8 @@ def run_experiment(
         _write_output(planned, options.output, summary)
     except OSError as error:
         raise LastmileError(
-            f"{options.output}: the run ended {outcome.kind}, its report cannot be written: "
-            f"{error}; make room and run again with --resume, which goes on from "
+            f"{options.output}: the run ended {outcome.kind}, but its report cannot be written: "
+            f"{error}; make room and run again with --resume, which continues from "
             f"{summary.checkpoints.last or 'the start'}"
         ) from error
     files = {name: (options.output / name).read_bytes() for name in REPORT_FILES}
@@ -103,7 +103,7 @@ def run_experiment(
 
 
 def _execute(run: PreparedRun, options: RunOptions, watcher: Watcher) -> Outcome:
-    """Ray, metrics, history and signals for the time of the run."""
+    """Execute the run with Ray, metrics, history and signal handlers set up around it."""
     collector = RunCollector(
         ((index, kind) for index, kind, _ in run.plan.training.step_rows),
         damaged_checkpoints=len(run.damaged_checkpoints),
@@ -117,7 +117,7 @@ def _execute(run: PreparedRun, options: RunOptions, watcher: Watcher) -> Outcome
         with (
             connected(options.address, run.world_size, verbose=options.verbose),
             keeping_metrics(collector, run.run_location),
-            _signals(watcher) as stop,  # after Ray, which takes SIGTERM for itself (ray#17308)
+            _signals(watcher) as stop,  # after Ray, which sets its own SIGTERM handler (ray#17308)
         ):
             recorder = _Recorder(
                 report.HistoryWriter(options.output / "metrics.parquet", keep_until_step=until)
@@ -145,7 +145,7 @@ def _execute(run: PreparedRun, options: RunOptions, watcher: Watcher) -> Outcome
 
 
 class _Recorder:
-    """Writes the history; a disk that is full costs the rest of it, not the training."""
+    """Writes the history. If the disk is full, the history ends early; training continues."""
 
     def __init__(self, history: report.HistoryWriter) -> None:
         self._history = history
@@ -157,7 +157,7 @@ class _Recorder:
             self._try(lambda: self._history.append(seconds, epoch, step, metrics))
 
     def close(self) -> list[str]:
-        """Make the file whole if it can be; warnings."""
+        """Finish the file if possible, and return warnings."""
         if self._problem is None:
             self._try(self._history.close)
         if self._problem is None:
@@ -173,7 +173,7 @@ class _Recorder:
 
 @contextmanager
 def _signals(watcher: Watcher) -> Iterator[StopRequest]:
-    """Ctrl-C and SIGTERM ask for a stop; elsewhere than in the main thread they are not ours."""
+    """Let Ctrl-C and SIGTERM request a stop; only the main thread can handle signals."""
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -192,7 +192,7 @@ def _signals(watcher: Watcher) -> Iterator[StopRequest]:
 
 
 def _build_planned(run: PreparedRun, manifest: str) -> dict[str, bytes]:
-    """The files that are known before a run begins."""
+    """Return the files that are known before a run begins."""
     plan = json.dumps(plan_document(run.plan), indent=2)
     return {PLAN_FILE: plan.encode(), "manifest.yaml": manifest.encode()}
 
@@ -205,7 +205,7 @@ def _write_output(planned: Mapping[str, bytes], output: Path, summary: report.Su
 
 
 def _keep(files: Mapping[str, bytes], location: Location) -> str | None:
-    """Put files beside the checkpoints; a store that refuses is a warning."""
+    """Copy files beside the checkpoints; return a warning if the store refuses."""
     filesystem = location.filesystem
     try:
         with asking(location.uri, "copy the report there"):

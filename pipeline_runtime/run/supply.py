@@ -1,7 +1,8 @@
 """Measures how well the data workers keep up with the trainers, for the history of a run.
 
-The shares are defined as those of the whole run are (`report.summary.TimeShares`): of all trainers'
-time, pauses included. The monitor calls this with each reading; `report.supply` draws the values.
+The shares are defined like those of the whole run (`report.summary.TimeShares`): shares of the time
+of all trainers, pauses included. `run.session` calls this with each state of the monitor;
+`report.supply` draws the values.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pipeline_runtime.monitor import RankSnapshot
 from pipeline_runtime.training.lockstep import STAGES
 
-# Ranks report waits once a step; shares of a shorter time would jump about.
+# Ranks report waits once per step; shares over a shorter time would fluctuate.
 SUPPLY_SECONDS = 5.0
 
 
@@ -27,16 +28,16 @@ class _Totals:
 
 @dataclass(slots=True)
 class SupplyMeter:
-    """Measures one attempt."""
+    """Measures the supply during one attempt."""
 
     _before: _Totals | None = None
-    _measured: float | None = None  # when, by the clock
+    _measured: float | None = None  # time of the last measurement, by `clock`
 
     def measure(self, ranks: Sequence[RankSnapshot], clock: float) -> dict[str, float]:
-        """Values for the history, by name; empty while it is not time for the next.
+        """Return values for the history, by name; empty if the last measurement is too recent.
 
         Args:
-            clock: Unix time now.
+            clock: the current Unix time.
         """
         if not ranks or (self._measured is not None and clock - self._measured < SUPPLY_SECONDS):
             return {}
@@ -65,15 +66,15 @@ def _shares(before: _Totals, now: _Totals) -> dict[str, float]:
 
 
 def _clip(share: float) -> float:
-    """Bound a share: a rank reports a wait when it ends, and a part of it was before."""
+    """Bound a share: a rank reports a wait when it ends, including the part before `before`."""
     return min(1.0, max(0.0, share))
 
 
 def _count(ranks: Sequence[RankSnapshot]) -> dict[str, float]:
-    """Count the readers: each rank reports those that answer it, and the same ones serve all."""
+    """Count the readers: each rank reports those that answer it, and all ranks share them."""
     told = [rank.workers for rank in ranks if any(rank.workers.values())]
     if not told:
-        return {}  # none yet, or an engine that reports none
+        return {}  # no reader yet, or the engine reports none
     return {
         "readers": max(usage["ready"] for usage in told),
         "data_workers": max(usage["workers"] for usage in told),
