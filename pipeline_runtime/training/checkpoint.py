@@ -1,12 +1,14 @@
-"""Checkpoints on the artifacts store: written so that one is either whole or not there.
+"""Checkpoints on the artifacts store, written so that each is either whole or absent.
 
-A checkpoint is a folder `step-…`, a new one each time, with the state and, written last and renamed
-into place, `checkpoint.json` (see `checkpoint_header`), which has the state's size and SHA-256. On
-local disks each file and folder is synced before the header gets its name. So
+A checkpoint is a new folder `step-…` that holds the state and `checkpoint.json`. The latter (see
+`checkpoint_header`) has the state's size and SHA-256; it is written last and renamed into place. On
+local disks, each file and folder is synced before the header gets its name. So
 
-- a folder without a header was never whole: the run was killed while it wrote. It is passed over;
-- a folder whose header cannot be read, or does not match the state, was whole and is *damaged*.
-  A resume skips it for the next older one and says so, and refuses to start anew if none is left.
+- a folder without a header was never whole, because the run was killed during the write. It is
+  ignored;
+- a folder whose header cannot be read, or does not match the state, was whole and is *damaged*. A
+  resume skips it, reports it, and takes the next older checkpoint. If all are damaged, the resume
+  fails instead of starting anew.
 
 Older checkpoints are removed only after a newer one is whole.
 """
@@ -34,11 +36,11 @@ from pipeline_runtime.training.safe_state import check_state, load_state
 
 _STATE_FILE = "state.pt"
 _HEADER_FILE = "checkpoint.json"
-# The longest list of differences that a person reads when a checkpoint is refused.
+# The error about a checkpoint of another run lists this many differences at most.
 _MAX_DIFFERENCES = 20
-# A header has a few bytes for each group of rows that was consumed: this is for millions of them.
+# A header has a few bytes per consumed group of rows; this is enough for millions of groups.
 _MAX_HEADER_BYTES = 256 << 20
-# A state is read in parts of this size to verify it.
+# States are read in parts of this size to verify them.
 _CHUNK_BYTES = 8 << 20
 _LOOKING = "look for checkpoints"
 
@@ -48,10 +50,10 @@ class CheckpointStore:
     """The checkpoints of one run.
 
     Attributes:
-        keep: whole checkpoints that stay.
-        damaged: names of folders that were found damaged; they count as none, and are removed with
-            the old ones.
-        trust_pickle: whether states may hold objects of any type, see `safe_state`.
+        keep: number of whole checkpoints to keep.
+        damaged: names of folders that were found damaged; they are ignored, and removed with the
+            old ones.
+        trust_pickle: True if states may hold objects of any type, see `safe_state`.
     """
 
     location: Location
@@ -63,12 +65,12 @@ class CheckpointStore:
         """Write a checkpoint and return its URI.
 
         Args:
-            state: `user`, which the entrypoint gave to `report`, and `rng`, one for each rank.
-            header: the fields of CheckpointHeader but uri, num_bytes and sha256.
-            checked: whether to check first that the state could be loaded again.
+            state: `user`, which the entrypoint passed to `report`, and `rng`, one state per rank.
+            header: the fields of CheckpointHeader except uri, num_bytes and sha256.
+            checked: True to check first that the state can be loaded again.
 
         Raises:
-            StoreError: the store refuses (disk full, say); earlier checkpoints are still there.
+            StoreError: the store refuses, for example because it is full; earlier checkpoints stay.
             ManifestError: the check failed, see `safe_state`.
         """
         buffer = io.BytesIO()
@@ -85,14 +87,14 @@ class CheckpointStore:
             with asking(place.uri, what):
                 _write(place, data, full)
         except StoreError:
-            # If it stays: it holds no checkpoint.json, so nothing will take it for a checkpoint.
+            # If this fails, the folder has no checkpoint.json, so it is never read as a checkpoint.
             with contextlib.suppress(StoreError), asking(place.uri, "remove what was written"):
                 _remove(place)
             raise
         return place.uri
 
     def _new_place(self, name: str, what: str) -> Location:
-        """Choose a folder that is not there: a step may be saved twice, or again after a kill."""
+        """Choose a folder that does not exist: a step may be saved twice, or again after a kill."""
         places = itertools.chain([name], (f"{name}-{index:02d}" for index in itertools.count(2)))
         for place in map(self.location.join, places):
             if find_info(place, what).type == pafs.FileType.NotFound:
@@ -110,7 +112,7 @@ class CheckpointStore:
     def candidates(self) -> Iterator[CheckpointHeader | str]:
         """Yield, newest first, the header of each checkpoint, or its URI if the header is damaged.
 
-        That a header is given does not mean that the state is whole. Raises as `headers` does.
+        The state of a yielded header may still be damaged. Raises the errors of `headers`.
         """
         for name in self._names():
             place = self.location.join(name)
@@ -129,7 +131,7 @@ class CheckpointStore:
         return bool(info.type == pafs.FileType.File and info.size == header.num_bytes)
 
     def is_whole(self, header: CheckpointHeader) -> bool:
-        """Return whether the state is what was written, by reading all of it.
+        """Read the whole state, and return whether it is the one that was written.
 
         Raises StoreError if the store does not answer.
         """
@@ -144,9 +146,10 @@ class CheckpointStore:
     def load(self, header: CheckpointHeader) -> dict[str, Any]:
         """Return the state.
 
-        Raises StoreError if its bytes cannot be read, or are not those that were written: every
-        trainer must get them, and the next attempt verifies them again. Raises CheckpointError if
-        the state holds what is not safe to load.
+        Raises:
+            StoreError: the bytes cannot be read, or are not those that were written. All trainers
+                must load the same state, so this ends the attempt; the next one verifies it again.
+            CheckpointError: the state holds objects that are not safe to load.
         """
         with (
             asking(header.uri, "read the state on a trainer"),
@@ -165,10 +168,10 @@ class CheckpointStore:
         return self.location.join(header.name, _STATE_FILE)
 
     def remove_old(self, newest: str) -> None:
-        """Remove all but the newest whole checkpoints, `newest` (a URI) always among them.
+        """Remove all but the newest whole checkpoints. The checkpoint at the URI `newest` stays.
 
-        Raises StoreError if the store refuses, CheckpointError for one of another version; the old
-        ones may stay.
+        Raises StoreError if the store refuses, and CheckpointError for a checkpoint of another
+        version; old checkpoints may remain then.
         """
         kept = [header.name for header in self.headers()[: self.keep]]
         kept.append(newest.rsplit("/", 1)[1])
@@ -188,7 +191,7 @@ def _write(place: Location, data: bytes, header: CheckpointHeader) -> None:
 
 
 def _remove(place: Location) -> None:
-    """Remove a checkpoint: its header first, so that what may stay was never whole."""
+    """Remove a checkpoint, its header first: a kill then leaves a folder that is not whole."""
     header = place.join(_HEADER_FILE).path
     if place.filesystem.get_file_info(header).type == pafs.FileType.File:
         place.filesystem.delete_file(header)
@@ -200,7 +203,7 @@ class Resumable:
     """A checkpoint to resume from, whose state was verified.
 
     Attributes:
-        damaged: URIs of the newer ones that were skipped.
+        damaged: URIs of newer checkpoints that were skipped.
     """
 
     store: CheckpointStore
@@ -211,15 +214,15 @@ class Resumable:
 def find_resumable(
     stores: Sequence[CheckpointStore], run_hash: str, run_config: dict[str, Any]
 ) -> Resumable | None:
-    """Find the newest whole checkpoint of this run; None if none was ever whole.
+    """Find the newest whole checkpoint of this run; None if there is no checkpoint at all.
 
     Args:
-        stores: newest first.
+        stores: the stores to search, newest first.
 
     Raises:
-        CheckpointError: there are only checkpoints of other runs (it says what differs), or one of
-            another version.
-        StoreError: the store does not answer, or all checkpoints are damaged.
+        CheckpointError: all checkpoints belong to other runs (the error lists the differences), or
+            one has another version.
+        StoreError: the store does not answer, or all checkpoints of this run are damaged.
     """
     damaged: list[str] = []
     other: CheckpointHeader | None = None
@@ -245,8 +248,8 @@ def find_resumable(
     differences = diff_configs(other.run_config, run_config)[:_MAX_DIFFERENCES]
     listed = "".join(f"\n  {line}" for line in differences)
     raise CheckpointError(
-        f"{other.uri}: the checkpoint is of run {other.run_hash}, this is run {run_hash}; what "
-        f"differs:{listed}\nundo the change, or start anew without --resume"
+        f"{other.uri}: the checkpoint belongs to run {other.run_hash}, but this is run {run_hash}. "
+        f"They differ in:{listed}\nundo the change, or start anew without --resume"
     )
 
 

@@ -1,8 +1,8 @@
-"""The header of a checkpoint, `checkpoint.json`: what is known of it without loading its state.
+"""The header of a checkpoint, `checkpoint.json`, which describes it without its state.
 
-`checkpoint` writes it last, once the state is on the disk, and reads it first. A header is written
-by this program and read back from a store that may have damaged it, or into which others write: it
-is either exactly a header or none.
+`checkpoint` writes the header last, when the state is on the disk, and reads it first. The store
+may have damaged a header, and others may write to the store. So parsing is strict: content that is
+not exactly a header is rejected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic.alias_generators import to_camel
 from pipeline_runtime.errors import CheckpointError
 
 CHECKPOINT_VERSION = 2
-# The header's own digest is its last field. Headers of earlier releases have none.
+# The last field is the header's own digest. Headers of earlier releases have none.
 _DIGEST = re.compile(rb', "headerSha256": "([0-9a-f]{64})"\}\s*\Z')
 
 
@@ -34,20 +34,20 @@ class CheckpointHeader:
     step: int
     world_size: int
     preserve_order: bool
-    positions: tuple[dict[str, Any], ...]  # one for each rank, see training.position
+    positions: tuple[dict[str, Any], ...]  # one per rank, see training.position
     num_bytes: int
     sha256: str
     data_digest: str = ""  # of the row groups that the positions count
-    attempt: int = 1  # the attempt that made it
-    piece_rows: int  # rows of a piece at most, in which the positions count
+    attempt: int = 1  # the attempt that wrote it
+    piece_rows: int  # the positions count pieces of at most this many rows
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """Name of the checkpoint's folder."""
         return self.uri.rsplit("/", 1)[1]
 
     def to_bytes(self) -> bytes:
-        """Build the content of the file, with the digest of the rest as its last field."""
+        """Build the content of the file; its last field is the digest of all others."""
         value = {
             "version": CHECKPOINT_VERSION,
             "runHash": self.run_hash,
@@ -68,7 +68,7 @@ class CheckpointHeader:
         return body[:-1] + f', "headerSha256": "{digest}"}}'.encode()
 
 
-# Far beyond any count of rows or bytes, and what 64 bits hold.
+# A count of rows or bytes, which fits into 64 bits.
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Index = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]
 _Sum = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -91,7 +91,7 @@ class _OpenGroup(_Model):
 
 
 class _Position(_Model):
-    """What `Position.to_json` gives."""
+    """The result of `Position.to_json`."""
 
     epoch: _Count
     batches: _Count
@@ -122,9 +122,9 @@ class _Header(_Model):
 
 
 def parse_header(uri: str, content: bytes) -> CheckpointHeader | None:
-    """Parse the content of `checkpoint.json`; None if it is no header, whatever it is instead.
+    """Parse the content of `checkpoint.json`; return None if it is not a valid header.
 
-    Raises CheckpointError if it is the header of another version, which is no damage.
+    Raises CheckpointError if it is the header of another version, which is not damage.
     """
     found = _DIGEST.search(content)
     if found is not None:

@@ -1,8 +1,8 @@
-"""What an entrypoint gets: batches, evaluation, reports and checkpoints, on one rank of a run.
+"""The context of an entrypoint: batches, evaluation, reports and checkpoints on one rank of a run.
 
-An entrypoint is any function of one argument, the context (docs/training.md). It takes batches as
-dicts of tensors on its device, steps, and calls `report`; the context knows the position of every
-row behind it.
+An entrypoint is a function of one argument, the context (docs/training.md). It takes batches, which
+are dicts of tensors on its device, trains on them, and calls `report`. The context tracks the
+position in the data.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from pipeline_runtime.training.lockstep import Lockstep
 from pipeline_runtime.training.memory import read_gpu_bytes, read_resident_bytes
 from pipeline_runtime.training.stream import Agreement, BatchStream, explain_no_rows
 
-# A point of the history at most so often: an hour's run stays under 10,000 points a metric.
+# Least time between points of the history: an hour has fewer than 10,000 points per metric.
 HISTORY_SECONDS = 0.5
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
-    """What a checkpoint carries of the run it belongs to."""
+    """Identifies the run that a checkpoint belongs to."""
 
     run_hash: str
     run_config: dict[str, Any]
     preserve_order: bool
-    data_digest: str  # of the row groups, which the position counts
+    data_digest: str  # of the row groups that the position counts
     attempt: int = 1  # rises with every resume
-    piece_rows: int = 0  # in which the position counts
+    piece_rows: int = 0  # the position counts pieces of at most this many rows
 
 
 @dataclass(slots=True, kw_only=True)
 class Records:
-    """What happened so far on this rank, for the monitor."""
+    """Progress of this rank, for the monitor."""
 
     started: float = field(default_factory=time.perf_counter)
-    kept_until: float = field(default_factory=time.time)  # what came later a crash would cost
+    kept_until: float = field(default_factory=time.time)  # Unix time; a crash loses later work
     first_batch_seconds: float | None = None
-    samples: int = 0  # of this attempt; the position counts those of the whole run
+    samples: int = 0  # in this attempt; the position counts the whole run
     batch_bytes: int = 0
     padded_rows: int = 0
     checkpoints: int = 0
@@ -75,12 +75,12 @@ class Records:
         return time.perf_counter() - self.started
 
     def start_loop(self) -> None:
-        """The first batch is asked for."""
+        """Record the time at which the first batch is requested."""
         if self.loop_started is None:
             self.loop_started = time.perf_counter()
 
     def loop_seconds(self) -> float:
-        """Since then; 0 before."""
+        """Return the seconds since `start_loop`; 0 before it."""
         return 0.0 if self.loop_started is None else time.perf_counter() - self.loop_started
 
 
@@ -92,12 +92,12 @@ class Wiring:
     open_evaluation: Callable[[Waited], BatchStream] | None
     store: CheckpointStore
     identity: RunIdentity
-    step_names: tuple[str, ...]  # the read and every step, for people
+    step_names: tuple[str, ...]  # the read and every step, for messages
     resume: tuple[CheckpointHeader, dict[str, Any]] | None
     warn: Callable[[str], None]
     evaluated: Callable[[Evaluated], None]
     stop_event: threading.Event  # set when the run was asked to stop
-    request_columns: tuple[str, ...] = ()  # that batches carry once a request
+    request_columns: tuple[str, ...] = ()  # columns that batches hold once per request
     prefetch: bool = True  # pipelineOptions.prefetch
     sparse: bool = False  # pipelineOptions.sparse
 
@@ -126,7 +126,7 @@ class TrainContext:
         self._flags = (
             False,
             False,
-        )  # a checkpoint is due, the run is stopping: agreed by all ranks
+        )  # whether a checkpoint is due and the run is stopping, as all ranks agreed
         self.checkpoint: Mapping[str, Any] | None = None
         if wiring.resume is not None:
             state = wiring.resume[1]
@@ -134,12 +134,12 @@ class TrainContext:
             torch.set_rng_state(state["rng"][min(self.rank, len(state["rng"]) - 1)])
         self._resumed_step, self._resumed_counts = self.step, wiring.training.counts
         self._lockstep = Lockstep(wiring.training.waited)
-        self._paused_since: float | None = None  # while a pause goes on
+        self._paused_since: float | None = None  # start of the current pause
         self._told_seconds = 0.0
         wiring.training.agree = self._agree
         self._collator = self._make_collator()
 
-    # --- what the run is -------------------------------------------------------------------------
+    # --- state of the run ------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
@@ -148,17 +148,17 @@ class TrainContext:
 
     @property
     def step(self) -> int:
-        """Optimiser steps since the run began, on every rank."""
+        """Optimiser steps since the run began, equal on all ranks."""
         return self._wiring.training.position.batches
 
     @property
     def waited(self) -> Waited:
-        """Seconds of this rank's time by what they were spent on."""
+        """Seconds of this rank's time, by how they were spent."""
         return self._wiring.training.waited
 
     @property
     def stop_event(self) -> threading.Event:
-        """Set to ask for a checkpoint and an end at the next step."""
+        """Set it to request a checkpoint and the end of the run at the next step."""
         return self._wiring.stop_event
 
     # --- the model ------------------------------------------------------------------------------
@@ -175,30 +175,30 @@ class TrainContext:
         return nn.parallel.DistributedDataParallel(model, device_ids=ids, **options)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Mixed precision as `spec.training.precision` says; nothing for float32."""
+        """Return a context of mixed precision by `spec.training.precision`; no-op for float32."""
         dtype = _DTYPES.get(self.spec.precision)
         if dtype is None:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=dtype)
 
     def scaler(self) -> torch.amp.GradScaler:
-        """A gradient scaler; it does nothing unless the precision is float16 on a GPU."""
+        """Return a gradient scaler, which is disabled unless the precision is float16 on a GPU."""
         enabled = self.spec.precision == "float16" and self.device.type == "cuda"
         return torch.amp.GradScaler(self.device.type, enabled=enabled)
 
     # --- rows -----------------------------------------------------------------------------------
 
     def epochs(self) -> Iterator[int]:
-        """The epochs that are left, the resumed one first.
+        """Yield the remaining epochs, beginning with the resumed one.
 
-        That one is given even if all its batches were trained on before: what follows them, an
-        evaluation say, may not have been done.
+        The resumed epoch is yielded even if no batch of it remains: the work after its batches,
+        such as an evaluation, may not have been done.
         """
         resumed = self.epoch if self.checkpoint is not None else None
         for epoch in range(self.epoch, self.num_epochs):
             if self._is_over() and epoch != resumed:
                 return
-            # The position moves here, so that a checkpoint between two epochs is of the later one.
+            # Move the position here: a checkpoint between two epochs belongs to the later one.
             self._wiring.training.position.start_epoch(epoch)
             yield epoch
 
@@ -207,11 +207,11 @@ class TrainContext:
         return limit is not None and self.step >= limit
 
     def batches(self) -> Iterator[Batch]:
-        """Batches of the current epoch that are left, on the device.
+        """Yield the remaining batches of the current epoch, on the device.
 
-        Time between two batches is the entrypoint's compute. Raises what made a row fail,
-        TrainingError if the epoch has no rows, Interrupted if the run was asked to stop and the
-        entrypoint saves no checkpoints.
+        The time between two batches counts as the entrypoint's compute. Raises the error of a row
+        that failed, TrainingError if the epoch has no rows, and Interrupted if a stop was requested
+        and the entrypoint saves no checkpoints.
         """
         if self._is_over():
             return
@@ -222,14 +222,14 @@ class TrainContext:
                 self.records.first_batch_seconds = self.records.seconds()
             yield from self._timed(batch, 0 if rows is None else len(batch[ROW_WEIGHT]))
             if self._flags[1] and self.records.checkpoints + self.records.checkpoint_failures == 0:
-                raise Interrupted("stopped as asked; the entrypoint saves no checkpoints")
+                raise Interrupted("stopped as requested; the entrypoint saves no checkpoints")
             if self._is_over():
                 return
         if self.step == 0:
             self._refuse_no_rows()
 
     def _refuse_no_rows(self) -> NoReturn:
-        """A model that saw nothing is no model."""
+        """Raise TrainingError, because a run without a row would end with an untrained model."""
         stream = self._wiring.training
         counts: tuple[StepCount, ...] = ()
         for one_rank in self._gather(stream.position.counts):
@@ -265,9 +265,9 @@ class TrainContext:
         )
 
     def evaluation_batches(self) -> Iterator[Batch]:
-        """All rows held out for evaluation, once; nothing if the spec has no evaluation.
+        """Yield all rows held out for evaluation, once; nothing if the spec has no evaluation.
 
-        The time it takes, the entrypoint's part included, counts as paused.
+        The time until the last batch is done counts as paused, the entrypoint's work included.
         """
         if self._wiring.open_evaluation is None:
             return
@@ -291,18 +291,18 @@ class TrainContext:
         self._paused_since = None
 
     def _loop_seconds(self) -> float:
-        """Of the loop so far, without pauses and the one that goes on; another thread asks."""
+        """Return the loop's seconds without pauses; called by another thread."""
         since = self._paused_since
         pausing = 0.0 if since is None else time.perf_counter() - since
         seconds = self.records.loop_seconds() - self.waited.paused - pausing
-        # Where a pause ends just now, it may count twice for a moment: what was told stands.
+        # A pause that ends right now may be subtracted twice; never report less than before.
         self._told_seconds = max(self._told_seconds, seconds)
         return self._told_seconds
 
-    # --- ranks in step --------------------------------------------------------------------------
+    # --- lockstep of ranks ----------------------------------------------------------------------
 
     def _agree(self, has_rows: bool, is_full: bool) -> Agreement:
-        """Agree with the other ranks on this step; one small all-reduce on the CPU."""
+        """Agree with the other ranks on this step, by one small all-reduce on the CPU."""
         stopping = self._wiring.stop_event.is_set()
         flags = (has_rows, not is_full, self._is_due(), stopping)
         most = [*map(float, flags), *self._lockstep.take_own()]
@@ -322,20 +322,20 @@ class TrainContext:
         return self.records.seconds() - self._last_checkpoint_seconds >= policy.every_seconds
 
     def checkpoint_due(self) -> bool:
-        """Whether to give `report` a checkpoint after this step; the same on every rank."""
+        """Return whether to pass a checkpoint to `report` after this step; equal on all ranks."""
         return any(self._flags)
 
     def weighted_mean(self, losses_B: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """Σ loss·weight ÷ Σ weight over the batches of all ranks, ready for `backward`.
+        """Return Σ loss·weight ÷ Σ weight over the batches of all ranks, ready for `backward`.
 
-        Scaled by the number of ranks, since DistributedDataParallel averages their gradients.
+        It is scaled by the number of ranks, since DistributedDataParallel averages gradients.
         """
         weight_B = batch[ROW_WEIGHT]
         total = self.reduce_sum(weight_B.sum()).clamp_min(torch.finfo(torch.float32).tiny)
         return (losses_B * weight_B).sum() / total * self.world_size
 
     def reduce_sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum of a tensor over all ranks."""
+        """Return the sum of a tensor over all ranks."""
         if self.world_size == 1:
             return tensor
         total = tensor.detach().clone()
@@ -347,10 +347,10 @@ class TrainContext:
     def report(
         self, metrics: Mapping[str, float], checkpoint: Mapping[str, Any] | None = None
     ) -> None:
-        """Record metrics and, if given, save a checkpoint; every rank calls it after its step.
+        """Record metrics and save the checkpoint, if any; every rank calls this after its step.
 
-        Raises Interrupted after the checkpoint if the run was asked to stop, ManifestError if the
-        first one holds what could not be loaded again.
+        Raises Interrupted after the checkpoint if a stop was requested, and ManifestError if the
+        first checkpoint could not be loaded again.
         """
         started = self._begin_pause()
         try:
@@ -362,7 +362,7 @@ class TrainContext:
         finally:
             self._pause(started)
         if checkpoint is not None and self._flags[1]:
-            raise Interrupted("stopped as asked, after a checkpoint")
+            raise Interrupted("stopped as requested, after a checkpoint")
 
     def _record(self, values: dict[str, float]) -> None:
         if self.rank != 0 or not values:
@@ -377,7 +377,7 @@ class TrainContext:
             self._wiring.evaluated(Evaluated(epoch=self.epoch, step=self.step, metrics=evaluation))
 
     def _record_point(self) -> None:
-        """Throughput and time shares for the history, now and then."""
+        """Record throughput and time shares, at most every HISTORY_SECONDS."""
         now = self.records.seconds()
         if now - self.records.last_point < HISTORY_SECONDS:
             return
@@ -395,7 +395,7 @@ class TrainContext:
         )
 
     def _save(self, user: Mapping[str, Any]) -> None:
-        """Gather every rank's position and let rank 0 write; a failed write is a warning."""
+        """Gather the positions of all ranks, and let rank 0 write; a failed write is a warning."""
         position = self._wiring.training.position.to_json()
         gathered = self._gather((position, torch.get_rng_state()))
         self._last_checkpoint_seconds = self.records.seconds()
@@ -416,7 +416,7 @@ class TrainContext:
             "positions": tuple(positions),
         }
         try:
-            # An attempt's first one is checked, so that a run learns early what it cannot save.
+            # Check the first checkpoint of an attempt, so that a run fails early.
             checked = self.records.checkpoints == 0
             uri = self._wiring.store.save({"user": dict(user), "rng": rng}, header, checked=checked)
         except StoreError as error:
@@ -439,7 +439,7 @@ class TrainContext:
         return values
 
     def snapshot(self) -> RankSnapshot:
-        """How this rank stands, for the monitor."""
+        """Return the state of this rank, for the monitor."""
         stream, records = self._wiring.training, self.records
         return RankSnapshot(
             rank=self.rank,

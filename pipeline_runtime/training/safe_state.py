@@ -1,14 +1,14 @@
-"""What a checkpoint's state may hold, so that reading it back runs nobody's code.
+"""Restricts the types in a checkpoint's state, so that loading it runs no foreign code.
 
-A pickle can call any function as it is loaded, and whoever may write to the artifacts may put one
-there. So a state is loaded by torch's restricted unpickler (`weights_only=True`), which makes
-objects of a few known types only. `checkpoint` loads by it, and has the first state that an attempt
-saves checked, so that a run learns early what it could not resume from.
+A pickle can call any function when it is loaded, and anybody who can write to the artifacts can
+place one there. So states are loaded by torch's restricted unpickler (`weights_only=True`), which
+creates objects of a few known types only. `checkpoint` loads states by this module. It also has the
+first state of each attempt checked, so that a run learns early if it could not resume from it.
 
-The types are those that torch allows by itself: tensors, parameters, sizes, devices, dtypes,
-numbers, texts, bytes, None, and lists, tuples, dicts, sets, OrderedDict and Counter of these. Added
-are numpy's numbers and arrays of numbers and booleans, such as its random state. Enums, dataclasses
-and other classes are not: each would need its module, whose import runs code.
+torch itself allows tensors, parameters, sizes, devices, dtypes, numbers, texts, bytes, None, and
+lists, tuples, dicts, sets, OrderedDict and Counter of these. This module adds numpy's numbers, and
+arrays of numbers and booleans, such as its random state. Enums, dataclasses and other classes are
+not allowed: each would need its module, whose import runs code.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from pipeline_runtime.errors import CheckpointError, ManifestError, Problem
 
 TRUST_FIELD = "spec.training.checkpoint.trustPickle"
 _NUMPY_DTYPES = "?bBhHiIlLqQefdFD"  # booleans, integers, floats and complex numbers
-# The functions by which numpy's pickles make an array and a number.
+# The functions that numpy's pickles call to create an array and a number.
 _NUMPY_FUNCTIONS: tuple[Any, ...] = (np.zeros(1).__reduce__()[0], np.float64(0).__reduce__()[0])
-# Their module is called `numpy.core` in pickles of numpy 1.
+# Pickles of numpy 1 name the module `numpy.core`.
 _NUMPY_MODULES = ("numpy._core.multiarray", "numpy.core.multiarray")
 _SAFE_GLOBALS: list[Any] = [
     *((f, f"{module}.{f.__name__}") for f in _NUMPY_FUNCTIONS for module in _NUMPY_MODULES),
@@ -41,21 +41,21 @@ _SAFE_GLOBALS: list[Any] = [
 ]
 _CONTAINERS = (dict, OrderedDict, Counter, list, tuple, set)
 _MAX_NAMES = 5
-# torch keeps its list of safe types for the whole process.
+# torch has one list of safe types for the whole process.
 _lock = threading.Lock()
 
 
 def load_state(uri: str, content: bytes, *, trust_pickle: bool) -> dict[str, Any]:
     """Load the state of a checkpoint.
 
-    Raises CheckpointError if it holds types that are not safe, unless `trust_pickle`, or cannot be
-    made from its bytes with the code that is installed here.
+    Raises CheckpointError if it holds unsafe types and `trust_pickle` is not set, or if the code
+    that is installed here cannot load it.
     """
     try:
         state = _load(content, "cpu", trust_pickle=trust_pickle)
     except pickle.UnpicklingError as error:
         raise CheckpointError(_explain(uri, content)) from error
-    except Exception as error:  # a trusted pickle raises whatever the code that it names does
+    except Exception as error:  # the code that a trusted pickle names may raise any error
         raise CheckpointError(
             f"{uri}: the state cannot be loaded: {type(error).__name__}: {error}. Install the code "
             "that wrote it, or start anew without --resume"
@@ -67,13 +67,13 @@ def load_state(uri: str, content: bytes, *, trust_pickle: bool) -> dict[str, Any
 
 
 def check_state(user: Mapping[str, Any], content: bytes) -> None:
-    """Check that a state which is about to be written could be loaded again.
+    """Check that a state can be loaded again, before it is written.
 
     Args:
-        user: what the entrypoint gave to `report`.
-        content: the whole state as it would be written.
+        user: the checkpoint that the entrypoint passed to `report`.
+        content: the serialised state.
 
-    Raises ManifestError, with the type and its place in the state, if it could not.
+    Raises ManifestError with the unsafe type and its place in the state.
     """
     if _is_safe(content):
         return
@@ -93,9 +93,9 @@ def _load(content: bytes, device: str, *, trust_pickle: bool) -> Any:
 
 @contextmanager
 def _only_safe_types() -> Iterator[None]:
-    """Let torch take exactly our types, whatever the entrypoint's modules have added.
+    """Let torch load exactly our types, without those that the entrypoint's modules added.
 
-    A trainer loads before it imports the entrypoint, so what that adds would not hold then.
+    A resuming trainer loads the state before it imports the entrypoint, so it lacks those types.
     """
     with _lock:
         added = serialization.get_safe_globals()
@@ -109,12 +109,12 @@ def _only_safe_types() -> Iterator[None]:
 
 
 def _is_safe(content: bytes) -> bool:
-    """Return whether a state can be loaded: first without its tensors' values, which is quick."""
+    """Return whether a state can be loaded; this first tries without tensor values, for speed."""
     try:
         _load(content, "meta", trust_pickle=False)
     except pickle.UnpicklingError:
         return False
-    except Exception:  # noqa: BLE001 - a sparse or quantized tensor has no form without values
+    except Exception:  # noqa: BLE001 - sparse and quantized tensors need their values
         try:
             _load(content, "cpu", trust_pickle=False)
         except pickle.UnpicklingError:
@@ -150,13 +150,13 @@ def _name_type(value: Any) -> str:
 
 
 def _explain(uri: str, content: bytes) -> str:
-    """Say which types a state holds that are not safe."""
+    """Explain which unsafe types a state holds."""
     with _only_safe_types():
         safe = {_name_global(each) for each in _SAFE_GLOBALS}
         found = set(serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(content))) - safe
-    names = ", ".join(sorted(found)[:_MAX_NAMES]) or "numpy arrays of other things than numbers"
+    names = ", ".join(sorted(found)[:_MAX_NAMES]) or "numpy arrays that do not hold numbers"
     return (
-        f"{uri}: the state holds {names}, and loading them could run any code that somebody put "
+        f"{uri}: the state holds {names}; loading them could run code that somebody else put "
         f"there. Set {TRUST_FIELD}: true if you trust whoever can write to the store, or start "
         "anew without --resume"
     )

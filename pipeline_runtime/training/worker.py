@@ -1,6 +1,6 @@
-"""The function that Ray Train runs on every rank: wire a context together and call the entrypoint.
+"""The function that Ray Train runs on every rank: build a context and call the entrypoint.
 
-Everything it needs travels in one `WorkerPlan`; rows come through the feed that the driver chose.
+Its only input is a `WorkerPlan`; rows come through the feed that the driver chose.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from pipeline_runtime.training.entrypoint import load_entrypoint
 from pipeline_runtime.training.position import Position
 from pipeline_runtime.training.stream import BatchStream, Cutting
 
-# How often a trainer tells the monitor how it stands and hears whether to go on.
+# Period in which a trainer reports to the monitor, and learns whether to stop.
 PUSH_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPlan:
-    """What every rank is given; groups and positions are lists with one item a rank."""
+    """The input of every rank; groups and positions have one item per rank."""
 
     training: Training
     stream: StreamPlan
@@ -55,7 +55,7 @@ class WorkerPlan:
 
 
 def train_worker(config: dict[str, WorkerPlan]) -> None:
-    """Run one rank to its end. Raises what the entrypoint or the feed raised."""
+    """Run one rank to its end. Raises the error of the entrypoint or the feed."""
     plan = config["plan"]
     with _telling(plan):
         context = _build_context(plan)
@@ -70,20 +70,23 @@ def train_worker(config: dict[str, WorkerPlan]) -> None:
 
 @contextmanager
 def _telling(plan: WorkerPlan) -> Iterator[None]:
-    """Tell the monitor what ended this rank, before Ray wraps it; a stop as asked is no failure."""
+    """Report the error that ended this rank to the monitor, before Ray wraps it.
+
+    A requested stop is not raised as a failure.
+    """
     try:
         yield
     except Interrupted as stop:
         ray.get(plan.monitor.fail.remote("Interrupted", str(stop)))
     except ray.exceptions.RayError:
-        raise  # a data worker has told the monitor why
+        raise  # a data worker has reported the reason to the monitor
     except LastmileError as error:
         ray.get(plan.monitor.fail.remote(type(error).__name__, str(error)))
         raise
 
 
 def call_entrypoint(path: str, context: TrainContext) -> None:
-    """Call it. Raises TrainingError, with the user's own traceback first, if it raised."""
+    """Call the entrypoint. If it raises, raise TrainingError with the user's traceback first."""
     try:
         load_entrypoint(path)(context)
     except (LastmileError, ray.exceptions.RayError):
@@ -152,7 +155,7 @@ def _evaluation_opener(plan: WorkerPlan, rank: int) -> Callable[[Waited], BatchS
 def _pieces(
     plan: WorkerPlan, role: str, rank: int, waited: Waited, usage: WorkerUsage
 ) -> Iterator[Piece | ReadyPiece]:
-    """The rank's pieces; an evaluation's in order, so that its floating-point sums repeat."""
+    """Open the rank's pieces; those of an evaluation in order, so that its sums repeat exactly."""
     is_training = role == "training"
     groups = (plan.groups if is_training else plan.evaluation_groups)[rank]
     if not groups:
@@ -183,8 +186,8 @@ class _Pusher:
     def _run(self) -> None:
         while not self._finished.wait(PUSH_SECONDS):
             if os.getppid() != self._raylet_pid:
-                # The driver was killed, and its Ray with it, which takes seconds to end this
-                # process: in them it would write and remove checkpoints beside a run that resumes.
+                # The driver and its Ray were killed. Ray takes seconds to end this process, which
+                # meanwhile would write and remove checkpoints beside a run that resumes.
                 os._exit(1)
             self._push()
 
@@ -195,5 +198,5 @@ class _Pusher:
         if order is Order.STOP:
             self._context.stop_event.set()
         elif order is Order.ABORT:
-            # The loop may be in the middle of a step, for ever. Ray tells of no lost worker then.
+            # The loop may hang in a step. Unlike after os._exit, Ray then reports no lost worker.
             ray.kill(ray.get_runtime_context().current_actor)
