@@ -1,8 +1,9 @@
-"""Every metric over time, as Parquet: `metrics.parquet`, one row for each value.
+"""The history of all metrics, `metrics.parquet`, with one row per value.
 
-Owned here: the file's columns, its writing in bounded memory, and its reading, also after a kill.
-While a run lasts, values go to a journal beside the file (an Arrow stream: what was flushed stays
-readable whatever happens next); closing merges it. The trainer's loop appends, `series` reads.
+This module owns the file's columns, writes it in bounded memory, and reads it, even after a kill.
+During a run, values go to a journal beside the file, an Arrow stream whose flushed part stays
+readable after a kill. Closing merges the journal into the file. `run.session` appends, and `series`
+reads.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ HISTORY_SCHEMA = pa.schema(
     ]
 )
 
-# The names that the runtime itself writes; a training loop may add its own beside them.
+# The names that the runtime writes; a training loop may add its own.
 HISTORY_NAMES: Mapping[str, str] = {
     "loss": "Training loss of the step, weighted mean over the ranks.",
     "learning_rate": "Learning rate of the step.",
-    "samples_per_second": "Samples trained on since the last entry, a second.",
-    "rows_per_second": "Rows read from the table since the last entry, a second.",
+    "samples_per_second": "Samples trained on per second since the last entry.",
+    "rows_per_second": "Rows read from the table per second since the last entry.",
     "step_seconds": "Duration of a step, in seconds, mean since the last entry.",
     "share_compute": "Share of trainer time in the model since the last entry, 0 to 1.",
     "share_production": "Share waited because no batch had been produced, 0 to 1.",
@@ -49,24 +50,24 @@ HISTORY_NAMES: Mapping[str, str] = {
     "busy_share": "Share of all trainers' time that they spent in the model, pauses included.",
     "readers": "Readers that answer.",
     "data_workers": "Data workers that have delivered rows and answer.",
-    "unix_seconds": "What the driver's clock said.",
+    "unix_seconds": "Unix time by the driver's clock.",
     "eval_<metric>": "Value of that metric at an evaluation.",
 }
 
-# 4096 rows of 5 columns are about 150 KB: nothing beside a batch, and one flush is under 1 ms.
+# 4096 rows of 5 columns are about 150 KB, far less than a batch, and take under 1 ms to flush.
 FLUSH_ROWS = 4096
-# A kill loses at most this much; at one flush each 5 s a day's journal has 17 thousand batches,
-# which merge in a second.
+# A kill loses at most this much. With a flush every 5 s, a day's journal has 17,000 batches, which
+# merge within a second.
 FLUSH_SECONDS = 5.0
 
-# Rows of one Parquet row group; bounds the memory of the merge to about 5 MB.
+# Rows per row group, which limits the memory of the merge to about 5 MB.
 ROW_GROUP_ROWS = 131_072
 
-# The journal keeps names as plain strings, since a stream would need a new dictionary each batch.
+# The journal stores names as plain strings; a stream would need a new dictionary per batch.
 _JOURNAL_SCHEMA = HISTORY_SCHEMA.set(3, pa.field("name", pa.string(), nullable=False))
 
-# How many rows the Parquet file had when the journal was begun: if it has others now, the journal
-# was merged already, and a kill came between the rename and the journal's removal.
+# Rows of the Parquet file when the journal was created. If the file has another number now, the
+# journal was already merged, and a kill came between the rename and the removal of the journal.
 _BASE_ROWS_KEY = b"lastmile.base_rows"
 
 _Row = tuple[float, int, int, str, float]
@@ -77,14 +78,14 @@ def _journal_path(path: Path) -> Path:
 
 
 class HistoryWriter:
-    """Appends metrics to a history, from one thread; `close` makes the Parquet file whole.
+    """Appends metrics to a history, from one thread; `close` completes the Parquet file.
 
     Args:
-        path: the Parquet file, usually `DIR/metrics.parquet`. A history that lies there is
-            replaced, unless `keep_until_step` is given.
-        keep_until_step: when a run resumes from a checkpoint of this step, the entries up to it
-            are kept, those after it dropped (they are trained again), and time goes on from the
-            last one kept, so that the pause between two attempts leaves no gap.
+        path: the Parquet file, usually `DIR/metrics.parquet`. An existing history is replaced,
+            unless `keep_until_step` is given.
+        keep_until_step: step of the checkpoint that a run resumes from. Entries up to it are kept.
+            Later ones are dropped, since their steps are trained again. Time continues from the
+            last kept entry, so that the pause between two attempts leaves no gap.
     """
 
     def __init__(self, path: Path, *, keep_until_step: int | None = None) -> None:
@@ -100,7 +101,7 @@ class HistoryWriter:
         self._closed = False
 
     def _keep(self, until_step: int | None) -> tuple[float, int]:
-        """Leave what is kept of an earlier history as the Parquet file; its end and its rows."""
+        """Write the kept part of an earlier history to the file; return its end and its rows."""
         if until_step is None:
             self._path.unlink(missing_ok=True)
             self._journal.unlink(missing_ok=True)
@@ -116,10 +117,10 @@ class HistoryWriter:
         """Add the value of each metric at one moment.
 
         Args:
-            seconds: since the start of this attempt.
-            epoch: from 0.
+            seconds: time since the start of this attempt.
+            epoch: current epoch, from 0.
             step: optimiser steps done.
-            metrics: value by name; see HISTORY_NAMES for the runtime's own and their units.
+            metrics: values by name; see HISTORY_NAMES for the runtime's names and their units.
         """
         if self._closed:
             raise LastmileError(f"{self._path}: must be open to append to, but it was closed")
@@ -130,7 +131,7 @@ class HistoryWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Hand what was appended to the operating system, so that a kill does not lose it."""
+        """Pass the appended values to the operating system, so that a kill does not lose them."""
         if not self._rows:
             return
         columns = zip(*self._rows, strict=True)
@@ -143,7 +144,7 @@ class HistoryWriter:
         self._rows.clear()
 
     def close(self) -> None:
-        """Flush, and make `metrics.parquet` of everything, whole or not at all; twice is fine."""
+        """Flush, and write `metrics.parquet` atomically. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -166,9 +167,9 @@ class HistoryWriter:
 
 
 def read_history(directory: Path) -> pa.Table:
-    """The history that lies in `directory`, with HISTORY_SCHEMA; no rows when there is none.
+    """Read the history in `directory`, with HISTORY_SCHEMA; without one, return no rows.
 
-    A run that was killed left a journal: it is read up to its last whole entry. Nothing is written.
+    If a killed run left a journal, it is read up to its last whole batch. Nothing is written.
     """
     return _read(Path(directory) / HISTORY_FILE)
 
@@ -209,7 +210,7 @@ def _open_parquet(path: Path) -> tuple[int, Iterator[pa.RecordBatch]]:
         file = pq.ParquetFile(path)
     except pa.ArrowInvalid as error:
         raise LastmileError(
-            f"{path}: must be a metrics history, got a file that is no Parquet ({error}); remove it"
+            f"{path}: must be a metrics history, but is not Parquet ({error}); remove it"
         ) from error
     missing = [name for name in HISTORY_SCHEMA.names if name not in file.schema_arrow.names]
     if missing:
@@ -236,6 +237,6 @@ def _iterate_journal(journal: Path, base_rows: int) -> Iterator[pa.RecordBatch]:
             for batch in reader:
                 yield batch.replace_schema_metadata(None)
         except (pa.ArrowInvalid, OSError):
-            # A kill tears the last entry; all before it are whole. Arrow raises ArrowInvalid for a
-            # torn header and OSError for a torn body.
+            # A kill may tear the last batch; all before it are whole. Arrow raises ArrowInvalid for
+            # a torn header, and OSError for a torn body.
             return

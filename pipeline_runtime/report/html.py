@@ -1,7 +1,7 @@
-"""The page that is left of a run: `report.html`, in one file that asks nothing of any network.
+"""The report page of a run, `report.html`: a single file that needs no network.
 
-Owned here: reading the run's directory and rendering the template. Runs last, after the summary
-and the history are written; `lastmile report DIR` runs it again at any time.
+This module reads the run's directory and renders the template. It runs last, after the summary and
+the history are written; `lastmile report DIR` runs it again at any time.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _T = TypeVar("_T")
 
 
 def build_report(directory: Path) -> Path:
-    """Write `report.html` into `directory` from what lies there; its path.
+    """Write `report.html` from the files in `directory`, and return its path.
 
-    `summary.json` must be there. Without `metrics.parquet`, `plan.json` or `manifest.yaml` the
-    page says that they are missing, without `decisions/` nothing; one that is broken is named among
-    the warnings, since a report of a failed run is wanted most.
+    `summary.json` must exist. The page says if `metrics.parquet`, `plan.json` or `manifest.yaml`
+    is missing; `decisions/` is optional. A broken file becomes a warning on the page, since a
+    report matters most after a failed run.
 
     Raises:
         LastmileError: the summary is missing or broken.
@@ -60,7 +60,7 @@ def build_report(directory: Path) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Inputs:
-    """All that lies in the directory, read."""
+    """The parsed files of the directory."""
 
     summary: Summary
     history: pa.Table
@@ -71,7 +71,7 @@ class _Inputs:
 
 
 def _load_or(default: _T, load: Callable[[Path], _T], directory: Path, problems: list[str]) -> _T:
-    """What `load` reads; on a broken file the default, and its message among `problems`."""
+    """Return the result of `load`; if the file is broken, the default, and record the problem."""
     try:
         return load(directory)
     except LastmileError as error:
@@ -105,7 +105,7 @@ def _build_context(inputs: _Inputs) -> dict[str, object]:
 
 def _read_manifest(directory: Path) -> str:
     path = directory / MANIFEST_FILE
-    # The page must not fail on a stray byte of a file that it only shows.
+    # A stray byte in a file that the page only shows must not prevent the report.
     return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
@@ -125,7 +125,7 @@ def _build_environment() -> Environment:
         "percent": formats.format_percent,
         "duration": formats.format_duration,
         "metric": formats.format_metric,
-        # Only for SVG that `figures` drew: its one text of the user's is escaped there.
+        # Only for SVG from `figures`, which escapes the one text in it that comes from the user.
         "drawn": Markup,
     }
     return environment

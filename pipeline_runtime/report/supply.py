@@ -1,8 +1,8 @@
-"""Whether data workers kept up with the trainers: shares, workers and decisions over time.
+"""The section that shows how well data workers kept up with the trainers over time.
 
-Owned here: the chart «Over time» of that section, its words, and the table of what the autoscaler
-decided. Runs after `history` and `decisions`, before `html`. On a laptop nobody decides: there are
-the waits and the readers.
+This module owns the section's chart «Over time», its text, and the table of the autoscaler's
+decisions. It runs after `history` and `decisions`, before `html`. Without an autoscaler, as on a
+laptop, the section shows the waits and the readers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pipeline_runtime.report.supply_figure import (
 # Names of the history, as `run.supply` writes them.
 CLOCK = "unix_seconds"
 SUPPLY_NAMES = frozenset({CLOCK, "wait_share", "busy_share", "readers", "data_workers"})
-# More rows are not read; the files have them all.
+# Nobody reads a longer table; the files have all decisions.
 MAX_ROWS = 50
 _MAX_SAID = 5
 _NAME = "supply"
@@ -38,7 +38,7 @@ _NAME = "supply"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """What a colour stands for."""
+    """An entry of the legend."""
 
     color: str  # a variable of the page's CSS
     text: str
@@ -46,7 +46,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRow:
-    """One decision; `after` is the time since the training began."""
+    """One row of the table; `after` is the time since the training began."""
 
     after: str
     change: str
@@ -58,7 +58,7 @@ class DecisionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
-    """The section; `svg` is safe, all else is escaped by the page."""
+    """The section. `svg` is safe; the page escapes all other texts."""
 
     said: str
     svg: str
@@ -73,7 +73,7 @@ def build_supply(
     """Build the section; return None if the history has no waits.
 
     Args:
-        waited: share of the trainers' time that they waited for data (`TimeShares.waited`).
+        waited: share of their time that trainers waited for data (`TimeShares.waited`).
     """
     waits = select_series(history, "wait_share")
     if len(waits.values_N) < 2:
@@ -102,7 +102,7 @@ def build_supply(
 
 
 def _choose_workers(history: pa.Table, decisions: Sequence[ScalingDecision]) -> tuple[Series, str]:
-    """Data workers, where there can be several; else the readers of the one machine."""
+    """Choose data workers if there can be several; else the readers of the one machine."""
     workers = select_series(history, "data_workers")
     if decisions or (len(workers.values_N) and workers.values_N.max() > 1):
         return workers, "data workers"
@@ -110,10 +110,10 @@ def _choose_workers(history: pa.Table, decisions: Sequence[ScalingDecision]) -> 
 
 
 def _place(decisions: Sequence[ScalingDecision], clock: Series) -> tuple[Marker, ...]:
-    """Where decisions lie on the history's axis, from which pauses between attempts are cut."""
+    """Place decisions on the history's axis, which leaves out pauses between attempts."""
     if not len(clock.values_N):
         return ()
-    # A clock that was put back would not rise, as interpolation asks.
+    # Interpolation needs rising values, even if the clock was set back.
     known: Floats = np.maximum.accumulate(clock.values_N)
     return tuple(
         Marker(
@@ -161,7 +161,7 @@ def _say(waited: float, workers: Series, what: str, num_decisions: int) -> str:
 def _describe(
     waits: Series, busy: Series, workers: Series, what: str, markers: Sequence[Marker]
 ) -> str:
-    """The chart for who cannot see it."""
+    """Describe the chart for screen readers."""
     parts = [f"trainers waited for data {_range_of(waits)} of their time"]
     if len(busy.values_N):
         parts.append(f"were busy {_range_of(busy)}")
