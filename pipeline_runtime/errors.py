@@ -1,18 +1,19 @@
-"""The exceptions of `pipeline_runtime`, all of them, so that a caller can catch one family.
+"""All exceptions of `pipeline_runtime`, which share one base class.
 
     LastmileError
-    ├── ManifestError      a manifest that breaks rules: every problem found, not just the first
-    ├── ExpressionError    a filter or derive text that is wrong, with the place in the text
-    ├── SourceError        a table that cannot be read: missing, corrupt, mixed schemas
-    │   └── StoreError     a store that cannot be reached or refuses; it may answer the next time
-    ├── StepError          a step that cannot be built, or whose work raised, with file and rows
-    ├── FeedError          the training feed lost data it cannot make again
+    ├── ManifestError      a manifest breaks rules; has every problem, not just the first
+    ├── ExpressionError    a filter or derive text is wrong; has the place in the text
+    ├── SourceError        a table cannot be read: missing, corrupt, mixed schemas
+    │   └── StoreError     a store cannot be reached or refuses; it may answer the next time
+    ├── StepError          a step cannot be built, or raised; has file and rows
+    ├── FeedError          the training feed lost data that it cannot produce again
     ├── CheckpointError    a checkpoint of another run, of other data or of another version
-    ├── TrainingError      the entrypoint is missing, has the wrong shape, or raised
-    ├── AlreadyComplete    nothing is left to resume
-    └── Interrupted        the person pressed Ctrl-C; what was saved is named
+    ├── TrainingError      the entrypoint is missing, has the wrong signature, or raised
+    ├── AlreadyComplete    there is nothing to resume
+    └── Interrupted        a signal, such as that of Ctrl-C, stopped the run
 
-Every message says the rule, what was got and what to do. The command line maps them to exit codes.
+Every message has the rule, the value found, and what to do. The command line maps exceptions to
+exit codes.
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Of the text beside the place that an error marks.
+# Length of the marked text, and of the text on each side of it.
 _MAX_SHOWN_CHARS = 60
 
 
 class LastmileError(Exception):
-    """Base of everything that Lastmile raises on purpose."""
+    """Base class of all errors that Lastmile raises on purpose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """One broken rule of a manifest.
 
-    `path` is the field, dotted from the document's root (`spec.dataWorkers.maxReplicas`), empty
-    when the document as a whole is meant. `line` and `column` count from 1, None when unknown.
+    `path` is the dotted path of the field from the document's root, such as
+    `spec.dataWorkers.maxReplicas`, or empty for the whole document. `line` and `column` count from
+    1; None if unknown.
     """
 
     path: str
@@ -50,7 +52,7 @@ class Problem:
 
 
 class ManifestError(LastmileError):
-    """A manifest breaks one or more rules; `problems` holds every one, in the file's order."""
+    """A manifest breaks one or more rules; `problems` lists all, in the order of the file."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -58,7 +60,7 @@ class ManifestError(LastmileError):
 
 
 class ExpressionError(LastmileError):
-    """An expression is wrong at a place in its text; printing shows the text and a caret."""
+    """An expression is wrong; printing the error shows the text, and a caret at the place."""
 
     def __init__(self, message: str, *, text: str, offset: int, length: int = 1) -> None:
         self.message = message
@@ -83,10 +85,10 @@ class ExpressionError(LastmileError):
 
 
 def _cut(text: str, *, keeps_end: bool) -> str:
-    """A part of a line, no longer than a terminal is wide, and with nothing that moves its cursor.
+    """Shorten a part of a line to fit a terminal, and replace control characters.
 
     Args:
-        keeps_end: whether its end is kept; else its beginning.
+        keeps_end: True to keep the end, False to keep the beginning.
     """
     if len(text) > _MAX_SHOWN_CHARS:
         text = f"…{text[-_MAX_SHOWN_CHARS:]}" if keeps_end else f"{text[:_MAX_SHOWN_CHARS]}…"
@@ -102,18 +104,18 @@ class SourceError(LastmileError):
 
 
 class StoreError(SourceError):
-    """A store cannot be reached, or refuses to answer; the next attempt may find it well again.
+    """A store cannot be reached, or refuses to answer; the next attempt may succeed.
 
-    It is never taken for an answer: neither for "there is no such file" nor for a bad manifest.
+    It never means that a file does not exist, or that the manifest is wrong.
     """
 
 
 class StepError(LastmileError):
-    """A step cannot be built against its input, or raised while it ran."""
+    """A step cannot be built for its input, or raised an error."""
 
 
 class FeedError(LastmileError):
-    """The feed of training batches failed for a reason that is not a step's or a source's."""
+    """The feed of training batches failed, but not because of a step or a source."""
 
 
 class CheckpointError(LastmileError):
@@ -125,9 +127,9 @@ class TrainingError(LastmileError):
 
 
 class AlreadyComplete(LastmileError):
-    """The run that was to be resumed has nothing left to do; its report stands.
+    """The run to resume is already complete.
 
-    `summary` is its summary.json.
+    `summary` is the content of its summary.json.
     """
 
     def __init__(self, message: str, *, summary: str) -> None:
@@ -136,4 +138,4 @@ class AlreadyComplete(LastmileError):
 
 
 class Interrupted(LastmileError):
-    """The run was stopped by a signal; the last whole checkpoint is kept."""
+    """The run was stopped by a signal; its last whole checkpoint is kept."""

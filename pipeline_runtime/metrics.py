@@ -1,7 +1,7 @@
 """The `lastmile_*` metrics of a run, for Prometheus and for the status of an experiment.
 
-Fed from the trainers' snapshots, so they are the same whatever engine feeds the trainer. Counters
-are monotonic within an attempt. Labels are few: a rank, a stage, a step, a metric's name.
+They come from the trainers' snapshots, so they do not depend on the engine that feeds the trainer.
+Counters are monotonic within an attempt. Labels are few: rank, stage, state, step and metric name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline_runtime.monitor import RankSnapshot
 
 _WORKER_STATES = ("read", "compute", "blocked_output", "idle")
 _BLOCKED_STAGES = ("production", "transfer", "batching", "collate")
-# Names of the training's own metrics: more of them, or longer ones, are left to the history.
+# Limits of the training's own metrics; only the history has more of them, or longer names.
 MAX_TRAINING_METRICS = 16
 MAX_METRIC_NAME_CHARS = 64
 # Set in every pod of an experiment's cluster.
@@ -29,13 +29,13 @@ ROLE_VARIABLE = "LASTMILE_ROLE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How far a run is and how fast it goes; None: cannot be told yet.
+    """Progress and speed of a run; a value is None while it is not known.
 
     Attributes:
         progress_ratio: share of the whole run's rows that were read, 0 to 1.
         production_wait_ratio: share of the trainers' time spent waiting for data workers, 0 to 1.
         busy_ratio: share of the trainers' time outside pauses spent in the steps, 0 to 1.
-        metrics: the training's own latest, by name.
+        metrics: latest values of the training's own metrics, by name.
     """
 
     progress_ratio: float
@@ -50,8 +50,8 @@ class Pace:
 class RunCollector:
     """A Prometheus collector over the latest snapshot of every rank.
 
-    Counters begin from 0 with each attempt: to Prometheus one that fell from 5,200 steps to the
-    5,000 of a checkpoint had counted 5,000 more.
+    Counters start at 0 in each attempt. If one fell from 5,200 steps to the 5,000 of a checkpoint,
+    Prometheus would take it for a reset and add 5,000 steps.
     """
 
     def __init__(self, step_names: Iterable[tuple[int, str]], damaged_checkpoints: int = 0) -> None:
@@ -98,7 +98,7 @@ class RunCollector:
         )
         blocked = CounterMetricFamily(
             "lastmile_trainer_blocked_seconds",
-            "Seconds that a trainer was kept from its next step, by stage.",
+            "Seconds that a trainer waited for its next step, by stage.",
             labels=["rank", "stage"],
         )
         for snapshot in snapshots:
@@ -141,10 +141,10 @@ class RunCollector:
 
     def _steps_flow(self, snapshots: list[RankSnapshot]) -> Iterator[Metric]:
         rows = CounterMetricFamily(
-            "lastmile_step_output_rows", "Rows that a step gave out.", labels=["step"]
+            "lastmile_step_output_rows", "Rows that a step returned.", labels=["step"]
         )
         size = CounterMetricFamily(
-            "lastmile_step_output_bytes", "Arrow bytes that a step gave out.", labels=["step"]
+            "lastmile_step_output_bytes", "Arrow bytes that a step returned.", labels=["step"]
         )
         seconds = CounterMetricFamily(
             "lastmile_step_busy_seconds", "Core seconds of data workers in a step.", labels=["step"]
@@ -163,13 +163,13 @@ def _sum(counts: Iterable[StepCount], name: str) -> float:
 
 
 def _memory(snapshots: list[RankSnapshot]) -> Iterator[Metric]:
-    """Of the trainers' processes and GPUs; a trainer on a CPU has no sample of the latter."""
+    """Yield the memory of trainers' processes and GPUs; without a GPU, the latter has no sample."""
     resident = GaugeMetricFamily(
         "lastmile_trainer_resident_bytes", "Memory of a trainer's process.", labels=["rank"]
     )
     gpu = GaugeMetricFamily(
         "lastmile_trainer_gpu_memory_bytes",
-        "Memory of its GPU that a trainer's torch holds.",
+        "GPU memory that a trainer's torch holds.",
         labels=["rank"],
     )
     for snapshot in snapshots:
@@ -180,9 +180,10 @@ def _memory(snapshots: list[RankSnapshot]) -> Iterator[Metric]:
 
 
 def _run_totals(snapshots: list[RankSnapshot]) -> Iterator[Metric]:
-    """What the autoscaler reads: all ranks as one, first on the page however many ranks there are.
+    """Yield the totals of all ranks, which the autoscaler reads.
 
-    Ranks move in step, so the loop and its waits are those of any of them.
+    They come early on the page, whatever the number of ranks. Ranks move in lockstep, so any rank
+    has the loop and the waits of all.
     """
     if not snapshots:
         return
@@ -193,12 +194,12 @@ def _run_totals(snapshots: list[RankSnapshot]) -> Iterator[Metric]:
     steps.add_metric([], first.step - first.resumed_step)
     loop = CounterMetricFamily(
         "lastmile_run_loop_seconds",
-        "Seconds of the training loop since its first batch was asked for, without pauses.",
+        "Seconds of the training loop since its first batch was requested, without pauses.",
     )
     loop.add_metric([], first.loop_seconds)
     waits = CounterMetricFamily(
         "lastmile_run_wait_seconds",
-        "Of the loop's seconds, the longest wait of any rank at each step, by stage.",
+        "Seconds of the loop spent waiting: the longest wait of any rank per step, by stage.",
         labels=["stage"],
     )
     for stage, seconds in first.longest.items():
@@ -207,18 +208,18 @@ def _run_totals(snapshots: list[RankSnapshot]) -> Iterator[Metric]:
     if first.kept_until:  # rank 0 writes the checkpoints
         yield GaugeMetricFamily(
             "lastmile_run_kept_timestamp_seconds",
-            "Up to when, in Unix time, training outlives a crash: the newest checkpoint of the "
-            "attempt, before the first one its beginning.",
+            "Unix time up to which a crash loses no training: that of the attempt's newest "
+            "checkpoint, or before the first one, of its beginning.",
             value=first.kept_until,
         )
     yield from _run_workers([snapshot.workers for snapshot in snapshots])
 
 
 def _run_workers(usages: list[dict[str, float]]) -> Iterator[Metric]:
-    """All readers; those that have just started apart, since they are slower than they will be."""
+    """Yield the totals of all readers, with new ones apart, which are slower while they warm up."""
     told = [usage for usage in usages if any(usage.values())]
     if not told:
-        return  # none yet, or an engine that does not tell
+        return  # no reader yet, or the engine reports none
     total = {name: sum(usage[name] for usage in told) for name in told[0]}
     by_state = {
         "read": total["read"] - total["warming_read"],
@@ -229,13 +230,13 @@ def _run_workers(usages: list[dict[str, float]]) -> Iterator[Metric]:
     }
     seconds = CounterMetricFamily(
         "lastmile_run_worker_seconds",
-        "Seconds of all readers, by what they did; warming: busy in the first 20 s of a reader.",
+        "Seconds of all readers, by state; warming: busy in the first 20 s of a reader.",
         labels=["state"],
     )
     for state, value in by_state.items():
         seconds.add_metric([state], value)
     rows = CounterMetricFamily(
-        "lastmile_run_worker_rows", "Rows that readers delivered, those of warming left out."
+        "lastmile_run_worker_rows", "Rows that readers delivered after they had warmed up."
     )
     rows.add_metric([], total["rows"] - total["warming_rows"])
     most = max(told, key=lambda usage: usage["workers"])
@@ -246,26 +247,26 @@ def _run_workers(usages: list[dict[str, float]]) -> Iterator[Metric]:
         value=most["workers"],
     )
     yield GaugeMetricFamily(
-        "lastmile_run_readers", "Readers of these.", value=most["workers_readers"]
+        "lastmile_run_readers", "Readers of these data workers.", value=most["workers_readers"]
     )
 
 
 def _workers(snapshots: list[RankSnapshot]) -> Iterator[Metric]:
-    """The readers of the feed; with an engine that does not tell of them, nothing."""
+    """Yield the state of the feed's readers; nothing if the engine does not report them."""
     seconds = CounterMetricFamily(
         "lastmile_worker_seconds",
-        "Seconds of data workers' readers, by what they did, for the pieces of a rank.",
+        "Seconds of data workers' readers for the pieces of a rank, by state.",
         labels=["rank", "state"],
     )
     units = CounterMetricFamily(
-        "lastmile_worker_units", "Row groups that were delivered to the end.", labels=["rank"]
+        "lastmile_worker_units", "Row groups that were delivered completely.", labels=["rank"]
     )
     ready = GaugeMetricFamily(
         "lastmile_ready_readers", "Readers that answer a rank.", labels=["rank"]
     )
     for snapshot in snapshots:
         if not any(snapshot.workers.values()):
-            continue  # none yet, or an engine that does not tell; none any more is told as 0
+            continue  # no reader yet, or the engine reports none; 0 would mean that all are gone
         rank = str(snapshot.rank)
         for state in _WORKER_STATES:
             seconds.add_metric([rank, state], snapshot.workers[state])
@@ -275,15 +276,15 @@ def _workers(snapshots: list[RankSnapshot]) -> Iterator[Metric]:
 
 
 def _pace_gauges(pace: Pace) -> Iterator[Metric]:
-    """The run as a whole; what is not known has no sample, which is not the same as 0."""
+    """Yield the pace of the run; an unknown value has no sample, which differs from 0."""
     gauges = {
         "lastmile_progress_ratio": ("Share of the run that is done.", pace.progress_ratio),
         "lastmile_estimated_remaining_seconds": (
-            "Seconds till the end, at the pace of the last minute.",
+            "Seconds until the end, at the pace of the last minute.",
             pace.remaining_seconds,
         ),
         "lastmile_samples_per_second": (
-            "Rows that all trainers took a second, in the last minute.",
+            "Rows per second that all trainers took, in the last minute.",
             pace.samples_per_second,
         ),
         "lastmile_production_wait_ratio": (
@@ -291,7 +292,7 @@ def _pace_gauges(pace: Pace) -> Iterator[Metric]:
             pace.production_wait_ratio,
         ),
         "lastmile_trainer_busy_ratio": (
-            "Share of the trainers' last minute, pauses left out, spent in the entrypoint's steps.",
+            "Share of the trainers' last minute, without pauses, spent in the entrypoint's steps.",
             pace.busy_ratio,
         ),
     }
@@ -308,7 +309,7 @@ def _pace_gauges(pace: Pace) -> Iterator[Metric]:
 
 
 def _cpu_ranks(snapshots: Iterable[RankSnapshot]) -> Metric:
-    """Those that found no GPU, rather than those that did: some may not have said yet."""
+    """Count ranks on a CPU, not those on a GPU, since some may not have reported yet."""
     on_cpu = sum(snapshot.device == "cpu" for snapshot in snapshots)
     return GaugeMetricFamily("lastmile_cpu_ranks", "Ranks that train on a CPU.", value=on_cpu)
 
@@ -316,8 +317,9 @@ def _cpu_ranks(snapshots: Iterable[RankSnapshot]) -> Metric:
 class MetricsServer:
     """Serves a collector on a port until it is closed.
 
-    In a pod of a cluster on every address and on that port alone, since others look for it there;
-    elsewhere on loopback, and on a free port if it is taken. Raises LastmileError for a taken one.
+    In a pod of a cluster, it listens on every address, and only on this port, where others expect
+    it; LastmileError is raised if the port is taken. Elsewhere, it listens on loopback, and on a
+    free port if this one is taken.
     """
 
     def __init__(self, collector: RunCollector, port: int) -> None:
@@ -331,7 +333,7 @@ class MetricsServer:
             if is_pod:
                 raise LastmileError(
                     f"--metrics-port {port}: must be free in a cluster's pod, where the operator "
-                    f"looks for the metrics: {error}; end what listens there"
+                    f"reads the metrics: {error}; stop the process that listens there"
                 ) from error
             self._server, self._thread = start_http_server(0, host, registry=registry)
         self.port: int = self._server.server_port

@@ -1,7 +1,7 @@
-"""Computes how many data workers the trainers need, and what the bottleneck is, from measurements.
+"""Computes from measurements how many data workers the trainers need, and what the bottleneck is.
 
-The number is the one that the autoscaler reaches: the demand over the rate of a busy reader, with
-the same headroom, in whole data workers. The functions are pure.
+The number equals that of the autoscaler: the demand divided by the rate of a busy reader, with the
+same headroom, in whole data workers. The functions are pure.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from pipeline_runtime.profiling.document import (
 )
 from pipeline_runtime.report.formats import format_percent, format_short
 
-# What the operator gives a data worker whose manifest says nothing of its CPUs.
+# The operator's default for data workers whose manifest sets no CPUs.
 DEFAULT_WORKER_CPUS = 4
 
 
 def plan_need(spec: ExperimentSpec, intake: Measured, reader: Measured) -> Need:
-    """Data workers for all trainers of a spec.
+    """Compute the data workers for all trainers of a spec.
 
     Args:
-        intake: samples a second of one trainer that never waits for data.
-        reader: samples a second of one reader that never waits for the trainer.
+        intake: samples per second of one trainer that never waits for data.
+        reader: samples per second of one reader that never waits for the trainer.
     """
     ranks, workers = spec.trainers.world_size, spec.data_workers
     cpus = worker_cpus(spec)
 
     def count(demand: float, rate: float) -> int:
-        # Rounded, since in binary fractions 3,000 · 1.075 ÷ 1,075 is a little more than 3.
+        # Round first: in floating point, 3,000 · 1.075 ÷ 1,075 is slightly more than 3.
         return max(1, math.ceil(round(ranks * demand * (1 + HEADROOM) / (rate * cpus), 6)))
 
     def waiting(replicas: int) -> float:
@@ -59,7 +59,7 @@ def plan_need(spec: ExperimentSpec, intake: Measured, reader: Measured) -> Need:
 
 
 def worker_cpus(spec: ExperimentSpec) -> int:
-    """Readers of a data worker: its CPUs as Ray counts them, limit before request, rounded up."""
+    """Return the readers of a data worker: its CPU limit, else its request, rounded up like Ray."""
     resources = spec.data_workers.resources
     for given in (resources.limits, resources.requests):
         cpus = parse_quantity(given["cpu"]) if "cpu" in given else None
@@ -71,7 +71,7 @@ def worker_cpus(spec: ExperimentSpec) -> int:
 def find_binding(
     need: Need, trainer: Trainer, reading: Reading, steps: tuple[StepCost, ...]
 ) -> Binding:
-    """What keeps the run from going faster once there are as many data workers as there may be."""
+    """Find the bottleneck of a run that has its maximum of data workers."""
     supply = need.supply(need.max_workers)
     if supply < need.demand:
         return _bind_data(need, reading, steps, supply)
@@ -82,7 +82,7 @@ def _bind_data(need: Need, reading: Reading, steps: tuple[StepCost, ...], supply
     costliest = max(steps, key=lambda step: step.share)
     waiting = steps[0].share * reading.waiting_ratio
     of = f"{need.max_workers} data workers make {format_short(supply)} of the "
-    of += f"{format_short(need.demand)} samples a second that the trainers take"
+    of += f"{format_short(need.demand)} samples per second that the trainers take"
     if waiting > 0.5:
         why = f"; a reader waits {format_percent(waiting)} of its time for the storage"
         return Binding(what="storage", samples_per_second=supply, reason=of + why)
@@ -104,7 +104,7 @@ def _bind_trainer(need: Need, trainer: Trainer) -> Binding:
     }
     workers = "1 data worker makes" if need.workers == 1 else f"{need.workers} data workers make"
     reason = (
-        f"the trainers take {format_short(need.demand)} samples a second, {workers} "
+        f"the trainers take {format_short(need.demand)} samples per second, {workers} "
         f"{format_short(need.supply(need.workers))}; {format_percent(parts[what])} of a trainer's "
         f"time is {words[what]}"
     )

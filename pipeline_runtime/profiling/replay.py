@@ -1,7 +1,7 @@
-"""A context whose batches are already there: the user's loop runs on it as it is.
+"""A context that replays batches from memory, to measure the user's unchanged training loop.
 
-It offers an entrypoint all that `TrainContext` does and changes two things: batches come from
-memory, in blocks of a kind each, until the time is over; and checkpoints are kept nowhere.
+It differs from `TrainContext` in two ways: batches come from memory, in blocks of one kind each,
+until the time is over; and checkpoints are discarded.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from pipeline_runtime.training.context import RunIdentity, TrainContext, Wiring
 from pipeline_runtime.training.position import Position
 from pipeline_runtime.training.stream import BatchStream, Cutting, agree_alone
 
-# The first round warms up; of the others at least so many are wanted.
+# Rounds needed after the first, which warms up.
 MIN_ROUNDS = 3
-# So many rounds would fit the time.
+# The length of a block is chosen so that this many rounds fit the time.
 _PLANNED_ROUNDS = 6
-# A block of one step would count the odd one that is slow.
+# In a block of one step, a single slow step would count too much.
 _MIN_STEPS = 2
-# A loop whose steps are so slow that the time is over long before there are enough rounds.
+# After this multiple of the time, one round is enough: the steps of the loop are slow.
 _MAX_OVERTIME = 3.0
 
 
 class Kind(Enum):
-    """What a block's batches are."""
+    """The kind of a block's batches."""
 
     FROZEN = "frozen"  # tensors on the device
     SMALL = "small"  # the same with half the rows
@@ -50,30 +50,33 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Steps of one kind, one after another; seconds without reports and frozen batches' copies."""
+    """Consecutive steps of one kind.
+
+    `seconds` excludes reports, and the copying of frozen batches.
+    """
 
     kind: Kind
     rows: int
     steps: int
     seconds: float
-    waited: Mapping[str, float]  # batching, collate and transfer among the seconds
+    waited: Mapping[str, float]  # seconds of batching, collate and transfer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stock:
-    """The batches of each kind, and the pieces that others are cut from."""
+    """The batches of each kind, and the pieces to cut further batches from."""
 
     frozen: Sequence[Batch]
-    small: Sequence[Batch]  # empty: the loop is given whole batches only
+    small: Sequence[Batch]  # empty: measure whole batches only
     pieces: Sequence[Piece | ReadyPiece]
     batch_rows: int
-    request_columns: tuple[str, ...]  # that batches carry once a request
+    request_columns: tuple[str, ...]  # columns that batches hold once per request
     prefetch: bool  # pipelineOptions.prefetch
     sparse: bool  # pipelineOptions.sparse
 
 
 class ReplayContext(TrainContext):
-    """See the module's docstring; afterwards `blocks` has what was measured."""
+    """See the module's docstring; afterwards, `blocks` has the measurements."""
 
     def __init__(
         self,
@@ -90,7 +93,7 @@ class ReplayContext(TrainContext):
             sparse=stock.sparse,
         )
         super().__init__(spec, schema, device, wiring)
-        wiring.training.agree = agree_alone  # no checkpoint falls due
+        wiring.training.agree = agree_alone  # no checkpoint becomes due
         self.blocks: list[Block] = []
         self._training = wiring.training
         self._seconds = seconds
@@ -104,18 +107,18 @@ class ReplayContext(TrainContext):
 
     @property
     def rounds(self) -> list[list[Block]]:
-        """Blocks of every kind in turn, without the first round and one that is not whole."""
+        """Rounds with one block of every kind, without the first and an incomplete last round."""
         size = len(self._kinds)
         whole = len(self.blocks) // size * size
         return [self.blocks[first : first + size] for first in range(size, whole, size)]
 
     def epochs(self) -> Iterator[int]:
-        """One, which lasts as long as the measurement."""
-        self._began = time.perf_counter()  # what comes before the first batch is no part of it
+        """Yield one epoch, which lasts as long as the measurement."""
+        self._began = time.perf_counter()  # do not count the time before the first batch
         yield 0
 
     def batches(self) -> Iterator[Batch]:
-        """Batches until the time is over."""
+        """Yield batches until the time is over."""
         while not self._has_enough():
             yield from self._play(self._kinds[len(self.blocks) % len(self._kinds)])
 
@@ -128,7 +131,7 @@ class ReplayContext(TrainContext):
         return rounds >= MIN_ROUNDS and spent >= self._seconds
 
     def _play(self, kind: Kind) -> Iterator[Batch]:
-        """One block. Raises what a column does that has no place in its tensor."""
+        """Yield one block's batches. Raises the error of a value that does not fit its tensor."""
         seconds = self._seconds / _PLANNED_ROUNDS / len(self._kinds)
         before, paused = self._host_seconds(), self.waited.paused
         rows = steps = 0
@@ -145,7 +148,7 @@ class ReplayContext(TrainContext):
             rows, steps = rows + num_rows, steps + 1
         self._synchronise()
         spent = read_clock() - clock
-        # A GPU works on while this thread stands in line for a core.
+        # A GPU continues to work while this thread waits for a core.
         own = 1.0 if self.device.type == "cuda" else spent.own / spent.wall
         took = own * (spent.wall - aside - (self.waited.paused - paused))
         waited = {name: own * (now - before[name]) for name, now in self._host_seconds().items()}
@@ -155,7 +158,7 @@ class ReplayContext(TrainContext):
         if kind is Kind.PIECES:
             return self._make_batch(next(self._rows), self._training, self._collator)
         self._training.position.batches += 1
-        # A loop may write to its batch, which will come again.
+        # The loop may write to its batch, which is yielded again.
         return {name: tensor.clone() for name, tensor in next(self._sources[kind]).items()}
 
     def _host_seconds(self) -> dict[str, float]:
@@ -173,13 +176,13 @@ class ReplayContext(TrainContext):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NoStore(CheckpointStore):
-    """Where checkpoints go that nobody resumes: what a loop saves at its end is let go."""
+    """A checkpoint store that discards the checkpoints of the loop."""
 
     def save(self, state: dict[str, Any], header: dict[str, Any], *, checked: bool = False) -> str:
         return self.location.uri
 
     def remove_old(self, newest: str) -> None:
-        """There is none."""
+        """Do nothing: there is no checkpoint."""
 
 
 def wire_alone(
@@ -189,12 +192,12 @@ def wire_alone(
     prefetch: bool = True,
     sparse: bool = False,
 ) -> Wiring:
-    """What a context of one rank is built on that trains and does nothing else.
+    """Build the wiring of a single rank that trains and does nothing else.
 
     Args:
-        training: where its batches come from.
-        request_columns: that batches carry once a request.
-        prefetch, sparse: `pipelineOptions`' of these names.
+        training: source of the batches.
+        request_columns: columns that batches hold once per request.
+        prefetch, sparse: the `pipelineOptions` of these names.
     """
     nowhere = Location(uri="nowhere:", filesystem=pafs.LocalFileSystem(), path="")
     return Wiring(
@@ -214,10 +217,10 @@ def wire_alone(
 
 
 def _open_stream(spec: Training, stock: Stock) -> BatchStream:
-    """Batches cut from the stock's pieces, without end."""
+    """Open an endless stream of batches, cut from the stock's pieces."""
     return BatchStream(
         pieces=_repeat(stock.pieces),
-        groups=[Group(epoch=0, index=-1, units=())],  # which never comes
+        groups=[Group(epoch=0, index=-1, units=())],  # never reached
         cutting=Cutting(
             batch_size=stock.batch_rows,
             last_batch=spec.last_batch,
@@ -229,7 +232,7 @@ def _open_stream(spec: Training, stock: Stock) -> BatchStream:
 
 
 def _repeat(pieces: Sequence[Piece | ReadyPiece]) -> Iterator[Piece | ReadyPiece]:
-    """The pieces over and over, each time as groups of their own, so that all are new."""
+    """Repeat the pieces forever, with new group numbers, so that the stream takes them as new."""
     for index, piece in enumerate(itertools.cycle(pieces)):
         header = replace(piece.header, epoch=0, group=index, piece=0, is_last=True, counts=())
         yield replace(piece, header=header)
