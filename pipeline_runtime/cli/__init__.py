@@ -1,9 +1,8 @@
 """The command line: `lastmile`, and `kubectl lastmile`, which is the same program.
 
-One module a command; `failures` says what each kind of error prints and which code it exits with.
-Commands of other packages join through the entry-point group `lastmile.commands`: functions that
-are given the app and add what they have. In their context's `obj` they find `LENT`, since they
-import nothing from here.
+Each command has a module; `failures` maps each kind of error to its output and exit code. Other
+packages add commands by the entry-point group `lastmile.commands`, whose functions receive the app.
+They import nothing from here; their context's `obj` is `LENT`.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ from pipeline_runtime.cli.upload import upload_code
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """What commands of other packages do with the store and with pages.
+    """Functions for commands of other packages: access to the store, and writing pages.
 
-    They need the runtime extra for it.
+    They need the runtime extra.
     """
 
     fetch_run: Callable[[str, str, Path, Callable[[str], None]], Sequence[Path]]
@@ -109,14 +108,14 @@ def main() -> None:
     try:
         with exiting():
             app(prog_name=sys.argv[0].rsplit("/", 1)[-1])
-    except KeyboardInterrupt:  # before or after a run, which takes Ctrl-C itself
+    except KeyboardInterrupt:  # before or after a run, which handles Ctrl-C itself
         sys.exit(EXIT_INTERRUPTED)
 
 
 def _check_encoding(paths: Sequence[str]) -> None:
-    """Refuse a path that pyarrow and Ray, which take UTF-8, would raise for after minutes.
+    """Refuse a path that is not UTF-8, before pyarrow or Ray fail on it after minutes.
 
-    Python reads the bytes that are no text of the locale's encoding as lone surrogates.
+    Python reads bytes that the locale's encoding cannot decode as lone surrogates.
     """
     for path in paths:
         try:

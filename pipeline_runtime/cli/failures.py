@@ -1,4 +1,4 @@
-"""What a failure prints, and the exit code that a script can go by."""
+"""The output and the exit code of each kind of failure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pipeline_runtime.config import LoadedManifest, clean
 
 EXIT_OK = 0
 EXIT_FAILED = 1
-EXIT_INVALID = 2  # also what a wrong option gives, by convention of command-line libraries
+EXIT_INVALID = 2  # also of a wrong option, as in other command-line libraries
 EXIT_SOURCE = 3
 EXIT_CHECKPOINT = 4
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 EXIT_CODES_HELP = (
     "Exit codes: 0 done; 1 the run failed; 2 a bad manifest or option; 3 a table or store that "
@@ -23,7 +23,7 @@ EXIT_CODES_HELP = (
     "stopped by Ctrl-C."
 )
 
-# The longest path that Linux takes has 4,096 bytes: too long for one line.
+# Linux accepts paths of up to 4,096 bytes, too long for one line.
 _MAX_SHOWN_CHARS = 200
 
 _CODES: dict[type[errors.LastmileError], int] = {
@@ -37,7 +37,7 @@ _CODES: dict[type[errors.LastmileError], int] = {
 
 
 def exit_code_of(kind: str | None) -> int:
-    """The exit code of an error by its class's name; None is success."""
+    """Return the exit code of an error, by the name of its class; None means success."""
     if kind is None:
         return EXIT_OK
     by_name = {error.__name__: code for error, code in _CODES.items()}
@@ -46,17 +46,17 @@ def exit_code_of(kind: str | None) -> int:
 
 @contextmanager
 def exiting() -> Iterator[None]:
-    """Print a LastmileError plainly, without a traceback of ours, and exit with its code."""
+    """Print a LastmileError without a traceback, and exit with its code."""
     try:
         yield
     except errors.LastmileError as error:
-        text = clean(str(error))  # it may quote a table, a store or somebody's status
+        text = clean(str(error))  # it may quote a table, a store or a status
         print(f"error:\n{text}" if "\n" in text else f"error: {text}", file=sys.stderr)
         sys.exit(exit_code_of(type(error).__name__))
     except OSError as error:
         print(f"error: {error}; check the path and its permissions", file=sys.stderr)
         sys.exit(EXIT_FAILED)
-    except UnicodeEncodeError as error:  # a path of a manifest; a path that is text is no secret
+    except UnicodeEncodeError as error:  # a path in a manifest
         refuse_encoding(str(error.object))
     except ModuleNotFoundError as error:
         if error.name not in ("ray", "torch", "pyarrow", "numpy", "matplotlib", "jinja2"):
@@ -66,7 +66,7 @@ def exiting() -> Iterator[None]:
 
 
 def refuse_encoding(text: str) -> NoReturn:
-    """Exit with one line about a path that this locale, or UTF-8, cannot encode."""
+    """Print one line about a path that the locale or UTF-8 cannot encode, and exit."""
     shown = ascii(text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…")
     print(
         f"error: {shown}: the path cannot be encoded; it must be UTF-8, but the locale's encoding "
@@ -78,7 +78,7 @@ def refuse_encoding(text: str) -> NoReturn:
 
 @contextmanager
 def placing(manifest: LoadedManifest) -> Iterator[None]:
-    """Give problems that a table or the code shows the line of their field in the manifest."""
+    """Add the line of the field in the manifest to problems that a table or the code reveals."""
     try:
         yield
     except errors.ManifestError as error:

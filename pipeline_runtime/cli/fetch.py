@@ -1,8 +1,8 @@
 """Fetches the files of a run from the artifacts store, for `lastmile artifacts --download`.
 
-Whoever can write to the store chooses the names and contents there, so only the files that Lastmile
-writes are copied: by name, up to a size, each into the folder where its kind belongs. A link that
-lies where a file or a folder should go is never followed.
+Names and contents in the store are untrusted: anybody who can write to it chooses them. So only the
+files that Lastmile writes are copied: by an allow-list of names, up to a size, and each kind into
+its own folder. A link at the place of a file or a folder is never followed.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pipeline_runtime.config.plain_text import clean
 from pipeline_runtime.errors import LastmileError, SourceError
 from pipeline_runtime.run.folders import parse_run_id
 
-# The names in each folder; "" is the run's own. They are those of `run.session`, `run.logs` and
-# `report.decisions`, which are not imported here: they need ray and torch's neighbours.
+# The allowed names in each folder; "" is the run's own folder. `run.session`, `run.logs` and
+# `report.decisions` define them, but are not imported here, since they need heavy libraries.
 _NAMES = {
     "": re.compile(r"(report\.html|summary\.json|plan\.json|manifest\.yaml|metrics\.parquet)"),
     "logs": re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,199}\.log"),
     "decisions": re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9]{1,9}-[0-9]{1,9}\.json"),
 }
-# A driver's log has at most 16 MiB (`run.logs`); a report of a long run has a few.
+# A driver's log has at most 16 MiB (`run.logs`); the report of a long run has a few MiB.
 MAX_FILE_BYTES = 64 << 20
 MAX_BYTES = 512 << 20  # of all files together
 MAX_FILES = 2000
-_MAX_LINES = 100  # about skipped files
+_MAX_LINES = 100  # lines about skipped files
 _MAX_NAME_CHARS = 120
 _CHUNK_BYTES = 1 << 20
 _FETCH = "fetch the file"
@@ -45,13 +45,13 @@ def _ignore(line: str) -> None:
 
 
 def fetch_run(uri: str, run_id: str, folder: Path, tell: Tell = _ignore) -> Sequence[Path]:
-    """Copy the newest report of a run, and what lies beside it, into a folder.
+    """Copy the newest report of a run, and the files beside it, into a folder.
 
     Args:
-        uri: of the experiment's folder; a run's own lie below it.
-        run_id: that its attempts share.
-        folder: is made; checkpoints are not copied.
-        tell: is given a line about each file that is skipped.
+        uri: the experiment's folder; the folders of its runs are below it.
+        run_id: the id that the attempts of the run share.
+        folder: the target, created if missing. Checkpoints are not copied.
+        tell: called with a line about each skipped file.
 
     Raises:
         SourceError: the store has no such run.
@@ -65,18 +65,18 @@ def fetch_run(uri: str, run_id: str, folder: Path, tell: Tell = _ignore) -> Sequ
         found = list(_list_files(store.filesystem, store.path, run_id))
         if not found:
             raise SourceError(
-                f"{uri}: must have a finished run {run_id}, found none; try again later"
+                f"{uri}: must have a finished run {run_id}, but has none; try again later"
             )
         return _Fetch(store.filesystem, folder, tell).copy_all(found)
     except OSError as error:
         raise SourceError(
-            f"{uri}: must be a folder that can be read from here, got: {error}; check the "
-            "credentials in the environment, or fetch it by the store's own tools"
+            f"{uri}: must be a folder that can be read from here: {error}; check the "
+            "credentials in the environment, or use the store's own tools"
         ) from error
 
 
 def _list_files(store: Any, root: str, run_id: str) -> Iterator[tuple[str, Any]]:
-    """Yield (folder, info) for every file of the newest run's folder, and of those below it."""
+    """Yield (folder, info) for each file in the newest folder of the run and its subfolders."""
     import pyarrow.fs as pafs
 
     runs = store.get_file_info(pafs.FileSelector(root.rstrip("/")))
@@ -93,7 +93,7 @@ def _list_files(store: Any, root: str, run_id: str) -> Iterator[tuple[str, Any]]
 
 @dataclass(slots=True)
 class _Fetch:
-    """One download, and what of it was copied or skipped so far."""
+    """One download, with the bytes copied and the files skipped so far."""
 
     store: Any  # pyarrow.fs.FileSystem
     target: Path
@@ -121,14 +121,14 @@ class _Fetch:
         with _opened(opened) as descriptor:
             for count, info in enumerate(infos):
                 if not _NAMES[folder].fullmatch(info.base_name):
-                    self._skip(folder, info.base_name, "it is no file of a report")
+                    self._skip(folder, info.base_name, "it is not a file of a report")
                 elif count >= MAX_FILES:
                     self._skip(folder, info.base_name, f"the run has more than {MAX_FILES} files")
                 elif self._copy(descriptor, folder, info):
                     yield self.target / folder / info.base_name
 
     def _copy(self, descriptor: int, folder: str, info: Any) -> bool:
-        """Write one file beside its place, then rename it: a link in its place is replaced."""
+        """Write a temporary file, then rename it, so that a link in its place is replaced."""
         name, temporary = info.base_name, f".{secrets.token_hex(8)}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         try:
@@ -140,10 +140,10 @@ class _Fetch:
             self._skip(
                 folder,
                 name,
-                f"larger than {MAX_FILE_BYTES:,} B, or than what is left of "
+                f"it is larger than {MAX_FILE_BYTES:,} B, or than the rest of the "
                 f"{MAX_BYTES:,} B for the whole run",
             )
-        except OSError as error:  # of this machine; the store's are StoreError
+        except OSError as error:  # from this machine; a store raises StoreError
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise LastmileError(
                     f"{self.target}: {error.strerror}; make room, then fetch the run again"
@@ -155,7 +155,7 @@ class _Fetch:
         return False
 
     def _write(self, file: Any, info: Any) -> bool:
-        """Copy a file's bytes; return False if there are too many. A listed size may be wrong."""
+        """Copy a file's bytes; return False if they exceed a limit. A listed size may be wrong."""
         left = min(MAX_FILE_BYTES, MAX_BYTES - self.num_bytes)
         if (info.size or 0) > left:
             return False
@@ -184,7 +184,7 @@ class _Fetch:
 
 
 def _open_below(root: int, folder: str) -> int:
-    """Open a folder of the target, making it if need be. Raises OSError if it is a link."""
+    """Open a folder of the target, created if missing. Raises OSError if it is a link."""
     if not folder:
         return os.dup(root)
     with suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""`lastmile report`: the report of a finished run, made again from its folder or from the store."""
+"""`lastmile report`: builds the report of a finished run again, from its folder or the store."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def report(
         ),
     ],
     run: Annotated[
-        str | None, typer.Option(metavar="N", help="Which run of the store; the last if absent.")
+        str | None, typer.Option(metavar="N", help="Run in the store; the last one by default.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Where the store's files go; if absent, no page is kept.")
+        Path | None, typer.Option(help="Folder for the store's files; by default, no page is kept.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

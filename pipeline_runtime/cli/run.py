@@ -1,4 +1,4 @@
-"""`lastmile run`: one manifest to its end, here or on a Ray cluster that is already up."""
+"""`lastmile run`: runs one manifest, on this machine or on a running Ray cluster."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def _check_run_id(text: str | None) -> str | None:
     if text is None or is_run_id(text):
         return text
     raise typer.BadParameter(
-        f"must be letters, digits and dashes, the first no dash, {MAX_RUN_ID_CHARS} at most, "
-        f"got {text!r}"
+        f"must be at most {MAX_RUN_ID_CHARS} letters, digits and dashes, and must not begin with a "
+        f"dash, but is {text!r}"
     )
 
 
@@ -49,13 +49,13 @@ def run(
     address: Annotated[
         str,
         typer.Option(
-            help="local: an embedded Ray; auto: the cluster this machine is part of; "
+            help="local: an embedded Ray; auto: the cluster of this machine; "
             "http://HOST:8265: submit to that cluster's Jobs API."
         ),
     ] = "local",
     storage_root: StorageRootOption = DEFAULT_STORAGE_ROOT,
     output: Annotated[
-        Path | None, typer.Option(help="Folder of the report; build/NAME if absent.")
+        Path | None, typer.Option(help="Folder of the report; build/NAME by default.")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the last whole checkpoint.")
@@ -65,21 +65,21 @@ def run(
         typer.Option(
             metavar="ID",
             callback=_check_run_id,
-            help="What attempts of one run share: its folder is named so, and --resume looks at "
-            "no other's checkpoints.",
+            help="Id that the attempts of one run share. Names of its folders end with it, and "
+            "--resume ignores the checkpoints of other runs.",
         ),
     ] = None,
     metrics_port: Annotated[
         int,
         typer.Option(
-            min=0, max=65535, help="Port of the Prometheus metrics; a free one if it is taken."
+            min=0, max=65535, help="Port of the Prometheus metrics; a free port if it is taken."
         ),
     ] = 9464,
     as_json: JsonOption = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's own log.")] = False,
 ) -> None:
     """Stream the table through the steps into training, and leave a report."""
-    # The operator has judged what it submits, maybe by the rules of an older release.
+    # The operator has checked what it submits, perhaps by the rules of an older release.
     is_accepted = os.environ.get(ACCEPTED_VARIABLE) == "1"
     loaded = load_manifests(filename, overrides=overrides or [], is_accepted=is_accepted)
     if len(loaded) != 1:
@@ -91,7 +91,7 @@ def run(
 
         text = _text(manifest, overrides)
         raise typer.Exit(submit(address, text, storage_root, resume=resume, run_id=run_id))
-    with importing():  # all that a run needs, ray and torch among it
+    with importing():  # all libraries of a run, including ray and torch
         from pipeline_runtime.run.prepare import RunOptions
         from pipeline_runtime.run.session import run_experiment  # noqa: F401
 
@@ -109,7 +109,7 @@ def run(
 
 
 def _text(manifest: LoadedManifest, overrides: list[str] | None) -> str:
-    """The manifest as it was run: as written, or with --set worked in."""
+    """Return the manifest of the run: as written, or with the values of --set."""
     if not overrides and manifest.document_index == 0:
         return manifest.text
     return yaml.safe_dump(manifest.document, sort_keys=False, allow_unicode=True)
@@ -142,7 +142,7 @@ def _run(manifest: LoadedManifest, text: str, options: RunOptions, *, as_json: b
 def _carry_out(
     manifest: LoadedManifest, text: str, options: RunOptions, log: LogKeeper
 ) -> Finished:
-    """The run itself, shown while it goes on."""
+    """Run the experiment, and show its progress."""
     from pipeline_runtime.cli.progress import RunProgress
     from pipeline_runtime.run.session import Watcher, run_experiment
 
@@ -158,9 +158,9 @@ def _carry_out(
             on_state=progress.state,
             on_stop=lambda count: progress.note(_STOPPING if count == 1 else "stopping at once"),
         )
-        # Ray prints what befell a worker to standard output, which is for the result alone.
+        # Ray reports lost workers on standard output, which is for the result alone.
         with placing(manifest), contextlib.redirect_stdout(sys.stderr):
             return run_experiment(manifest.experiment, text, options, watcher)
 
 
-_STOPPING = "stopping after this step, with a checkpoint (Ctrl-C again: at once, without)"
+_STOPPING = "stopping after this step, with a checkpoint (Ctrl-C again: at once, without one)"
