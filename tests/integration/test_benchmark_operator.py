@@ -1,4 +1,4 @@
-"""The benchmark of the operator's load runs, with every arm at a small size."""
+"""The benchmark of the operator's load runs with all parts at a small size."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ TIMEOUT_SECONDS = 1200
 
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_SECONDS)
-def test_both_arms_make_the_same_clusters_and_nothing_is_written_for_what_sleeps(
+def test_the_benchmark_of_the_operator_runs(
     tmp_path: Path,
 ) -> None:
     sizes = ["--size", "5", "--rounds", "1", "--sizes", "10", "--silent", "8"]

@@ -1,6 +1,7 @@
-"""Mutated Parquet files: no crash, no hang, and no value that pyarrow would not give.
+"""Mutated Parquet files: no crash, no hang, and no value that differs from pyarrow's.
 
-LASTMILE_MUTATIONS says how many; LASTMILE_SEED, which; one seed gives the same files again.
+LASTMILE_MUTATIONS is the number of files, and LASTMILE_SEED chooses them; a seed always gives the
+same files.
 """
 
 import json
@@ -14,7 +15,7 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "support" / "mutated_files.py"
 NUM_MUTATIONS = int(os.environ.get("LASTMILE_MUTATIONS", "200"))
 SEED = int(os.environ.get("LASTMILE_SEED", "1"))
-SECONDS_EACH = 1  # it takes 20 ms; the machine may be busy
+SECONDS_EACH = 1  # 20 ms on an idle machine
 
 
 @pytest.mark.slow
@@ -27,7 +28,7 @@ def test_mutated_files_are_errors_or_pyarrows_values(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     again = f"LASTMILE_SEED={SEED} LASTMILE_MUTATIONS={NUM_MUTATIONS}, files in {tmp_path}"
     assert not found["failures"], [again, found]
-    # Where pyarrow ends the process by itself: see `judge_pyarrow`.
+    # pyarrow itself may abort the process: see `judge_pyarrow`.
     assert found["ends"].get("an end of pyarrow", 0) <= 1 + NUM_MUTATIONS / 200
     assert found["ends"]["an error"] > NUM_MUTATIONS / 4
     assert found["ends"]["pyarrow's values"] > NUM_MUTATIONS / 20

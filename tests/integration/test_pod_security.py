@@ -1,4 +1,4 @@
-"""Pods are judged as Kubernetes judges the level `baseline`, by upstream's own examples."""
+"""Checks of pods agree with Kubernetes' level `baseline`, by upstream's examples."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ def load(folder: str) -> dict[str, dict[str, Any]]:
     return {path.stem: yaml.safe_load(path.read_text()) for path in paths}
 
 
-def test_pods_of_the_level_are_allowed() -> None:
+def test_allowed_examples_pass() -> None:
     broken = {name: list(check_pod_security("pod", pod)) for name, pod in load("pass").items()}
     assert {name: found for name, found in broken.items() if found} == {}
 
 
 @pytest.mark.parametrize("kind", ["containers", "ephemeralContainers"])
-def test_pods_beyond_the_level_are_refused(kind: str) -> None:
+def test_forbidden_examples_are_refused(kind: str) -> None:
     for name, pod in load("fail").items():
         pod["spec"][kind] = pod["spec"].pop("containers")
         assert list(check_pod_security("pod", pod)), name

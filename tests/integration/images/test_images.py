@@ -1,6 +1,6 @@
-"""The operator's image, built for real, and what runs in it: as user 1000, with no place to write.
+"""The operator's image, really built; it runs as user 1000 on a read-only file system.
 
-The runtime's, which is large, is built by the end-to-end tests that run it in pods.
+The end-to-end tests build the image of the runtime, which is large, and run it in pods.
 """
 
 import ast
@@ -26,14 +26,14 @@ LABELS = "org.opencontainers.image."
 
 @pytest.fixture(scope="module")
 def recipe() -> Iterator[Recipe]:
-    """The operator's files, as they are now."""
+    """Copy the operator's current files."""
     with snapshot("operator") as copied:
         yield copied
 
 
 @pytest.fixture(scope="module")
 def image(recipe: Recipe, skip_unless_ci: Callable[[str], NoReturn]) -> Image:
-    """Build the image of these sources; whoever is not root is told what to do instead."""
+    """Build the image of these sources; skip with the reason if this needs root."""
     if reason := missing_for_images():
         skip_unless_ci(f"no image is built: {reason}")
     return build_recipe(recipe)
@@ -41,8 +41,8 @@ def image(recipe: Recipe, skip_unless_ci: Callable[[str], NoReturn]) -> Image:
 
 @pytest.fixture(scope="module")
 def container(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A container made from the archive: what a cluster gets, not what the build left behind."""
-    own_name = f"--name=test-{secrets.token_hex(4)}"  # not one that a build cleans up
+    """Create a container from the archive, as a cluster does, not from the build's leftovers."""
+    own_name = f"--name=test-{secrets.token_hex(4)}"  # builds clean up other names
     archive = tmp_path_factory.mktemp("image") / "operator.tar"
     with archive.open("wb") as stream:
         image.write_archive(stream)
@@ -51,7 +51,7 @@ def container(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield name
     finally:
         buildah("rm", name)
-        buildah("rmi", f"docker.io/library/{image.reference}")  # the name that the archive gave it
+        buildah("rmi", f"docker.io/library/{image.reference}")  # the name from the archive
 
 
 def run_in(container: str, *command: str) -> str:
@@ -65,20 +65,20 @@ def test_the_command_runs_as_user_1000(container: str) -> None:
 
 
 @pytest.mark.parametrize("module", ["torch", "ray", "pyarrow"])
-def test_what_the_operator_does_not_need_is_not_there(container: str, module: str) -> None:
+def test_the_image_lacks_heavy_libraries(container: str, module: str) -> None:
     run_in(container, "python", "-c", "import kopf, kubernetes, dataset_operator")
     with pytest.raises(ToolError, match=f"No module named '{module}'"):
         run_in(container, "python", "-c", f"import {module}")
 
 
-def test_a_container_runs_the_operator_unless_told_otherwise(container: str) -> None:
+def test_a_container_runs_the_operator_by_default(container: str) -> None:
     config = json.loads(buildah("inspect", container))["OCIv1"]["config"]
 
     assert config["Entrypoint"] == ["lastmile", "operator"]
     assert "usage: lastmile operator" in run_in(container, *config["Entrypoint"], "--help").lower()
 
 
-def test_the_image_says_what_it_is(container: str) -> None:
+def test_the_image_has_labels(container: str) -> None:
     labels = json.loads(buildah("inspect", container))["OCIv1"]["config"]["Labels"]
     version = run_in(container, "lastmile", "--version").removeprefix("lastmile ")
 
@@ -88,7 +88,7 @@ def test_the_image_says_what_it_is(container: str) -> None:
     assert {f"{LABELS}revision", f"{LABELS}source", f"{LABELS}description"} <= labels.keys()
 
 
-def test_the_image_carries_a_bill_of_what_is_in_it(container: str) -> None:
+def test_the_image_has_a_complete_sbom(container: str) -> None:
     bill = json.loads(run_in(container, "cat", "/opt/lastmile/sbom.spdx.json"))
     packages = {package["name"]: package["versionInfo"] for package in bill["packages"]}
     listed = (
@@ -105,7 +105,7 @@ def test_the_image_carries_a_bill_of_what_is_in_it(container: str) -> None:
     assert run_in(container, "sh", "-c", "ls /tmp") == ""
 
 
-def test_nothing_of_the_machine_that_built_it_is_left_in_it(container: str) -> None:
+def test_the_image_holds_nothing_of_the_build_machine(container: str) -> None:
     found = run_in(container, "sh", "-c", "cat /etc/pip.conf /run/secrets/* 2>/dev/null || true")
     history = json.dumps(json.loads(buildah("inspect", container))["OCIv1"]["history"])
 
@@ -114,7 +114,7 @@ def test_nothing_of_the_machine_that_built_it_is_left_in_it(container: str) -> N
     assert "://" not in history
 
 
-def test_it_works_on_a_read_only_root_filesystem(container: str) -> None:
+def test_the_operator_runs_on_a_read_only_file_system(container: str) -> None:
     root = buildah("mount", container).strip()
     script = f"""
       mount --bind {root} {root}
@@ -130,11 +130,11 @@ def test_it_works_on_a_read_only_root_filesystem(container: str) -> None:
         buildah("umount", container)
 
     assert done.returncode == 0, done.stderr
-    assert "Read-only file system" in done.stderr  # what `touch` said
+    assert "Read-only file system" in done.stderr  # from `touch`
     assert "Usage: lastmile operator" in done.stdout
 
 
-def test_a_second_build_of_the_same_sources_is_the_same_image(recipe: Recipe, image: Image) -> None:
+def test_the_build_is_reproducible(recipe: Recipe, image: Image) -> None:
     digest = image.digest
 
     again = build_recipe(recipe)

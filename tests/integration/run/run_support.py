@@ -1,7 +1,7 @@
 """Projects for the tests of whole runs, and a naive reference of their rows.
 
-`Project.args` are the arguments for a warm command line (`warm_lastmile`); `Project.start` gives a
-process of its own, to signal.
+`Project.args` are the arguments for a warm command line (`warm_lastmile`); `Project.start` starts a
+separate process, to send signals to.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pipeline_runtime.report import Summary, load_summary
 
 LASTMILE = str(Path(sys.executable).with_name("lastmile"))
 
-# An entrypoint that writes down which rows each step saw, and may fail at a step, or be slow until
-# it is told to hurry.
+# An entrypoint that records the rows of each step. It may fail at a step, or be slow until the file
+# `hurry` exists.
 RECORDER = """
 import json, os, pathlib, time
 
@@ -51,7 +51,7 @@ def loop(ctx):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """A folder with a manifest and the user's modules beside it, whose URIs start at `root`."""
+    """A folder with a manifest and the user's modules; URIs are relative to `root`."""
 
     folder: Path
     root: str
@@ -76,12 +76,12 @@ class Project:
         return self.folder / "output"
 
     def args(self, *more: str) -> list[str]:
-        """The arguments of `lastmile`."""
+        """Return the arguments of `lastmile`."""
         command = ["run", "-f", str(self.folder / "manifest.yaml"), "--metrics-port", "0"]
         return [*command, "--storage-root", self.root, "--output", str(self.output), *more]
 
     def start(self, *more: str, **environment: str) -> subprocess.Popen[str]:
-        """Run in a process group of its own, as a shell's job, with more environment variables."""
+        """Start a run in its own process group, like a shell's job, with more variables."""
         return subprocess.Popen(
             [LASTMILE, *self.args(*more)],
             stdout=subprocess.PIPE,
@@ -98,12 +98,12 @@ class Project:
 
     @property
     def checkpoints(self) -> list[Path]:
-        """Folders of whole checkpoints, of all runs, oldest first."""
+        """Folders of whole checkpoints of all runs, oldest first."""
         found = Path(self.root, "experiments", self.name).glob("*/checkpoints/step-*")
         return sorted(path for path in found if (path / "checkpoint.json").exists())
 
     def attempts(self, rank: int = 0) -> list[Attempt]:
-        """Return the attempts that the recorder wrote down, in order."""
+        """Return the attempts that the entrypoint recorded, in order."""
         attempts: list[Attempt] = []
         path = self.folder / f"rank{rank}.jsonl"
         for line in path.read_text().splitlines():
@@ -117,7 +117,7 @@ class Project:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """The batches of one attempt by their step, and the step that it went on from."""
+    """The batches of one attempt by their step, and the step that it resumed from."""
 
     first_step: int
     batches: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -129,10 +129,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clicks:
-    """A small table below `root`/clicks, its side table, and what `clicks_spec` leaves of it."""
+    """A small table below `root`/clicks, its side table, and the rows that `clicks_spec` keeps."""
 
     root: Path
-    kept: list[int]  # ids, by a naive loop over the rows
+    kept: list[int]  # ids, from a naive loop over the rows
     counts: list[int]  # rows out of the read and of every step
 
 
@@ -145,7 +145,7 @@ def clicks_spec(
     config: Mapping[str, Any] | None = None,
     **spec: Any,
 ) -> dict[str, Any]:
-    """The spec that the reference of `clicks` follows, and what a test changes of it."""
+    """Build the spec that the reference of `clicks` follows, with the changes of a test."""
     return {
         "dataset": {"parquet": {"uri": "clicks/"}, "where": "ts >= 2000", "rowKey": ["id"]},
         "pipeline": CLICKS_PIPELINE if pipeline is None else pipeline,
@@ -171,7 +171,7 @@ CLICKS_PIPELINE: list[dict[str, Any]] = [
 
 
 def checksum_of(keys: Sequence[int], *, times: int = 1) -> dict[str, Any]:
-    """The documented checksum of rows by their int64 keys, in Python's own integers."""
+    """Compute the documented checksum of rows by their int64 keys, with Python's integers."""
     column = pa.array(list(keys), pa.int64())
     hashes = [int(value) for value in hashing.hash_columns([column], seed=0)]
     return {
@@ -182,13 +182,13 @@ def checksum_of(keys: Sequence[int], *, times: int = 1) -> dict[str, Any]:
 
 
 def sampled(keys: Sequence[int], seed: int, keep_percent: int) -> np.ndarray:
-    """Which rows a downsample step keeps by their int64 keys."""
+    """Return the mask of the rows that a downsample step keeps, by their int64 keys."""
     hashes = hashing.hash_columns([pa.array(list(keys), pa.int64())], seed=0)
     return hashing.keep_mask(hashes, seed, keep_percent)
 
 
 def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None:
-    """Wait until a condition holds; say what was waited for if it never does."""
+    """Wait until a condition holds; fail with its name if it never does."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"no {what} after {seconds} s"
@@ -197,7 +197,7 @@ def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process; with its start time, so that a reused pid is not mistaken for it."""
+    """A process with its start time, which distinguishes it from a later one of the same pid."""
 
     pid: int
     group: int
@@ -205,7 +205,7 @@ class Process:
 
 
 def descendants(pid: int) -> set[Process]:
-    """Every process below one."""
+    """Return all descendants of a process."""
     table = {process.pid: (process, parent) for process, parent in all_processes()}
     found: set[Process] = set()
     for process, ancestor in table.values():
@@ -217,13 +217,13 @@ def descendants(pid: int) -> set[Process]:
 
 
 def still_there(processes: Iterable[Process]) -> list[Process]:
-    """Those of the processes that run."""
+    """Return those of the processes that still run."""
     alive = {process for process, _ in all_processes()}
     return [process for process in processes if process in alive]
 
 
 def all_processes() -> Iterable[tuple[Process, int]]:
-    """Every process that is no zombie, with its parent's pid."""
+    """Yield all processes except zombies, with the pid of the parent."""
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
@@ -238,7 +238,7 @@ def all_processes() -> Iterable[tuple[Process, int]]:
 
 
 def command_line(process: Process) -> str:
-    """Program and arguments, or the title that the process gave itself; empty once it is gone."""
+    """Return program and arguments, or the title of the process; empty if it has ended."""
     try:
         return (
             Path(f"/proc/{process.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()

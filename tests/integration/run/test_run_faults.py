@@ -1,4 +1,4 @@
-"""Each fault of a run has a defined outcome, and a message with its place and a remedy."""
+"""Each fault of a run has a defined outcome, and a message with a place and a remedy."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ def dies_always(table):
         os.kill(os.getpid(), signal.SIGKILL)
     return table
 """
-BAD_ID = 7601  # a row that no step before leaves out
+BAD_ID = 7601  # a row that no earlier step drops
 RAISES: dict[str, Any] = {"function": "user_steps:raises", "options": {"bad": BAD_ID}}
 DELETES_A_FILE = """
 import pathlib
@@ -92,7 +92,7 @@ def loop(ctx):
 
 
 def own_files(run: Project) -> Path:
-    """Replace the shared table by a copy that a test may spoil."""
+    """Replace the shared table with a copy that the test may damage."""
     shared = run.folder / "clicks"
     files = [(path.name, path.read_bytes()) for path in shared.iterdir()]
     shared.unlink()
@@ -148,7 +148,7 @@ def corrupt_a_page(run: Project) -> None:
         ),
     ],
 )
-def test_it_is_refused_before_anything_runs(
+def test_invalid_input_is_refused_before_the_run(
     spec: dict[str, Any],
     spoil: Callable[[Project], None] | None,
     code: int,
@@ -288,7 +288,7 @@ def label_with_nulls() -> dict[str, Any]:
         ),
     ],
 )
-def test_the_run_fails_and_says_where(
+def test_a_failed_run_names_the_place(
     changes: dict[str, Any],
     modules: dict[str, str],
     spoil: Callable[[Project], object] | None,
@@ -321,7 +321,7 @@ def test_the_run_fails_and_says_where(
 
 
 def assert_reads_well(ended: Ended) -> None:
-    """The error was printed once, and without Ray's own frames."""
+    """Check that the error is printed once, without frames of Ray."""
     assert ended.stdout.count("Traceback (most recent call last)") <= 1, str(ended)
     assert "Traceback" not in ended.stderr, str(ended)
     assert "site-packages/ray" not in ended.stdout, str(ended)
@@ -349,7 +349,7 @@ def test_a_killed_data_worker_costs_no_row(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB."""
+    """Mount a file system of 1 MB."""
     if os.geteuid() != 0:
         pytest.skip("only root may mount a small file system")
     folder = tmp_path / "disk"
@@ -363,12 +363,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode != 0:
         pytest.skip(f"no small file system here: {mounted.stderr.strip()}")
     yield folder
-    # Lazily: processes of the cluster that outlives the test may still stand in it.
+    # Lazily, because processes of the shared cluster may still use it.
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.mark.slow
-def test_a_full_disk_costs_checkpoints_and_nothing_else(
+def test_a_full_disk_costs_only_checkpoints(
     small_disk: Path, clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
 ) -> None:
     run = project()
@@ -391,7 +391,7 @@ def test_a_full_disk_costs_checkpoints_and_nothing_else(
 
 
 @pytest.mark.slow
-def test_a_full_disk_for_the_report_leaves_the_training_whole(
+def test_a_full_disk_for_the_report_keeps_the_training(
     small_disk: Path, clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
 ) -> None:
     run = project()
@@ -414,7 +414,7 @@ def test_a_full_disk_for_the_report_leaves_the_training_whole(
 @pytest.mark.slow
 @pytest.mark.parametrize("home", ["/proc/1/missing", "/sys/kernel"])
 def test_a_run_needs_no_home(home: str, clicks: Clicks, project: Callable[..., Project]) -> None:
-    """One HOME does not exist, as for an arbitrary user in a pod; the other cannot be written."""
+    """One HOME does not exist, as for an arbitrary user in a pod; the other is not writable."""
     run = project()
     run.write(clicks_spec(run))
     with run.start(HOME=home) as process:

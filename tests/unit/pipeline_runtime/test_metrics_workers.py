@@ -1,4 +1,4 @@
-"""What the metrics say of readers, and of all ranks as one, for the autoscaler."""
+"""Metrics of readers, and totals of all ranks for the autoscaler."""
 
 from dataclasses import asdict, replace
 from typing import Any
@@ -43,12 +43,12 @@ def snapshot(usage: WorkerUsage, rank: int = 0, **fields: Any) -> RankSnapshot:
 @pytest.mark.parametrize(
     ("usage", "ready", "read"),
     [
-        pytest.param(WorkerUsage(), None, None, id="an engine that does not tell"),
+        pytest.param(WorkerUsage(), None, None, id="an engine that reports none"),
         pytest.param(WorkerUsage(ready=2, read=1.5), 2, 1.5, id="two readers"),
-        pytest.param(WorkerUsage(ready=0, read=1.5), 0, 1.5, id="all of them lost"),
+        pytest.param(WorkerUsage(ready=0, read=1.5), 0, 1.5, id="all lost"),
     ],
 )
-def test_readers_are_told_once_they_are_known(
+def test_readers_are_reported_once_known(
     usage: WorkerUsage, ready: float | None, read: float | None
 ) -> None:
     collector, registry = RunCollector([]), CollectorRegistry()
@@ -59,7 +59,7 @@ def test_readers_are_told_once_they_are_known(
     assert registry.get_sample_value("lastmile_worker_seconds_total", labels) == read
 
 
-def test_the_ranks_are_told_as_one_and_counted_since_the_attempt_began() -> None:
+def test_totals_cover_all_ranks_of_the_attempt() -> None:
     collector, registry = RunCollector([(0, "read")]), CollectorRegistry()
     usage = WorkerUsage(
         *(9.0, 6.0, 2.0, 1.0), warming_read=3.0, warming_compute=2.0, warming_rows=20, rows=100
@@ -109,7 +109,7 @@ def test_the_ranks_are_told_as_one_and_counted_since_the_attempt_began() -> None
     assert found("lastmile_run_readers") == 6
 
 
-def test_what_the_autoscaler_reads_comes_before_what_grows_with_the_ranks() -> None:
+def test_totals_precede_metrics_of_single_ranks() -> None:
     collector, registry = RunCollector([]), CollectorRegistry()
     collector.update({rank: snapshot(WorkerUsage(ready=1), rank) for rank in range(64)}, None)
     registry.register(collector)
@@ -118,7 +118,7 @@ def test_what_the_autoscaler_reads_comes_before_what_grows_with_the_ranks() -> N
     assert page.index('rank="63"') > page.rindex("\nlastmile_run_")
 
 
-def test_memory_is_told_of_the_gpus_that_there_are() -> None:
+def test_gpu_memory_is_reported_only_for_gpus() -> None:
     collector, registry = RunCollector([]), CollectorRegistry()
     on_cpu = snapshot(WorkerUsage(), 0, resident_bytes=3)
     on_gpu = snapshot(WorkerUsage(), 1, resident_bytes=5, gpu_bytes=0)  # nothing yet
@@ -132,7 +132,7 @@ def test_memory_is_told_of_the_gpus_that_there_are() -> None:
     assert 'lastmile_trainer_resident_bytes{rank="1"} 5.0' in lines
 
 
-def test_what_a_crash_would_cost_is_told_by_the_rank_that_saves() -> None:
+def test_the_saving_rank_reports_the_kept_time() -> None:
     collector, registry = RunCollector([]), CollectorRegistry()
     saves = snapshot(WorkerUsage(), 0, kept_until=1_700_000_100.0)
     other = snapshot(WorkerUsage(), 1, kept_until=1_700_000_000.0)
@@ -144,7 +144,7 @@ def test_what_a_crash_would_cost_is_told_by_the_rank_that_saves() -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 9])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_series_grow_with_ranks_and_steps_alone(steps: int, ranks: int) -> None:
-    # docs/operating/observe.md, «How many series»: 23 + 22 a rank + 3 a step + the metrics.
+    # docs/operating/observe.md, «How many series»: 23 + 22 per rank + 3 per step + the metrics.
     collector = RunCollector([(index, "map") for index in range(steps)])
     registry = CollectorRegistry()
     longest = dict.fromkeys(("production", "transfer", "batching", "collate"), 1.0)

@@ -1,4 +1,4 @@
-"""The command line without a run: what it prints, where, and the code it exits with."""
+"""The command line without a run: its output, and its exit codes."""
 
 import json
 import sys
@@ -46,7 +46,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("run_id", ["", "a b", "../x", "-x", "é", "x" * 64])
-def test_an_id_that_no_folder_could_be_told_by_is_refused(
+def test_an_invalid_run_id_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, run_id: str
 ) -> None:
     assert call(monkeypatch, "run", "-f", "good.yaml", f"--run-id={run_id}") == 2
@@ -55,16 +55,16 @@ def test_an_id_that_no_folder_could_be_told_by_is_refused(
     assert "63" in said
 
 
-def test_a_path_that_is_no_utf8_is_one_line(
+def test_a_path_that_is_not_utf8_is_one_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    latin = "r\udcf6\udcf6t"  # how Python reads Latin-1's bytes of "rööt"
+    latin = "r\udcf6\udcf6t"  # Python's form of the Latin-1 bytes of "rööt"
     assert call(monkeypatch, "explain", "-f", "good.yaml", "--storage-root", latin) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert_told(line, "error: … udcf6 … UTF-8 … LC_ALL=C.UTF-8")
 
 
-def test_a_folder_that_is_no_utf8_is_one_line(
+def test_a_folder_that_is_not_utf8_is_one_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     latin = folder / "r\udcf6t"
@@ -74,7 +74,7 @@ def test_a_folder_that_is_no_utf8_is_one_line(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_validate_says_what_is_valid(
+def test_validate_reports_a_valid_manifest(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     assert call(monkeypatch, "validate", "-f", "good.yaml") == 0
@@ -124,7 +124,7 @@ def test_validate_finds_an_expression_that_does_not_parse(
         pytest.param("cast(x as in64) > 1", "cast … int64", id="type of a cast"),
     ],
 )
-def test_validate_finds_what_no_table_could_make_right(
+def test_validate_finds_errors_in_expressions(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, where: str, message: str
 ) -> None:
     (folder / "names.yaml").write_text(MANIFEST.format(name="names", where=where))
@@ -133,7 +133,7 @@ def test_validate_finds_what_no_table_could_make_right(
     assert_told(capsys.readouterr().err, found)
 
 
-def test_validate_finds_a_type_that_arrow_has_not(
+def test_validate_finds_an_unknown_type(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     cast = MANIFEST.replace('filter: {{where: "{where}"}}', "cast: {{columns: {{x: {where}}}}}")
@@ -143,7 +143,7 @@ def test_validate_finds_a_type_that_arrow_has_not(
     assert_told(capsys.readouterr().err, found)
 
 
-def test_what_an_override_broke_stands_under_set(
+def test_an_error_in_an_override_names_set(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     change = "pipeline[0].filter.where=y > 1"
@@ -193,7 +193,7 @@ def test_explain_shows_where_an_expression_is_wrong(
         ),
     ],
 )
-def test_what_training_would_refuse_is_refused_before_anything_runs(
+def test_invalid_training_is_refused_before_the_run(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: Capture,
@@ -210,7 +210,7 @@ def test_what_training_would_refuse_is_refused_before_anything_runs(
     assert message in capsys.readouterr().err
 
 
-def test_a_missing_entrypoint_is_shown_where_it_stands(
+def test_a_missing_entrypoint_is_shown_with_its_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     text = MANIFEST.format(name="gone", where="x > 0") + "  training: {entrypoint: nowhere:loop}\n"
@@ -233,7 +233,7 @@ def test_sample_data_is_bounded(
     assert_told(capsys.readouterr().err, "… --rows … 10,000 … 100,000,000 … 5")
 
 
-def test_sample_data_says_what_it_wrote(
+def test_sample_data_reports_its_rows(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     assert call(monkeypatch, "sample-data", "--rows", "10000", "--output", "out", "--json") == 0

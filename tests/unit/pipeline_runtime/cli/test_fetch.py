@@ -1,4 +1,4 @@
-"""The files of a run are fetched from the artifacts store, which somebody else may write to."""
+"""Fetching the files of a run from an artifacts store that others can write to."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ def leave(store: Path, run: str, text: str) -> None:
     (store / run / "report.html").write_text(text)
 
 
-def test_the_newest_report_of_the_run_is_fetched_without_checkpoints(tmp_path: Path) -> None:
+def test_the_newest_report_is_fetched_without_checkpoints(tmp_path: Path) -> None:
     store, folder = tmp_path / "clicks", tmp_path / "new" / "folder"
     leave(store, "20260101T000000Z-abc-0f3c6c1e-1", "older")
     leave(store, "20260102T000000Z-abc-0f3c6c1e-1", "newer")
@@ -35,7 +35,7 @@ def test_the_newest_report_of_the_run_is_fetched_without_checkpoints(tmp_path: P
     ("there", "message"),
     [(True, "0f3c6c1e-1"), (False, "folder")],
 )
-def test_what_is_not_there_is_told(tmp_path: Path, there: bool, message: str) -> None:
+def test_a_missing_run_is_an_error(tmp_path: Path, there: bool, message: str) -> None:
     store = tmp_path / "clicks"
     if there:
         leave(store, "20260101T000000Z-abc-0f3c6c1e-11", "another run's")
@@ -60,7 +60,7 @@ def put(store: Path, name: str, content: str = "forged") -> None:
 
 
 def download(store: Path, folder: Path) -> tuple[set[str], list[str]]:
-    """What was copied and what was told, both below the folder."""
+    """Download the run; return the copied names below the folder, and the lines told."""
     lines: list[str] = []
     files = fetch_run(str(store), "0f3c6c1e-1", folder, lines.append)
     copied = {str(path.relative_to(folder)) for path in files}
@@ -124,7 +124,7 @@ def test_a_link_in_place_of_a_folder_is_not_followed(
     assert list(victim.iterdir()) == []
 
 
-def test_a_folder_in_place_of_a_file_is_told(store: Path, tmp_path: Path) -> None:
+def test_a_folder_in_place_of_a_file_is_reported(store: Path, tmp_path: Path) -> None:
     put(store, "summary.json", "{}")
     (tmp_path / "out" / "report.html").mkdir(parents=True)
     copied, [line] = download(store, tmp_path / "out")
@@ -145,7 +145,7 @@ def test_a_download_has_bounds(
     assert len(lines) == 2
 
 
-def test_a_store_that_fails_meanwhile_is_an_error(
+def test_a_store_that_fails_during_a_download_is_an_error(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Info:
@@ -157,7 +157,7 @@ def test_a_store_that_fails_meanwhile_is_an_error(
     assert os.listdir(tmp_path / "out") == []
 
 
-def test_a_size_that_the_store_understates_is_noticed(
+def test_an_understated_size_is_noticed(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "MAX_FILE_BYTES", 5)

@@ -1,4 +1,4 @@
-"""Reading ahead from a store: the next rows are read beside work on others; all are equal."""
+"""Reading ahead from a store: the next rows are read during other work, and stay the same."""
 
 import time
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ WAIT_SECONDS = 30
 
 
 class Watched(LocalFileSystem):  # type: ignore[misc]
-    """A store whose files are opened once a row group that is read; they may be kept waiting."""
+    """A store that counts opened files, one per row group read, and can delay them."""
 
     protocol = "watched"
     opened = 0
@@ -94,14 +94,14 @@ def first_of(group: Group) -> Task:
     return Task(position=group.index, group=group, piece=0)
 
 
-def test_only_a_store_is_read_ahead_and_only_if_it_is_asked_for(store: str) -> None:
+def test_only_a_store_is_read_ahead_and_only_if_enabled(store: str) -> None:
     assert open_stream(store)[0].plan.reads_ahead
     assert not open_stream(store.removeprefix("watched://"))[0].plan.reads_ahead
     assert not open_stream(store, read_ahead=False)[0].plan.reads_ahead
     assert PipelineOptions().read_ahead
 
 
-def test_the_next_groups_rows_are_read_before_they_are_asked_for(store: str) -> None:
+def test_the_next_group_is_read_ahead(store: str) -> None:
     stream, groups = open_stream(store)
     maker = PieceMaker(lambda role: stream)
     before = Watched.opened
@@ -109,15 +109,15 @@ def test_the_next_groups_rows_are_read_before_they_are_asked_for(store: str) -> 
     assert Watched.opened == before + 1
     maker.read_ahead("training", first_of(groups[1]))
     wait_until_opened(before + 2)
-    maker.read_ahead("training", first_of(groups[1]))  # is known
-    maker.read_ahead("training", first_of(groups[0]))  # was made just now
+    maker.read_ahead("training", first_of(groups[1]))  # already read
+    maker.read_ahead("training", first_of(groups[0]))  # already made
     made = make(maker, first_of(groups[1]))
     assert Watched.opened == before + 2
     [wanted] = read_group(stream.plan, groups[1], GROUP_ROWS)
     assert made == wanted.table
 
 
-def test_asking_early_does_not_wait_for_the_store(store: str) -> None:
+def test_reading_ahead_does_not_wait_for_the_store(store: str) -> None:
     stream, groups = open_stream(store)
     maker = PieceMaker(lambda role: stream)
     Watched.gate.clear()
@@ -126,11 +126,11 @@ def test_asking_early_does_not_wait_for_the_store(store: str) -> None:
     assert maker.make("training", first_of(groups[0])).header.group == 0
 
 
-def test_nothing_is_read_twice_however_much_is_told_early(store: str) -> None:
+def test_nothing_is_read_twice_with_several_trainers(store: str) -> None:
     stream, groups = open_stream(store)
     maker = PieceMaker(lambda role: stream)
     before = Watched.opened
-    for told in range(0, len(groups), 4):  # by the two calls of two trainers
+    for told in range(0, len(groups), 4):  # two calls of two trainers
         for group in groups[told : told + 4]:
             maker.read_ahead("training", first_of(group))
         for group in groups[told : told + 4]:
@@ -143,7 +143,7 @@ def test_nothing_is_read_twice_by_calls_of_several_pieces(store: str) -> None:
     maker = PieceMaker(lambda role: stream)
     before = Watched.opened
     maker.read_ahead("training", first_of(groups[0]))
-    maker.read_ahead("training", first_of(groups[4]))  # the next call's first
+    maker.read_ahead("training", first_of(groups[4]))  # first group of the next call
     for call in (groups[:4], groups[4:]):
         for group, following in zip(call, [*call[1:], None], strict=True):
             if following is not None:
@@ -152,7 +152,7 @@ def test_nothing_is_read_twice_by_calls_of_several_pieces(store: str) -> None:
     assert Watched.opened == before + len(groups)
 
 
-def test_what_nobody_asks_for_makes_room(store: str) -> None:
+def test_unused_rows_are_evicted(store: str) -> None:
     stream, groups = open_stream(store)
     maker = PieceMaker(lambda role: stream)
     for group in groups[:2]:
@@ -166,7 +166,7 @@ def test_what_nobody_asks_for_makes_room(store: str) -> None:
 
 
 @given(data=st.data(), piece_rows=st.sampled_from([PIECE_ROWS, GROUP_ROWS, 60]))
-def test_pieces_are_the_same_in_whatever_order_they_are_asked_for(
+def test_pieces_do_not_depend_on_the_order_of_requests(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, piece_rows: int
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "rows.parquet"
@@ -198,7 +198,7 @@ def test_threads_deliver_every_row_of_a_store(store: str) -> None:
     assert pa.concat_tables(found) == pa.concat_tables(wanted)
 
 
-def test_what_cannot_be_read_is_said_when_it_is_asked_for(store: str) -> None:
+def test_a_read_error_is_raised_on_request(store: str) -> None:
     stream, groups = open_stream(store)
     maker = PieceMaker(lambda role: stream)
     path = Path(store.removeprefix("watched://"))
@@ -208,7 +208,7 @@ def test_what_cannot_be_read_is_said_when_it_is_asked_for(store: str) -> None:
         maker.make("training", first_of(groups[0]))
 
 
-def test_a_row_that_fails_is_named_though_it_was_read_ahead(store: str) -> None:
+def test_a_failing_row_is_named_after_reading_ahead(store: str) -> None:
     stream, groups = open_stream(store, derive="cast(text as bigint)")
     maker = PieceMaker(lambda role: stream)
     bad = 60 // GROUP_ROWS

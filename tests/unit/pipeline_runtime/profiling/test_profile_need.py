@@ -1,4 +1,4 @@
-"""How many data workers are needed, and what binds, by figures that are given."""
+"""The needed data workers and the bottleneck, from given measurements."""
 
 from typing import Any
 
@@ -35,12 +35,12 @@ def workers(lowest: int, highest: int, **resources: Any) -> dict[str, Any]:
         pytest.param(
             # 4,000 · 1.075 = 4,300 samples per second, and each reader makes 1,075: exactly four
             *(4000, 1075, {"dataWorkers": workers(1, 9, cpu=1)}, 4),
-            id="headroom included, no more than it takes",
+            id="headroom included, rounded exactly",
         ),
         pytest.param(
             *(4000, 1074, {"dataWorkers": workers(1, 9, cpu=1)}, 5), id="a part of one is one more"
         ),
-        pytest.param(4000, 1074, {}, 2, id="four CPUs a data worker where nothing is said"),
+        pytest.param(4000, 1074, {}, 2, id="four CPUs per data worker by default"),
         pytest.param(
             *(4000, 1100, {"trainers": {"replicas": 3, "gpusPerReplica": 2}}, 6),
             id="every rank takes as much",
@@ -53,13 +53,13 @@ def test_data_workers_needed(
     assert plan_need(make_spec(**cluster), measured(intake), measured(reader)).workers == needed
 
 
-def test_the_spread_of_the_figures_is_that_of_the_number() -> None:
+def test_the_spread_follows_that_of_the_measurements() -> None:
     spec = make_spec(dataWorkers=workers(1, 50, cpu=1))
     need = plan_need(spec, measured(1000, 800, 1200), measured(100, 80, 110))
     assert (need.workers_low, need.workers, need.workers_high) == (8, 11, 17)
 
 
-def test_waiting_is_what_the_supply_leaves_of_the_demand() -> None:
+def test_waiting_is_the_unmet_share_of_the_demand() -> None:
     spec = make_spec(dataWorkers=workers(2, 5, cpu=1))
     need = plan_need(spec, measured(1000), measured(100))
     assert need.waiting_at_min == pytest.approx(0.8)
@@ -70,7 +70,7 @@ def test_waiting_is_what_the_supply_leaves_of_the_demand() -> None:
 @pytest.mark.parametrize(
     ("resources", "cpus"),
     [
-        pytest.param({}, 4, id="the operator's own where nothing is said"),
+        pytest.param({}, 4, id="the operator's default"),
         pytest.param({"requests": {"cpu": 8}}, 8, id="the request"),
         pytest.param({"requests": {"cpu": 2}, "limits": {"cpu": 3}}, 3, id="the limit first"),
         pytest.param({"requests": {"cpu": "1500m"}}, 2, id="a part of a CPU counts as one"),
@@ -82,7 +82,7 @@ def test_readers_of_a_data_worker(resources: dict[str, Any], cpus: int) -> None:
 
 
 def make_need(waiting: float = 0.0, *, demand: float = 1000) -> Need:
-    """Ten data workers at most, which leave so much of the demand."""
+    """Build a need of at most ten data workers, at which trainers wait this share of time."""
     reader = demand * (1 - waiting) / 10 if waiting else demand
     return plan_need(
         make_spec(dataWorkers=workers(1, 10, cpu=1)), measured(demand), measured(reader)
@@ -152,7 +152,7 @@ def make_steps(read_share: float) -> tuple[StepCost, ...]:
         pytest.param(
             *(make_need(0.5), make_trainer(), make_reading(), 0.4, "dataWorkers"),
             "10 … 500 … 1 k … derive … 60 %",
-            id="data workers, all that there may be",
+            id="data workers at their maximum",
         ),
         pytest.param(
             *(make_need(0.5), make_trainer(), make_reading(0.9), 0.8, "storage"),
@@ -161,7 +161,7 @@ def make_steps(read_share: float) -> tuple[StepCost, ...]:
         ),
     ],
 )
-def test_what_binds(
+def test_bottleneck(
     need: Need, trainer: Trainer, reading: Reading, read_share: float, what: str, reason: str
 ) -> None:
     binding = find_binding(need, trainer, reading, make_steps(read_share))

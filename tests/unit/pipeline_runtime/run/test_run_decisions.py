@@ -1,4 +1,4 @@
-"""Decisions reach the folder of the run that is under way, and from there its report."""
+"""Decisions are written to the folder of the current run, and from there to its report."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,7 +40,7 @@ def at(folder: Path) -> Location:
     return open_location(str(folder))
 
 
-def test_a_decision_lies_in_the_newest_folder_of_its_run(experiment: Path) -> None:
+def test_decisions_go_to_the_newest_folder_of_their_run(experiment: Path) -> None:
     for _ in range(2):
         assert keep_decisions(str(experiment), "0f3c6c1e-2", [DECISION])[0].endswith(NAME)
     assert load_decisions(experiment / NEWEST) == [DECISION]
@@ -49,7 +49,7 @@ def test_a_decision_lies_in_the_newest_folder_of_its_run(experiment: Path) -> No
     assert not (experiment / FOREIGN / "decisions").exists()
 
 
-def test_a_folder_that_the_driver_has_not_made_yet_is_waited_for(tmp_path: Path) -> None:
+def test_a_missing_run_folder_is_waited_for(tmp_path: Path) -> None:
     waited: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -61,14 +61,14 @@ def test_a_folder_that_the_driver_has_not_made_yet_is_waited_for(tmp_path: Path)
     assert load_decisions(tmp_path / NEWEST) == [DECISION]
 
 
-def test_without_a_run_it_gives_up(tmp_path: Path) -> None:
+def test_waiting_for_a_run_folder_ends(tmp_path: Path) -> None:
     waited: list[float] = []
     with pytest.raises(SourceError, match="0f3c6c1e-2"):
         keep_decisions(str(tmp_path / "none"), "0f3c6c1e-2", [DECISION], sleep=waited.append)
     assert sum(waited) == WAIT_SECONDS
 
 
-def test_the_command_takes_what_the_operator_gives_it(experiment: Path) -> None:
+def test_the_command_accepts_the_operators_arguments(experiment: Path) -> None:
     text = f"[{DECISION.to_json()}]"
     command = ["keep-decisions", "--artifacts", "clicks/", "--run-id", "0f3c6c1e-2"]
     command += ["--storage-root", str(experiment.parent), text]
@@ -77,9 +77,7 @@ def test_the_command_takes_what_the_operator_gives_it(experiment: Path) -> None:
     assert load_decisions(experiment / NEWEST) == [DECISION]
 
 
-def test_the_report_has_its_own_runs_decisions_and_no_others(
-    experiment: Path, tmp_path: Path
-) -> None:
+def test_a_report_has_only_decisions_of_its_run(experiment: Path, tmp_path: Path) -> None:
     keep_decisions(str(experiment), "0f3c6c1e-2", [DECISION])
     output = tmp_path / "output"
     stale = output / "decisions" / "20250101T000000Z-1-2.json"
@@ -91,7 +89,7 @@ def test_the_report_has_its_own_runs_decisions_and_no_others(
     assert load_decisions(output) == []
 
 
-def test_a_download_of_the_run_brings_them_along(experiment: Path, tmp_path: Path) -> None:
+def test_a_download_includes_logs_and_decisions(experiment: Path, tmp_path: Path) -> None:
     keep_decisions(str(experiment), "0f3c6c1e-2", [DECISION])
     (experiment / NEWEST / "summary.json").write_text("{}")
     (experiment / NEWEST / "logs").mkdir()

@@ -1,4 +1,4 @@
-"""Where a run resumes: attempts of one id share their checkpoints, and nobody else has them."""
+"""Resuming: attempts of one run id share their checkpoints, and no other run uses them."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -37,7 +37,7 @@ def prepare(
 
 
 def leave_checkpoint(run: PreparedRun) -> str:
-    """As the first step of a run does; its URI."""
+    """Save a checkpoint as the first step of a run does, and return its URI."""
     identity = run.identity
     header = {
         "run_hash": identity.run_hash,
@@ -55,7 +55,7 @@ def leave_checkpoint(run: PreparedRun) -> str:
 
 @pytest.fixture
 def left_by_a(root: Path) -> str:
-    """The checkpoint that run A left."""
+    """Return the URI of a checkpoint of run A."""
     return leave_checkpoint(prepare(root, RUN_A, resume=False))
 
 
@@ -73,9 +73,9 @@ def test_an_attempt_of_the_same_id_resumes(root: Path, left_by_a: str) -> None:
     assert run.warnings == ()
 
 
-@pytest.mark.parametrize("batch_size", [2, 4], ids=["of an equal hash", "of another hash"])
+@pytest.mark.parametrize("batch_size", [2, 4], ids=["equal hash", "another hash"])
 @pytest.mark.parametrize("run_id", [RUN_B, "1", "0f3c6c1e", "c1e-1", "other-0f3c6c1e-1"])
-def test_another_run_is_passed_over(
+def test_checkpoints_of_another_run_are_ignored(
     root: Path, left_by_a: str, run_id: str, batch_size: int
 ) -> None:
     run = prepare(root, run_id, batch_size=batch_size, minutes=1)
@@ -86,14 +86,14 @@ def test_another_run_is_passed_over(
     assert_told(warning, f"--resume: … {run_id}")
 
 
-def test_another_run_that_is_complete_says_nothing_of_this_one(root: Path, left_by_a: str) -> None:
+def test_another_complete_run_does_not_complete_this_one(root: Path, left_by_a: str) -> None:
     (Path(left_by_a).parents[1] / SUMMARY_FILE).write_text(COMPLETE)
     assert prepare(root, RUN_B, minutes=1).resume is None
     with pytest.raises(AlreadyComplete):
         prepare(root, RUN_A, minutes=1)
 
 
-def test_a_checkpoint_that_was_never_whole_starts_anew(root: Path, left_by_a: str) -> None:
+def test_an_unfinished_checkpoint_is_ignored(root: Path, left_by_a: str) -> None:
     (Path(left_by_a) / "checkpoint.json").unlink()  # which is written last
     assert prepare(root, RUN_A, minutes=1).resume is None
 
@@ -116,7 +116,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(root: Path, left_by_a: s
     assert_told(warning, f"--resume: … 1 … {left_by_a} … {newer}")
 
 
-def test_one_id_is_one_run(root: Path, left_by_a: str) -> None:
+def test_an_id_is_refused_for_another_manifest(root: Path, left_by_a: str) -> None:
     with pytest.raises(CheckpointError, match=r"training\.batchSize: 2 → 4"):
         prepare(root, RUN_A, batch_size=4, minutes=1)
 

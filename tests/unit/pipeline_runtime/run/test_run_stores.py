@@ -1,4 +1,4 @@
-"""A store that fails while a run is prepared is retried: it is never a final refusal."""
+"""A store failure during the preparation of a run is retried, never taken as final."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -21,8 +21,8 @@ TABLE = pa.table({"user": [1, 2, 3, 4], "clicked": [0.0, 1.0, 0.0, 1.0]})
 EXIT_RETRIED = 3
 BROKEN_FOOTER = b"PAR1" + b"\xff" * 30 + (30).to_bytes(4, "little") + b"PAR1"
 READS_AT_IMPORT = {
-    "a store that does not answer": ("raise ConnectionResetError('reset')", StoreError),
-    "a file that is not there": ("open('/nonexistent/vocabulary')", ManifestError),
+    "store does not answer": ("raise ConnectionResetError('reset')", StoreError),
+    "file does not exist": ("open('/nonexistent/vocabulary')", ManifestError),
 }
 
 names_of = [type(error).__name__ for error in FAILURES]
@@ -91,7 +91,7 @@ def test_a_store_that_fails_is_retried(
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=names_of)
-def test_a_checkpoint_that_a_store_refuses_is_a_store_error(
+def test_a_refused_checkpoint_is_a_store_error(
     tmp_path: Path, away: AwayFileSystem, error: Exception
 ) -> None:
     run = prepare(tmp_path, resume=False)
@@ -106,7 +106,7 @@ def test_a_checkpoint_that_a_store_refuses_is_a_store_error(
         run.store.remove_old(header.uri)
 
 
-def test_what_is_clearly_not_there_starts_from_the_beginning(
+def test_a_run_without_a_checkpoint_starts_from_the_beginning(
     tmp_path: Path, away: AwayFileSystem
 ) -> None:
     run = prepare(tmp_path)
@@ -116,7 +116,7 @@ def test_what_is_clearly_not_there_starts_from_the_beginning(
 
 
 @pytest.mark.parametrize("content", [None, BROKEN_FOOTER], ids=["missing", "corrupt"])
-def test_a_side_table_that_is_missing_or_corrupt_is_a_broken_manifest(
+def test_a_missing_or_corrupt_side_table_breaks_the_manifest(
     tmp_path: Path, away: AwayFileSystem, content: bytes | None
 ) -> None:
     away.rm("/lake/spam/a.parquet")
@@ -144,6 +144,6 @@ def test_a_module_whose_store_fails_is_retried(
         prepare_run(pipeline.experiment("clicks"), options, NOW, world_size=1)
 
 
-def test_only_lastmile_errors_come_of_a_store(tmp_path: Path, away: AwayFileSystem) -> None:
+def test_a_store_raises_only_lastmile_errors(tmp_path: Path, away: AwayFileSystem) -> None:
     with failing(ClientError("no endpoint"), ""), pytest.raises(LastmileError):
         prepare(tmp_path)

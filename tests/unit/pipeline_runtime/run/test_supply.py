@@ -1,4 +1,4 @@
-"""What the history says of data workers keeping up, from the ranks' running totals."""
+"""The meter of the supply, which turns the ranks' totals into values of the history."""
 
 from dataclasses import asdict
 from typing import Any
@@ -34,7 +34,7 @@ def rank(number: int, waited: Waited, **usage: Any) -> RankSnapshot:
     )
 
 
-def test_shares_are_those_since_the_last_entry() -> None:
+def test_shares_cover_the_time_since_the_last_entry() -> None:
     meter = SupplyMeter()
     first = meter.measure([rank(0, Waited(compute=4, production=3, collate=1, paused=2))], 100.0)
     assert first["wait_share"] == pytest.approx(0.4)
@@ -45,7 +45,7 @@ def test_shares_are_those_since_the_last_entry() -> None:
     assert second["unix_seconds"] == 110.0
 
 
-def test_ranks_are_as_one_and_readers_are_counted_once() -> None:
+def test_ranks_are_added_and_readers_counted_once() -> None:
     ranks = [
         rank(1, Waited(compute=2, production=8), ready=4, workers=2),
         rank(0, Waited(compute=6, production=4), ready=3, workers=2),
@@ -64,14 +64,14 @@ def test_the_waiting_of_a_run_has_one_definition() -> None:
     assert found["busy_share"] == pytest.approx(whole.compute)
 
 
-def test_it_is_told_now_and_then() -> None:
+def test_values_are_measured_at_intervals() -> None:
     meter, ranks = SupplyMeter(), [rank(0, Waited(compute=6))]
     assert meter.measure(ranks, 0.0)
     assert meter.measure(ranks, SUPPLY_SECONDS - 0.1) == {}
     assert meter.measure(ranks, SUPPLY_SECONDS)
 
 
-def test_what_is_not_known_is_not_told() -> None:
+def test_unknown_values_are_left_out() -> None:
     assert SupplyMeter().measure([], 0.0) == {}
     before_the_first_batch = rank(0, Waited())
     assert SupplyMeter().measure([before_the_first_batch], 5.0) == {"unix_seconds": 5.0}

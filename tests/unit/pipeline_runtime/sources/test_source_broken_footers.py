@@ -1,4 +1,4 @@
-"""Footers over which pyarrow would end the process: an error names the file, and the column."""
+"""Footers on which pyarrow would abort the process: the error names file and column."""
 
 import base64
 import struct
@@ -25,7 +25,7 @@ TABLE = pa.table({"x": [1, MOST] * 50, "text": ["a", "b"] * 50, "z": range(100)}
 
 
 def write(path: Path, change: Callable[[bytes], bytes] = bytes, table: pa.Table = TABLE) -> Path:
-    """Write a table in two row groups, and its footer after a change."""
+    """Write a table in two row groups, then change its footer."""
     pq.write_table(table, path, row_group_size=50, compression="zstd", use_dictionary=False)
     data = path.read_bytes()
     size = int.from_bytes(data[-8:-4], "little")
@@ -47,7 +47,7 @@ def with_codec(name: str, number: int, *, which: int = 0) -> Callable[[bytes], b
 
 
 def with_short_bound(footer: bytes) -> bytes:
-    """Take a byte off the largest value of a column of 64-bit integers."""
+    """Shorten the largest value of a column of 64-bit integers by a byte."""
     bound = struct.pack("<q", MOST)
     assert b"\x08" + bound in footer
     return footer.replace(b"\x08" + bound, b"\x07" + bound[:7])
@@ -84,7 +84,7 @@ def test_the_codec_of_each_row_group_is_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["x > 5", "z > 5 and x is not null"])
 def test_statistics_of_a_wrong_length_are_an_error(tmp_path: Path, where: str) -> None:
-    """As in pyarrow, which ends the process only where it prunes by them."""
+    """As in pyarrow, which aborts the process only when it prunes by them."""
     path = write(tmp_path / "a.parquet", with_short_bound)
     table = Pipeline.read_parquet(str(path))
     with pytest.raises(SourceError):
@@ -92,14 +92,14 @@ def test_statistics_of_a_wrong_length_are_an_error(tmp_path: Path, where: str) -
     assert table.filter("z > 90").select("z").to_table("/").num_rows == 9
 
 
-def test_a_name_that_is_no_text_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_a_column_name_of_invalid_utf8_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", lambda footer: footer.replace(b"\x04text", b"\x04t\xffxt"))
     with pytest.raises(SourceError, match=r"a\.parquet"):
         open_(path)
 
 
-def test_the_path_of_a_chunk_may_be_no_text(tmp_path: Path) -> None:
-    """As for pyarrow, which reads a chunk by its place."""
+def test_the_path_of_a_chunk_may_be_invalid_utf8(tmp_path: Path) -> None:
+    """As in pyarrow, which finds a chunk by its position."""
     good, bad = b"\x19\x18\x04text", b"\x19\x18\x04t\xffxt"
     table = open_(write(tmp_path / "a.parquet", lambda footer: footer.replace(good, bad)))
     units = table.scan(()).units
@@ -109,7 +109,7 @@ def test_the_path_of_a_chunk_may_be_no_text(tmp_path: Path) -> None:
 
 
 class Keys(pe.KmsClient):  # type: ignore[misc]
-    """Keys that are no secret."""
+    """A key service without secrets."""
 
     def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
         return base64.b64encode(key_bytes)
@@ -152,8 +152,8 @@ def test_an_encrypted_footer_is_called_encrypted(tmp_path: Path) -> None:
         open_(path)
 
 
-def test_codecs_are_those_that_pyarrow_tells(tmp_path: Path) -> None:
-    """Also where names are short, hold dots, or stand in statistics."""
+def test_codecs_equal_those_of_pyarrow(tmp_path: Path) -> None:
+    """Even if names are short, contain dots, or occur in statistics."""
     names = ["x", "a.x", "b", "x\x15"]
     table = pa.table({name: ["x\x15\x0c", f"{name}\x15"] * 20 for name in names})
     lists = {"l": [[1, 2]] * 40, "s": [{"x": 1, "b": [2]}] * 40}

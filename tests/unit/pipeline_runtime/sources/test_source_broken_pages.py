@@ -1,4 +1,4 @@
-"""Chunks of lists that are broken, or of a kind that is not decoded here, are pyarrow's to read."""
+"""Broken chunks, and chunks of an unsupported kind, are left to pyarrow."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def pages_of(chunk: pa.Buffer) -> list[Page]:
 
 
 BREAKS: dict[str, Callable[[bytearray, int, int], None]] = {
-    "a byte is another": lambda data, at, value: data.__setitem__(at, value),
-    "bytes are gone": lambda data, at, value: data.__setitem__(
+    "a byte is changed": lambda data, at, value: data.__setitem__(at, value),
+    "bytes are zero": lambda data, at, value: data.__setitem__(
         slice(at, at + value), bytes(len(data[at : at + value]))
     ),
 }
@@ -57,10 +57,10 @@ BREAKS: dict[str, Callable[[bytearray, int, int], None]] = {
     codec=st.sampled_from(["none", "none", "snappy", "lz4", "zstd"]),
     is_list=st.booleans(),
 )
-def test_a_broken_chunk_harms_nobody(
+def test_a_broken_chunk_touches_no_other_memory(
     data: st.DataObject, kind: str, version: str, codec: str, is_list: bool
 ) -> None:
-    """It is left to pyarrow, or gives values that hold together; nothing outside is touched."""
+    """It is left to pyarrow, or gives consistent values; no other memory is touched."""
     lists = pa.array([[1, 2, None], [], None, [7] * 30] * 20, pa.list_(pa.int64()))
     numbers = pa.array([1, 2, None, 2**50, 7] * 100, pa.int64())
     source = written(
@@ -104,7 +104,7 @@ BROKEN: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
-def test_headers_that_cannot_be_are_refused_at_once(data: bytes) -> None:
+def test_impossible_headers_are_refused(data: bytes) -> None:
     file = opened(WHOLE)
     compiled = ready_kernels()
     chunk = Stored(
@@ -119,7 +119,9 @@ def test_headers_that_cannot_be_are_refused_at_once(data: bytes) -> None:
         list(decode_windows(file.leaves["x"], chunk, compiled, 10))
 
 
-PLAIN_OF_TWO = b"\x15" + varint(2 * 200) + b"\x15\x00"  # a data page's 200 levels, its encoding
+PLAIN_OF_TWO = (
+    b"\x15" + varint(2 * 200) + b"\x15\x00"
+)  # a data page of 200 levels, and its encoding
 LIES = {
     "an encoding that is a byte": b"\x15" + varint(2 * 200) + b"\x13\x00",
     "more levels than the footer says": b"\x15" + varint(2 * 8000) + b"\x15\x00",
@@ -128,7 +130,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_a_header_that_lies_is_refused(lie: bytes) -> None:
+def test_a_wrong_header_is_refused(lie: bytes) -> None:
     table = pa.table({"x": [[1, 2]] * 100})
     file = opened(written(table, compression="none", use_dictionary=False, write_statistics=False))
     whole, compiled = stored(file), ready_kernels()
@@ -140,8 +142,8 @@ def test_a_header_that_lies_is_refused(lie: bytes) -> None:
 
 
 @pytest.mark.parametrize("place", [b"\xff\xff\xff\xff", b"\x00\x00\x00\x80", b"\x0a\x00\x00\x00"])
-def test_a_place_that_a_dictionary_has_not_is_refused(place: bytes) -> None:
-    """A run's value may have bits above its width, or be negative where it is put."""
+def test_an_index_outside_a_dictionary_is_refused(place: bytes) -> None:
+    """A run's value may have bits above its width, or be negative once stored."""
     dictionary, out = np.arange(10, dtype=np.uint64), np.zeros(5, np.uint64)
     data = np.frombuffer(bytes([31]) + varint(10) + place, np.uint8)
     values = dictionary.view(np.uint8), out.view(np.uint8)
@@ -162,7 +164,7 @@ def test_levels_above_the_highest_are_left_to_pyarrow(at: int, value: int) -> No
 
 NULLS, ONE = [1, None] * 4, [7] * 8
 HYBRIDS = {
-    # Of a page's bytes those before, and those in their place.
+    # Values, bytes of their page, and the bytes that replace them.
     "packed values past the levels' end": (NULLS, b"\x02\0\0\0\x03", b"\x02\0\0\0\x05"),
     "no packed values": (NULLS, b"\x02\0\0\0\x03", b"\x02\0\0\0\x01"),
     "a run of nothing": (NULLS, b"\x02\0\0\0\x03", b"\x02\0\0\0\x00"),
@@ -173,7 +175,7 @@ HYBRIDS = {
 
 
 @pytest.mark.parametrize(("values", "before", "after"), HYBRIDS.values(), ids=HYBRIDS)
-def test_a_hybrid_that_is_not_exactly_right_is_left_to_pyarrow(
+def test_an_invalid_hybrid_is_left_to_pyarrow(
     values: list[int | None], before: bytes, after: bytes
 ) -> None:
     options = {"compression": "none", "write_statistics": False, "use_dictionary": values == ONE}
@@ -188,7 +190,7 @@ def test_a_hybrid_that_is_not_exactly_right_is_left_to_pyarrow(
 
 @pytest.mark.parametrize("codec", ["snappy", "lz4", "zstd"])
 def test_a_page_that_decompresses_short_is_left_to_pyarrow(codec: str) -> None:
-    """pyarrow's codec gives as many bytes as it is asked for, whatever came out."""
+    """pyarrow's codec returns as many bytes as requested, even if the data has fewer."""
     options = {"compression": codec, "use_dictionary": False, "write_statistics": False}
     source = written(pa.table({"x": [list(range(100))] * 8}), **options)
     file = opened(source)
@@ -209,7 +211,7 @@ def test_a_page_that_decompresses_short_is_left_to_pyarrow(codec: str) -> None:
     ("num_rows", "num_values"),
     [(-90_000, 100_000), (2**60, 2**60), (200, 100), (100, -1), (3, 200)],
 )
-def test_a_footer_that_lies_is_pyarrows_to_judge(num_rows: int, num_values: int) -> None:
+def test_a_wrong_footer_is_left_to_pyarrow(num_rows: int, num_values: int) -> None:
     """The kernel fills as much memory as the header declares."""
     table = pa.table({"x": [[1, 2]] * 100})
     file = opened(written(table, compression="none", use_dictionary=False))
@@ -218,14 +220,14 @@ def test_a_footer_that_lies_is_pyarrows_to_judge(num_rows: int, num_values: int)
     assert decoded(file, broken, folds=True) is None
 
 
-def test_a_chunk_that_goes_on_behind_the_file_is_left_to_pyarrow() -> None:
+def test_a_chunk_past_the_end_of_the_file_is_left_to_pyarrow() -> None:
     file = opened(written(pa.table({"x": range(100)}), compression="none"))
     [chunk] = file._chunks(0, ["x"]).values()
     [found] = file._fetch({"x": replace(chunk, stop=chunk.stop + 10**6)}).values()
     assert decoded(file, found) is None
 
 
-def test_levels_of_an_item_that_is_in_no_list_are_left_to_pyarrow() -> None:
+def test_an_item_outside_a_list_is_left_to_pyarrow() -> None:
     """An empty list must not continue the list before it."""
     options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
     file = opened(written(pa.table({"x": [[1], [], [2]]}), **options))
@@ -238,7 +240,7 @@ def test_levels_of_an_item_that_is_in_no_list_are_left_to_pyarrow() -> None:
 
 
 def test_a_file_with_an_encrypted_column_is_left_to_pyarrow(tmp_path: Path) -> None:
-    """It ends the process if it is asked where such a chunk lies."""
+    """pyarrow aborts the process if it is asked for the position of such a chunk."""
     path = tmp_path / "a.parquet"
     table = pa.table({"x": [[1, 2]] * 100, "z": range(100)})
     config = pe.EncryptionConfiguration(
@@ -257,7 +259,7 @@ def test_a_file_with_an_encrypted_column_is_left_to_pyarrow(tmp_path: Path) -> N
 
 
 class Keys(pe.KmsClient):  # type: ignore[misc]
-    """Keys that are no secret."""
+    """A key service without secrets."""
 
     def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
         return base64.b64encode(key_bytes)
@@ -285,7 +287,7 @@ def test_other_encodings_are_left_to_pyarrow() -> None:
     assert file.read_row_group(0, ["x"]).to_pylist() == table.to_pylist()
 
 
-def test_what_pyarrow_cannot_read_is_its_to_say(tmp_path: Path) -> None:
+def test_pyarrow_reports_an_unreadable_chunk(tmp_path: Path) -> None:
     source = bytearray(long_lists(200, 20, compression="zstd"))
     file = opened(bytes(source))
     chunk = file._chunks(0, ["x"])["x"]

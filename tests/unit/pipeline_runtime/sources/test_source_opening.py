@@ -1,4 +1,4 @@
-"""Files opened again and again: footers are parsed once, and never taken for another file's."""
+"""Files opened repeatedly: footers are parsed once, and never used for another file."""
 
 import io
 import os
@@ -29,7 +29,7 @@ def read(opener: Opener, path: str, filesystem: pafs.FileSystem | None = None) -
 
 
 def leaves(opener: Opener, path: str, filesystem: Any = LOCAL) -> object:
-    """The leaves that the opener found; the same object where it remembered a footer."""
+    """Return the leaves that the opener found; the same object if the footer was cached."""
     with opener.open(filesystem, path) as file:
         return file.leaves
 
@@ -39,7 +39,7 @@ def test_a_footer_is_parsed_once(tmp_path: Path) -> None:
     assert leaves(opener, path) is leaves(opener, path)
 
 
-def test_a_file_with_its_old_size_and_time_is_read_by_its_own_footer(tmp_path: Path) -> None:
+def test_a_rewritten_file_of_equal_size_and_time_is_noticed(tmp_path: Path) -> None:
     opener, path = Opener(), put(tmp_path / "a", 1, 2, 3)
     assert read(opener, path) == [1, 2, 3]
     changed = os.stat(path).st_mtime_ns
@@ -52,7 +52,7 @@ def test_a_file_with_its_old_size_and_time_is_read_by_its_own_footer(tmp_path: P
 
 
 class Object(pa.PythonFile):  # type: ignore[misc]
-    """An object of a store, of which the store tells metadata."""
+    """An object whose store reports metadata."""
 
     told: ClassVar[dict[bytes, bytes]] = {}
 
@@ -61,7 +61,7 @@ class Object(pa.PythonFile):  # type: ignore[misc]
 
 
 class Store:
-    """What an opener asks of a file system that is not local."""
+    """The part of a remote file system that an opener uses."""
 
     def __init__(self, **told: str) -> None:
         self.told = told
@@ -72,27 +72,27 @@ class Store:
         return stream
 
 
-def test_an_object_of_another_etag_is_read_by_its_own_footer(tmp_path: Path) -> None:
+def test_an_object_with_another_etag_is_read_anew(tmp_path: Path) -> None:
     opener, path, store = Opener(decodes_pages=True), put(tmp_path / "a", 1, 2, 3), Store(ETag="1")
     assert leaves(opener, path, store) is leaves(opener, path, store)
     before = leaves(opener, path, store)
     assert leaves(opener, path, Store(ETag="2")) is not before
 
 
-def test_a_footer_is_not_remembered_without_a_version(tmp_path: Path) -> None:
+def test_a_footer_is_not_cached_without_a_version(tmp_path: Path) -> None:
     opener, path = Opener(decodes_pages=True), put(tmp_path / "a", 1, 2, 3)
     assert leaves(opener, path, Store()) is not leaves(opener, path, Store())
     assert leaves(opener, path, Store(Expires="x")) is not leaves(opener, path, Store(Expires="x"))
 
 
-def test_a_file_that_was_rewritten_is_read_by_its_own_footer(tmp_path: Path) -> None:
+def test_a_rewritten_file_is_read_anew(tmp_path: Path) -> None:
     opener, path = Opener(), put(tmp_path / "a", 1, 2, 3)
     assert read(opener, path) == [1, 2, 3]
     put(tmp_path / "a", 4, 5, 6, 7, 8)
     assert read(opener, path) == [4, 5, 6, 7, 8]
 
 
-def test_another_file_of_the_same_size_is_read_by_its_own_footer(tmp_path: Path) -> None:
+def test_a_rewritten_file_of_equal_size_is_read_anew(tmp_path: Path) -> None:
     opener, path = Opener(), put(tmp_path / "a", 1, 2, 3)
     assert read(opener, path) == [1, 2, 3]
     size = os.stat(path).st_size
@@ -101,7 +101,7 @@ def test_another_file_of_the_same_size_is_read_by_its_own_footer(tmp_path: Path)
         read(opener, path)
 
 
-def test_there_are_never_too_many_footers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_footer_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [put(tmp_path / str(index), index) for index in range(4)]
     size = pq.read_metadata(paths[0]).serialized_size
     monkeypatch.setattr(opening, "_MAX_FOOTER_BYTES", 2 * size)

@@ -1,4 +1,4 @@
-"""Columns decoded page by page are those that pyarrow gives, however a file was written."""
+"""Columns decoded page by page equal those of pyarrow, for files of all kinds."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.usefixtures("decoded_here")
 
 
 def assert_decoded(data: bytes) -> None:
-    """Here, and not by pyarrow after all, which gives the same."""
+    """Check that the kernels decode every row group, and that pyarrow returns the same."""
     file = opened(data)
     assert set(file.leaves) == {"x"}
     for index in range(file.file.num_row_groups):
@@ -64,10 +64,12 @@ def assert_decoded(data: bytes) -> None:
     compression=st.sampled_from(["none", "snappy", "zstd", "lz4"]),
     version=st.sampled_from(["1.0", "2.0"]),
     dictionary=st.booleans(),
-    page_size=st.sampled_from([64, 512, 1 << 20]),  # of 1 byte pyarrow loses an empty list
+    page_size=st.sampled_from(
+        [64, 512, 1 << 20]
+    ),  # with pages of 1 byte, pyarrow loses an empty list
     group_rows=st.sampled_from([1, 7, 10_000]),
 )
-def test_columns_are_those_of_pyarrow(
+def test_decoded_columns_equal_pyarrows(
     column: tuple[pa.Field, pa.Array],
     compression: str,
     version: str,
@@ -81,7 +83,7 @@ def test_columns_are_those_of_pyarrow(
         pa.table([array], schema=pa.schema([field])),
         compression=compression,
         data_page_version=version,
-        # Version 2 writes booleans as runs, which are left to pyarrow.
+        # Version 2 writes booleans as runs, which the kernels leave to pyarrow.
         use_dictionary=dictionary,
         data_page_size=page_size,
         write_batch_size=8 if page_size < 1 << 20 else 1024,
@@ -108,7 +110,7 @@ def items_type(data_type: pa.DataType) -> pa.DataType:
     page_size=st.sampled_from([64, 512, 1 << 20]),
     runs=st.lists(st.tuples(st.booleans(), st.integers(1, 40)), min_size=1, max_size=9),
 )
-def test_rows_that_are_wanted_are_those_of_pyarrow(
+def test_selected_rows_equal_pyarrows(
     column: tuple[pa.Field, pa.Array],
     compression: str,
     version: str,
@@ -116,7 +118,7 @@ def test_rows_that_are_wanted_are_those_of_pyarrow(
     page_size: int,
     runs: list[tuple[bool, int]],
 ) -> None:
-    """Whatever of the others is left out."""
+    """The other rows may be skipped."""
     field, array = column
     if version == "2.0" and pa.types.is_boolean(items_type(field.type)):
         return  # runs, which are left to pyarrow
@@ -148,8 +150,8 @@ NUMBERS_AND_LISTS = {
 
 
 @pytest.mark.parametrize("case", NUMBERS_AND_LISTS.values(), ids=NUMBERS_AND_LISTS)
-def test_a_page_without_a_row_that_is_wanted_stays_as_it_lies(case: tuple[pa.Array, str]) -> None:
-    """So what is broken in it is not seen, which shows that nobody looked."""
+def test_a_page_without_a_wanted_row_is_not_decoded(case: tuple[pa.Array, str]) -> None:
+    """Damage in it is not noticed, which shows that it was skipped."""
     array, version = case
     table = pa.table({"x": array})
     data = bytearray(
@@ -179,7 +181,7 @@ def test_a_page_without_a_row_that_is_wanted_stays_as_it_lies(case: tuple[pa.Arr
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("dictionary", [True, False])
 def test_lists_that_run_over_many_pages(version: str, dictionary: bool) -> None:
-    """One in which dictionary pages give way to plain ones, as writers do when it grows."""
+    """Writers switch from dictionary pages to plain ones when the dictionary grows."""
     options = {"data_page_version": version, "use_dictionary": dictionary}
     data = long_lists(3000, 60, data_page_size=4096, dictionary_pagesize_limit=8192, **options)
     assert_decoded(data)
@@ -193,7 +195,7 @@ def test_a_list_longer_than_a_page() -> None:
 
 
 def test_columns_of_all_codecs_and_widths_together() -> None:
-    """In one call: of 1 to 8 bytes, with nulls and without, some of which are left to pyarrow."""
+    """One call decodes values of 1 to 8 bytes, with and without nulls; pyarrow reads the rest."""
     rng = np.random.default_rng(2)
     sizes = rng.integers(0, 9, 3000)
     many = pa.ListArray.from_arrays(np.append(0, np.cumsum(sizes)), rng.random(sizes.sum()))
@@ -215,8 +217,8 @@ def test_columns_of_all_codecs_and_widths_together() -> None:
     assert file.read_row_group(0, table.column_names).equals(table)
 
 
-def test_what_is_decoded_may_be_written_to() -> None:
-    """Else every tensor of it is a copy: one of read-only memory warns, and must not be changed."""
+def test_decoded_memory_is_writable() -> None:
+    """Otherwise every tensor must be a copy, since torch warns about read-only memory."""
     table = pa.table({"x": range(2000), "y": [[1, 2]] * 2000})
     read = opened(written(table)).read_row_group(0, ["x", "y"])
     for array in (read["x"].chunk(0), read["y"].chunk(0).values):
@@ -231,7 +233,7 @@ def test_other_lists_are_left_to_pyarrow(data_type: pa.DataType) -> None:
     assert file.read_row_group(0, ["x"]).equals(file.file.read_row_group(0, ["x"]))
 
 
-def test_columns_stand_in_the_order_asked_for() -> None:
+def test_columns_have_the_requested_order() -> None:
     table = pa.table({"a": [1], "x": [[1.5]], "b": ["t"], "y": [[2]]})
     file = opened(written(table))
     assert set(file.leaves) == {"a", "x", "y"}
@@ -248,7 +250,7 @@ def test_a_name_with_a_dot_is_not_taken_for_a_path() -> None:
 
 
 class Counting:
-    """A stream that counts how often it is asked."""
+    """A stream that counts its reads."""
 
     def __init__(self, data: bytes, *, is_local: bool) -> None:
         self._stream = pa.BufferReader(data)
@@ -261,7 +263,7 @@ class Counting:
         return read
 
     def seek(self, place: int) -> None:
-        assert self._is_local  # pyarrow reads other columns meanwhile, and may need the place too
+        assert self._is_local  # pyarrow reads other columns from it meanwhile
         self._stream.seek(place)
 
     def read_buffer(self, num_bytes: int) -> pa.Buffer:
@@ -270,7 +272,7 @@ class Counting:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_chunks_that_lie_together_are_read_at_once(is_local: bool) -> None:
+def test_adjacent_chunks_are_read_at_once(is_local: bool) -> None:
     table = pa.table({name: pa.array([[1, 2], [3]] * 50) for name in "abcdef"})
     data = written(table)
     file, stream = opened(data), Counting(data, is_local=is_local)
@@ -296,13 +298,13 @@ def test_tables_give_the_same_rows_with_and_without(tmp_path: Path) -> None:
     assert rows[1] == rows[3]
 
 
-def test_a_table_that_was_sent_decodes_as_before(tmp_path: Path) -> None:
+def test_a_pickled_table_keeps_its_decoding(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(long_lists(5, 3))
     table = open_parquet(ParquetSource(uri=str(tmp_path)), "", decodes_pages=True)
     assert pickle.loads(pickle.dumps(table)).opener.decodes_pages
 
 
-def test_explain_says_how_lists_are_decoded(tmp_path: Path) -> None:
+def test_explain_describes_how_lists_are_decoded(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [[1]], "y": [2], "z": [["t"]]}), tmp_path / "a.parquet")
     source = ParquetSource(uri=str(tmp_path))
     fast, plain = (open_parquet(source, "", decodes_pages=on) for on in (True, False))
@@ -313,7 +315,7 @@ def test_explain_says_how_lists_are_decoded(tmp_path: Path) -> None:
 
 
 def assert_windows(data: bytes, max_rows: int) -> None:
-    """Row group by row group, those of pyarrow, decoded here."""
+    """Check that the windows of each row group equal pyarrow's."""
     file = opened(data)
     for index in range(file.file.num_row_groups):
         compiled = ready_kernels()
@@ -335,7 +337,7 @@ def assert_windows(data: bytes, max_rows: int) -> None:
     dictionary=st.booleans(),
     max_rows=st.sampled_from([1, 3, 20, 1000]),
 )
-def test_windows_are_those_of_pyarrow(
+def test_windows_equal_pyarrows(
     column: tuple[pa.Field, pa.Array], page_size: int, version: str, dictionary: bool, max_rows: int
 ) -> None:
     field, array = column
@@ -366,7 +368,7 @@ def test_windows_hold_little_more_than_a_window() -> None:
     assert largest < whole / 10
 
 
-def test_what_is_broken_further_on_is_read_by_pyarrow_from_there(
+def test_pyarrow_reads_on_from_a_broken_window(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = long_lists(2000, 30, data_page_size=2048, use_dictionary=False)
@@ -386,7 +388,7 @@ def test_what_is_broken_further_on_is_read_by_pyarrow_from_there(
 
 
 def fold(data: bytes) -> tuple[pa.Array, pa.Array]:
-    """The lists of the first row group as they are, and with equal neighbours once."""
+    """Return the lists of the first row group, plain and folded."""
     file = opened(data)
     [plain] = file.read_row_group(0, ["x"]).column("x").chunks
     [folded] = file.read_row_group(0, ["x"], folded=["x"]).column("x").chunks
@@ -421,8 +423,8 @@ def test_folded_lists_are_the_same_lists(
     assert is_same(folded.cast(plain.type), plain)
 
 
-def test_lists_that_repeat_stand_once() -> None:
-    """But for the first and the last of a page, which may be parts of longer ones."""
+def test_repeated_lists_are_stored_once() -> None:
+    """Except the first and last list of a page, which may be parts of longer ones."""
     lists = [[request, *range(100)] for request in range(200) for _ in range(20)]
     table = pa.table({"x": pa.array(lists, pa.list_(pa.int64()))})
     data = written(table, use_dictionary=False, data_page_size=1 << 16)
@@ -433,6 +435,6 @@ def test_lists_that_repeat_stand_once() -> None:
 
 
 @pytest.mark.parametrize("lists", [[[1, None], [1, None], [2, 3]], [[True], [True]]])
-def test_what_cannot_be_folded_comes_as_it_is(lists: list[Any]) -> None:
+def test_lists_that_cannot_be_folded_stay_unchanged(lists: list[Any]) -> None:
     plain, folded = fold(written(pa.table({"x": lists})))
     assert folded.equals(plain)

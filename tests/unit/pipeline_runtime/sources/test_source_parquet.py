@@ -1,4 +1,4 @@
-"""Parquet tables: what counts as a table's files, one schema, and errors that name the file."""
+"""Parquet tables: the files of a table, its schema, and errors that name the file."""
 
 import pickle
 from dataclasses import replace
@@ -68,7 +68,7 @@ def test_locations(lake: Path, uris: tuple[str, ...], rows: int, columns: set[st
     assert read_all(table).num_rows == rows
 
 
-def test_partition_values_are_integers_where_all_are_and_text_otherwise(lake: Path) -> None:
+def test_partition_values_are_integers_or_text(lake: Path) -> None:
     table = open_(lake, "t/")
     assert table.schema.field("day").type == pa.string()
     assert table.schema.field("hour").type == pa.int64()
@@ -78,11 +78,11 @@ def test_partition_values_are_integers_where_all_are_and_text_otherwise(lake: Pa
     }
 
 
-def test_a_partition_column_alone_has_as_many_values_as_the_file_has_rows(lake: Path) -> None:
+def test_a_partition_column_alone_has_all_rows(lake: Path) -> None:
     assert read_all(open_(lake, "t/"), ["day"]).column("day").to_pylist().count("2026-01-01") == 3
 
 
-def test_files_without_a_suffix_are_read_where_none_has_one(tmp_path: Path) -> None:
+def test_files_are_read_if_none_has_a_suffix(tmp_path: Path) -> None:
     put(tmp_path / "spark/part-00000")
     (tmp_path / "spark/_SUCCESS").write_text("")
     assert read_all(open_(tmp_path, "spark/")).num_rows == 3
@@ -96,7 +96,7 @@ def test_a_long_row_group_is_read_in_parts(tmp_path: Path) -> None:
     assert parts == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
-def test_encodings_that_do_not_change_values_are_no_other_schema(tmp_path: Path) -> None:
+def test_different_encodings_of_text_are_one_schema(tmp_path: Path) -> None:
     put(tmp_path / "t/a.parquet", s=pa.array(["a", "b"]), n=[1, 2])
     put(tmp_path / "t/b.parquet", n=[3], s=pa.array(["a"]).dictionary_encode())
     put(tmp_path / "t/c.parquet", s=pa.array(["c"], pa.large_string()), n=[4])
@@ -105,7 +105,7 @@ def test_encodings_that_do_not_change_values_are_no_other_schema(tmp_path: Path)
     assert rows.column("n").to_pylist() == [1, 2, 3, 4]
 
 
-def test_a_struct_of_the_same_values_is_no_other_schema(tmp_path: Path) -> None:
+def test_different_encodings_within_structs_are_one_schema(tmp_path: Path) -> None:
     for name, text in (("a", pa.string()), ("b", pa.large_string())):
         kind = pa.struct([pa.field("s", text)])
         put(tmp_path / f"t/{name}.parquet", x=pa.array([{"s": name}], type=kind))
@@ -113,7 +113,7 @@ def test_a_struct_of_the_same_values_is_no_other_schema(tmp_path: Path) -> None:
     assert table.column("x").to_pylist() == [{"s": "a"}, {"s": "b"}]
 
 
-def test_a_file_whose_column_is_all_null_has_the_types_of_the_others(tmp_path: Path) -> None:
+def test_a_null_column_gets_the_type_of_other_files(tmp_path: Path) -> None:
     put(tmp_path / "t/a.parquet", x=pa.array([None], pa.null()), y=[1])
     put(tmp_path / "t/b.parquet", x=["b"], y=[2])
     put(tmp_path / "t/c.parquet", x=pa.array([], pa.null()), y=pa.array([], pa.int64()))
@@ -122,7 +122,7 @@ def test_a_file_whose_column_is_all_null_has_the_types_of_the_others(tmp_path: P
     assert read_all(table).column("x").to_pylist() == [None, "b"]
 
 
-def test_a_footer_tells_a_rewritten_file_from_the_one_before(tmp_path: Path) -> None:
+def test_a_rewritten_file_has_another_footer_digest(tmp_path: Path) -> None:
     put(tmp_path / "t/a.parquet", x=[1, 2, 3])
     before = open_(tmp_path, "t/").footer_digests([0])
     assert open_(tmp_path, "t/").footer_digests([0]) == before
@@ -135,7 +135,7 @@ def test_uris_on_two_file_systems_are_refused(lake: Path) -> None:
         open_(lake, "t/", "gs://x")
 
 
-def test_a_table_travels_without_its_footers(lake: Path) -> None:
+def test_a_table_is_pickled_without_footers(lake: Path) -> None:
     table = open_(lake, "t/")
     unit = table.scan(()).units[0]
     copy = pickle.loads(pickle.dumps(table))
@@ -204,7 +204,7 @@ BROKEN = {
 @pytest.mark.parametrize(
     ("arrange", "message"), BROKEN.items(), ids=lambda x: getattr(x, "__name__", "")
 )
-def test_a_broken_table_is_refused_naming_the_file(
+def test_a_broken_table_is_refused_with_the_files_name(
     tmp_path: Path, arrange: Any, message: str
 ) -> None:
     arrange(tmp_path)
@@ -213,12 +213,12 @@ def test_a_broken_table_is_refused_naming_the_file(
     assert_told(str(caught.value), message)
 
 
-def test_a_glob_without_a_match_says_how_many_files_it_looked_at(lake: Path) -> None:
+def test_a_glob_without_a_match_reports_the_files_searched(lake: Path) -> None:
     with pytest.raises(SourceError, match=r"day=1999.*\b2 files"):
         open_(lake, "t/day=1999*/*.parquet")
 
 
-def test_a_file_that_is_gone_when_read_is_named(tmp_path: Path) -> None:
+def test_a_file_deleted_before_reading_is_named(tmp_path: Path) -> None:
     path = put(tmp_path / "t/a.parquet")
     table = open_(tmp_path, "t/")
     unit = table.scan(()).units[0]
@@ -294,7 +294,7 @@ def test_a_table_of_another_format_is_refused_by_name(
     (tmp_path / marker).write_text("{}")
     with pytest.raises(SourceError, match=r"Delta|Hudi|Iceberg"):
         open_(tmp_path, uri)
-    assert open_(tmp_path, "t/a.parquet").files == ("a.parquet",)  # a file that is named is read
+    assert open_(tmp_path, "t/a.parquet").files == ("a.parquet",)  # a single file
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_a_table_of_another_format_is_refused_by_name(
         "u/_delta_log/00000000000000000000.json",
     ],
 )
-def test_other_folders_are_no_table_of_another_format(tmp_path: Path, other: str) -> None:
+def test_other_folders_do_not_mark_another_format(tmp_path: Path, other: str) -> None:
     put(tmp_path / "t/a.parquet")
     if other.endswith(".parquet"):
         put(tmp_path / other)
@@ -319,7 +319,7 @@ def test_other_folders_are_no_table_of_another_format(tmp_path: Path, other: str
 
 
 def test_a_table_of_another_format_costs_no_further_listing(tmp_path: Path) -> None:
-    """Nor is another folder listed."""
+    """The check lists no other folder either."""
     put(tmp_path / "t/a.parquet")
     listed: list[str] = []
     location = open_location(str(tmp_path / "t/"))
@@ -330,4 +330,4 @@ def test_a_table_of_another_format_costs_no_further_listing(tmp_path: Path) -> N
             return location.filesystem.get_file_info(what)
 
     find_files(replace(location, filesystem=Listing()))
-    assert listed == [str(tmp_path / "t")] * 2  # what it is, and what is below
+    assert listed == [str(tmp_path / "t")] * 2  # its type, and the files below it

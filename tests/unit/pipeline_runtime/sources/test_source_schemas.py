@@ -1,4 +1,4 @@
-"""Tables whose files store equal columns in different ways: one schema, and all rows."""
+"""Tables whose files store the same columns in different encodings."""
 
 import shutil
 from pathlib import Path
@@ -15,7 +15,7 @@ from pipeline_runtime.sources import open_parquet
 
 
 def put(folder: Path, *columns: pa.Array | pa.ChunkedArray, nullable: bool = True) -> str:
-    """Write a file for each column `c`; their order is that of the columns."""
+    """Write a file for each version of column `c`, in the order of the arguments."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for index, column in enumerate(columns):
@@ -51,7 +51,7 @@ CATEGORIES = {
 
 @pytest.mark.parametrize("arrays", CATEGORIES.values(), ids=CATEGORIES)
 @pytest.mark.parametrize("is_reversed", [False, True])
-def test_categories_are_read_whichever_file_is_first(
+def test_categories_are_read_in_any_order_of_files(
     tmp_path: Path, arrays: tuple[pa.Array, ...], is_reversed: bool
 ) -> None:
     arrays = arrays[::-1] if is_reversed else arrays
@@ -64,7 +64,7 @@ def required(values: list[Any], kind: pa.DataType) -> pa.Table:
     return pa.table([pa.array(values, kind)], schema=pa.schema([pa.field("c", kind, False)]))
 
 
-def test_a_column_is_nullable_if_it_is_in_any_file(tmp_path: Path) -> None:
+def test_a_column_nullable_in_any_file_is_nullable(tmp_path: Path) -> None:
     put(tmp_path / "t")
     pq.write_table(required([1, 2], pa.int64()), tmp_path / "t/0.parquet")
     pq.write_table(pa.table({"c": pa.array([None, 3], pa.int64())}), tmp_path / "t/1.parquet")
@@ -117,7 +117,7 @@ def all_nullable(kind: pa.DataType) -> pa.DataType:
 
 
 @pytest.mark.parametrize(("kind", "first", "second"), NESTED.values(), ids=NESTED)
-def test_nested_fields_are_nullable_if_they_are_in_any_file(
+def test_a_nested_field_nullable_in_any_file_is_nullable(
     tmp_path: Path, kind: pa.DataType, first: list[Any], second: list[Any]
 ) -> None:
     put(tmp_path / "t")
@@ -143,7 +143,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("array", VIEWS.values(), ids=VIEWS)
-def test_views_are_read_and_worked_on(tmp_path: Path, array: pa.Array) -> None:
+def test_views_are_read_and_filtered(tmp_path: Path, array: pa.Array) -> None:
     path = tmp_path / "a.parquet"
     table = pa.table({"c": array, "i": range(120)})
     with pq.ParquetWriter(path, table.schema) as writer:
@@ -180,7 +180,7 @@ def test_views_of_lists_in_lists_are_refused_by_name(tmp_path: Path) -> None:
         Pipeline.read_parquet(folder).plan("/")
 
 
-def test_other_types_are_refused_still(tmp_path: Path) -> None:
+def test_different_types_are_refused(tmp_path: Path) -> None:
     for other in (pa.array([1]), pa.array([["a"]])):
         with pytest.raises(SourceError, match="mixed schemas"):
             Pipeline.read_parquet(put(tmp_path / "t", pa.array(["a"]), other)).to_table("/")

@@ -1,4 +1,4 @@
-"""A URI names a place in a store; it never tells a client where to send somebody's credentials."""
+"""A URI names a place in a store; it never decides where credentials are sent."""
 
 from pathlib import Path
 from typing import Any
@@ -93,16 +93,16 @@ FIELDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(("path", "spec"), FIELDS.items(), ids=FIELDS)
-def test_every_uri_of_a_manifest_is_judged(path: str, spec: dict[str, Any]) -> None:
+def test_every_uri_of_a_manifest_is_checked(path: str, spec: dict[str, Any]) -> None:
     with pytest.raises(ManifestError) as caught:
         parse_experiment(document(**spec))
     assert [problem.path for problem in caught.value.problems] == [path]
-    # What an earlier version accepted stays readable; nobody opens it.
+    # A URI that an earlier version accepted stays readable, but is never opened.
     experiment, unknown = parse_stored(document(**spec), was_accepted=True)
     assert (experiment.metadata.name, unknown) == ("first", [])
 
 
-def test_a_folder_below_a_root_begins_no_query() -> None:
+def test_a_relative_uri_cannot_begin_a_query() -> None:
     assert find_uri_fault("x?endpoint_override=evil.example")
     with pytest.raises(ManifestError):
         parse_experiment(document(artifacts={"uri": "x?endpoint_override=evil.example"}))
@@ -142,7 +142,7 @@ def test_no_accepted_uri_gives_pyarrow_an_option(start: str, pieces: list[str]) 
     if find_uri_fault(uri) is not None or not has_scheme(uri):
         return
     scheme, authority, _ = split_storage_uri(uri)
-    if scheme in ("hdfs", "s3"):  # needs Java; never given to `from_uri`
+    if scheme in ("hdfs", "s3"):  # hdfs needs Java; s3 is never passed to `from_uri`
         return
     plain, _ = pafs.FileSystem.from_uri(f"{scheme}://{authority}/")
     try:

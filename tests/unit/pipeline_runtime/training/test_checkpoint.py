@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, refused when of another run, kept when a newer one fails."""
+"""Checkpoints: whole or absent, refused for another run, and kept if a newer one fails."""
 
 import json
 import resource
@@ -19,7 +19,7 @@ from pipeline_runtime.training.position import Position
 
 @contextmanager
 def no_room(num_bytes: int = 100) -> Iterator[None]:
-    """No file of this process may become longer than this."""
+    """Limit the size of files that this process writes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
     try:
@@ -28,7 +28,7 @@ def no_room(num_bytes: int = 100) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+def test_a_saved_checkpoint_is_loaded(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     save(store, 7)
     header = store.headers()[0]
@@ -36,7 +36,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert torch.equal(store.load(header)["user"]["weight"], torch.full((3,), 7.0))
 
 
-def test_older_ones_are_removed_only_when_newer_ones_are_whole(tmp_path: Path) -> None:
+def test_only_the_newest_whole_checkpoints_are_kept(tmp_path: Path) -> None:
     store = make_store(tmp_path, keep=2)
     for step in (1, 2, 3):
         save(store, step)
@@ -69,7 +69,7 @@ TEARS = [truncate_state, remove_header, cut_header, leave_partial_header]
 
 
 @pytest.mark.parametrize("tear", TEARS, ids=lambda tear: tear.__name__)
-def test_a_torn_checkpoint_is_passed_over(tmp_path: Path, tear: Any) -> None:
+def test_a_torn_checkpoint_is_ignored(tmp_path: Path, tear: Any) -> None:
     store = make_store(tmp_path)
     save(store, 1)
     save(store, 2)
@@ -108,7 +108,7 @@ def test_the_newest_run_with_this_hash_is_resumed(tmp_path: Path) -> None:
     assert found.header.step == 5
 
 
-def test_only_another_run_is_refused_saying_what_differs(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_is_refused_with_differences(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     save(store, 9, run_hash="b" * 16, training={"batchSize": 4096})
     with pytest.raises(CheckpointError) as caught:
@@ -122,7 +122,7 @@ def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
     assert find_resumable([make_store(tmp_path / "none")], HASH, {}) is None
 
 
-def test_a_store_that_refuses_keeps_what_was_there(tmp_path: Path) -> None:
+def test_a_refused_write_keeps_earlier_checkpoints(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     save(store, 1)
     with no_room(), pytest.raises(StoreError, match=r"[\d,]+ bytes"):
@@ -131,7 +131,7 @@ def test_a_store_that_refuses_keeps_what_was_there(tmp_path: Path) -> None:
 
 
 def test_a_second_checkpoint_of_a_step_is_another_folder(tmp_path: Path) -> None:
-    """An epoch's last step may be saved when it falls due, and again with the evaluation."""
+    """An epoch's last step may be saved when it is due, and again with the evaluation."""
     store = make_store(tmp_path)
     first = save(store, 16)
     with no_room(), pytest.raises(StoreError):
@@ -144,7 +144,7 @@ def test_a_second_checkpoint_of_a_step_is_another_folder(tmp_path: Path) -> None
     assert not (tmp_path / "step-0000000016-02").exists()
 
 
-def test_an_old_one_that_cannot_be_removed_costs_nothing_but_a_message(tmp_path: Path) -> None:
+def test_failing_to_remove_an_old_checkpoint_keeps_the_new_one(tmp_path: Path) -> None:
     store = make_store(tmp_path, keep=1)
     (tmp_path / "step-0000000001").write_text("no folder, so it cannot be removed as one")
     with pytest.raises(StoreError, match="step-0000000001"):

@@ -1,4 +1,4 @@
-"""Damaged checkpoints: each is skipped for the next older one, and no header is an exception."""
+"""Damaged checkpoints: a resume skips them, and no content of a header raises other errors."""
 
 import json
 import os
@@ -97,7 +97,7 @@ def test_a_checkpoint_that_was_never_whole_is_no_damage(tmp_path: Path) -> None:
     assert find(store) is None
 
 
-def test_a_damaged_checkpoint_counts_as_none_and_goes_with_the_old(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_ignored_and_removed_later(tmp_path: Path) -> None:
     store = make_store(tmp_path, keep=2)
     for step in (1, 2, 3):
         save(store, step)
@@ -113,7 +113,7 @@ def test_a_damaged_checkpoint_counts_as_none_and_goes_with_the_old(tmp_path: Pat
     ]
 
 
-def test_another_run_is_no_way_out_of_damage(tmp_path: Path) -> None:
+def test_damage_is_reported_before_checkpoints_of_another_run(tmp_path: Path) -> None:
     mine, other = make_store(tmp_path / "b"), make_store(tmp_path / "a")
     save(other, 9, run_hash="b" * 16)
     flip_the_state(Path(save(mine, 5)))
@@ -122,7 +122,7 @@ def test_another_run_is_no_way_out_of_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip_the_state, truncate_the_state, remove_the_state])
-def test_damage_of_another_run_is_not_this_runs(tmp_path: Path, damage: Any) -> None:
+def test_damage_of_another_run_is_ignored(tmp_path: Path, damage: Any) -> None:
     mine, other = make_store(tmp_path / "a"), make_store(tmp_path / "b")
     damage(Path(save(other, 9, run_hash="b" * 16)))
     with pytest.raises(CheckpointError):
@@ -169,7 +169,7 @@ def test_another_version_is_refused_before_older_ones_are_tried(
         find(store)
 
 
-# --- property: whatever a header holds, it is a header that can be used, or none ------------------
+# --- property: any content is either a usable header or none --------------------------------------
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -180,7 +180,7 @@ json_values = st.recursive(
 
 @st.composite
 def headers(draw: st.DrawFn, whole: bytes) -> bytes:
-    """Contents of a header file: garbage, parts of a real one, and real ones with wrong fields."""
+    """Draw contents of a header file: garbage, parts of a header, and headers with wrong fields."""
     kind = draw(st.sampled_from(["bytes", "cut", "spliced", "json", "pickle", "nested", "field"]))
     if kind == "bytes":
         return draw(st.binary(max_size=200))
@@ -221,7 +221,7 @@ def test_any_header_is_usable_or_none(
     path.write_bytes(data.draw(headers(whole)))
     try:
         found = store.headers()
-    except CheckpointError:  # of another version, which must be a number then
+    except CheckpointError:  # another version, which must be a number
         assert isinstance(json.loads(path.read_bytes())["version"], int)
         return
     for header in found:
@@ -230,7 +230,7 @@ def test_any_header_is_usable_or_none(
         diff_configs(header.run_config, {"a": 1})
 
 
-# --- what is written is on the disk --------------------------------------------------------------
+# --- files and folders are synced -----------------------------------------------------------------
 
 
 def test_state_and_folders_are_synced_before_the_header_has_its_name(

@@ -1,4 +1,4 @@
-"""A checkpoint holds data: reading it back runs nobody's code unless the manifest trusts it."""
+"""Loading a checkpoint runs no foreign code, unless the manifest trusts it."""
 
 import collections
 import dataclasses
@@ -20,20 +20,20 @@ from pipeline_runtime.training.safe_state import TRUST_FIELD, check_state, load_
 
 
 class Phase(enum.Enum):
-    """An enum of a user's own."""
+    """A user's enum."""
 
     WARM = 1
 
 
 @dataclasses.dataclass
 class Settings:
-    """A dataclass of a user's own."""
+    """A user's dataclass."""
 
     rate: float = 0.1
 
 
 class Harmful:
-    """An object whose loading makes a file."""
+    """An object that creates a folder when it is loaded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -87,13 +87,13 @@ UNSAFE = {
 
 
 def to_native(value: Any) -> Any:
-    """Give an array the names of types that numpy's own pickles come back with."""
+    """Convert an array to native byte order, as numpy's pickles restore it."""
     if isinstance(value, np.ndarray):
         return value.astype(f"{value.dtype.kind}{value.dtype.itemsize}")
     return value
 
 
-@pytest.mark.filterwarnings("ignore:Validating sparse tensor")  # torch's own word, once
+@pytest.mark.filterwarnings("ignore:Validating sparse tensor")  # torch warns once
 @pytest.mark.parametrize("user", SAFE.values(), ids=SAFE)
 def test_safe_types_are_saved_and_loaded(user: dict[str, Any]) -> None:
     content = to_bytes(user)
@@ -114,7 +114,7 @@ def test_an_unsafe_type_is_named_with_its_place(user: dict[Any, Any], facts: str
     assert load_state("x", content, trust_pickle=True)["user"].keys() == user.keys()
 
 
-def test_no_code_of_a_checkpoint_runs(tmp_path: Path) -> None:
+def test_loading_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
     made = tmp_path / "made"
     content = to_bytes({"weights": Harmful(made)})
     with pytest.raises(CheckpointError) as caught:
@@ -124,22 +124,22 @@ def test_no_code_of_a_checkpoint_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", [None, [1], {"user": 1, "rng": []}, {"user": {}}])
-def test_a_state_that_lastmile_did_not_write_is_refused(state: Any) -> None:
+def test_a_foreign_state_is_refused(state: Any) -> None:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     with pytest.raises(CheckpointError):
         load_state("x", buffer.getvalue(), trust_pickle=False)
 
 
-def test_types_that_the_users_code_allows_torch_stay_allowed() -> None:
+def test_types_allowed_by_the_users_code_stay_allowed() -> None:
     before = serialization.get_safe_globals()
     with serialization.safe_globals([Phase]):
-        with pytest.raises(ManifestError):  # a trainer that resumes has not run that code yet
+        with pytest.raises(ManifestError):  # a resuming trainer has not run the user's code yet
             check_state({"a": Phase.WARM}, to_bytes({"a": Phase.WARM}))
         assert set(serialization.get_safe_globals()) == {*before, Phase}
 
 
-def test_a_store_checks_what_it_is_asked_to_check(tmp_path: Path) -> None:
+def test_a_store_checks_states_unless_they_are_trusted(tmp_path: Path) -> None:
     state = {"user": {"phase": Phase.WARM}, "rng": []}
     strict, trusting = make_store(tmp_path), make_store(tmp_path, trust_pickle=True)
     with pytest.raises(ManifestError):
