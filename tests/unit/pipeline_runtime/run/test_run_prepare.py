@@ -1,20 +1,18 @@
 """Resuming: attempts of one run id share their checkpoints, and no other run uses them."""
 
 import re
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from facts import assert_told
+from prepared_runs import TABLE, leave_checkpoint, prepare_clicks
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.errors import AlreadyComplete, CheckpointError, StoreError
 from pipeline_runtime.report.summary import SUMMARY_FILE
-from pipeline_runtime.run.prepare import PreparedRun, RunOptions, prepare_run
+from pipeline_runtime.run.prepare import PreparedRun, RunOptions
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RUN_A, RUN_B = "0f3c6c1e-1", "0f3c6c1e-2"
 COMPLETE = '{"run": {"outcome": "Complete"}}'
 
@@ -23,34 +21,13 @@ COMPLETE = '{"run": {"outcome": "Complete"}}'
 def root(tmp_path: Path) -> Path:
     """A storage root with a table."""
     (tmp_path / "t").mkdir()
-    table = pa.table({"score": [1.0, 2.0, 3.0, 4.0], "clicked": [0.0, 1.0, 0.0, 1.0]})
-    pq.write_table(table, tmp_path / "t/a.parquet")
+    pq.write_table(TABLE, tmp_path / "t/a.parquet")
     return tmp_path
 
 
-def prepare(
-    root: Path, run_id: str | None, *, resume: bool = True, batch_size: int = 2, minutes: int = 0
-) -> PreparedRun:
-    experiment = Pipeline.read_parquet("t/").experiment("clicks", batchSize=batch_size)
+def prepare(root: Path, run_id: str | None, *, resume: bool = True, **how: int) -> PreparedRun:
     options = RunOptions(output=root / "out", storage_root=str(root), resume=resume, run_id=run_id)
-    return prepare_run(experiment, options, NOW + timedelta(minutes=minutes), world_size=1)
-
-
-def leave_checkpoint(run: PreparedRun) -> str:
-    """Save a checkpoint as the first step of a run does, and return its URI."""
-    identity = run.identity
-    header = {
-        "run_hash": identity.run_hash,
-        "run_config": identity.run_config,
-        "data_digest": identity.data_digest,
-        "piece_rows": identity.piece_rows,
-        "preserve_order": identity.preserve_order,
-        "epoch": 0,
-        "step": 1,
-        "world_size": run.world_size,
-        "positions": tuple(position.to_json() for position in run.positions),
-    }
-    return run.store.save({"user": {"step": 1}, "rng": []}, header)
+    return prepare_clicks(Pipeline.read_parquet("t/"), options, **how)
 
 
 @pytest.fixture

@@ -1,23 +1,20 @@
 """A store failure during the preparation of a run is retried, never taken as final."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from failing_store import FAILURES, AwayFileSystem, ClientError, failing, store_in_memory
+from prepared_runs import TABLE, leave_checkpoint, prepare_clicks
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.cli.failures import exit_code_of
 from pipeline_runtime.config.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.errors import LastmileError, ManifestError, StoreError
 from pipeline_runtime.report.summary import SUMMARY_FILE
-from pipeline_runtime.run.prepare import PreparedRun, RunOptions, prepare_run
+from pipeline_runtime.run.prepare import PreparedRun, RunOptions
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-TABLE = pa.table({"user": [1, 2, 3, 4], "clicked": [0.0, 1.0, 0.0, 1.0]})
 EXIT_RETRIED = 3
 BROKEN_FOOTER = b"PAR1" + b"\xff" * 30 + (30).to_bytes(4, "little") + b"PAR1"
 READS_AT_IMPORT = {
@@ -41,25 +38,8 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwayFileSystem]:
 
 def prepare(out: Path, *, resume: bool = True, minutes: int = 0) -> PreparedRun:
     pipeline = Pipeline.read_parquet("t/").anti_join("spam/", on=["user"])
-    experiment = pipeline.experiment("clicks", batchSize=2)
     options = RunOptions(output=out, storage_root="away://lake", resume=resume, run_id="r-1")
-    return prepare_run(experiment, options, NOW + timedelta(minutes=minutes), world_size=1)
-
-
-def leave_checkpoint(run: PreparedRun) -> str:
-    identity = run.identity
-    header = {
-        "run_hash": identity.run_hash,
-        "run_config": identity.run_config,
-        "data_digest": identity.data_digest,
-        "piece_rows": identity.piece_rows,
-        "preserve_order": identity.preserve_order,
-        "epoch": 0,
-        "step": 1,
-        "world_size": run.world_size,
-        "positions": tuple(position.to_json() for position in run.positions),
-    }
-    return run.store.save({"user": {"step": 1}, "rng": []}, header)
+    return prepare_clicks(pipeline, options, minutes=minutes)
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=names_of)
@@ -141,7 +121,7 @@ def test_a_module_whose_store_fails_is_retried(
     )
     options = RunOptions(output=tmp_path, storage_root="away://lake")
     with pytest.raises(kind, match="reads_at_import"):
-        prepare_run(pipeline.experiment("clicks"), options, NOW, world_size=1)
+        prepare_clicks(pipeline, options)
 
 
 def test_a_store_raises_only_lastmile_errors(tmp_path: Path, away: AwayFileSystem) -> None:
