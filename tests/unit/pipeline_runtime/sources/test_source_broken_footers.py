@@ -1,14 +1,13 @@
 """Footers on which pyarrow would abort the process: the error names file and column."""
 
-import base64
 import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyarrow.parquet.encryption as pe
 import pytest
+from encrypted_files import write_encrypted
 from facts import assert_told
 
 from pipeline_runtime import Pipeline
@@ -108,29 +107,8 @@ def test_the_path_of_a_chunk_may_be_invalid_utf8(tmp_path: Path) -> None:
     assert sum(part.num_rows for unit in units for part in table.read(unit, ["text"], 99)) == 100
 
 
-class Keys(pe.KmsClient):  # type: ignore[misc]
-    """A key service without secrets."""
-
-    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
-        return base64.b64encode(key_bytes)
-
-    def unwrap_key(self, wrapped_key: bytes, master_key_identifier: str) -> bytes:
-        return base64.b64decode(wrapped_key)
-
-
-def encrypt(path: Path, *, plaintext_footer: bool) -> Path:
-    config = pe.EncryptionConfiguration(
-        footer_key="f", column_keys={"c": ["x"]}, plaintext_footer=plaintext_footer
-    )
-    factory = pe.CryptoFactory(lambda _: Keys())
-    properties = factory.file_encryption_properties(pe.KmsConnectionConfig(), config)
-    with pq.ParquetWriter(path, TABLE.schema, encryption_properties=properties) as writer:
-        writer.write_table(TABLE)
-    return path
-
-
 def test_an_encrypted_column_is_called_encrypted(tmp_path: Path) -> None:
-    path = encrypt(tmp_path / "a.parquet", plaintext_footer=True)
+    path = write_encrypted(tmp_path / "a.parquet", TABLE, "x")
     table = Pipeline.read_parquet(str(path))
     with pytest.raises(SourceError, match="'x' is encrypted"):
         table.select("x").to_table("/")
@@ -139,7 +117,7 @@ def test_an_encrypted_column_is_called_encrypted(tmp_path: Path) -> None:
 
 
 def test_the_other_columns_of_an_encrypted_file_are_read(tmp_path: Path) -> None:
-    path = encrypt(tmp_path / "a.parquet", plaintext_footer=True)
+    path = write_encrypted(tmp_path / "a.parquet", TABLE, "x")
     table = Pipeline.read_parquet(str(path), columns=["text", "z"])
     assert table.to_table("/").equals(TABLE.select(["text", "z"]))
     assert "rows" in table.explain("/")
@@ -147,7 +125,7 @@ def test_the_other_columns_of_an_encrypted_file_are_read(tmp_path: Path) -> None
 
 
 def test_an_encrypted_footer_is_called_encrypted(tmp_path: Path) -> None:
-    path = encrypt(tmp_path / "a.parquet", plaintext_footer=False)
+    path = write_encrypted(tmp_path / "a.parquet", TABLE, "x", plaintext_footer=False)
     with pytest.raises(SourceError, match="encrypted"):
         open_(path)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-import pyarrow.parquet.encryption as pe
 import pytest
+from encrypted_files import write_encrypted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from list_files import decoded, long_lists, opened, ready_kernels, stored, written
@@ -241,31 +239,14 @@ def test_an_item_outside_a_list_is_left_to_pyarrow() -> None:
 
 def test_a_file_with_an_encrypted_column_is_left_to_pyarrow(tmp_path: Path) -> None:
     """pyarrow aborts the process if it is asked for the position of such a chunk."""
-    path = tmp_path / "a.parquet"
     table = pa.table({"x": [[1, 2]] * 100, "z": range(100)})
-    config = pe.EncryptionConfiguration(
-        footer_key="f", column_keys={"c": ["x.list.element"]}, plaintext_footer=True
-    )
-    factory = pe.CryptoFactory(lambda _: Keys())
-    properties = factory.file_encryption_properties(pe.KmsConnectionConfig(), config)
-    with pq.ParquetWriter(path, table.schema, encryption_properties=properties) as writer:
-        writer.write_table(table)
+    path = write_encrypted(tmp_path / "a.parquet", table, "x.list.element")
     read = open_parquet(ParquetSource(uri=str(path)), "", decodes_pages=True)
     [unit] = read.scan(()).units
     [part] = read.read(unit, ["z"], 1000)
     assert part.column("z").to_pylist() == list(range(100))
     with pytest.raises(SourceError):
         list(read.read(unit, ["x"], 1000))
-
-
-class Keys(pe.KmsClient):  # type: ignore[misc]
-    """A key service without secrets."""
-
-    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
-        return base64.b64encode(key_bytes)
-
-    def unwrap_key(self, wrapped_key: bytes, master_key_identifier: str) -> bytes:
-        return base64.b64decode(wrapped_key)
 
 
 @pytest.mark.parametrize("codec", ["gzip", "brotli"])
