@@ -176,11 +176,13 @@ def _run_location(store: CheckpointStore) -> Location:
 def _check_not_complete(store: CheckpointStore, header: CheckpointHeader) -> None:
     """Raise AlreadyComplete if the report says so; a checkpoint of the last step is no proof."""
     text = read_file(_run_location(store).join(SUMMARY_FILE), "read the report", MAX_SUMMARY_BYTES)
+    if text is None:
+        return
     try:
-        outcome = json.loads(text or b"")["run"]["outcome"]
+        outcome = json.loads(text)["run"]["outcome"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return  # the run wrote no valid report
-    if outcome == "Complete" and text is not None:
+        return  # the report is damaged
+    if outcome == "Complete":
         raise AlreadyComplete(
             f"{header.uri}: the run is complete, and there is nothing to resume; see its report",
             summary=text.decode(),

@@ -142,7 +142,7 @@ def _merge_children(types: Sequence[pa.DataType], name: str, *, has_many: bool) 
 
 
 def _merge_dictionaries(types: Sequence[pa.DictionaryType], *, has_many: bool) -> pa.DictionaryType:
-    widths = [kind.index_type.bit_width + _is_unsigned(kind.index_type) for kind in types]
+    widths = [_signed_width(kind.index_type) for kind in types]
     index = types[0].index_type
     if has_many:
         index = pa.int32() if max(widths) <= pa.int32().bit_width else pa.int64()
@@ -150,8 +150,9 @@ def _merge_dictionaries(types: Sequence[pa.DictionaryType], *, has_many: bool) -
     return pa.dictionary(index, values, ordered=all(kind.ordered for kind in types))
 
 
-def _is_unsigned(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_unsigned_integer(kind))
+def _signed_width(index: pa.DataType) -> int:
+    """Return the bits that a signed type needs for the values of an index type."""
+    return int(index.bit_width + pa.types.is_unsigned_integer(index))
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -171,9 +172,8 @@ def _is_large_text(kind: pa.DataType) -> bool:
 
     Views are read as large text, because many functions of Arrow do not support them.
     """
-    large = (pa.types.is_large_string, pa.types.is_large_binary)
-    views = (pa.types.is_string_view, pa.types.is_binary_view)
-    return any(test(kind) for test in (*large, *views))
+    large = (pa.large_string(), pa.large_binary(), pa.string_view(), pa.binary_view())
+    return kind in large
 
 
 def cast_column(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:

@@ -123,10 +123,8 @@ class TrainContext:
         self.evaluation_counts: tuple[Any, ...] = ()
         self._wiring = wiring
         self._last_checkpoint_seconds = 0.0
-        self._flags = (
-            False,
-            False,
-        )  # whether a checkpoint is due and the run is stopping, as all ranks agreed
+        # Whether a checkpoint is due and the run is stopping, as all ranks agreed.
+        self._flags = (False, False)
         self.checkpoint: Mapping[str, Any] | None = None
         if wiring.resume is not None:
             state = wiring.resume[1]
