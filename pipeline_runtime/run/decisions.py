@@ -10,13 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pyarrow.fs as pafs
-
 from pipeline_runtime.errors import SourceError, StoreError
 from pipeline_runtime.report.decisions import DECISIONS_FOLDER, ScalingDecision
 from pipeline_runtime.run.folders import parse_run_id
 from pipeline_runtime.sources.filesystem import Location, open_location
-from pipeline_runtime.sources.stores import asking, list_folder
+from pipeline_runtime.sources.stores import asking, list_folder, write_files
 
 # The driver creates the run's folder with its first checkpoint or copied log, after half a minute.
 WAIT_SECONDS = 120.0
@@ -47,15 +45,11 @@ def keep_decisions(
         StoreError: the store does not answer, or refuses.
     """
     experiment = open_location(uri)
-    with asking(uri, "keep decisions there"):
-        run = _wait_for_run(experiment, run_id, wait_seconds, sleep)
-        folder = experiment.join(run, DECISIONS_FOLDER)
-        folder.filesystem.create_dir(folder.path, recursive=True)
-        files = [(folder.join(each.file_name), each.to_json()) for each in decisions]
-        for file, text in files:
-            with file.filesystem.open_output_stream(file.path) as stream:
-                stream.write(text.encode())
-    return [file.uri for file, _ in files]
+    run = _wait_for_run(experiment, run_id, wait_seconds, sleep)
+    folder = experiment.join(run, DECISIONS_FOLDER)
+    files = {each.file_name: each.to_json().encode() for each in decisions}
+    write_files(folder, files, "keep decisions there")
+    return [folder.join(name).uri for name in files]
 
 
 def _wait_for_run(
@@ -76,9 +70,8 @@ def _wait_for_run(
 
 def _find_run(experiment: Location, run_id: str) -> str | None:
     """Return the name of a run's newest folder; names begin with the time."""
-    selector = pafs.FileSelector(experiment.path.rstrip("/"), allow_not_found=True)
-    found = experiment.filesystem.get_file_info(selector)
-    names = [info.base_name for info in found if parse_run_id(info.base_name) == run_id]
+    infos = list_folder(experiment, "look for the run's folder")
+    names = [info.base_name for info in infos if parse_run_id(info.base_name) == run_id]
     return max(names, default=None)
 
 

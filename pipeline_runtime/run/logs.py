@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pipeline_runtime.errors import StoreError
 from pipeline_runtime.sources import Location
-from pipeline_runtime.sources.stores import asking
+from pipeline_runtime.sources.stores import write_files
 
 FOLDER = "logs"
 COPY_SECONDS = 30.0
@@ -64,11 +64,7 @@ class LogKeeper:
             with self._log.open("rb") as file:
                 file.seek(max(0, size - MAX_LOG_BYTES))
                 content = file.read(MAX_LOG_BYTES)
-            place = self._location.join(self._log.name)
-            with asking(place.uri, "copy the log there"):
-                place.filesystem.create_dir(self._location.path, recursive=True)
-                with place.filesystem.open_output_stream(place.path) as stream:
-                    stream.write(content)
+            write_files(self._location, {self._log.name: content}, "copy the log there")
         except (OSError, StoreError) as error:
             print(f"warning: {error}", flush=True)
             return

@@ -12,6 +12,7 @@ are one table:
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import threading
@@ -27,7 +28,7 @@ import pyarrow.parquet as pq
 from pipeline_runtime.errors import StoreError
 from pipeline_runtime.metrics import ROLE_VARIABLE, RunCollector
 from pipeline_runtime.sources import Location
-from pipeline_runtime.sources.stores import asking
+from pipeline_runtime.sources.stores import write_files
 
 FOLDER = "metrics"
 SAMPLES_PER_FILE = 6
@@ -85,12 +86,12 @@ class MetricsKeeper:
             return
         columns = zip(_COLUMNS.items(), zip(*rows, strict=True), strict=True)
         table = pa.table({name: pa.array(values, kind) for (name, kind), values in columns})
-        file = self.location.join(FOLDER, f"{rows[0][0].strftime('%Y%m%dT%H%M%S%fZ')}.parquet")
+        sink = io.BytesIO()
+        pq.write_table(table, sink, compression="zstd")
+        name = f"{rows[0][0].strftime('%Y%m%dT%H%M%S%fZ')}.parquet"
         try:
-            with asking(file.uri, "keep metrics there"):
-                file.filesystem.create_dir(file.path.rsplit("/", 1)[0], recursive=True)
-                with file.filesystem.open_output_stream(file.path) as stream:
-                    pq.write_table(table, stream, compression="zstd")
+            folder = self.location.join(FOLDER)
+            write_files(folder, {name: sink.getvalue()}, "keep metrics there")
         except StoreError as error:
             print(f"warning: {error}", flush=True)
 

@@ -34,7 +34,7 @@ from pipeline_runtime.run.prepare import PreparedRun, RunOptions, prepare_run
 from pipeline_runtime.run.summarise import HistoryRates, build_summary
 from pipeline_runtime.run.supply import SupplyMeter
 from pipeline_runtime.sources import Location
-from pipeline_runtime.sources.stores import asking
+from pipeline_runtime.sources.stores import write_files
 
 # On a cluster, decisions/ is already in the store before the report.
 REPORT_FILES = ("summary.json", "report.html", "metrics.parquet", PLAN_FILE, "manifest.yaml")
@@ -206,13 +206,8 @@ def _write_output(planned: Mapping[str, bytes], output: Path, summary: report.Su
 
 def _keep(files: Mapping[str, bytes], location: Location) -> str | None:
     """Copy files beside the checkpoints; return a warning if the store refuses."""
-    filesystem = location.filesystem
     try:
-        with asking(location.uri, "copy the report there"):
-            filesystem.create_dir(location.path, recursive=True)
-            for name, content in files.items():
-                with filesystem.open_output_stream(location.join(name).path) as stream:
-                    stream.write(content)
+        write_files(location, files, "copy the report there")
     except StoreError as error:
         return str(error)
     return None

@@ -1,4 +1,4 @@
-"""Reads from a store, and distinguishes "there is no such file" from "the store did not answer".
+"""Reads and writes files of a store, and tells "there is no such file" from "no answer".
 
 If a store cannot be reached or refuses the request, StoreError is raised, and the run is retried.
 A file counts as missing only if the store clearly answers so. `filesystem` runs before this module
@@ -7,7 +7,7 @@ and finds the store of a URI; checkpoints, the listing of tables and the history
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,7 +60,7 @@ def list_folder(place: Location, what: str) -> list[pafs.FileInfo]:
         return []
     with asking(place.uri, what):
         infos: list[pafs.FileInfo] = place.filesystem.get_file_info(
-            pafs.FileSelector(place.path, allow_not_found=True)
+            pafs.FileSelector(place.path.rstrip("/") or "/", allow_not_found=True)
         )
         return infos
 
@@ -76,6 +76,18 @@ def read_file(place: Location, what: str, max_bytes: int) -> bytes | None:
     with asking(place.uri, what), open_stream(place) as stream:
         content: bytes = stream.read(max_bytes)
         return content
+
+
+def write_files(folder: Location, files: Mapping[str, bytes], what: str) -> None:
+    """Write files, by name, into a folder, which is created if missing.
+
+    Raises StoreError if the store refuses.
+    """
+    with asking(folder.uri, what):
+        folder.filesystem.create_dir(folder.path, recursive=True)
+        for name, content in files.items():
+            with folder.filesystem.open_output_stream(folder.join(name).path) as stream:
+                stream.write(content)
 
 
 def open_stream(place: Location) -> Any:
