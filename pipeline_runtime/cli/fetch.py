@@ -15,11 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline_runtime.config.plain_text import clean
 from pipeline_runtime.errors import LastmileError, SourceError
 from pipeline_runtime.run.folders import parse_run_id
+
+if TYPE_CHECKING:
+    from pipeline_runtime.sources.filesystem import Location
 
 # The allowed names in each folder; "" is the run's own folder. `run.session`, `run.logs` and
 # `report.decisions` define them, but are not imported here, since they need heavy libraries.
@@ -40,11 +43,7 @@ _FETCH = "fetch the file"
 Tell = Callable[[str], None]
 
 
-def _ignore(line: str) -> None:
-    pass
-
-
-def fetch_run(uri: str, run_id: str, folder: Path, tell: Tell = _ignore) -> Sequence[Path]:
+def fetch_run(uri: str, run_id: str, folder: Path, tell: Tell) -> Sequence[Path]:
     """Copy the newest report of a run, and the files beside it, into a folder.
 
     Args:
@@ -57,37 +56,34 @@ def fetch_run(uri: str, run_id: str, folder: Path, tell: Tell = _ignore) -> Sequ
         SourceError: the store has no such run.
         StoreError: the store does not answer.
         LastmileError: this machine's disk is full.
+        OSError: the target cannot be written to.
     """
     from pipeline_runtime.sources.filesystem import open_location
 
     store = open_location(uri)
-    try:
-        found = list(_list_files(store.filesystem, store.path, run_id))
-        if not found:
-            raise SourceError(
-                f"{uri}: must have a finished run {run_id}, but has none; try again later"
-            )
-        return _Fetch(store.filesystem, folder, tell).copy_all(found)
-    except OSError as error:
+    found = list(_list_files(store, run_id))
+    if not found:
         raise SourceError(
-            f"{uri}: must be a folder that can be read from here: {error}; check the "
-            "credentials in the environment, or use the store's own tools"
-        ) from error
+            f"{uri}: must have a finished run {run_id}, but has none; try again later"
+        )
+    return _Fetch(store.filesystem, folder, tell).copy_all(found)
 
 
-def _list_files(store: Any, root: str, run_id: str) -> Iterator[tuple[str, Any]]:
+def _list_files(experiment: Location, run_id: str) -> Iterator[tuple[str, Any]]:
     """Yield (folder, info) for each file in the newest folder of the run and its subfolders."""
-    import pyarrow.fs as pafs
+    from pyarrow.fs import FileType
 
-    runs = store.get_file_info(pafs.FileSelector(root.rstrip("/")))
-    mine = [run.path for run in runs if parse_run_id(run.base_name) == run_id]
+    from pipeline_runtime.sources.stores import list_folder
+
+    runs = [info.base_name for info in list_folder(experiment, "list the runs")]
+    mine = [name for name in runs if parse_run_id(name) == run_id]
     if not mine:
         return
     run = max(mine)  # names begin with the time
     for folder in _NAMES:
-        selector = pafs.FileSelector(f"{run}/{folder}".rstrip("/"), allow_not_found=True)
-        for info in sorted(store.get_file_info(selector), key=lambda info: info.base_name):
-            if info.type == pafs.FileType.File:
+        infos = list_folder(experiment.join(run, folder), "list the files of the run")
+        for info in sorted(infos, key=lambda info: info.base_name):
+            if info.type == FileType.File:
                 yield folder, info
 
 

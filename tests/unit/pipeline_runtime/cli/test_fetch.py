@@ -24,23 +24,20 @@ def test_the_newest_report_is_fetched_without_checkpoints(tmp_path: Path) -> Non
     leave(store, "20260103T000000Z-abc-0f3c6c1e-2", "another run's")
     leave(store, "20260104T000000Z-abc", "a person's")
 
-    files = fetch_run(f"{store}/", "0f3c6c1e-1", folder)
+    files = fetch_run(f"{store}/", "0f3c6c1e-1", folder, pytest.fail)
 
     assert files == [folder / "report.html"]
     assert files[0].read_text() == "newer"
     assert [path.name for path in folder.iterdir()] == ["report.html"]
 
 
-@pytest.mark.parametrize(
-    ("there", "message"),
-    [(True, "0f3c6c1e-1"), (False, "folder")],
-)
-def test_a_missing_run_is_an_error(tmp_path: Path, there: bool, message: str) -> None:
+@pytest.mark.parametrize("there", [True, False])
+def test_a_missing_run_is_an_error(tmp_path: Path, there: bool) -> None:
     store = tmp_path / "clicks"
     if there:
         leave(store, "20260101T000000Z-abc-0f3c6c1e-11", "another run's")
-    with pytest.raises(SourceError, match=message):
-        fetch_run(str(store), "0f3c6c1e-1", tmp_path / "out")
+    with pytest.raises(SourceError, match="0f3c6c1e-1"):
+        fetch_run(str(store), "0f3c6c1e-1", tmp_path / "out", pytest.fail)
 
 
 RUN = "20260101T000000Z-abc-0f3c6c1e-1"
@@ -124,6 +121,12 @@ def test_a_link_in_place_of_a_folder_is_not_followed(
     assert list(victim.iterdir()) == []
 
 
+def test_an_unusable_target_is_not_blamed_on_the_store(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        download(store, tmp_path / "file" / "out")
+
+
 def test_a_folder_in_place_of_a_file_is_reported(store: Path, tmp_path: Path) -> None:
     put(store, "summary.json", "{}")
     (tmp_path / "out" / "report.html").mkdir(parents=True)
@@ -153,7 +156,7 @@ def test_a_store_that_fails_during_a_download_is_an_error(
 
     monkeypatch.setattr(fetch, "_list_files", lambda *_: [("", Info)])
     with pytest.raises(StoreError):
-        fetch_run(str(store), "0f3c6c1e-1", tmp_path / "out")
+        download(store, tmp_path / "out")
     assert os.listdir(tmp_path / "out") == []
 
 

@@ -94,7 +94,7 @@ def test_a_download_includes_logs_and_decisions(experiment: Path, tmp_path: Path
     (experiment / NEWEST / "summary.json").write_text("{}")
     (experiment / NEWEST / "logs").mkdir()
     (experiment / NEWEST / "logs" / "driver.log").write_text("…")
-    fetched = fetch_run(str(experiment), "0f3c6c1e-2", tmp_path / "here")
+    fetched = fetch_run(str(experiment), "0f3c6c1e-2", tmp_path / "here", pytest.fail)
     names = {str(path.relative_to(tmp_path / "here")) for path in fetched}
     assert names == {"summary.json", "logs/driver.log", f"decisions/{NAME}"}
     assert load_decisions(tmp_path / "here") == [DECISION]
