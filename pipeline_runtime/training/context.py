@@ -41,7 +41,7 @@ _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
-    """Identifies the run that a checkpoint belongs to."""
+    """Identifies the run that a checkpoint belongs to; its fields are those of the header."""
 
     run_hash: str
     run_config: dict[str, Any]
@@ -402,12 +402,7 @@ class TrainContext:
             return
         positions, rng = [p for p, _ in gathered], [r for _, r in gathered]
         header = {
-            "run_hash": self._wiring.identity.run_hash,
-            "run_config": self._wiring.identity.run_config,
-            "preserve_order": self._wiring.identity.preserve_order,
-            "data_digest": self._wiring.identity.data_digest,
-            "attempt": self._wiring.identity.attempt,
-            "piece_rows": self._wiring.identity.piece_rows,
+            **asdict(self._wiring.identity),
             "epoch": self.epoch,
             "step": self.step,
             "world_size": self.world_size,

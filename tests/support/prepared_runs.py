@@ -1,5 +1,6 @@
 """Prepared runs for tests: none is started, but each can leave the checkpoint of a first step."""
 
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -22,10 +23,5 @@ def prepare_clicks(
 
 def leave_checkpoint(run: PreparedRun) -> str:
     """Save a checkpoint as the first step of a run does, and return its URI."""
-    identity = run.identity
-    header = make_header(1, identity.run_hash) | {
-        "run_config": identity.run_config,
-        "data_digest": identity.data_digest,
-        "piece_rows": identity.piece_rows,
-    }
+    header = make_header(1) | asdict(run.identity)
     return run.store.save({"user": {"step": 1}, "rng": []}, header)
