@@ -12,13 +12,14 @@ from pyarrow import fs as pafs
 
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sources.filesystem import Location
-from pipeline_runtime.sources.stores import asking
+from pipeline_runtime.sources.stores import asking, find_info
 
 _SUFFIXES = (".parquet", ".parq", ".pq")
 # Folders by which a table of another format is recognised, and its format.
 _FORMATS = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
 _ICEBERG_METADATA = ".metadata.json"
 _GLOB_CHARACTERS = frozenset("*?[")
+_LISTING = "list the files"
 
 
 def find_files(location: Location) -> tuple[list[str], str]:
@@ -28,12 +29,7 @@ def find_files(location: Location) -> tuple[list[str], str]:
         SourceError: there are none, or they belong to a table of another format.
         StoreError: the store does not answer.
     """
-    with asking(location.uri, "list the files"):
-        return _list_files(location)
-
-
-def _list_files(location: Location) -> tuple[list[str], str]:
-    info = location.filesystem.get_file_info(location.path.rstrip("/"))
+    info = find_info(location, _LISTING)
     # A path that exists is not a pattern, even if its name has such a character.
     if info.type == pafs.FileType.NotFound and _GLOB_CHARACTERS & set(location.path):
         return _glob_files(location)
@@ -55,8 +51,9 @@ def _list_files(location: Location) -> tuple[list[str], str]:
 
 def _list_folder(location: Location, root: str) -> list[pafs.FileInfo]:
     selector = pafs.FileSelector(root, recursive=True, allow_not_found=True)
-    infos: list[pafs.FileInfo] = location.filesystem.get_file_info(selector)
-    return infos
+    with asking(location.uri, _LISTING):
+        infos: list[pafs.FileInfo] = location.filesystem.get_file_info(selector)
+        return infos
 
 
 def _data_files(infos: Sequence[pafs.FileInfo], root: str) -> list[str]:
