@@ -1,5 +1,6 @@
 """Metrics of readers, and totals of all ranks for the autoscaler."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -40,6 +41,16 @@ def snapshot(usage: WorkerUsage, rank: int = 0, **fields: Any) -> RankSnapshot:
     return replace(plain, **fields)
 
 
+def serve(
+    *snapshots: RankSnapshot, steps: Iterable[tuple[int, str]] = (), pace: Pace | None = None
+) -> CollectorRegistry:
+    """Register a collector that has these snapshots."""
+    collector, registry = RunCollector(steps), CollectorRegistry()
+    collector.update({each.rank: each for each in snapshots}, pace)
+    registry.register(collector)
+    return registry
+
+
 @pytest.mark.parametrize(
     ("usage", "ready", "read"),
     [
@@ -51,39 +62,32 @@ def snapshot(usage: WorkerUsage, rank: int = 0, **fields: Any) -> RankSnapshot:
 def test_readers_are_reported_once_known(
     usage: WorkerUsage, ready: float | None, read: float | None
 ) -> None:
-    collector, registry = RunCollector([]), CollectorRegistry()
-    collector.update({0: snapshot(usage)}, None)
-    registry.register(collector)
+    registry = serve(snapshot(usage))
     assert registry.get_sample_value("lastmile_ready_readers", {"rank": "0"}) == ready
     labels = {"rank": "0", "state": "read"}
     assert registry.get_sample_value("lastmile_worker_seconds_total", labels) == read
 
 
 def test_totals_cover_all_ranks_of_the_attempt() -> None:
-    collector, registry = RunCollector([(0, "read")]), CollectorRegistry()
     usage = WorkerUsage(
         *(9.0, 6.0, 2.0, 1.0), warming_read=3.0, warming_compute=2.0, warming_rows=20, rows=100
     )
     waits = {"production": 4.0, "collate": 0.5}
-    collector.update(
-        {
-            rank: snapshot(
-                replace(usage, workers=2 + rank, workers_readers=5 + rank),
-                rank,
-                attempt_samples=50,
-                step=1007,
-                resumed_step=1000,
-                counts=(StepCount(rows=1060, num_bytes=530, seconds=3.5),),
-                resumed_counts=(StepCount(rows=1000, num_bytes=500, seconds=3.0),),
-                loop_seconds=12.5,
-                longest=waits,
-            )
-            for rank in (1, 0)
-        },
-        None,
+    ranks = (
+        snapshot(
+            replace(usage, workers=2 + rank, workers_readers=5 + rank),
+            rank,
+            attempt_samples=50,
+            step=1007,
+            resumed_step=1000,
+            counts=(StepCount(rows=1060, num_bytes=530, seconds=3.5),),
+            resumed_counts=(StepCount(rows=1000, num_bytes=500, seconds=3.0),),
+            loop_seconds=12.5,
+            longest=waits,
+        )
+        for rank in (1, 0)
     )
-    registry.register(collector)
-    found = registry.get_sample_value
+    found = serve(*ranks, steps=[(0, "read")]).get_sample_value
     assert found("lastmile_run_rows_total") == 100
     assert found("lastmile_run_steps_total") == 7
     assert found("lastmile_trainer_steps_total", {"rank": "0"}) == 7
@@ -110,21 +114,16 @@ def test_totals_cover_all_ranks_of_the_attempt() -> None:
 
 
 def test_totals_precede_metrics_of_single_ranks() -> None:
-    collector, registry = RunCollector([]), CollectorRegistry()
-    collector.update({rank: snapshot(WorkerUsage(ready=1), rank) for rank in range(64)}, None)
-    registry.register(collector)
+    registry = serve(*(snapshot(WorkerUsage(ready=1), rank) for rank in range(64)))
     page = generate_latest(registry).decode()
     assert max(page.rindex(f"\nlastmile_run_{name}") for name in ("rows", "readers")) < 4096
     assert page.index('rank="63"') > page.rindex("\nlastmile_run_")
 
 
 def test_gpu_memory_is_reported_only_for_gpus() -> None:
-    collector, registry = RunCollector([]), CollectorRegistry()
     on_cpu = snapshot(WorkerUsage(), 0, resident_bytes=3)
     on_gpu = snapshot(WorkerUsage(), 1, resident_bytes=5, gpu_bytes=0)  # nothing yet
-    collector.update({0: on_cpu, 1: on_gpu}, None)
-    registry.register(collector)
-    lines = generate_latest(registry).decode().splitlines()
+    lines = generate_latest(serve(on_cpu, on_gpu)).decode().splitlines()
     assert [line for line in lines if line.startswith("lastmile_trainer_gpu")] == [
         'lastmile_trainer_gpu_memory_bytes{rank="1"} 0.0'
     ]
@@ -133,11 +132,9 @@ def test_gpu_memory_is_reported_only_for_gpus() -> None:
 
 
 def test_the_saving_rank_reports_the_kept_time() -> None:
-    collector, registry = RunCollector([]), CollectorRegistry()
     saves = snapshot(WorkerUsage(), 0, kept_until=1_700_000_100.0)
     other = snapshot(WorkerUsage(), 1, kept_until=1_700_000_000.0)
-    collector.update({1: other, 0: saves}, None)
-    registry.register(collector)
+    registry = serve(other, saves)
     assert registry.get_sample_value("lastmile_run_kept_timestamp_seconds") == 1_700_000_100.0
 
 
@@ -145,14 +142,11 @@ def test_the_saving_rank_reports_the_kept_time() -> None:
 @pytest.mark.parametrize("steps", [1, 3])
 def test_series_grow_with_ranks_and_steps_alone(steps: int, ranks: int) -> None:
     # docs/operating/observe.md, «How many series»: 23 + 22 per rank + 3 per step + the metrics.
-    collector = RunCollector([(index, "map") for index in range(steps)])
-    registry = CollectorRegistry()
     longest = dict.fromkeys(("production", "transfer", "batching", "collate"), 1.0)
     usage = WorkerUsage(ready=2, read=1.5)
-    known = {
-        rank: snapshot(usage, rank, gpu_bytes=1, kept_until=1.0, longest=longest)
-        for rank in range(ranks)
-    }
+    known = [
+        snapshot(usage, rank, gpu_bytes=1, kept_until=1.0, longest=longest) for rank in range(ranks)
+    ]
     metrics = {f"metric {index}": 1.0 for index in range(20)}
     pace = Pace(
         progress_ratio=0.5,
@@ -162,8 +156,7 @@ def test_series_grow_with_ranks_and_steps_alone(steps: int, ranks: int) -> None:
         busy_ratio=0.5,
         metrics=metrics,
     )
-    collector.update(known, pace)
-    registry.register(collector)
+    registry = serve(*known, steps=[(index, "map") for index in range(steps)], pace=pace)
     lines = generate_latest(registry).decode().splitlines()
     series = [line for line in lines if not line.startswith("#")]
     assert len(series) == 23 + 22 * ranks + 3 * steps + 16

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
@@ -148,13 +148,16 @@ def test_a_download_has_bounds(
     assert len(lines) == 2
 
 
+def list_report(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    """Let the store list a report of one byte at a path."""
+    info = SimpleNamespace(base_name="report.html", path=str(path), size=1)
+    monkeypatch.setattr(fetch, "_list_files", lambda *_: [("", info)])
+
+
 def test_a_store_that_fails_during_a_download_is_an_error(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Info:
-        base_name, path, size = "report.html", str(store / "gone"), 1
-
-    monkeypatch.setattr(fetch, "_list_files", lambda *_: [("", Info)])
+    list_report(monkeypatch, store / "gone")
     with pytest.raises(StoreError):
         download(store, tmp_path / "out")
     assert os.listdir(tmp_path / "out") == []
@@ -164,14 +167,7 @@ def test_an_understated_size_is_noticed(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "MAX_FILE_BYTES", 5)
-
-    class Info:
-        base_name, path, size = "report.html", str(store / RUN / "report.html"), 1
-
-    def list_files(*_: Any) -> list[tuple[str, Any]]:
-        return [("", Info)]
-
-    monkeypatch.setattr(fetch, "_list_files", list_files)
+    list_report(monkeypatch, store / RUN / "report.html")
     copied, lines = download(store, tmp_path / "out")
     assert (copied, len(lines)) == (set(), 1)
     assert os.listdir(tmp_path / "out") == []
