@@ -174,7 +174,7 @@ def _run_location(store: CheckpointStore) -> Location:
 
 
 def _check_not_complete(store: CheckpointStore, header: CheckpointHeader) -> None:
-    """Raise AlreadyComplete if the report says so; a checkpoint of the last step is no proof."""
+    """Raise AlreadyComplete if the report says so; a last checkpoint does not prove it."""
     text = read_file(_run_location(store).join(SUMMARY_FILE), "read the report", MAX_SUMMARY_BYTES)
     if text is None:
         return

@@ -214,7 +214,7 @@ class Resumable:
 def find_resumable(
     stores: Sequence[CheckpointStore], run_hash: str, run_config: dict[str, Any]
 ) -> Resumable | None:
-    """Find the newest whole checkpoint of this run; None if there is no checkpoint at all.
+    """Find the newest whole checkpoint of this run; None if none was ever whole.
 
     Args:
         stores: the stores to search, newest first.

@@ -89,7 +89,7 @@ def test_damaged_checkpoints_alone_are_refused_by_name(tmp_path: Path, damage: A
     assert all(uri in str(caught.value) for uri in uris)
 
 
-def test_a_checkpoint_that_was_never_whole_is_no_damage(tmp_path: Path) -> None:
+def test_an_unfinished_checkpoint_is_not_damage(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     (tmp_path / "step-0000000001").mkdir()
     (tmp_path / "step-0000000001/state.pt").write_bytes(b"half")
