@@ -6,6 +6,9 @@ checks it before the plan reads. `kube.keys` fetches the key.
 
 An object without a valid seal is not an error. It may be older than the seals, or the key may have
 been replaced: what runs goes on, and the operator takes nothing from such an object on trust.
+
+A seal does not show that an object is the latest one: a user may put an older sealed copy back. So
+the status, which the users who edit ConfigMaps cannot write, holds digests of the accepted spec.
 """
 
 from __future__ import annotations
@@ -35,6 +38,15 @@ SealState = Literal["Valid", "Absent", "Broken"]
 VALID: SealState = "Valid"
 ABSENT: SealState = "Absent"
 BROKEN: SealState = "Broken"
+
+
+def compute_digest(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 digest of parsed JSON; "" if it is nested too deep to be serialised."""
+    try:
+        text = json.dumps(content, sort_keys=True)
+    except RecursionError:
+        return ""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,10 @@ from dataset_operator.api import (
 from dataset_operator.observed import format_time
 from pipeline_runtime.config import clean
 
-# Bound of a message in JSON: eight conditions (`ExperimentStatus.conditions`) with such messages
-# leave room for the rest of a status.
-MAX_MESSAGE_BYTES = 1024
-# Bound of a whole status as JSON.
+# Bytes of a message in JSON: the messages of all eight conditions (`ExperimentStatus.conditions`)
+# leave room for the rest of a status, which has at most MAX_STATUS_BYTES.
+MAX_MESSAGE_BYTES = 1000
+# Bytes of a whole status in JSON.
 MAX_STATUS_BYTES = 16 << 10
 # Clocks of nodes may differ by this much, and the times of a status are whole seconds.
 _SKEW_SECONDS = 5.0

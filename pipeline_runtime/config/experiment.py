@@ -68,6 +68,7 @@ StatusText = Annotated[str, StringConstraints(max_length=1024)]
 ArtifactsUri = Annotated[str, StringConstraints(max_length=2 * MAX_STRING_CHARS + 64)]
 InputName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 TimeText = Annotated[str, StringConstraints(max_length=64)]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 _LABEL_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 
@@ -462,6 +463,8 @@ class ExperimentStatus(StatusModel):
     """Number of the run; rises when a setting that identifies the run changes."""
     run_hash: StatusText | None = None
     """Hash of the settings that identify the run."""
+    accepted_digests: Annotated[tuple[Sha256, ...], Field(min_length=1, max_length=2)] | None = None
+    """SHA-256 digest of the spec that the run has accepted; two while the operator replaces it."""
     attempt: Count | None = None
     """Number of the attempt; rises with every submission."""
     failures: Count | None = None

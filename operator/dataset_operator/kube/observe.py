@@ -21,7 +21,7 @@ from dataset_operator.plan.decisions import find_log_job
 from dataset_operator.plan.history import PENDING
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.ray.jobs import RayJobs
-from dataset_operator.sealing import BROKEN, VALID, Seal
+from dataset_operator.sealing import BROKEN, VALID, Seal, compute_digest
 from dataset_operator.shapes import fit_object
 from dataset_operator.sources.base import MetricsSource, Reading, Run
 
@@ -181,9 +181,10 @@ def find_accepted(
     Returns:
         The experiment, and whether the operator has sealed it. An older operator did not; nor did
         whoever forged it. The plan takes one without a seal only if it is of this run and breaks no
-        rule.
+        rule. If the status holds digests of the accepted spec, all others are ignored; the status
+        of an older release holds none.
     """
-    unsealed = None
+    unsealed, digests = None, status.get("acceptedDigests")
     for name in (owner.accepted, _config_name(owner, status)):
         config_map = children.get(name)
         config = _read_config(config_map) if config_map is not None else None
@@ -192,6 +193,8 @@ def find_accepted(
         is_last = name == owner.accepted
         if is_last and config_map["data"].get(RUN_KEY) != str(status.get("run")):
             continue  # of the run before
+        if digests and compute_digest(config) not in digests:
+            continue
         if seal.judge(config_map, owner.uid) == VALID:
             return config, True
         unsealed = unsealed or config

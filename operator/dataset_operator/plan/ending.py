@@ -31,6 +31,7 @@ from dataset_operator.plan.decision import Event, Stop
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.readings import Reading
 from dataset_operator.plan.validity import parse_wanted
+from dataset_operator.sealing import compute_digest
 from pipeline_runtime.config import ManifestError, locate_artifacts
 
 # The finaliser is removed within this time of a deletion, whatever Ray answers.
@@ -68,7 +69,8 @@ def refuse_invalid(draft: Draft) -> bool:
     try:
         current = parse_wanted(draft)
     except ManifestError as error:
-        _refuse(draft, str(error))
+        note = "" if accepted or _is_over(draft) else f"; {_name_lost_spec(draft)}"
+        _refuse(draft, str(error), note)
         draft.experiment = accepted.experiment if accepted else None
         if draft.submission is not None:
             draft.look_again(POLL_SECONDS)
@@ -86,9 +88,14 @@ def refuse_invalid(draft: Draft) -> bool:
     return False
 
 
-def _refuse(draft: Draft, why: str) -> None:
-    broken = name_broken_seal(draft, "ConfigMap")
-    note = f"; {broken} has content that the operator did not write" if broken else ""
+def _name_lost_spec(draft: Draft) -> str:
+    run, name = draft.status["run"], draft.owner.accepted
+    return f"run {run} waits for a valid spec: ConfigMap {name} does not hold the one it accepted"
+
+
+def _refuse(draft: Draft, why: str, note: str = "") -> None:
+    if broken := name_broken_seal(draft, "ConfigMap"):
+        note += f"; {broken} has content that the operator did not write"
     say_accepted(draft, INVALID_SPEC, f"the spec was not applied{note}: {why}", warns=True)
 
 
@@ -149,16 +156,26 @@ def _reopen_run(draft: Draft) -> None:
 
 
 def remember_accepted(draft: Draft) -> bool:
-    """Store the accepted spec, for passes in which a later spec waits or is invalid."""
+    """Store the spec that the run has accepted; it is used while a later spec waits or is invalid.
+
+    The ConfigMap is written after the status. While the ConfigMap may still hold the spec before,
+    the status holds the digests of both: if the operator is killed in between, the run goes on as
+    one of the two.
+    """
     is_refused = draft.observed.refusal is not None or draft.observed.foreign
     if draft.spec is None or draft.is_run_changed or is_refused:
         return False
-    built = build_accepted(draft.owner, draft.status["run"], draft.build_config())
+    config, before = draft.build_config(), draft.observed.accepted
+    built = build_accepted(draft.owner, draft.status["run"], config)
+    digests = [compute_digest(config)]
     if not is_as_built(draft.observed.children.get(draft.owner.accepted), built):
         draft.apply.append(built)
+        if before is not None and draft.accepted is not None:
+            digests = list(dict.fromkeys([compute_digest(before), *digests]))
         if broken := name_broken_seal(draft, "ConfigMap"):
             message = f"{broken} is overwritten, since the operator did not write its content"
             draft.tell(SEAL_BROKEN, message, warns=True, logs=True)
+    draft.status["acceptedDigests"] = digests
     return False
 
 
@@ -216,6 +233,7 @@ def _begin_run(draft: Draft, reading: Reading) -> None:
         "startTime": draft.stamp(),
     }
     draft.experiment = experiment
+    draft.status["acceptedDigests"] = [compute_digest(draft.build_config())]
     draft.has_finalizer = False
     draft.events.append(Event(type="Normal", reason=NEW_RUN, message=f"run {run} begins"))
 

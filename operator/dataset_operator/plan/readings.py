@@ -6,7 +6,6 @@ takes long to parse and to hash. A reconciler keeps one `Readings` for all of it
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from collections import OrderedDict
@@ -18,6 +17,7 @@ from typing import Any
 from dataset_operator.builders.frozen import hash_cluster_side
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document
+from dataset_operator.sealing import compute_digest
 from pipeline_runtime.config import (
     DatasetExperiment,
     DataWorkers,
@@ -143,11 +143,9 @@ class Readings:
         self, document: Mapping[str, Any], owner: Owner, *, asks_rules: bool
     ) -> Reading:
         """Read the spec that a run took, from its ConfigMap. It is known by its content."""
-        try:
-            text = json.dumps(document, sort_keys=True)
-        except RecursionError:
+        digest = compute_digest(document)
+        if not digest:
             return _read(document, was_accepted=False, asks_rules=True)
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         key = (owner.uid, digest, asks_rules)
         return self._read(key, document, was_accepted=True, asks_rules=asks_rules)
 

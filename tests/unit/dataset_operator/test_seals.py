@@ -73,6 +73,17 @@ def forge_accepted(world: World, **spec: Any) -> None:
     data["experiment.json"] = json.dumps(config)
 
 
+def run_what_newer_rules_refuse() -> World:
+    """A world whose run an older release accepted; the host's network stands for any such spec."""
+    world = running()
+    world.document["spec"]["head"] = HOST
+    forge_accepted(world, head=HOST)
+    world.children[world.owner.accepted] = SEAL.stamp(accepted_of(world))
+    del world.status["acceptedDigests"]
+    world.settle()
+    return world
+
+
 def written(decision: Decision) -> str:
     return json.dumps([decision.create, decision.apply, decision.patches])
 
@@ -214,13 +225,7 @@ def test_an_accepted_spec_of_an_older_operator_is_sealed_and_begins_nothing() ->
 
 
 def test_a_run_that_newer_rules_refuse_goes_on_to_its_end() -> None:
-    world = running()
-    # What an earlier version took: here it stands for any rule that is newer than the run.
-    world.document["spec"]["head"] = HOST
-    forge_accepted(world, head=HOST)
-    name = world.owner.accepted
-    world.children[name] = SEAL.stamp(world.children[name])
-    world.settle()
+    world = run_what_newer_rules_refuse()
     assert world.condition("Accepted") == ("False", "InvalidSpec")
     assert world.condition("Training") == ("True", "Running")
     world.end_job("SUCCEEDED")
@@ -266,12 +271,7 @@ def test_a_uri_that_was_not_accepted_is_refused_though_the_run_is_the_same() -> 
 
 
 def test_a_lost_cluster_is_not_made_again_with_what_is_forbidden() -> None:
-    world = running()
-    world.document["spec"]["head"] = HOST
-    forge_accepted(world, head=HOST)
-    name = world.owner.accepted
-    world.children[name] = SEAL.stamp(world.children[name])
-    world.settle()
+    world = run_what_newer_rules_refuse()
     world.lose_cluster()
     for _ in range(4):
         world.step(seconds=60)

@@ -99,6 +99,7 @@ def test_the_largest_status_has_16_kib(letter: str, scaling: dict[str, Any]) -> 
     world.step()
     world.status["scaling"] = {"since": WHEN, **scaling}
     world.status["usage"] = LONGEST_USAGE
+    world.status["acceptedDigests"] = ["0" * 64, "f" * 64]
     draft = Draft(observed=world.observe(), settings=SETTINGS, now=world.now, token="")
     for kind in KINDS:
         draft.condition(kind, False, "PreRunningDeadlineExceeded", letter * 100_000)
@@ -120,6 +121,7 @@ def test_the_largest_status_during_a_drain_has_16_kib(letter: str) -> None:
     world.step()
     world.status["scaling"] = {"since": WHEN, "decisions": LONGEST_DECISIONS}
     world.status["usage"] = LONGEST_USAGE
+    world.status["acceptedDigests"] = ["0" * 64, "f" * 64]
     world.status["dataWorkers"]["draining"] = [
         {"name": f"{index:0>63}", "ip": f"{index:0>39}", "time": WHEN, "lost": True}
         for index in range(MAX_DRAINING)

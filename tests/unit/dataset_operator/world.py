@@ -276,12 +276,14 @@ class World:
                 decision = plan(observed, self.settings, self.now, "fresh-token", self.readings)
         return decision.seal(self.seal)
 
-    def crash(self, *, after_drain: bool) -> None:
-        """Run a pass of an operator that is killed after it wrote the status, or began a drain."""
+    def crash(self, *, after_drain: bool = False, after_apply: bool = False) -> None:
+        """Run a pass of an operator that is killed after the status, the drain or the applies."""
         decision = self.decide()
         self.document["status"] = decision.status
         if after_drain and decision.drain is not None:
             self.drains.append(decision.drain)
+        for child in decision.apply if after_apply else ():
+            self._make(child)
         self.memory = None
 
     def settle(self, passes: int = 12) -> None:
