@@ -4,7 +4,7 @@ Both packages import from here; this imports neither ray nor torch. Reading runs
 `manifest` (files) → `documents` (YAML) → `overrides` (--set) → `parsing` (models) → `problems`.
 """
 
-from pipeline_runtime.config.base import SpecModel, StoreUri
+from pipeline_runtime.config.base import RuleSet, SpecModel, StoreUri
 from pipeline_runtime.config.cluster import (
     HEADROOM,
     Autoscaling,
@@ -50,12 +50,7 @@ from pipeline_runtime.config.free_fields import has_same_free_fields, is_too_lar
 from pipeline_runtime.config.location import locate_artifacts
 from pipeline_runtime.config.manifest import LoadedManifest, load_manifests, parse_manifests
 from pipeline_runtime.config.overrides import apply_overrides
-from pipeline_runtime.config.parsing import (
-    ACCEPTED_VARIABLE,
-    parse_accepted,
-    parse_experiment,
-    parse_stored,
-)
+from pipeline_runtime.config.parsing import ACCEPTED_VARIABLE, parse_experiment, parse_stored
 from pipeline_runtime.config.plain_text import clean
 from pipeline_runtime.config.pod_template import (
     RAY_CONTAINER,
@@ -113,6 +108,7 @@ __all__ = [
     "PipelineOptions",
     "Problem",
     "Resources",
+    "RuleSet",
     "S3Options",
     "ScalingPolicy",
     "ScalingRules",
@@ -140,7 +136,6 @@ __all__ = [
     "is_too_large",
     "load_manifests",
     "locate_artifacts",
-    "parse_accepted",
     "parse_experiment",
     "parse_manifests",
     "parse_quantity",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -44,6 +45,27 @@ MAX_INT32 = 2_147_483_647
 MAX_INT64 = 9_223_372_036_854_775_807
 
 
+class RuleSet(Enum):
+    """The rules that a document is judged by.
+
+    Rules may be newer than a stored object, and must not end its run. Types, bounds and the rules
+    of a single field hold in each of the sets.
+    """
+
+    ALL = "all"
+    WITHOUT_NEWER = "without newer"  # skips the place of a URI, and the size of free-form fields
+    NONE = "none"  # skips these, and all rules between fields
+
+
+# The key of the RuleSet in the context of a validation.
+RULE_SET = "rule_set"
+
+
+def _find_rule_set(info: ValidationInfo) -> RuleSet:
+    rules: RuleSet = (info.context or {}).get(RULE_SET, RuleSet.ALL)
+    return rules
+
+
 def rule_error(message: str) -> PydanticCustomError:
     """A broken rule of one field; braces in the message are kept as they are."""
     return PydanticCustomError("rule", "{message}", {"message": message})
@@ -71,8 +93,7 @@ class SpecModel(BaseModel):
 
     @model_validator(mode="after")
     def _check_rules(self, info: ValidationInfo) -> Self:
-        is_skipped = bool(info.context and info.context.get(SKIPS_RULES))
-        broken = [] if is_skipped else list(self.rules())
+        broken = [] if _find_rule_set(info) is RuleSet.NONE else list(self.rules())
         if broken:
             # `problems` makes one Problem of each; the text is for those who call the model itself.
             text = "; ".join(": ".join(filter(None, pair)) for pair in broken)
@@ -106,13 +127,6 @@ def check_uri(value: str) -> str:
     return value
 
 
-# Key of a validation's context: true for a document that an earlier version has accepted. Rules
-# that are newer than a stored object must not end its run, so they are skipped.
-WAS_ACCEPTED = "was_accepted"
-# The same for all rules of the models, of a document that is not to be judged at all.
-SKIPS_RULES = "skips_rules"
-
-
 def check_store_uri(value: str, info: ValidationInfo) -> str:
     """Refuse a folder's URI that says more than a place in a store."""
     return _check_place(value, info, is_glob=False)
@@ -125,8 +139,8 @@ def check_table_uri(value: str, info: ValidationInfo) -> str:
 
 def _check_place(value: str, info: ValidationInfo, *, is_glob: bool) -> str:
     check_uri(value)
-    is_old = bool(info.context and info.context.get(WAS_ACCEPTED))
-    if not is_old and (fault := find_uri_fault(value, is_glob=is_glob)):
+    fault = find_uri_fault(value, is_glob=is_glob)
+    if fault and _find_rule_set(info) is RuleSet.ALL:
         raise rule_error(fault)
     return value
 

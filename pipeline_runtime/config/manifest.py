@@ -15,6 +15,7 @@ from pathlib import Path as FilePath
 
 from pydantic import JsonValue
 
+from pipeline_runtime.config.base import RuleSet
 from pipeline_runtime.config.documents import (
     MAX_MANIFEST_BYTES,
     Document,
@@ -230,8 +231,7 @@ def _judge(
         findings.problems += [p for p in error.problems if p not in findings.problems]
         overridden = []
     places = _Places(candidate=candidate, overridden=tuple(overridden))
-    is_old = findings.is_accepted
-    verdict = judge(value, was_accepted=is_old, asks_rules=not is_old)
+    verdict = judge(value, RuleSet.NONE if findings.is_accepted else RuleSet.ALL)
     if verdict.experiment is None:
         findings.problems += _place_problems(verdict.found, places, file)
     elif isinstance(value, dict):

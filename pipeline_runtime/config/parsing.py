@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
-from pipeline_runtime.config.base import MAX_LIST_ITEMS, SKIPS_RULES, WAS_ACCEPTED, SpecModel
+from pipeline_runtime.config.base import MAX_LIST_ITEMS, RULE_SET, RuleSet, SpecModel
 from pipeline_runtime.config.documents import MAX_DEPTH, SHOWN_DEPTH, TOO_DEEP, Path, format_path
 from pipeline_runtime.config.experiment import DatasetExperiment
 from pipeline_runtime.config.free_fields import check_size, find_free_fields
@@ -64,22 +64,17 @@ def _accept(verdict: Verdict) -> DatasetExperiment:
 
 
 def parse_stored(
-    document: JsonValue, *, was_accepted: bool = False, asks_rules: bool = True
+    document: JsonValue, rules: RuleSet = RuleSet.ALL
 ) -> tuple[DatasetExperiment, list[str]]:
     """Parse an experiment as the API server stores it; return it and the paths of unknown fields.
 
     A newer release may have written fields that this one does not know; they are left out, so that
     a downgrade works.
 
-    Args:
-        was_accepted: whether an earlier version has accepted the spec: newer rules about its URIs
-            and its size are skipped, so that its run goes on.
-        asks_rules: as in `judge`.
-
     Raises:
-        ManifestError: with every other broken rule.
+        ManifestError: with every broken rule of the set.
     """
-    verdict = judge(document, was_accepted=was_accepted, asks_rules=asks_rules)
+    verdict = judge(document, rules)
     unknown = [] if verdict.experiment or verdict.is_too_large else _find_unknown(document)
     if not unknown:
         return _accept(verdict), []
@@ -88,17 +83,8 @@ def parse_stored(
         above = value_at(known, path[:-1])
         if isinstance(above, dict):
             above.pop(str(path[-1]), None)
-    accepted = _accept(judge(known, was_accepted=was_accepted, asks_rules=asks_rules))
+    accepted = _accept(judge(known, rules))
     return accepted, [format_path(path) for path in unknown]
-
-
-def parse_accepted(document: JsonValue) -> DatasetExperiment:
-    """Parse an experiment that was accepted before, maybe by an older release.
-
-    Raises:
-        ManifestError: it is no experiment: a type or a bound is wrong.
-    """
-    return parse_stored(document, was_accepted=True, asks_rules=False)[0]
 
 
 def _find_unknown(document: JsonValue) -> list[Path]:
@@ -112,14 +98,8 @@ def _find_unknown(document: JsonValue) -> list[Path]:
     return []
 
 
-def judge(document: JsonValue, *, was_accepted: bool = False, asks_rules: bool = True) -> Verdict:
-    """Validate a document; never raises for what is in it.
-
-    Args:
-        was_accepted: see `parse_stored`.
-        asks_rules: whether the models are asked for their rules. They are not where the document
-            was accepted by an older release, and is not judged anew: rules may be newer than it.
-    """
+def judge(document: JsonValue, rules: RuleSet = RuleSet.ALL) -> Verdict:
+    """Validate a document; never raises for what is in it."""
     if not isinstance(document, dict):
         message = (
             f"must be a mapping with apiVersion, kind, metadata and spec, got {show(document)}"
@@ -127,9 +107,9 @@ def judge(document: JsonValue, *, was_accepted: bool = False, asks_rules: bool =
         return Verdict(experiment=None, found=[((), message)])
     try:
         # First, so that a document which is too large costs no more than its measure.
-        if not was_accepted and (broken := check_size(document)):
+        if rules is RuleSet.ALL and (broken := check_size(document)):
             return Verdict(experiment=None, found=[broken], is_too_large=True)
-        experiment = _validate(document, was_accepted=was_accepted, asks_rules=asks_rules)
+        experiment = _validate(document, rules)
     except RecursionError:
         return Verdict(experiment=None, found=[(_find_too_deep(document), TOO_DEEP)])
     except ValidationError as error:
@@ -143,22 +123,17 @@ def judge(document: JsonValue, *, was_accepted: bool = False, asks_rules: bool =
     if any(error["type"] == "json_invalid" for error in errors):  # pydantic's own bound
         return Verdict(experiment=None, found=[(_find_too_deep(document), TOO_DEEP)])
     found = explain_errors(errors[:MAX_PROBLEMS], document)
-    if len(errors) <= MAX_PROBLEMS and asks_rules:
+    if len(errors) <= MAX_PROBLEMS and rules is not RuleSet.NONE:
         found += _find_hidden_rules(document, frozenset(path for path, _ in found))
     return Verdict(experiment=None, found=_bound(list(dict.fromkeys(found)), len(errors)))
 
 
-def _validate(
-    document: JsonValue, *, was_accepted: bool = False, asks_rules: bool = True
-) -> DatasetExperiment:
+def _validate(document: JsonValue, rules: RuleSet = RuleSet.ALL) -> DatasetExperiment:
     # JSON mode, since strict models take a list for a tuple only there; by_name=False, since the
     # API server would not know snake_case either.
     text = json.dumps(document)
     return DatasetExperiment.model_validate_json(
-        text,
-        by_alias=True,
-        by_name=False,
-        context={WAS_ACCEPTED: was_accepted, SKIPS_RULES: not asks_rules},
+        text, by_alias=True, by_name=False, context={RULE_SET: rules}
     )
 
 

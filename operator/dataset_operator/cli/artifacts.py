@@ -21,7 +21,7 @@ from dataset_operator.cli.options import (
 from dataset_operator.errors import UserError
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document
-from pipeline_runtime.config import clean, locate_artifacts, parse_stored
+from pipeline_runtime.config import RuleSet, clean, locate_artifacts, parse_stored
 
 # Fetches the files of a run (URI of the experiment's folder, id of the run) into a folder, and
 # tells of each file that it skips.
@@ -75,6 +75,6 @@ def locate(document: Document, storage_root: str | None) -> tuple[str, str]:
         raise UserError(f"{owner.name} has no run yet; see `lastmile describe {owner.name}`")
     uri: str = status["artifactsUri"]
     if storage_root is not None:
-        experiment, _ = parse_stored(document, was_accepted=True)
+        experiment, _ = parse_stored(document, RuleSet.NONE)
         uri = locate_artifacts(experiment, storage_root, wins=True)
     return uri, owner.run_id(status["run"])

@@ -29,7 +29,7 @@ from dataset_operator.status import (
     is_true,
     set_condition,
 )
-from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, has_same_free_fields
+from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, RuleSet, has_same_free_fields
 
 
 @dataclass(slots=True, kw_only=True)
@@ -212,7 +212,7 @@ class Draft:
         """
         read, document = self.readings.read_wanted, self.observed.document
         if self.was_generation_accepted:
-            return read(document, was_accepted=True, asks_rules=False)
+            return read(document, RuleSet.NONE)
         before, accepted = self._read_accepted(), self.observed.accepted
         if before is None or accepted is None:
             return None
@@ -220,12 +220,12 @@ class Draft:
         rest = read(document, without=without)
         is_same = not refused.is_too_large or has_same_free_fields(dict(document), dict(accepted))
         if rest.experiment is None and is_same:
-            rest = read(document, was_accepted=True, without=without)
+            rest = read(document, RuleSet.WITHOUT_NEWER, without=without)
             is_same_run = rest.experiment is not None and before.run_hash == rest.run_hash
             is_same = is_same_run and _has_same_stores(document, accepted)
         if rest.experiment is None or not is_same:
             return None
-        return read(document, was_accepted=True, asks_rules=False)
+        return read(document, RuleSet.NONE)
 
     @property
     def accepted(self) -> Reading | None:
@@ -243,8 +243,8 @@ class Draft:
         accepted, is_sealed = self.observed.accepted, self.observed.is_accepted_sealed
         if accepted is None:
             return None
-        found = self.readings.read_accepted(accepted, self.owner, asks_rules=not is_sealed)
-        return self._trust(found)
+        rules = RuleSet.NONE if is_sealed else RuleSet.WITHOUT_NEWER
+        return self._trust(self.readings.read_accepted(accepted, self.owner, rules))
 
     def _trust(self, found: Reading) -> Reading | None:
         """Return a reading that has an experiment, and is sealed or of the run in the status."""

@@ -24,6 +24,7 @@ from pipeline_runtime.config import (
     Head,
     ManifestError,
     Problem,
+    RuleSet,
     Trainers,
     is_template,
     is_too_large,
@@ -122,47 +123,35 @@ class Readings:
     def read_wanted(
         self,
         document: Mapping[str, Any],
+        rules: RuleSet = RuleSet.ALL,
         *,
-        was_accepted: bool = False,
-        asks_rules: bool = True,
         without: frozenset[str] = frozenset(),
     ) -> Reading:
         """Read the spec of an experiment as the API server has it.
 
         Args:
-            was_accepted: see `parsing.judge`.
-            asks_rules: see `parsing.judge`.
             without: fields of the spec whose template is left out.
         """
         metadata = document["metadata"]
-        key = (metadata["uid"], metadata.get("generation"), was_accepted, asks_rules, without)
-        rest = _leave_out_templates(document, without)
-        return self._read(key, rest, was_accepted=was_accepted, asks_rules=asks_rules)
+        key = (metadata["uid"], metadata.get("generation"), rules, without)
+        return self._read(key, _leave_out_templates(document, without), rules)
 
-    def read_accepted(
-        self, document: Mapping[str, Any], owner: Owner, *, asks_rules: bool
-    ) -> Reading:
+    def read_accepted(self, document: Mapping[str, Any], owner: Owner, rules: RuleSet) -> Reading:
         """Read the spec that a run took, from its ConfigMap. It is known by its content."""
         digest = compute_digest(document)
         if not digest:
-            return _read(document, was_accepted=False, asks_rules=True)
-        key = (owner.uid, digest, asks_rules)
-        return self._read(key, document, was_accepted=True, asks_rules=asks_rules)
+            return _read(document, rules)
+        return self._read((owner.uid, digest, rules), document, rules)
 
     def _read(
-        self,
-        key: tuple[object, ...],
-        document: Mapping[str, Any],
-        *,
-        was_accepted: bool,
-        asks_rules: bool,
+        self, key: tuple[object, ...], document: Mapping[str, Any], rules: RuleSet
     ) -> Reading:
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
         # Not under the lock: a large spec of one experiment keeps no other waiting.
-        reading = _read(document, was_accepted=was_accepted, asks_rules=asks_rules)
+        reading = _read(document, rules)
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = reading
@@ -184,21 +173,22 @@ def _leave_out_templates(document: Mapping[str, Any], fields: frozenset[str]) ->
     return {**document, "spec": left}
 
 
-def _read(document: Mapping[str, Any], *, was_accepted: bool, asks_rules: bool) -> Reading:
+def _read(document: Mapping[str, Any], rules: RuleSet) -> Reading:
     """Read the spec and the name. The rest is the API server's, and changes within a generation."""
     part = _pick(document, "apiVersion", "kind", "spec")
     metadata = document.get("metadata")  # of a ConfigMap's text, anything
     part["metadata"] = _pick(metadata if isinstance(metadata, Mapping) else {}, "name", "namespace")
     try:
-        experiment, unknown = parse_stored(part, was_accepted=was_accepted, asks_rules=asks_rules)
+        experiment, unknown = parse_stored(part, rules)
     except ManifestError as error:
-        too_large = not was_accepted and is_too_large(part)
+        too_large = rules is RuleSet.ALL and is_too_large(part)
         return Reading(problems=tuple(error.problems), is_too_large=too_large)
     # Without rules anybody can have written a template of any shape into a ConfigMap.
     if not all(is_template(group.template) for group in _groups(experiment).values()):
         return Reading()
-    chars = MAX_EXPRESSION_CHARS
-    problems = tuple(check_grammar(experiment.spec, max_chars=chars)) if asks_rules else ()
+    problems: Sequence[Problem] = ()
+    if rules is not RuleSet.NONE:
+        problems = tuple(check_grammar(experiment.spec, max_chars=MAX_EXPRESSION_CHARS))
     return Reading(
         experiment=experiment,
         problems=problems,

@@ -218,6 +218,12 @@ def test_artifacts_are_located_by_status_spec_or_option(
     assert locate(document, root) == (uri, "0f3c6c1e-2")
 
 
+def test_artifacts_of_a_spec_that_newer_rules_refuse_are_found() -> None:
+    document = experiment(run=2, artifactsUri="s3://written/down/clicks/")
+    document["spec"]["head"] = {"template": {"spec": {"hostNetwork": True}}}
+    assert locate(document, "/mnt/b") == ("/mnt/b/experiments/clicks/", "0f3c6c1e-2")
+
+
 def test_artifacts_are_refused_before_the_first_run() -> None:
     with pytest.raises(UserError, match="clicks"):
         locate(experiment(), None)

@@ -19,7 +19,7 @@ from world import World, build_document, running
 from dataset_operator.api import SEAL_ANNOTATION
 from dataset_operator.kube.execute import execute
 from dataset_operator.observed import Document, Job, parse_time
-from pipeline_runtime.config import KIND, parse_accepted, parse_stored, run_hash
+from pipeline_runtime.config import KIND, RuleSet, parse_stored, run_hash
 
 STORED = sorted((Path(__file__).parent / "stored").glob("*.json"))
 
@@ -127,7 +127,7 @@ def make_older(world: World, uri: str) -> None:
     text = json.dumps([world.document, world.children])
     assert "old-table/" in text
     text = text.replace("old-table/", uri)
-    run = run_hash(parse_accepted(json.loads(text)[0]))
+    run = run_hash(parse_stored(json.loads(text)[0], RuleSet.NONE)[0])
     world.document, world.children = json.loads(text.replace(world.status["runHash"], run))
     for child in world.children.values():
         child["metadata"].get("annotations", {}).pop(SEAL_ANNOTATION, None)

@@ -9,6 +9,7 @@ from world import UID, World, build_document
 from dataset_operator.builders.frozen import hash_cluster_side
 from dataset_operator.names import Owner
 from dataset_operator.plan.readings import Readings
+from pipeline_runtime.config import RuleSet
 from pipeline_runtime.config.parsing import _validate
 from pipeline_runtime.config.run_hash import hash_config
 
@@ -104,7 +105,7 @@ def test_an_invalid_accepted_spec_is_read_as_refused(deep: int) -> None:
         value = [value]
     document = build_document(training={"config": value})
     owner = Owner.of(build_document())
-    found = Readings().read_accepted(document, owner, asks_rules=False)
+    found = Readings().read_accepted(document, owner, RuleSet.NONE)
     assert found.experiment is None
 
 

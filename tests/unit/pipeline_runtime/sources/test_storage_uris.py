@@ -12,7 +12,13 @@ from property_tests import examples
 from pyarrow import fs as pafs
 from pydantic import ValidationError
 
-from pipeline_runtime.config import ManifestError, ParquetSource, parse_experiment, parse_stored
+from pipeline_runtime.config import (
+    ManifestError,
+    ParquetSource,
+    RuleSet,
+    parse_experiment,
+    parse_stored,
+)
 from pipeline_runtime.config.storage_uri import find_uri_fault, has_scheme, split_storage_uri
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.history import reading
@@ -98,7 +104,7 @@ def test_every_uri_of_a_manifest_is_checked(path: str, spec: dict[str, Any]) -> 
         parse_experiment(document(**spec))
     assert [problem.path for problem in caught.value.problems] == [path]
     # A URI that an earlier version accepted stays readable, but is never opened.
-    experiment, unknown = parse_stored(document(**spec), was_accepted=True)
+    experiment, unknown = parse_stored(document(**spec), RuleSet.WITHOUT_NEWER)
     assert (experiment.metadata.name, unknown) == ("first", [])
 
 
