@@ -1,11 +1,11 @@
-"""Seals over what the operator stores in objects that its users can write, and later reads back.
+"""Seals for data that the operator stores in objects that users can write, and reads back later.
 
 A seal is an annotation: an HMAC-SHA256 over the object's kind and name, the uid of the experiment
 that owns it, and the stored content. `Decision.seal` adds it before the executor writes; `observe`
 checks it before the plan reads. `kube.keys` fetches the key.
 
-An object without a valid seal is not an error. It may be older than the seals, or the key may have
-been replaced: what runs goes on, and the operator takes nothing from such an object on trust.
+An object without a valid seal is not an error: it may be older than the seals, or the key may have
+been replaced. Its run goes on, but the operator does not trust the content of the object.
 
 A seal does not show that an object is the latest one: a user may put an older sealed copy back. So
 the status, which the users who edit ConfigMaps cannot write, holds digests of the accepted spec.
@@ -29,11 +29,11 @@ from dataset_operator.api import (
 )
 from dataset_operator.observed import Document
 
-KEY_BYTES = 32  # as many as the digest has (RFC 2104, section 3)
+KEY_BYTES = 32  # the length of the digest (RFC 2104, section 3)
 _SCHEME = "v1:"
 _CLUSTER_ANNOTATIONS = (CLUSTER_HASH_ANNOTATION, RENDERED_ANNOTATION, TRAINERS_ANNOTATION)
 
-# Broken: there is a seal, but another key or another content made it.
+# Broken: the seal was made with another key or over other content.
 SealState = Literal["Valid", "Absent", "Broken"]
 VALID: SealState = "Valid"
 ABSENT: SealState = "Absent"
@@ -51,17 +51,17 @@ def compute_digest(content: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Seals objects with a key that no user can read."""
+    """Adds seals to objects, and checks them, with a key that users cannot read."""
 
     key: bytes = field(repr=False)
 
     @classmethod
     def generate(cls) -> Self:
-        """A seal with a new random key."""
+        """Return a seal with a new random key."""
         return cls(secrets.token_bytes(KEY_BYTES))
 
     def stamp(self, document: Document) -> Document:
-        """Return an object that is about to be written, with its seal if its kind has one."""
+        """Return an object for a write, with its seal if objects of its kind have one."""
         if document["kind"] not in ("RayCluster", "ConfigMap"):
             return document
         metadata = document["metadata"]
@@ -71,10 +71,10 @@ class Seal:
         return {**document, "metadata": {**metadata, "annotations": annotations}}
 
     def judge(self, document: Mapping[str, Any], uid: str) -> SealState:
-        """Return whether the operator wrote what is stored in an object of this experiment.
+        """Return whether the operator wrote the stored content of an experiment's object.
 
         Args:
-            uid: of the experiment.
+            uid: the uid of the experiment.
         """
         found = _annotations(document).get(SEAL_ANNOTATION)
         if found is None:
@@ -90,7 +90,7 @@ class Seal:
 
 
 def _read_content(document: Mapping[str, Any]) -> Any:
-    """What a seal covers, of a kind that has one."""
+    """Return the part of an object that its seal covers."""
     if document["kind"] == "ConfigMap":
         return document.get("data")
     annotations = _annotations(document)

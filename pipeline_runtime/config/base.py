@@ -1,8 +1,7 @@
-"""What every model of the spec shares: strictness, names, bounded strings, URIs, rules.
+"""The base class and the field types of all models of the spec.
 
-Owned here: the base class and the field types. The models beside it (`dataset`, `steps`,
-`training`, `cluster`, `experiment`) use them; `manifest` reads YAML into them; `problems` words
-their errors.
+The models (`dataset`, `steps`, `training`, `cluster`, `experiment`) build on them, `parsing` fills
+the models from a document, and `problems` words their errors.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ from pipeline_runtime.config.credentials import (
 )
 from pipeline_runtime.config.storage_uri import find_uri_fault
 
-# One Kubernetes object may have 1.5 MiB and all its annotations 256 KiB, so strings and lists are
-# bounded; the bounds also keep CEL rules on the CRD within their cost budget.
+# Strings and lists are bounded, since a Kubernetes object may have 1.5 MiB and its annotations
+# 256 KiB. The bounds also keep the CEL rules of the CRD within their cost budget.
 MAX_LIST_ITEMS = 256
 MAX_COLUMNS = 4096
 MAX_STRING_CHARS = 1024
 MAX_EXPRESSION_CHARS = 16_384
 
-# 2**31 - 1: Kubernetes' int32, which every counter and number of seconds in a spec fits.
+# 2**31 - 1: Kubernetes' int32, large enough for each counter and number of seconds in a spec.
 MAX_INT32 = 2_147_483_647
-# 2**63 - 1: what the API server, being written in Go, holds as an integer.
+# 2**63 - 1: the largest integer of the API server, which is written in Go.
 MAX_INT64 = 9_223_372_036_854_775_807
 
 
@@ -67,15 +66,15 @@ def _find_rule_set(info: ValidationInfo) -> RuleSet:
 
 
 def rule_error(message: str) -> PydanticCustomError:
-    """A broken rule of one field; braces in the message are kept as they are."""
+    """Return the error of a broken rule of one field; braces in the message stay as they are."""
     return PydanticCustomError("rule", "{message}", {"message": message})
 
 
 class SpecModel(BaseModel):
-    """A part of the spec: frozen, camelCase outside, unknown fields refused.
+    """A part of the spec: frozen, with camelCase names in documents, and without unknown fields.
 
-    A subclass states its rules between fields in `rules`, one (field, message) pair each; all that
-    are broken are reported, each under its own field.
+    A subclass checks its rules between fields in `rules`. All broken rules are reported, each at
+    its own field.
     """
 
     model_config = ConfigDict(
@@ -95,18 +94,18 @@ class SpecModel(BaseModel):
     def _check_rules(self, info: ValidationInfo) -> Self:
         broken = [] if _find_rule_set(info) is RuleSet.NONE else list(self.rules())
         if broken:
-            # `problems` makes one Problem of each; the text is for those who call the model itself.
+            # `problems` makes one Problem of each; the text is for direct callers of the model.
             text = "; ".join(": ".join(filter(None, pair)) for pair in broken)
             raise PydanticCustomError("rules", "{text}", {"broken": broken, "text": text})
         return self
 
     def to_document(self) -> dict[str, Any]:
-        """The model as it stands in a manifest: camelCase, unset fields left out."""
+        """Return the model as a manifest has it: in camelCase, without unset fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
 
 
 def check_one_of(names: Sequence[str], given: Sequence[str]) -> str | None:
-    """The broken rule unless exactly one of the named fields is given."""
+    """Return the broken rule, unless exactly one of the named fields is given."""
     if len(given) == 1:
         return None
     got, advice = (" and ".join(given), "keep one") if given else ("none", "add one")
@@ -114,7 +113,7 @@ def check_one_of(names: Sequence[str], given: Sequence[str]) -> str | None:
 
 
 def check_uri(value: str) -> str:
-    """Refuse a URI that carries a credential: those come from the environment or a Secret."""
+    """Refuse a URI with a credential: credentials come from the environment or a Secret."""
     if credential := find_uri_credential(value):
         raise rule_error(
             f"must not carry credentials, got {credential}; give them in the environment or "
@@ -128,12 +127,12 @@ def check_uri(value: str) -> str:
 
 
 def check_store_uri(value: str, info: ValidationInfo) -> str:
-    """Refuse a folder's URI that says more than a place in a store."""
+    """Refuse a folder's URI that has more than a place in a store, such as a query."""
     return _check_place(value, info, is_glob=False)
 
 
 def check_table_uri(value: str, info: ValidationInfo) -> str:
-    """Refuse a table's URI that says more than a place in a store; a path may be a glob."""
+    """Refuse a table's URI that has more than a place in a store; its path may be a glob."""
     return _check_place(value, info, is_glob=True)
 
 
@@ -146,7 +145,7 @@ def _check_place(value: str, info: ValidationInfo, *, is_glob: bool) -> str:
 
 
 def check_options(field: str, value: JsonValue) -> Iterator[tuple[str, str]]:
-    """Yield a broken rule for everything in free-form options that looks like a credential."""
+    """Yield a broken rule for each value of free-form options that looks like a credential."""
     for path, what in find_option_credentials(value, field):
         yield (
             path,
@@ -169,7 +168,7 @@ def check_unique(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_column(value: str) -> str:
-    # _lastmile_row_id is the identity that tables written by Lastmile carry.
+    # Tables written by Lastmile have the identity of a row in _lastmile_row_id.
     if value.startswith("_lastmile_") and value != "_lastmile_row_id":
         raise rule_error(
             f"must not start with '_lastmile_', which is Lastmile's own, got {value!r}; rename it"
@@ -201,8 +200,8 @@ Columns = Annotated[
     tuple[Column, ...], Field(min_length=1, max_length=MAX_COLUMNS), AfterValidator(check_unique)
 ]
 # "package.module:function", as entry points are written (packaging.python.org, entry points).
-# Patterns are read by pydantic (Rust) and, in the CRD, by the API server (RE2), which agree on
-# everything but \w, \s and \S: those are Unicode here and ASCII there, so that none may be written.
+# Both pydantic (Rust) and, for the CRD, the API server (RE2) read the patterns. They differ in \w,
+# \s and \S, which match Unicode in pydantic and ASCII in RE2, so no pattern may contain these.
 _NAME = r"[A-Za-z_][\p{L}\p{M}\p{N}\p{Pc}]*"
 IMPORT_PATH_PATTERN = rf"^{_NAME}(\.{_NAME})*:{_NAME}(\.{_NAME})*$"
 ImportPath = Annotated[str, StringConstraints(max_length=512, pattern=IMPORT_PATH_PATTERN)]

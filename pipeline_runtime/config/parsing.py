@@ -1,6 +1,6 @@
-"""A JSON document becomes a DatasetExperiment, or every rule that it breaks is found.
+"""Parses a JSON document into a DatasetExperiment, or finds every rule that it breaks.
 
-Runs after `documents` (YAML to JSON) and before `manifest` (which adds file, line and column).
+It runs after `documents` (YAML to JSON) and before `manifest` (which adds file, line and column).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from pipeline_runtime.config.problems import (
 )
 from pipeline_runtime.errors import ManifestError, Problem
 
-# Set to 1 in a driver's environment by the operator, which has accepted the experiment.
+# The operator sets it to 1 in the environment of a driver, since it has accepted the experiment.
 ACCEPTED_VARIABLE = "LASTMILE_ACCEPTED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The experiment, or what is wrong with the document: exactly one of the two.
+    """The experiment of a document, or its broken rules: exactly one of the two.
 
     Attributes:
-        is_too_large: whether it was refused for its size, and for that alone.
+        is_too_large: whether the document was refused only for its size.
     """
 
     experiment: DatasetExperiment | None
@@ -49,10 +49,10 @@ class Verdict:
 
 
 def parse_experiment(document: JsonValue) -> DatasetExperiment:
-    """Parse the experiment that a JSON document (from YAML, or the Kubernetes API) describes.
+    """Parse the experiment in a JSON document, which comes from YAML or the Kubernetes API.
 
     Raises:
-        ManifestError: with every broken rule, under its field's path.
+        ManifestError: with every broken rule, at the path of its field.
     """
     return _accept(judge(document))
 
@@ -68,8 +68,8 @@ def parse_stored(
 ) -> tuple[DatasetExperiment, list[str]]:
     """Parse an experiment as the API server stores it; return it and the paths of unknown fields.
 
-    A newer release may have written fields that this one does not know; they are left out, so that
-    a downgrade works.
+    A newer release may have written the unknown fields. They are ignored, so that a downgrade
+    works.
 
     Raises:
         ManifestError: with every broken rule of the set.
@@ -93,20 +93,20 @@ def _find_unknown(document: JsonValue) -> list[Path]:
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False)
         return [locate(found, document)[0] for found in errors if found["type"] == UNKNOWN_TYPE]
-    except RecursionError:  # said by `judge`
+    except RecursionError:  # `judge` reports it
         return []
     return []
 
 
 def judge(document: JsonValue, rules: RuleSet = RuleSet.ALL) -> Verdict:
-    """Validate a document; never raises for what is in it."""
+    """Validate a document; no content of it raises an error."""
     if not isinstance(document, dict):
         message = (
             f"must be a mapping with apiVersion, kind, metadata and spec, got {show(document)}"
         )
         return Verdict(experiment=None, found=[((), message)])
     try:
-        # First, so that a document which is too large costs no more than its measure.
+        # The size comes first: validating a document that is too large would be expensive.
         if rules is RuleSet.ALL and (broken := check_size(document)):
             return Verdict(experiment=None, found=[broken], is_too_large=True)
         experiment = _validate(document, rules)
@@ -115,12 +115,12 @@ def judge(document: JsonValue, rules: RuleSet = RuleSet.ALL) -> Verdict:
     except ValidationError as error:
         errors = error.errors(include_url=False)
     else:
-        # Only what has no schema can be deep and right.
+        # Only fields without a schema can be valid and nested too deep.
         deep = [
             (path, TOO_DEEP) for path, value in find_free_fields(document) if _is_deep(path, value)
         ]
         return Verdict(experiment=None if deep else experiment, found=deep)
-    if any(error["type"] == "json_invalid" for error in errors):  # pydantic's own bound
+    if any(error["type"] == "json_invalid" for error in errors):  # pydantic's own bound on depth
         return Verdict(experiment=None, found=[(_find_too_deep(document), TOO_DEEP)])
     found = explain_errors(errors[:MAX_PROBLEMS], document)
     if len(errors) <= MAX_PROBLEMS and rules is not RuleSet.NONE:
@@ -129,8 +129,8 @@ def judge(document: JsonValue, rules: RuleSet = RuleSet.ALL) -> Verdict:
 
 
 def _validate(document: JsonValue, rules: RuleSet = RuleSet.ALL) -> DatasetExperiment:
-    # JSON mode, since strict models take a list for a tuple only there; by_name=False, since the
-    # API server would not know snake_case either.
+    # JSON mode, since only there strict models accept a list for a tuple. by_name=False, since the
+    # API server does not know snake_case names either.
     text = json.dumps(document)
     return DatasetExperiment.model_validate_json(
         text, by_alias=True, by_name=False, context={RULE_SET: rules}
@@ -138,7 +138,7 @@ def _validate(document: JsonValue, rules: RuleSet = RuleSet.ALL) -> DatasetExper
 
 
 def _bound(found: list[Found], num_errors: int) -> list[Found]:
-    """The first of what was found, and how much more there is."""
+    """Return the first MAX_PROBLEMS of the broken rules, and the number of the others."""
     if (more := max(len(found), num_errors) - MAX_PROBLEMS) <= 0:
         return found
     return [*found[:MAX_PROBLEMS], ((), f"breaks {more:,} more rules or so; correct these first")]
@@ -149,9 +149,9 @@ def _is_deep(path: Path, value: JsonValue) -> bool:
 
 
 def _find_too_deep(value: JsonValue, most: int = MAX_DEPTH) -> Path:
-    """What is nested too deep, by the first parts of its path, if something is.
+    """Return the first parts of the path of a value that is nested too deep; () if none is.
 
-    Level by level, since Python's calls have an end.
+    The search goes level by level, since Python bounds the depth of calls.
     """
     level: list[tuple[Path, JsonValue]] = [((), value)]
     for _ in range(most):
@@ -160,7 +160,7 @@ def _find_too_deep(value: JsonValue, most: int = MAX_DEPTH) -> Path:
             for path, value in level
             for part, below in _items(value)
         ]
-    # What the API server keeps of it in metadata.managedFields is as deep.
+    # Prefer the spec: metadata.managedFields, where the API server copies its paths, is as deep.
     return min((path for path, _ in level), key=lambda path: path[0] != "spec", default=())
 
 
@@ -171,7 +171,7 @@ def _items(value: JsonValue) -> Iterable[tuple[str | int, JsonValue]]:
 
 
 def _find_hidden_rules(document: dict[str, JsonValue], wrong: frozenset[Path]) -> list[Found]:
-    """Broken rules between fields that pydantic does not reach, as another field is wrong too."""
+    """Return broken rules that pydantic does not check because another field is wrong too."""
     search = _RuleSearch(document=document, wrong=wrong)
     search.build(DatasetExperiment, document, ())
     return search.found
@@ -179,7 +179,7 @@ def _find_hidden_rules(document: dict[str, JsonValue], wrong: frozenset[Path]) -
 
 @dataclass(slots=True, kw_only=True)
 class _RuleSearch:
-    """Builds the models without validation, from what is right, and asks each for its rules."""
+    """Builds the models without validation, from the valid fields, and checks their rules."""
 
     document: JsonValue
     wrong: frozenset[Path]
@@ -201,7 +201,7 @@ class _RuleSearch:
         if below is None:
             return _freeze(value)
         if isinstance(value, list):
-            few = value[:MAX_LIST_ITEMS]  # more there may not be, which is said
+            few = value[:MAX_LIST_ITEMS]  # a longer list is reported already
             return tuple(self.build(below, item, (*path, i)) for i, item in enumerate(few))
         return self.build(below, value, path)
 
@@ -210,13 +210,13 @@ class _RuleSearch:
         try:
             for name, message in islice(instance.rules(), MAX_PROBLEMS + 1):
                 broken = resolve_path(self.document, path, name)
-                # A field that is misspelt or wrong is as good as absent to a rule. So beside one,
-                # only what is said of fields that are there and right is worth saying.
+                # To a rule, a misspelt or invalid field looks absent. So where the model has one,
+                # report only the rules that are broken at fields that are given and valid.
                 given = len(broken) > len(path) and broken[len(path)] in value
                 if sound or (given and broken not in self.wrong):
                     self.found.append((broken, message))
         except (AttributeError, TypeError):
-            return  # the rule needs a part that is itself wrong, and said so already
+            return  # the rule needs a field that is invalid, which is reported already
 
 
 def _freeze(value: JsonValue) -> Any:

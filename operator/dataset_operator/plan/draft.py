@@ -1,6 +1,6 @@
-"""The draft of one pass: what was observed, and what the rules have decided so far.
+"""The draft of one reconcile pass: the observation, and what the rules have decided so far.
 
-The one mutable object of planning; it lives for one call of `plan`.
+It is the only mutable object of planning, and lives for one call of `plan`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,18 @@ from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, RuleSet, 
 
 @dataclass(slots=True, kw_only=True)
 class Draft:
-    """What one pass knows and wants."""
+    """The observed and the wanted state of one pass.
+
+    Attributes:
+        token: a fresh random token, used only if the experiment has none yet.
+        experiment: the experiment that runs; `ending.refuse_invalid` sets it.
+        spec: the spec as it is wanted now; None if it is invalid.
+        ignored: paths of the spec that this version does not know.
+        trial: a RayCluster for a dry run.
+        again: seconds after which other passes are due.
+        not_corrected: why an edit of the cluster by hand stays; "" if none does.
+        is_scaling_requested: whether a user's request for a number of workers is in progress.
+    """
 
     observed: Observed
     settings: OperatorSettings
@@ -42,9 +53,9 @@ class Draft:
     token: str
     status: Document = field(init=False)
     has_finalizer: bool = field(init=False)
-    experiment: DatasetExperiment | None = None  # what runs: set by `ending.refuse_invalid`
-    spec: ExperimentSpec | None = None  # what is wanted now, if it is valid
-    ignored: Sequence[str] = ()  # paths of the spec that this version does not know
+    experiment: DatasetExperiment | None = None
+    spec: ExperimentSpec | None = None
+    ignored: Sequence[str] = ()
     create: list[Document] = field(default_factory=list)
     apply: list[Document] = field(default_factory=list)
     patches: list[tuple[str, str, Document]] = field(default_factory=list)
@@ -57,8 +68,8 @@ class Draft:
     memory: Memory | None = None
     events: list[Event] = field(default_factory=list)
     again: list[float] = field(default_factory=list)
-    not_corrected: str = ""  # why an edit by hand of the cluster stays, if one does
-    is_scaling_requested: bool = False  # a request of a number of workers is being carried out
+    not_corrected: str = ""
+    is_scaling_requested: bool = False
     readings: Readings = field(default_factory=Readings)
     _current: Reading | None = None
     _accepted: Reading | None = None
@@ -67,37 +78,37 @@ class Draft:
         self.status = forget_future(self.observed.status, self.now)
         self.has_finalizer = self.submission is not None
 
-    # --- what is known --------------------------------------------------------------------------
+    # --- the observed state ---------------------------------------------------------------------
 
     @property
     def owner(self) -> Owner:
-        """The experiment as an owner."""
+        """The experiment as the owner of its objects."""
         return self.observed.owner
 
     @property
     def running(self) -> DatasetExperiment:
-        """The experiment that runs; rules after `refuse_invalid` have one."""
+        """The experiment that runs; every rule after `refuse_invalid` has one."""
         assert self.experiment is not None
         return self.experiment
 
     @property
     def wanted(self) -> ExperimentSpec:
-        """Where the spec says what may change while it runs: deadlines, limits, time to live."""
+        """The source of fields that may change during a run, such as deadlines and limits."""
         return self.spec or self.running.spec
 
     @property
     def is_run_changed(self) -> bool:
-        """Whether another run is wanted than the present one: other data, code or training.
+        """Return whether the spec asks for another run: other data, code or training.
 
-        In order a checkpoint resumes on as many ranks as wrote it, so there their number is the
-        run's too.
+        With `preserveOrder` a checkpoint resumes only on as many ranks as wrote it, so another
+        number of ranks is another run too.
         """
         if self.spec is None:
             return False
         wanted, accepted = self.current, self.accepted
         if accepted is None:
             return wanted.run_hash != self.status.get("runHash")
-        # Hashed anew: another version of the operator may hash the same run otherwise.
+        # Both are hashed by this version: another one may hash the same run differently.
         if wanted.run_hash != accepted.run_hash:
             return True
         in_order, size = self.spec.pipeline_options.preserve_order, self.spec.trainers.world_size
@@ -105,9 +116,9 @@ class Draft:
 
     @property
     def on_cluster(self) -> DatasetExperiment:
-        """What runs, with the trainers of the cluster that is there.
+        """The experiment that runs, with the trainers of the present cluster.
 
-        An edit of their number comes with another cluster: until then attempts have these.
+        An edit of the number of trainers takes effect with the next cluster.
         """
         cluster, spec = self.observed.ray_cluster, self.running.spec
         if cluster is None:
@@ -120,19 +131,19 @@ class Draft:
 
     @property
     def is_rank_count_wrong(self) -> bool:
-        """Whether the cluster that is there has another number of ranks than a run in order."""
+        """Return whether a run in order needs another number of ranks than the cluster has."""
         spec, there = self.running.spec, self.on_cluster.spec
         in_order = spec.pipeline_options.preserve_order
         return in_order and there.trainers.world_size != spec.trainers.world_size
 
     @property
     def cluster_spec(self) -> ExperimentSpec:
-        """What the run's cluster is to be made from: edits too, unless they are the next run's."""
+        """The spec for the run's cluster; it includes edits, except those for the next run."""
         return self.running.spec if self.is_run_changed else self.wanted
 
     @property
     def is_cluster_changed(self) -> bool:
-        """Whether the cluster that is there was made from another spec."""
+        """Return whether the present cluster was made from another spec."""
         cluster = self.observed.ray_cluster
         if cluster is None:
             return False
@@ -143,37 +154,37 @@ class Draft:
 
     @property
     def submission(self) -> Document | None:
-        """The attempt that was submitted and has not been judged yet: {id, headPodUid, time}."""
+        """The submitted attempt whose result is not known yet: {id, headPodUid, time}."""
         submission: Document | None = self.status.get("submission")
         return submission
 
     @property
     def attempt(self) -> int:
-        """Attempts so far."""
+        """The number of attempts so far."""
         return int(self.status.get("attempt", 0))
 
     @property
     def failures(self) -> int:
-        """Failures of this run so far."""
+        """The number of failures of this run so far."""
         return int(self.status.get("failures", 0))
 
     def is_true(self, kind: str) -> bool:
-        """Whether a condition is true."""
+        """Return whether a condition is true."""
         return is_true(self.status, kind)
 
     def since(self, kind: str) -> datetime | None:
-        """When a condition became as it is."""
+        """Return the time of the last transition of a condition."""
         condition = find_condition(self.status, kind)
         return parse_time(condition["lastTransitionTime"]) if condition else None
 
     def reason(self, kind: str) -> str | None:
-        """The reason of a condition."""
+        """Return the reason of a condition."""
         condition = find_condition(self.status, kind)
         return condition["reason"] if condition else None
 
     @property
     def current(self) -> Reading:
-        """The spec as it is wanted now; rules newer than a run count from its next edit on."""
+        """The spec as it is wanted now; rules newer than its run apply from the next edit on."""
         if self._current is None:
             reading = self.readings.read_wanted(self.observed.document)
             spared = None if reading.experiment else self._spare(reading)
@@ -182,20 +193,18 @@ class Draft:
 
     @property
     def was_generation_accepted(self) -> bool:
-        """True if an earlier pass, maybe of an older release, accepted the spec as it is."""
-        said, generation = find_condition(self.observed.status, ACCEPTED), self.observed.generation
-        return (
-            said is not None
-            and said["status"] == "True"
-            and (said.get("observedGeneration") == generation)
-        )
+        """Return whether an earlier pass, maybe of an older release, accepted this very spec."""
+        condition = find_condition(self.observed.status, ACCEPTED)
+        if condition is None or condition["status"] != "True":
+            return False
+        return bool(condition.get("observedGeneration") == self.observed.generation)
 
     def find_spared_templates(self) -> frozenset[str]:
-        """Return the fields of the spec whose template is not judged again.
+        """Return the fields of the spec whose template is not checked again.
 
-        Such a template is as it was accepted: a rule that is newer than the run, or an account that
-        the settings no longer list, counts from its next edit on. Only what bears the operator's
-        seal shows what was accepted.
+        Such a template is still as it was accepted. A rule that is newer than the run, or an
+        account that the settings no longer list, applies from the next edit of the template on.
+        Only a ConfigMap with the operator's seal shows what was accepted.
         """
         if self.was_generation_accepted:
             return frozenset(SPEC_FIELDS.values())
@@ -205,10 +214,10 @@ class Draft:
     def _spare(self, refused: Reading) -> Reading | None:
         """Read a refused spec without the rules newer than its run; None if it breaks others.
 
-        All rules are skipped if this very generation was accepted. After an edit they are skipped
-        for the templates that are as they were accepted; and those about the place of a URI and
-        about size if the same run is wanted, with the free-form fields and the storage as they
-        were.
+        If this very generation was accepted, all rules are skipped. After an edit these are:
+        - the rules for the templates that are still as they were accepted;
+        - the rules about the place of a URI and about size, if the spec asks for the same run,
+          and the free-form fields and the storage are unchanged.
         """
         read, document = self.readings.read_wanted, self.observed.document
         if self.was_generation_accepted:
@@ -229,7 +238,7 @@ class Draft:
 
     @property
     def accepted(self) -> Reading | None:
-        """The spec that the present run took; None if it is not known, or cannot be trusted."""
+        """The spec that the present run accepted; None if it is unknown or cannot be trusted."""
         accepted, current = self.observed.accepted, self.current
         if accepted is None:
             return None
@@ -239,7 +248,7 @@ class Draft:
         return self._accepted
 
     def _read_accepted(self) -> Reading | None:
-        """Read the ConfigMap of the accepted spec; without a seal its rules are asked, too."""
+        """Read the ConfigMap of the accepted spec; one without a seal must obey the rules too."""
         accepted, is_sealed = self.observed.accepted, self.observed.is_accepted_sealed
         if accepted is None:
             return None
@@ -247,21 +256,21 @@ class Draft:
         return self._trust(self.readings.read_accepted(accepted, self.owner, rules))
 
     def _trust(self, found: Reading) -> Reading | None:
-        """Return a reading that has an experiment, and is sealed or of the run in the status."""
+        """Return a reading with an experiment that is sealed or has the status's run hash."""
         if found.experiment is None:
             return None
         is_sealed = self.observed.is_accepted_sealed
         return found if is_sealed or found.run_hash == self.status.get("runHash") else None
 
     def read_again(self, spec: ExperimentSpec) -> Reading:
-        """Return the reading that a spec of this pass comes from."""
+        """Return the reading that contains a spec of this pass."""
         readings = filter(None, (self.current, self.accepted))
         return next(r for r in readings if r.experiment and r.experiment.spec is spec)
 
-    # --- what is wanted -------------------------------------------------------------------------
+    # --- the wanted state -----------------------------------------------------------------------
 
     def build_config(self) -> Document:
-        """What runs, as a manifest."""
+        """Build the manifest of the experiment that runs."""
         document = self.observed.document
         return {
             "apiVersion": document["apiVersion"],
@@ -283,9 +292,9 @@ class Draft:
         """Set a condition.
 
         Args:
-            message: what comes last in it is cut off if it is too long.
-            warns: whether somebody has to do something, or something was lost.
-            tells: whether a transition or another reason is told as an event too.
+            message: its end is cut off if it is too long.
+            warns: whether a user has to act, or something was lost.
+            tells: whether a transition or a new reason is recorded as an event too.
         """
         before, message = find_condition(self.status, kind), fit_message(message, kind)
         words: Literal["True", "False"] = "True" if status else "False"
@@ -308,7 +317,7 @@ class Draft:
         logs: bool = False,
         is_outcome: bool = False,
     ) -> None:
-        """Tell something as an event, which no condition's status or reason says."""
+        """Record an event that does not follow from a condition."""
         kind: Literal["Normal", "Warning"] = "Warning" if warns else "Normal"
         event = Event(
             type=kind, reason=reason, message=message, is_logged=logs, is_outcome=is_outcome
@@ -316,36 +325,36 @@ class Draft:
         self.events.append(event)
 
     def clear(self, *kinds: str) -> None:
-        """Take conditions away, as of a run that is over."""
+        """Remove conditions."""
         kept = [c for c in self.status.get("conditions", ()) if c["type"] not in kinds]
         self.status["conditions"] = kept
 
     def forget(self, *fields: str) -> None:
-        """Take fields out of the status."""
+        """Remove fields of the status."""
         for name in fields:
             self.status.pop(name, None)
 
     def find_missing_account(self) -> list[Document]:
-        """The service account of the pods, where the settings name none and there is none yet."""
+        """Build the pods' service account if the settings name none and it does not exist yet."""
         is_named = self.settings.service_account is not None
         if is_named or self.owner.service_account in self.observed.children:
             return []
         return [build_service_account(self.owner)]
 
     def look_again(self, seconds: float) -> None:
-        """Have another pass after so long, even without an event."""
+        """Request another pass after this many seconds, even without an event."""
         self.again.append(max(0.0, seconds))
 
     def until(self, start: datetime, seconds: float) -> float:
-        """Seconds from now until a moment after `start`; not positive once it has come."""
+        """Return the seconds until a moment after `start`; negative once it has passed."""
         return (start + timedelta(seconds=seconds) - self.now).total_seconds()
 
     def stamp(self) -> str:
-        """Now, as Kubernetes writes it."""
+        """Return the present time as Kubernetes writes it."""
         return format_time(self.now)
 
     def release_cluster(self, *, deletes: bool = True) -> None:
-        """Delete the RayCluster, and with it every pod; without `deletes` it stays for a while."""
+        """Delete the RayCluster with its pods, and clear its status; keep it without `deletes`."""
         if deletes and self.observed.ray_cluster is not None:
             self.delete.append(("RayCluster", self.owner.ray_cluster))
         self.forget("rayClusterName", "gpus", "unreachableTime")
@@ -355,7 +364,7 @@ class Draft:
             self.status["dataWorkers"] = {**workers, "currentReplicas": 0, "readyReplicas": 0}
 
     def forget_drain(self) -> None:
-        """Nobody is on his way out any more; those that were to stay are those that are wanted."""
+        """Forget the draining workers; the wanted number is the number that was to stay."""
         workers = dict(self.status.get("dataWorkers") or {})
         if workers.pop("draining", None) is None:
             return
@@ -365,7 +374,7 @@ class Draft:
 
     @property
     def is_status_new(self) -> bool:
-        """Whether this pass writes the status, by what the rules have said so far."""
+        """Return whether the status, as decided so far, differs from the observed one."""
         return self._complete_status() != dict(self.observed.status)
 
     def _complete_status(self) -> Document:
@@ -373,7 +382,7 @@ class Draft:
         return fit_status({**self.status, **about, "phase": derive_phase(self.status)})
 
     def decide(self) -> Decision:
-        """The decision that the rules came to."""
+        """Return the decision of the pass."""
         return Decision(
             status=self._complete_status(),
             has_finalizer=self.has_finalizer,
@@ -393,6 +402,6 @@ class Draft:
 
 
 def _has_same_stores(document: Mapping[str, Any], accepted: Mapping[str, Any]) -> bool:
-    """Return whether the URIs outside the run's hash are as they were accepted."""
+    """Return whether the URIs that the run's hash leaves out are as they were accepted."""
     ours, theirs = document["spec"], accepted.get("spec") or {}
     return all(ours.get(name) == theirs.get(name) for name in ("artifacts", "storage"))

@@ -1,7 +1,7 @@
-"""Specs as they were parsed, hashed and checked: once, however many passes look at them.
+"""A cache of parsed, hashed and checked specs.
 
-A spec does not change within a generation, but every pass asks for it many times, and a large one
-takes long to parse and to hash. A reconciler keeps one `Readings` for all of its passes.
+A spec does not change within a generation, but every pass needs it many times, and a large one is
+expensive to parse and to hash. A reconciler keeps one `Readings` for all of its passes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from pipeline_runtime.config import (
 from pipeline_runtime.grammar import check_grammar
 
 MAX_KEPT_BYTES = 64 << 20
-# Of all expressions of a spec together: 16 KiB take 3 ms, at worst 250 ms. The driver parses those
-# beyond.
+# Characters of all expressions of a spec that the operator parses; the driver parses the others.
+# 16 KiB of them take 3 ms, at worst 250 ms.
 MAX_EXPRESSION_CHARS = 128 << 10
-# Memory of a parsed spec, measured with tracemalloc on specs of 1 to 200 KiB: models with their
-# defaults, a model or dict for each mapping, an object for each value, and the texts.
+# Memory of a parsed spec, measured with tracemalloc on specs of 1 to 200 KiB: the models with their
+# defaults, a model or dict for each mapping, an object for each value, and the strings.
 _BYTES_OF_A_READING = 12 << 10
 _BYTES_OF_A_MAPPING = 600
 _BYTES_OF_A_VALUE = 80
@@ -46,14 +46,14 @@ _BYTES_OF_A_VALUE = 80
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a spec says. Its hashes are computed when they are first asked for, and kept.
+    """A parsed spec, or its broken rules. Hashes are computed on first use, and kept.
 
     Attributes:
         experiment: the experiment; None if the spec breaks a rule.
-        problems: the broken rules, those of expressions among them.
+        problems: the broken rules, including those of expressions.
         unknown: paths of fields that this version does not know.
         is_too_large: whether it was refused for the size of its free-form fields.
-        num_bytes: the memory that it takes, estimated.
+        num_bytes: an estimate of its memory.
     """
 
     experiment: DatasetExperiment | None = None
@@ -70,24 +70,24 @@ class Reading:
 
     @cached_property
     def run_hash(self) -> str:
-        """The identity of what is trained."""
+        """The hash that identifies the run."""
         return run_hash(self.valid)
 
     @cached_property
     def cluster_hash(self) -> str:
-        """The hash of what a cluster is made from."""
+        """The hash of the fields that a cluster is made from."""
         return hash_cluster_side(self.valid.spec)
 
     @cached_property
     def spec_document(self) -> Document:
-        """The spec as it stands in a manifest."""
+        """The spec in the form of a manifest."""
         return self.valid.spec.to_document()
 
     def find_same_templates(self, document: Mapping[str, Any]) -> frozenset[str]:
-        """Return the fields of the spec whose template a document has as this reading has it.
+        """Return the fields of the spec that have the same template here and in a document.
 
         Args:
-            document: an experiment, of whatever shape its spec is.
+            document: an experiment; its spec may have any shape.
         """
         spec = document.get("spec")
         theirs = spec if isinstance(spec, Mapping) else {}
@@ -108,11 +108,11 @@ def _groups(experiment: DatasetExperiment) -> dict[str, Head | Trainers | DataWo
 
 @dataclass(slots=True, kw_only=True)
 class Readings:
-    """The latest readings, within a bound on their memory; any thread may ask.
+    """The latest readings, within a bound on their memory; safe to use from any thread.
 
     Attributes:
-        max_bytes: the most that is kept; the last reading is kept even if it takes more.
-        num_bytes: the memory of what is kept, estimated.
+        max_bytes: the bound; the last reading is kept even if it takes more.
+        num_bytes: an estimate of the memory of all readings.
     """
 
     max_bytes: int = MAX_KEPT_BYTES
@@ -137,7 +137,7 @@ class Readings:
         return self._read(key, _leave_out_templates(document, without), rules)
 
     def read_accepted(self, document: Mapping[str, Any], owner: Owner, rules: RuleSet) -> Reading:
-        """Read the spec that a run took, from its ConfigMap. It is known by its content."""
+        """Read the accepted spec of a run from its ConfigMap; the digest of it is the key."""
         digest = compute_digest(document)
         if not digest:
             return _read(document, rules)
@@ -150,7 +150,7 @@ class Readings:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        # Not under the lock: a large spec of one experiment keeps no other waiting.
+        # Without the lock, so that a large spec does not delay other experiments.
         reading = _read(document, rules)
         with self._lock:
             if key not in self._kept:
@@ -174,16 +174,16 @@ def _leave_out_templates(document: Mapping[str, Any], fields: frozenset[str]) ->
 
 
 def _read(document: Mapping[str, Any], rules: RuleSet) -> Reading:
-    """Read the spec and the name. The rest is the API server's, and changes within a generation."""
+    """Read the spec and the name; the API server may change all else within a generation."""
     part = _pick(document, "apiVersion", "kind", "spec")
-    metadata = document.get("metadata")  # of a ConfigMap's text, anything
+    metadata = document.get("metadata")  # in a ConfigMap it may have any type
     part["metadata"] = _pick(metadata if isinstance(metadata, Mapping) else {}, "name", "namespace")
     try:
         experiment, unknown = parse_stored(part, rules)
     except ManifestError as error:
         too_large = rules is RuleSet.ALL and is_too_large(part)
         return Reading(problems=tuple(error.problems), is_too_large=too_large)
-    # Without rules anybody can have written a template of any shape into a ConfigMap.
+    # Without rules, a template in a ConfigMap may have any shape.
     if not all(is_template(group.template) for group in _groups(experiment).values()):
         return Reading()
     problems: Sequence[Problem] = ()
@@ -204,6 +204,6 @@ def _pick(document: Mapping[str, Any], *names: str) -> Document:
 def _estimate_bytes(document: Mapping[str, Any], unknown: Sequence[str]) -> int:
     text = json.dumps(document)
     num_values = text.count(",") + text.count("[") + len(unknown)
-    num_chars = 2 * len(text) + sum(map(len, unknown))  # strings stand in two places
+    num_chars = 2 * len(text) + sum(map(len, unknown))  # strings are kept twice
     values = _BYTES_OF_A_MAPPING * text.count("{") + _BYTES_OF_A_VALUE * num_values
     return _BYTES_OF_A_READING + values + num_chars

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_tests import examples
 from world import SEAL, UID, World, running
 
 from dataset_operator.api import SEAL_ANNOTATION
@@ -131,6 +132,7 @@ PASSES: dict[str, Callable[[World], Any]] = {
 }
 
 
+@settings(max_examples=examples(30), deadline=None)
 @given(
     edits=st.lists(
         st.tuples(st.integers(6, 9), st.lists(st.sampled_from(sorted(PASSES)), max_size=2)),

@@ -1,4 +1,4 @@
-"""What users write in place of what the operator stored is neither trusted nor expensive."""
+"""Content that users write in place of the operator's is neither trusted nor expensive."""
 
 import asyncio
 import base64
@@ -50,7 +50,7 @@ def accepted_of(world: World) -> dict[str, Any]:
 
 
 def remove_seals(world: World) -> None:
-    """As an operator that knew no seals left the objects."""
+    """Leave the objects as an operator without seals does."""
     for child in (cluster_of(world), *world.children.values()):
         child["metadata"].get("annotations", {}).pop(SEAL_ANNOTATION, None)
 
@@ -73,8 +73,8 @@ def forge_accepted(world: World, **spec: Any) -> None:
     data["experiment.json"] = json.dumps(config)
 
 
-def run_what_newer_rules_refuse() -> World:
-    """A world whose run an older release accepted; the host's network stands for any such spec."""
+def make_run_that_newer_rules_refuse() -> World:
+    """Return a run that an older release accepted; the host's network stands for any new rule."""
     world = running()
     world.document["spec"]["head"] = HOST
     forge_accepted(world, head=HOST)
@@ -174,7 +174,7 @@ def test_an_edit_is_not_undone_to_what_is_no_longer_allowed() -> None:
 
 
 def bomb() -> str:
-    """26 KB that inflate to 20 MB, and would take 400 MB once parsed."""
+    """Return 26 KB of text that inflate to 20 MB, and would take 400 MB once parsed."""
     return base64.b64encode(zlib.compress(b"[" + b"[]," * (7 << 20), 9)).decode()
 
 
@@ -225,7 +225,7 @@ def test_an_accepted_spec_of_an_older_operator_is_sealed_and_begins_nothing() ->
 
 
 def test_a_run_that_newer_rules_refuse_goes_on_to_its_end() -> None:
-    world = run_what_newer_rules_refuse()
+    world = make_run_that_newer_rules_refuse()
     assert world.condition("Accepted") == ("False", "InvalidSpec")
     assert world.condition("Training") == ("True", "Running")
     world.end_job("SUCCEEDED")
@@ -271,7 +271,7 @@ def test_a_uri_that_was_not_accepted_is_refused_though_the_run_is_the_same() -> 
 
 
 def test_a_lost_cluster_is_not_made_again_with_what_is_forbidden() -> None:
-    world = run_what_newer_rules_refuse()
+    world = make_run_that_newer_rules_refuse()
     world.lose_cluster()
     for _ in range(4):
         world.step(seconds=60)
@@ -346,7 +346,7 @@ def test_a_seal_holds_for_one_object_of_one_experiment() -> None:
 
 @dataclass
 class Secrets:
-    """An API server that holds one Secret; another replica may be faster to make it."""
+    """An API server with one Secret; another replica may create it first."""
 
     secret: Document | None = None
     faster: Document | None = None
