@@ -61,9 +61,11 @@ from pipeline_runtime.config.quantities import parse_quantity
 from pipeline_runtime.config.run_hash import (
     diff_configs,
     hash_config,
+    hash_of_version_1,
     hash_parts,
     run_config,
     run_hash,
+    upgrade_config,
 )
 from pipeline_runtime.config.steps import PipelineOptions, Step
 from pipeline_runtime.config.training import (
@@ -131,6 +133,7 @@ __all__ = [
     "diff_configs",
     "has_same_free_fields",
     "hash_config",
+    "hash_of_version_1",
     "hash_parts",
     "is_template",
     "is_too_large",
@@ -143,4 +146,5 @@ __all__ = [
     "read_documents",
     "run_config",
     "run_hash",
+    "upgrade_config",
 ]

@@ -1,8 +1,8 @@
-"""What identifies a run: a hash of everything that decides which model comes out.
+"""The identity of a run: a hash of everything in the spec that decides which model comes out.
 
-A checkpoint carries it, and only an equal one resumes. Into it go the data side with its defaults
-filled in, the code and the image as the spec names them. Left out is what changes how a run is
-carried out and not what it trains on:
+A checkpoint carries the hash and the hashed part of the spec, the run config. Only an equal run
+resumes from it. The run config has the data side, the code and the image as the spec names them.
+Left out is what changes how a run is carried out and not what it trains on:
 
 - the cluster side (trainers, dataWorkers, head, autoscaling, env, storage, deadlines, suspend):
   a run may move, grow and wait; the checkpoint has the number of ranks, to which `preserveOrder`
@@ -10,26 +10,38 @@ carried out and not what it trains on:
 - artifacts and training.checkpoint: where and how often state is kept;
 - pipelineOptions whose rows are the same either way; `preserveOrder` and `rowsPerBlock` stay in,
   as the position in a checkpoint counts batches and blocks;
-- resources, concurrency and maxBytes of steps.
+- resources, concurrency and maxBytes of steps;
+- every field that has its default, so that a field that a later release adds changes no hash.
 
 `image` is what the spec says, not what the operator's default was, so that an upgrade of the
 operator starts no new run.
+
+If a release changes the meaning of a field, or its default, the version of the run config rises for
+the specs that the change reaches, and for no other: see `CHANGES`. Version 1 had the defaults
+filled in; `upgrade_config` reads it, so that its checkpoints resume.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import JsonValue
 
+from pipeline_runtime.config.base import RuleSet
 from pipeline_runtime.config.credentials import hide_credentials
-from pipeline_runtime.config.experiment import DatasetExperiment
+from pipeline_runtime.config.experiment import API_VERSION, KIND, DatasetExperiment
+from pipeline_runtime.config.parsing import parse_stored
+from pipeline_runtime.errors import ManifestError
 
-# Rises when the meaning of a field changes, so that older checkpoints are refused with a reason.
-RUN_CONFIG_VERSION = 1
+RUN_CONFIG_VERSION = 2
+_FILLED_VERSION = 1  # run configs with the defaults filled in
+# A change of meaning: the version that it began, and a predicate that tells from a run config
+# whether the spec uses what changed. A spec has the highest version of the changes that it uses.
+Change = tuple[int, Callable[[Mapping[str, Any]], bool]]
+CHANGES: tuple[Change, ...] = ()
 HASH_CHARS = 16
 MAX_SHOWN_CHARS = 80
 
@@ -41,48 +53,92 @@ _STEP_FIELDS_LEFT_OUT = {
 _OPTIONS_KEPT = ("preserveOrder", "rowsPerBlock")
 
 
-def run_config(experiment: DatasetExperiment) -> dict[str, Any]:
-    """The part of the spec that decides what is trained, as canonical JSON values."""
-    spec = experiment.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    options = spec["pipelineOptions"]
-    training = {key: value for key, value in spec["training"].items() if key != "checkpoint"}
-    config = {
-        "version": RUN_CONFIG_VERSION,
-        "dataset": spec["dataset"],
-        "pipeline": [_trim_step(step) for step in spec["pipeline"]],
-        "pipelineOptions": {key: options[key] for key in _OPTIONS_KEPT if key in options},
-        "training": training,
-        "code": spec["code"],
-        "image": spec.get("image"),
-    }
-    return {key: _canonical(value) for key, value in config.items() if value is not None}
+def run_config(
+    experiment: DatasetExperiment, *, changes: Sequence[Change] = CHANGES
+) -> dict[str, Any]:
+    """Return the part of the spec that decides what is trained, as canonical JSON values.
+
+    Args:
+        changes: the changes of meaning so far.
+    """
+    config = _build_config(experiment, with_defaults=False)
+    used = (version for version, is_used in changes if is_used(config))
+    return {"version": max(used, default=RUN_CONFIG_VERSION), **config}
 
 
 def run_hash(experiment: DatasetExperiment) -> str:
-    """The run's identity: 16 hexadecimal digits of the SHA-256 of `run_config`."""
+    """Return the run's identity: 16 hexadecimal digits of the SHA-256 of `run_config`."""
     return hash_config(run_config(experiment))
 
 
-def hash_config(config: dict[str, Any]) -> str:
-    """The hash of a run config, such as one that was read from a checkpoint."""
+def hash_of_version_1(experiment: DatasetExperiment) -> str:
+    """Return the identity that the status of an experiment has from an operator of version 1."""
+    config = _build_config(experiment, with_defaults=True)
+    return hash_config({"version": _FILLED_VERSION, **config})
+
+
+def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the run config that this release builds from the spec behind an older one.
+
+    Anything that is no older run config is returned as it is. It comes from a store, so it may be
+    any JSON object.
+    """
+    if config.get("version") != _FILLED_VERSION:
+        return config
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": "checkpoint"},
+        "spec": {name: part for name, part in config.items() if name != "version"},
+    }
+    try:
+        experiment, unknown = parse_stored(document, RuleSet.NONE)
+    except ManifestError:
+        return config
+    return config if unknown else run_config(experiment)
+
+
+def hash_config(config: Mapping[str, Any]) -> str:
+    """Return the hash of a run config, such as one that was read from a checkpoint."""
     text = json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:HASH_CHARS]
 
 
 def hash_parts(experiment: DatasetExperiment) -> dict[str, str]:
-    """A hash of each part of the spec that a measurement on a sample rests on, by its field.
+    """Return a hash of each part of the spec that a measurement on a sample rests on, by its field.
 
-    As the run's, but for `training.epochs`: how often rows are read changes no rate.
+    The parts are the run's, without `training.epochs`: how often rows are read changes no rate.
     """
     config = run_config(experiment)
-    training = {key: value for key, value in config["training"].items() if key != "epochs"}
-    parts = {"dataset": config["dataset"], "pipeline": config["pipeline"], "training": training}
+    training = {key: part for key, part in config.get("training", {}).items() if key != "epochs"}
+    parts = {
+        "dataset": config["dataset"],
+        "pipeline": config.get("pipeline", []),
+        "training": training,
+    }
     return {field: hash_config({field: part}) for field, part in parts.items()}
 
 
-def diff_configs(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Lines that say what differs: `training.batchSize: 4096 → 256`, in the order of the paths."""
-    old, new = dict(_flatten(before)), dict(_flatten(after))
+def _build_config(experiment: DatasetExperiment, *, with_defaults: bool) -> dict[str, Any]:
+    spec = experiment.spec.model_dump(
+        mode="json", by_alias=True, exclude_none=True, exclude_defaults=not with_defaults
+    )
+    options, training = spec.get("pipelineOptions", {}), spec.get("training", {})
+    config = {
+        "dataset": spec["dataset"],
+        "pipeline": [_trim_step(step) for step in spec.get("pipeline", ())],
+        "pipelineOptions": {key: options[key] for key in _OPTIONS_KEPT if key in options},
+        "training": {key: part for key, part in training.items() if key != "checkpoint"},
+        "code": spec.get("code"),
+        "image": spec.get("image"),
+    }
+    kept = {name: part for name, part in config.items() if part or with_defaults}
+    return {name: _canonical(part) for name, part in kept.items() if part is not None}
+
+
+def diff_configs(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return lines with the differences: `training.batchSize: 4096 → 256`, sorted by path."""
+    old, new = dict(_flatten(dict(before))), dict(_flatten(dict(after)))
     return [
         f"{path}: {_show(old, path)} → {_show(new, path)}"
         for path in sorted(old.keys() | new.keys())
@@ -98,7 +154,7 @@ def _trim_step(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def _canonical(value: Any) -> Any:
-    """The API server writes 1.0 as 1, so both are one value here."""
+    """Return the value with 1.0 as 1, which is how the API server writes it."""
     if isinstance(value, dict):
         return {key: _canonical(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -109,7 +165,7 @@ def _canonical(value: Any) -> Any:
 
 
 class _Absent:
-    """Stands for a field that one side does not have; equal to nothing else."""
+    """A field that one side does not have; equal to nothing else."""
 
 
 _ABSENT = _Absent()

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from pyarrow import fs as pafs
 
-from pipeline_runtime.config import diff_configs
+from pipeline_runtime.config import diff_configs, hash_config, upgrade_config
 from pipeline_runtime.errors import CheckpointError, StoreError
 from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.durable import make_folder, rename_file, write_file
@@ -230,7 +230,7 @@ def find_resumable(
         for found in store.candidates():
             if isinstance(found, str):
                 damaged.append(found)
-            elif found.run_hash != run_hash:
+            elif run_hash not in (found.run_hash, hash_config(upgrade_config(found.run_config))):
                 other = other or found
             elif store.is_whole(found):
                 names = frozenset(uri.rsplit("/", 1)[1] for uri in damaged if _is_in(store, uri))
@@ -245,7 +245,7 @@ def find_resumable(
         )
     if other is None:
         return None
-    differences = diff_configs(other.run_config, run_config)[:_MAX_DIFFERENCES]
+    differences = diff_configs(upgrade_config(other.run_config), run_config)[:_MAX_DIFFERENCES]
     listed = "".join(f"\n  {line}" for line in differences)
     raise CheckpointError(
         f"{other.uri}: the checkpoint belongs to run {other.run_hash}, but this is run {run_hash}. "

@@ -338,7 +338,7 @@ def test_a_version_with_other_hashes_starts_no_new_run(
 ) -> None:
     world = running()
     module = sys.modules[run_hash.__module__]
-    monkeypatch.setattr(module, "RUN_CONFIG_VERSION", 2)
+    monkeypatch.setattr(module, "RUN_CONFIG_VERSION", 3)
     assert run_hash(parse_experiment(world.document)) != world.status["runHash"]
     world.settle()
     assert world.condition("Accepted") == ("True", "ValidSpec")

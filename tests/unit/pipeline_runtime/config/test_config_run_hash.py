@@ -2,17 +2,20 @@
 
 import copy
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from pipeline_runtime.config import (
+    DatasetExperiment,
     apply_overrides,
     diff_configs,
     hash_parts,
     parse_experiment,
     run_config,
     run_hash,
+    upgrade_config,
 )
 
 DOCUMENT: dict[str, Any] = {
@@ -105,7 +108,80 @@ def test_a_part_has_another_hash_with(override: str, changed: set[str]) -> None:
 
 def test_the_hash_is_pinned() -> None:
     # A change here makes every checkpoint that exists unusable: say so in the CHANGELOG.
-    assert hash_with() == "7699f3d96c1d4e6d"
+    assert hash_with() == "5465a0129230084a"
+
+
+# Each optional field of the run config, with its default.
+@pytest.mark.parametrize(
+    "override",
+    [
+        "dataset.parquet.s3=",
+        "pipeline[0].antiJoin.maxBytes=1073741824",
+        "pipeline[1].downsample.where=",
+        "pipeline[2].map.changesRows=false",
+        "pipelineOptions.preserveOrder=false",
+        "training.epochs=1",
+        "training.shuffle={unit: row}",
+        "training.seed=0",
+        "code={}",
+        "code.pip=[]",
+        "image=",
+    ],
+)
+def test_a_default_that_is_written_out_changes_no_hash(override: str) -> None:
+    assert hash_with(override) == hash_with()
+
+
+def test_the_version_rises_only_for_specs_that_use_the_changed_field() -> None:
+    def has_epochs(config: Mapping[str, Any]) -> bool:
+        return "epochs" in config.get("training", {})
+
+    def find_version(*overrides: str) -> int:
+        experiment = parse_experiment(apply_overrides(DOCUMENT, overrides))
+        version: int = run_config(experiment, changes=[(7, has_epochs), (5, bool)])["version"]
+        return version
+
+    assert find_version("training.epochs=2") == 7
+    assert find_version() == 5
+    experiment = parse_experiment(DOCUMENT)
+    assert run_config(experiment, changes=[(7, has_epochs)]) == run_config(experiment)
+
+
+def fill_defaults(experiment: DatasetExperiment) -> dict[str, Any]:
+    """Return a run config of version 1, which had the defaults filled in."""
+    spec = experiment.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    filled: dict[str, Any] = run_config(experiment) | {"version": 1}
+    for name in ("dataset", "pipeline", "training", "code"):
+        filled[name] = spec[name]
+    del filled["training"]["checkpoint"]
+    return filled
+
+
+def test_a_run_config_with_defaults_is_upgraded() -> None:
+    experiment = parse_experiment(DOCUMENT)
+    filled = fill_defaults(experiment)
+    assert filled["training"]["epochs"] == 1
+    assert upgrade_config(filled) == run_config(experiment)
+    filled["training"]["epochs"] = 2
+    assert upgrade_config(filled) != run_config(experiment)
+    assert diff_configs(upgrade_config(filled), run_config(experiment)) == [
+        "training.epochs: 2 → absent"
+    ]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"version": 1},
+        {"version": 1, "dataset": []},
+        {"version": 1, "dataset": {"parquet": {"uri": "a/"}}, "training": {"removed": 1}},
+        {"version": "1", "dataset": {"parquet": {"uri": "a/"}}},
+        {"version": 3, "dataset": {"parquet": {"uri": "a/"}}},
+    ],
+)
+def test_what_is_no_older_run_config_stays_as_it_is(config: dict[str, Any]) -> None:
+    assert upgrade_config(config) == config
 
 
 def test_the_order_of_keys_and_1_for_1_0_do_not_matter() -> None:
@@ -117,11 +193,15 @@ def test_the_order_of_keys_and_1_for_1_0_do_not_matter() -> None:
     assert run_hash(parse_experiment(shuffled)) == run_hash(parse_experiment(other))
 
 
-def test_the_config_is_json_with_defaults_filled_in() -> None:
+def test_the_config_is_json_without_defaults() -> None:
     config = run_config(parse_experiment(DOCUMENT))
     assert json.loads(json.dumps(config)) == config
-    assert config["training"]["epochs"] == 1
-    assert config["version"] == 1
+    assert config == {
+        "version": 2,
+        "dataset": DOCUMENT["spec"]["dataset"],
+        "pipeline": DOCUMENT["spec"]["pipeline"],
+        "training": {"config": {"learningRate": 0.001}},  # a batch size of 4096 is the default
+    }
 
 
 def test_differences_are_lines_with_both_sides() -> None:
@@ -130,7 +210,7 @@ def test_differences_are_lines_with_both_sides() -> None:
     after = run_config(parse_experiment(apply_overrides(DOCUMENT, overrides[:2])))
     assert diff_configs(before, after) == [
         'dataset.where: absent → "day = 3"',
-        "training.batchSize: 4096 → 256",
+        "training.batchSize: absent → 256",
     ]
     assert diff_configs(before, before) == []
 
