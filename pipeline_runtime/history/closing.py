@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import pyarrow.fs as pafs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
+from pydantic_core import from_json
 
 from pipeline_runtime.errors import LastmileError, SourceError, StoreError
 from pipeline_runtime.report.decisions import ScalingDecision
@@ -125,7 +126,7 @@ def _read_list(file: Location) -> list[Any]:
     with file.filesystem.open_input_stream(file.path) as stream:
         content = stream.read()
     try:
-        found = json.loads(content)
+        found = from_json(content)
     except ValueError:
         return []
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pyarrow.fs as pafs
+from pydantic_core import from_json
 
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.history.closing import EVENTS_FILE, EXPERIMENT_FILE, FOLDER, PODS_FILE
@@ -114,7 +114,7 @@ class StoredRun:
             with place.filesystem.open_input_stream(place.path) as stream:
                 content = stream.read()
         try:
-            return json.loads(content)
+            return from_json(content)
         except ValueError as error:
             raise SourceError(f"{place.uri}: must be JSON: {error}") from error
 

@@ -6,13 +6,13 @@ Owned here: the file's fields, its name, its reading. On a cluster the operator 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
+from pydantic_core import from_json
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.report.files import write_text_atomically
@@ -55,7 +55,7 @@ class ScalingDecision(BaseModel):
 def parse_decisions(text: str) -> list[ScalingDecision]:
     """Decisions from a JSON list of them. Raises LastmileError."""
     try:
-        listed = json.loads(text)
+        listed = from_json(text)
         if not isinstance(listed, list):
             raise TypeError(f"got {type(listed).__name__}")
         return [ScalingDecision.model_validate(each) for each in listed]

@@ -7,7 +7,6 @@ file. `docs/summary.md` holds the same descriptions, kept equal by a test.
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -24,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.alias_generators import to_camel
+from pydantic_core import from_json
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.report.files import write_text_atomically
@@ -359,7 +359,7 @@ def load_summary(directory: Path) -> Summary:
 
 def _read_document(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = from_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise LastmileError(
             f"{path}: must exist, but does not; a run writes it when it ends: "

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic_core import from_json
 
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sources.gather import take_rows
@@ -103,7 +104,7 @@ def parse_footer(
     if text is None:
         return None
     try:
-        document = json.loads(text)
+        document = from_json(text)
         if document["version"] != VERSION:
             raise SourceError(
                 f"{path}: nested layout of version {document['version']!r}, this release reads "

@@ -7,8 +7,6 @@ is gone, counts as done. Other failures become the exceptions of `errors`.
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -33,6 +31,7 @@ from dataset_operator.kube.bounds import (
     take_turn,
 )
 from dataset_operator.kube.metadata import LIST, ONE
+from dataset_operator.kube.parsing import parse_json
 from dataset_operator.observed import Document
 from dataset_operator.retrying import bound_wait, parse_retry_after, spread
 from pipeline_runtime.config import API_VERSION, KIND
@@ -40,9 +39,6 @@ from pipeline_runtime.config import API_VERSION, KIND
 # Longer than an overloaded API server needs, shorter than a pass may hang.
 REQUEST_SECONDS = 30.0
 LEAST_WAIT_SECONDS = 1.0  # if the API server asks to wait: the unit of Retry-After
-# The API server stores what is nested 10,000 deep (Go's encoding/json) in fields without a schema;
-# who walks it in Python makes a few calls a level.
-_MAX_CALLS = 50_000
 _JSON = "application/json"
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _APPLY = "application/apply-patch+yaml"
@@ -146,8 +142,6 @@ class KubeClient:
         request_seconds: float = REQUEST_SECONDS,
         retry_seconds: float = 0.0,
     ) -> None:
-        # One object nested deeper than Python goes by default would end every watch and every list.
-        sys.setrecursionlimit(max(sys.getrecursionlimit(), _MAX_CALLS))
         self._client = client
         self._manager = manager
         self._observe = observe
@@ -350,7 +344,7 @@ class KubeClient:
             await asyncio.sleep(wait)
         if text is None:
             return status, None
-        document = _parse(text)
+        document = await _parse(text)
         if status < 300 or status in done or (method == "GET" and status == 404):
             return status, document
         failure = _failure(status, document.get("message") or f"{method} {path}: HTTP {status}")
@@ -425,9 +419,9 @@ def _failure(status: int, message: str) -> OperatorError:
     return KubeRefused(message, is_invalid=is_invalid)
 
 
-def _parse(text: bytes) -> Document:
+async def _parse(text: bytes) -> Document:
     try:
-        document = json.loads(text)
+        document = await parse_json(text)
     except ValueError:
         return {}
     return document if isinstance(document, dict) else {}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
+
+from pydantic_core import from_json
 
 from dataset_operator.api import CONFIG_KEY, RAY_CLUSTER_LABEL, ROLE_LABEL, RUN_KEY, TOKEN_KEY
 from dataset_operator.builders.frozen import read_trainers, thaw
@@ -207,8 +208,8 @@ def _read_config(config_map: Mapping[str, Any]) -> Document | None:
     The API server takes no ConfigMap of more than 1 MiB, so the text is bounded.
     """
     try:
-        config = json.loads((config_map.get("data") or {}).get(CONFIG_KEY) or "")
-    except (ValueError, RecursionError):
+        config = from_json((config_map.get("data") or {}).get(CONFIG_KEY) or "")
+    except ValueError:
         return None
     return config if isinstance(config, dict) else None
 

@@ -20,6 +20,7 @@ from yarl import URL
 from dataset_operator.errors import KubeUnavailable
 from dataset_operator.kube.bounds import MAX_OBJECT_BYTES, fetch_page, read_bounded
 from dataset_operator.kube.metadata import LIST, ONE, shrink
+from dataset_operator.kube.parsing import parse_json
 
 # How Kopf's own requests log in; asked again when the API server no longer takes the answer.
 LogIn = Callable[[], Awaitable[kopf.ConnectionInfo]]
@@ -104,7 +105,7 @@ class MetadataSession:
                 return answer
             async with answer:
                 text = await read_bounded(answer, max_bytes)
-            return None if text is None else _Page(_shrink_page(text))
+            return None if text is None else _Page(await _shrink_page(text))
 
         most = int(url.query["limit"])
         page, limit = await fetch_page(fetch, min(most, self._limits.get(url.path, most)))
@@ -114,8 +115,8 @@ class MetadataSession:
         return page
 
 
-def _shrink_page(text: bytes) -> dict[str, Any]:
-    page: dict[str, Any] = json.loads(text)
+async def _shrink_page(text: bytes) -> dict[str, Any]:
+    page: dict[str, Any] = await parse_json(text)
     items = page.get("items") or ()  # null if there are none
     return {**page, "items": [{"metadata": shrink(item["metadata"])} for item in items]}
 
@@ -157,7 +158,7 @@ class _Stream:
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
         """Yield events, a line each."""
         async for line in split_lines(self.answer.content.iter_chunked(size)):
-            yield _shrink_event(line) + b"\n"
+            yield await _shrink_event(line) + b"\n"
 
     def close(self) -> None:
         """See aiohttp."""
@@ -171,8 +172,8 @@ class _Stream:
         await self.answer.__aexit__(*error)
 
 
-def _shrink_event(line: bytes) -> bytes:
-    event: dict[str, Any] = json.loads(line)
+async def _shrink_event(line: bytes) -> bytes:
+    event: dict[str, Any] = await parse_json(line)
     if event["type"] in ("ADDED", "MODIFIED", "DELETED"):
         event["object"] = {"metadata": shrink(event["object"]["metadata"])}
     return json.dumps(event).encode()

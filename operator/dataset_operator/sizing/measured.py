@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
+from pydantic_core import from_json
 
 from dataset_operator.errors import UserError
 from pipeline_runtime.config import DatasetExperiment, hash_parts
@@ -98,7 +98,7 @@ def load_profile(path: Path, advice: str) -> Profile:
     """
     file = path / PROFILE_FILE if path.is_dir() else path
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = from_json(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(
             f"--profile must be a {PROFILE_FILE} or its folder, got {str(file)!r}: "

@@ -205,6 +205,16 @@ def look(store: Store, settings: OperatorSettings, world: World) -> None:
     assert generate_latest(metrics.registry)
 
 
+def nest(depth: int) -> Any:
+    """Return lists and mappings that are nested so deep."""
+    value: Any = "soon"
+    for _ in range(depth // 2):
+        value = [{"time": value}]
+    return value
+
+
+# The parser of the operator returns hardly more levels (`kube.parsing`).
+DEEPEST = nest(190)
 # Each of these failed a pass before objects were parsed.
 BROKEN: dict[str, tuple[str, str, Any]] = {
     "a cluster without a spec": ("RayCluster", "spec", None),
@@ -232,6 +242,13 @@ BROKEN: dict[str, tuple[str, str, Any]] = {
     "a status that is not a mapping": (KIND, "status", "x"),
     "seconds beyond any float": (KIND, "status.usage", {"gpuSeconds": 10**400}),
     "workers that are not a mapping": (KIND, "status.dataWorkers", [1]),
+    "a deep cluster": ("RayCluster", "spec.workerGroupSpecs.1.template.spec", {"x": DEEPEST}),
+    "a deep field of a cluster": ("RayCluster", "spec.x", DEEPEST),
+    "a deep status": (KIND, "status.scaling", {"decisions": DEEPEST}),
+    "a deep field of a status": (KIND, "status.x", DEEPEST),
+    "a deep spec": (KIND, "spec.training", {"config": {"x": DEEPEST}}),
+    "a deep template": (KIND, "spec.head", {"template": {"spec": DEEPEST}}),
+    "a deep pod": ("Pod", "spec", {"hostNetwork": DEEPEST}),
 }
 
 

@@ -24,6 +24,7 @@ from dataset_operator.kube.watching import MetadataSession, split_lines, watch_m
 PODS = Resource("", "v1", "pods", kind="Pod", namespaced=True)
 PAGE_BYTES, LARGE = 64 << 10, 16 << 10  # instead of megabytes
 PARTIAL = "application/json;as=PartialObjectMetadata"
+Answer = Callable[[web.Request], Awaitable[web.Response]]
 
 
 def build_pod(index: int, num_bytes: int = 10) -> dict[str, Any]:
@@ -67,11 +68,11 @@ class Server:
         return [int(request.query["limit"]) for request in self.asked]
 
 
-def play(server: Server, story: Callable[[], Awaitable[None]]) -> None:
-    """Run a story in which the server answers the requests of Kopf."""
+def play(answer: Answer, story: Callable[[], Awaitable[None]]) -> None:
+    """Run a story in which `answer` answers the requests of Kopf."""
 
     async def run() -> None:
-        async with serving(server.answer) as url:
+        async with serving(answer) as url:
 
             async def log_in() -> kopf.ConnectionInfo:
                 return kopf.ConnectionInfo(server=url, token="t")
@@ -120,8 +121,30 @@ def test_lists_and_watches_ask_for_metadata_and_keep_little(
             assert each["metadata"]["labels"] == {EXPERIMENT_LABEL: "clicks"}
         assert len(json.dumps(found)) < 2_000
 
-    play(server, story)
+    play(server.answer, story)
     assert all(PARTIAL in request.headers["Accept"] for request in server.asked)
+
+
+@pytest.mark.parametrize("look", [list_pods, watch_pods])
+def test_a_deep_object_ends_no_list_and_no_watch(
+    look: Callable[[], Awaitable[list[Any]]],
+) -> None:
+    pods = [build_pod(index) for index in range(3)]
+    pods[1]["metadata"]["managedFields"] = ["deep"]
+    server = Server(pods)
+
+    async def answer(request: web.Request) -> web.Response:
+        found = await server.answer(request)
+        assert isinstance(found.text, str)
+        fields = '{"f:a":' * 60_000 + "1" + "}" * 60_000
+        return web.Response(text=found.text.replace('"deep"', fields))
+
+    async def story() -> None:
+        found = await look()
+        names = [each.get("object", each)["metadata"]["name"] for each in found]
+        assert names == ["pod-0", "pod-1", "pod-2"]
+
+    play(answer, story)
 
 
 def test_other_requests_are_unchanged() -> None:
@@ -135,7 +158,7 @@ def test_other_requests_are_unchanged() -> None:
         url = "/api/v1/namespaces/team/pods/a"
         await api.patch(url, settings=settings, payload={}, logger=watching.logger)
 
-    play(server, story)
+    play(server.answer, story)
     assert [request.method for request in server.asked] == ["GET", "PATCH"]
     assert not any(PARTIAL in request.headers["Accept"] for request in server.asked)
 
@@ -153,7 +176,7 @@ def test_a_page_that_is_too_large_is_split() -> None:
         names = [pod["metadata"]["name"] for pod in await list_pods()]
         assert names == [f"pod-{index}" for index in range(7)]
 
-    play(server, story)
+    play(server.answer, story)
     assert server.limits[0] == PAGE_SIZE
     assert server.limits[-1] * 2 * LARGE <= 2 * PAGE_BYTES
 
@@ -165,7 +188,7 @@ def test_a_single_object_may_be_larger_than_a_page() -> None:
     async def story() -> None:
         assert len(await list_pods()) == 2
 
-    play(server, story)
+    play(server.answer, story)
 
 
 def test_kopf_handles_refusals() -> None:
