@@ -18,11 +18,11 @@ import kopf
 
 from dataset_operator.api import HEAD, RAY_CLUSTER_LABEL, ROLE_LABEL
 from dataset_operator.handlers import See, build_kopf_settings, build_registry
-from dataset_operator.kube.bounds import Turns, taking_turns
 from dataset_operator.kube.login import Login, has_kubeconfig
 from dataset_operator.kube.remembering import RememberingKube
 from dataset_operator.kube.watching import LogIn, watch_metadata
 from dataset_operator.passes import Passes, Waker
+from dataset_operator.places import Places
 from dataset_operator.ray.heads import Heads
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.telemetry.logs import bind
@@ -185,14 +185,14 @@ def _find_streams(namespace: str) -> list[asyncio.Task[object]]:
 
 def _build_passes(reconciler: Reconciler, metrics: OperatorMetrics) -> Passes:
     """Build passes whose log records name the experiment, and that take turns if it is large."""
-    watched, turns = metrics.watched, Turns()
+    watched, places = metrics.watched, Places()
 
     async def reconcile(namespace: str, name: str) -> float | None:
         bind(namespace=namespace, experiment=name, attempt=watched.attempt(namespace, name))
         follow = Follow()
         try:
             with watched.following(namespace, name, follow):
-                async with taking_turns(turns, namespace):
+                async with places.serving(namespace):
                     return await reconciler.reconcile(namespace, name)
         finally:
             if follow.has_news:

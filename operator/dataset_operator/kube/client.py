@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import aiohttp
 from kubernetes.aio.client import ApiClient, ApiException
 
+from dataset_operator import places
 from dataset_operator.api import FIELD_MANAGER, RAY_API_VERSION
 from dataset_operator.errors import (
     KubeConflict,
@@ -23,12 +24,11 @@ from dataset_operator.errors import (
     OperatorError,
 )
 from dataset_operator.kube.bounds import (
+    LARGE_BYTES,
     MAX_OBJECT_BYTES,
     PAGE_SIZE,
     fetch_page,
-    find_allowance,
     read_bounded,
-    take_turn,
 )
 from dataset_operator.kube.metadata import LIST, ONE
 from dataset_operator.kube.parsing import parse_json
@@ -161,11 +161,12 @@ class KubeClient:
         return None
 
     async def _get(self, path: str) -> tuple[int, Document]:
-        """Fetch an object; a large one once it is this pass's turn to hold such (`bounds`)."""
-        status, document = await self._send("GET", path, max_bytes=find_allowance())
-        if document is not None:
-            return status, document
-        await take_turn()
+        """Fetch an object; fetch a large one as soon as this pass has a place for it."""
+        if not places.may_hold_large():
+            status, document = await self._send("GET", path, max_bytes=LARGE_BYTES)
+            if document is not None:
+                return status, document
+            await places.take()
         return await self._request("GET", path)
 
     async def list_objects(

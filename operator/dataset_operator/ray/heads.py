@@ -1,9 +1,10 @@
 """Asks Ray heads for passes: without the pass's slot, with a deadline, and not too often.
 
 A head runs a tenant's code, and may accept connections without ever answering. A pass that asks one
-gives its slot back meanwhile (`slots.outside`). A question that failed is followed by a pause in
-which passes get the same failure again without asking. The pause grows with the seconds that the
-failure took: a refused connection costs almost nothing, and may be tried again with the next pass.
+gives its slot and its place back meanwhile (`places.outside`). After a question failed there is a
+pause in which passes get the same failure again without asking. The pause grows with the seconds
+that the failure took: a refused connection costs almost nothing, and may be tried again with the
+next pass.
 
     kind of question   each has a pause of its own: a head that hangs on metrics may know its jobs
     stop               never pauses: a deleted or suspended run must end although its head is silent
@@ -24,12 +25,12 @@ from typing import TypeVar
 from dataset_operator.errors import RayRefused, RayUnreachable
 from dataset_operator.names import Owner
 from dataset_operator.observed import Job, Progress
+from dataset_operator.places import outside
 from dataset_operator.plan.decision import KeepLog, Submit
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.ray.nodes import RayNode
 from dataset_operator.ray.transport import REQUEST_SECONDS
-from dataset_operator.slots import outside
 
 # A submission is two requests.
 DEADLINE_SECONDS = 2.5 * REQUEST_SECONDS

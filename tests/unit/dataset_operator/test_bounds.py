@@ -19,14 +19,13 @@ from dataset_operator.kube.bounds import (
     LARGE_BYTES,
     MAX_OBJECT_BYTES,
     PAGE_SIZE,
-    Turns,
-    taking_turns,
 )
 from dataset_operator.kube.client import KubeClient
 from dataset_operator.kube.heads import find_head_address
 from dataset_operator.kube.past import look_back
 from dataset_operator.kube.pods import keep_member
 from dataset_operator.names import Owner
+from dataset_operator.places import Places
 
 PAGE_BYTES, LARGE = 64 << 10, 16 << 10  # instead of megabytes
 
@@ -162,12 +161,12 @@ def test_passes_over_large_objects_take_turns(
 
     async def story() -> None:
         nonlocal most
-        turns, holding = Turns(), 0
+        places, holding = Places(), 0
         together = asyncio.Barrier(num_at_once)
 
         async def run_pass(kube: KubeClient, namespace: str) -> None:
             nonlocal most, holding
-            async with taking_turns(turns, namespace):
+            async with places.serving(namespace):
                 for _ in range(2):
                     await kube.get("RayCluster", namespace, "clicks")
                 holding += 1
