@@ -14,11 +14,11 @@ def write_sheet(path: Path, document: Mapping[str, Any], beside: Mapping[str, st
         document: as `pipeline_runtime.report.sheet.Sheet` has it.
         beside: texts by the name of their file.
     """
-    from pipeline_runtime.report.files import write_text_atomically
+    from pipeline_runtime.files import write_atomically
     from pipeline_runtime.report.sheet import Sheet, build_sheet
 
     page = build_sheet(Sheet.model_validate(document))
     for name, text in beside.items():
-        write_text_atomically(path.with_name(name), text + "\n")
-    write_text_atomically(path, page)
+        write_atomically(path.with_name(name), text + "\n")
+    write_atomically(path, page)
     return path

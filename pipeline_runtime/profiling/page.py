@@ -7,10 +7,10 @@ from pathlib import Path
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from pipeline_runtime.files import write_atomically
 from pipeline_runtime.profiling import view
 from pipeline_runtime.profiling.document import PROFILE_FILE, Profile
 from pipeline_runtime.profiling.figures import draw_supply
-from pipeline_runtime.report.files import write_text_atomically
 
 PAGE_FILE = "profile.html"
 _TEMPLATE = "profile.html.j2"
@@ -19,9 +19,9 @@ _TEMPLATE = "profile.html.j2"
 def write_profile(directory: Path, profile: Profile) -> Path:
     """Write both files into `directory`, made if missing; the page's path."""
     document = profile.model_dump_json(by_alias=True, indent=2)
-    write_text_atomically(directory / PROFILE_FILE, document + "\n")
+    write_atomically(directory / PROFILE_FILE, document + "\n")
     path = directory / PAGE_FILE
-    write_text_atomically(path, build_page(profile))
+    write_atomically(path, build_page(profile))
     return path
 
 

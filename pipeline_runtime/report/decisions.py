@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import from_json
 
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.report.files import write_text_atomically
+from pipeline_runtime.files import write_atomically
 from pipeline_runtime.report.summary import UtcTime
 
 DECISIONS_FOLDER = "decisions"
@@ -66,7 +66,7 @@ def parse_decisions(text: str) -> list[ScalingDecision]:
 def write_decisions(directory: Path, decisions: Sequence[ScalingDecision]) -> None:
     """Write each into the folder of decisions below `directory`."""
     for decision in decisions:
-        write_text_atomically(directory / DECISIONS_FOLDER / decision.file_name, decision.to_json())
+        write_atomically(directory / DECISIONS_FOLDER / decision.file_name, decision.to_json())
 
 
 def load_decisions(directory: Path) -> list[ScalingDecision]:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.report.files import replacing
+from pipeline_runtime.files import replacing
 
 HISTORY_FILE = "metrics.parquet"
 
@@ -95,7 +95,7 @@ class HistoryWriter:
         self._rows: list[_Row] = []
         self._offset_seconds, base_rows = self._keep(keep_until_step)
         self._last_flush_seconds = self._offset_seconds
-        self._file: BinaryIO = self._journal.open("wb")
+        self._file: BinaryIO = self._journal.open("xb")  # "x" follows no link
         schema = _JOURNAL_SCHEMA.with_metadata({_BASE_ROWS_KEY: str(base_rows)})
         self._stream = pa.ipc.new_stream(self._file, schema)
         self._closed = False
@@ -108,8 +108,8 @@ class HistoryWriter:
             return 0.0, 0
         kept = _read(self._path)
         kept = kept.filter(pc.less_equal(kept["step"], until_step))
-        with replacing(self._path) as temporary:
-            pq.write_table(kept, temporary, row_group_size=ROW_GROUP_ROWS)
+        with replacing(self._path) as file:
+            pq.write_table(kept, file, row_group_size=ROW_GROUP_ROWS)
         self._journal.unlink(missing_ok=True)
         return float(pc.max(kept["seconds"]).as_py() or 0.0), kept.num_rows
 
@@ -180,7 +180,7 @@ def _read(path: Path) -> pa.Table:
 
 
 def _write_parquet(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
-    with replacing(path) as temporary, pq.ParquetWriter(temporary, HISTORY_SCHEMA) as writer:
+    with replacing(path) as file, pq.ParquetWriter(file, HISTORY_SCHEMA) as writer:
         pending: list[pa.RecordBatch] = []
         for batch in batches:
             pending.append(batch)

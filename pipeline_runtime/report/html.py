@@ -16,9 +16,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.files import write_atomically
 from pipeline_runtime.report import charts, formats, supply, view
 from pipeline_runtime.report.decisions import ScalingDecision, load_decisions
-from pipeline_runtime.report.files import write_text_atomically
 from pipeline_runtime.report.history import HISTORY_SCHEMA, read_history
 from pipeline_runtime.report.plan_file import PlanFile, load_plan
 from pipeline_runtime.report.summary import Summary, load_summary
@@ -54,7 +54,7 @@ def build_report(directory: Path) -> Path:
     )
     page = _build_environment().get_template(_TEMPLATE).render(_build_context(inputs))
     path = directory / REPORT_FILE
-    write_text_atomically(path, page)
+    write_atomically(path, page)
     return path
 
 

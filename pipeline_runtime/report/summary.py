@@ -26,7 +26,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import from_json
 
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.report.files import write_text_atomically
+from pipeline_runtime.files import write_atomically
 
 SUMMARY_VERSION = 1
 SUMMARY_FILE = "summary.json"
@@ -338,7 +338,7 @@ class Summary(SummaryModel):
 def write_summary(directory: Path, summary: Summary) -> Path:
     """Write `summary.json` into `directory` (made if missing), whole or not at all; its path."""
     path = Path(directory) / SUMMARY_FILE
-    write_text_atomically(path, summary.model_dump_json(by_alias=True, indent=2) + "\n")
+    write_atomically(path, summary.model_dump_json(by_alias=True, indent=2) + "\n")
     return path
 
 

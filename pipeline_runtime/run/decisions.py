@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pipeline_runtime.errors import SourceError, StoreError
+from pipeline_runtime.files import write_atomically
 from pipeline_runtime.report.decisions import DECISIONS_FOLDER, ScalingDecision
 from pipeline_runtime.run.folders import parse_run_id
 from pipeline_runtime.sources.filesystem import Location, open_location
@@ -92,9 +93,7 @@ def fetch_decisions(run: Location, directory: Path) -> str | None:
                 folder.filesystem.open_input_stream(path) as stream,
             ):
                 content = stream.read()
-            target = directory / DECISIONS_FOLDER / path.rsplit("/", 1)[-1]
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
+            write_atomically(directory / DECISIONS_FOLDER / path.rsplit("/", 1)[-1], content)
     except (StoreError, OSError) as error:
         return f"the report lacks decisions of the autoscaler: {error}"
     return None

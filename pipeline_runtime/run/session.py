@@ -21,6 +21,7 @@ from pathlib import Path
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.errors import LastmileError, StoreError
+from pipeline_runtime.files import write_atomically
 from pipeline_runtime.metrics import MetricsServer, Pace, RunCollector
 from pipeline_runtime.monitor import MonitorState
 from pipeline_runtime.plan import plan_document
@@ -199,7 +200,7 @@ def _build_planned(run: PreparedRun, manifest: str) -> dict[str, bytes]:
 
 def _write_output(planned: Mapping[str, bytes], output: Path, summary: report.Summary) -> None:
     for name, content in planned.items():
-        (output / name).write_bytes(content)
+        write_atomically(output / name, content)
     report.write_summary(output, summary)
     report.build_report(output)
 

@@ -11,7 +11,6 @@ before it and makes the tables; `sources` reads the files after it.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,8 +21,10 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic_core import from_json
 
 from pipeline_runtime.errors import SourceError
+from pipeline_runtime.files import replacing, write_atomically
 from pipeline_runtime.sample_data.columns import (
     LIST_COLUMNS,
     build_chunk,
@@ -116,7 +117,7 @@ def _get_current_files(directory: Path, options: SampleDataOptions) -> dict[str,
 def _read_manifest(directory: Path) -> dict[str, object]:
     """What the manifest says; empty where it is absent or torn."""
     try:
-        content = json.loads((directory / MANIFEST_NAME).read_text(encoding="utf-8"))
+        content = from_json((directory / MANIFEST_NAME).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -126,9 +127,7 @@ def _write_manifest(
     directory: Path, options: SampleDataOptions, files: dict[str, int] | None
 ) -> None:
     content = {"version": FORMAT_VERSION, "options": asdict(options), "files": files}
-    temporary = directory / f"{MANIFEST_NAME}.tmp"
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, directory / MANIFEST_NAME)
+    write_atomically(directory / MANIFEST_NAME, json.dumps(content, indent=2) + "\n")
 
 
 def _get_file_sizes(directory: Path) -> dict[str, int]:
@@ -202,18 +201,18 @@ def _write_spam_users(directory: Path, population: Population, options: SampleDa
 def _open_writer(
     path: Path, schema: pa.Schema, options: SampleDataOptions
 ) -> Iterator[pq.ParquetWriter]:
-    """Writes under a hidden name, which readers skip, and renames it when all went well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    with pq.ParquetWriter(
-        temporary,
-        schema,
-        compression=options.compression,
-        use_dictionary=list(_DICTIONARY_COLUMNS),
-        write_statistics=[name for name in schema.names if name not in LIST_COLUMNS],
-    ) as writer:
+    """Open a writer of a file that has a hidden name, which readers skip, until it is whole."""
+    with (
+        replacing(path) as file,
+        pq.ParquetWriter(
+            file,
+            schema,
+            compression=options.compression,
+            use_dictionary=list(_DICTIONARY_COLUMNS),
+            write_statistics=[name for name in schema.names if name not in LIST_COLUMNS],
+        ) as writer,
+    ):
         yield writer
-    os.replace(temporary, path)
 
 
 def _name_part(index: int) -> str:

@@ -36,7 +36,8 @@ def write_file(place: Location, data: bytes) -> None:
         with place.filesystem.open_output_stream(place.path) as stream:
             stream.write(data)
         return
-    with open(place.path, "wb") as file:
+    Path(place.path).unlink(missing_ok=True)  # it may be a link to a file of somebody else
+    with open(place.path, "xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -131,7 +132,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space"):
         write_summary(tmp_path, build_sample_summary())
     assert load_summary(tmp_path) == build_early_failure()

@@ -1,0 +1,76 @@
+"""Files are written whole, and through no link that somebody put into the folder."""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline_runtime.files import write_atomically
+from pipeline_runtime.report.history import HistoryWriter
+from pipeline_runtime.run.decisions import fetch_decisions
+from pipeline_runtime.sample_data.options import SampleDataOptions
+from pipeline_runtime.sample_data.writing import write_sample_data
+from pipeline_runtime.sources.durable import write_file
+from pipeline_runtime.sources.filesystem import open_location
+
+SECRET = "of somebody else"
+
+
+def write_report(folder: Path) -> None:
+    write_atomically(folder / "report.html", "a page")
+
+
+def write_history(folder: Path) -> None:
+    with HistoryWriter(folder / "metrics.parquet") as history:
+        history.append(1.0, 0, 1, {"loss": 0.5})
+
+
+def write_sample(folder: Path) -> None:
+    write_sample_data(folder, SampleDataOptions(rows=10))
+
+
+def write_state(folder: Path) -> None:
+    write_file(open_location(str(folder)).join("state.pt"), b"state")
+
+
+def write_decisions(folder: Path) -> None:
+    store = folder.parent / "store"
+    (store / "decisions").mkdir(parents=True)
+    (store / "decisions/a.json").write_text("{}")
+    assert fetch_decisions(open_location(str(store)), folder) is None
+
+
+@pytest.mark.parametrize(
+    ("write", "links"),
+    [
+        (write_report, ["report.html", f".report.html.{os.getpid()}.tmp"]),
+        (write_history, ["metrics.parquet", f".metrics.parquet.{os.getpid()}.tmp"]),
+        (write_sample, ["_lastmile_sample.json.tmp"]),
+        (write_sample, ["spam_users/.part-00000.parquet.tmp"]),
+        (write_state, ["state.pt"]),
+        (write_decisions, ["decisions/a.json"]),
+    ],
+)
+def test_no_link_in_the_folder_is_followed(
+    write: Callable[[Path], None], links: list[str], tmp_path: Path
+) -> None:
+    victim, folder = tmp_path / "victim", tmp_path / "folder"
+    victim.write_text(SECRET)
+    for link in links:
+        (folder / link).parent.mkdir(parents=True, exist_ok=True)
+        (folder / link).symlink_to(victim)
+    if write is write_sample:  # it replaces only folders that have its own file
+        (folder / "_lastmile_sample.json").write_text("{}")
+    write(folder)
+    assert victim.read_text() == SECRET
+
+
+def test_a_file_is_as_readable_as_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        write_report(tmp_path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "report.html").stat().st_mode) == 0o644
