@@ -30,11 +30,22 @@ def name_label(label: str) -> str:
     return "__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", label)
 
 
+def read_operator(kind: str) -> dict[str, Any]:
+    """Return the only object of a kind in the plain manifest."""
+    documents = yaml.safe_load_all(OPERATOR.read_text())
+    [found] = [document for document in documents if document["kind"] == kind]
+    return dict(found["spec"])
+
+
+def test_the_plain_manifest_lets_nobody_read_the_metrics() -> None:
+    policy = read_operator("NetworkPolicy")
+    assert policy["podSelector"] == read_operator("Deployment")["selector"]
+    assert (policy["policyTypes"], policy["ingress"]) == (["Ingress"], [])
+
+
 def test_the_operators_monitor_finds_it() -> None:
     operator, _ = read_monitors()
-    documents = yaml.safe_load_all(OPERATOR.read_text())
-    [deployment] = [document for document in documents if document["kind"] == "Deployment"]
-    pods = deployment["spec"]["template"]
+    pods = read_operator("Deployment")["template"]
     assert operator["spec"]["selector"]["matchLabels"] == pods["metadata"]["labels"]
     ports = {port["name"] for port in pods["spec"]["containers"][0]["ports"]}
     [endpoint] = operator["spec"]["podMetricsEndpoints"]
