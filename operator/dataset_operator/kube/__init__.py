@@ -1,4 +1,4 @@
-"""I/O with the API server: a small client, one look at an experiment, one decision carried out.
+"""I/O with the API server: a small client, and the observe and execute steps of a pass.
 
-`client` stands behind the `Kube` protocol; `observe` and `execute` know nothing of HTTP.
+`client` implements the `Kube` protocol; `observe` and `execute` know nothing of HTTP.
 """

@@ -15,20 +15,20 @@ import aiohttp
 
 # The API server takes 3 MiB of an object, etcd half of that, and JSON writes a byte as six at most.
 MAX_OBJECT_BYTES: Final = 20 << 20
-# Of a list: some 250 pods of 11 KB and their managed fields.
+# The largest page of a list: some 250 pods of 11 KB and their managed fields.
 MAX_PAGE_BYTES: Final = 4 << 20
-# More objects would only make a page larger; all that an experiment has usually fits in one.
+# All objects of an experiment usually fit into one page; more would only make it larger.
 PAGE_SIZE: Final = 250
 # A generous experiment or RayCluster has 40 KB. A smaller object never waits for a place.
 LARGE_BYTES: Final = 128 << 10
 
 T = TypeVar("T")
-# Fetches a page of at most so many objects and bytes; None if it has more bytes.
+# Fetches a page of at most so many objects; returns None if it has more than so many bytes.
 Fetch = Callable[[int, int], Awaitable[T | None]]
 
 
 async def read_bounded(response: aiohttp.ClientResponse, max_bytes: int) -> bytes | None:
-    """Return the body; None, and no more of it is read, if it has more than `max_bytes`."""
+    """Return the body; stop reading and return None if it has more than `max_bytes`."""
     text = bytearray()
     async for piece in response.content.iter_any():
         text += piece
@@ -39,10 +39,10 @@ async def read_bounded(response: aiohttp.ClientResponse, max_bytes: int) -> byte
 
 
 async def fetch_page(fetch: Fetch[T], limit: int) -> tuple[T | None, int]:
-    """Fetch the next page of a list: of half as many objects for as long as it is too large.
+    """Fetch the next page of a list; halve the number of objects until the page is not too large.
 
     Returns:
-        The page, and of how many objects at most it was; None if a single object is too large.
+        The page, or None if a single object is too large; and the number of objects asked for.
     """
     while limit > 1:
         page = await fetch(limit, MAX_PAGE_BYTES)

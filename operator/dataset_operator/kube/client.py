@@ -1,7 +1,7 @@
 """A client for plain documents, over the official one's transport and credentials.
 
-Every call is one request with a deadline. Creating an object that is there, and deleting one that
-is gone, counts as done. Other failures become the exceptions of `errors`.
+Every call is one request with a deadline. Creating an object that exists counts as done, and so
+does deleting one that does not. Other failures become the exceptions of `errors`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _JSON = "application/json"
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
-# How a server-side apply of a field that the schema does not have is refused, with HTTP 500.
+# The message, with HTTP 500, of a server-side apply of a field that the schema does not have.
 _UNTYPED = "failed to create typed patch object"
 # kind → (apiVersion, plural)
 _KINDS: dict[str, tuple[str, str]] = {
@@ -59,10 +59,10 @@ _KINDS: dict[str, tuple[str, str]] = {
     KIND: (API_VERSION, "datasetexperiments"),
 }
 Query = Iterable[tuple[str, str]]
-# Returns the part of an object that is used; None if none of it is.
+# Returns the used part of an object; None if nothing of it is used.
 Keep = Callable[[Document], Document | None]
 _MANAGED: Query = (("fieldManager", FIELD_MANAGER),)
-# Told of every request: method, path, HTTP status (0: no answer), seconds.
+# Records a request: method, path, HTTP status (0: no answer), seconds.
 Observe = Callable[[str, str, int, float], None]
 
 
@@ -79,55 +79,55 @@ class Kube(Protocol):
     """The requests of the operator to an API server."""
 
     async def get(self, kind: str, namespace: str, name: str) -> Document | None:
-        """Return an object; None if there is none."""
+        """Return an object; None if it does not exist."""
 
     async def list_objects(
         self, kind: str, namespace: str, selector: str, keep: Keep = keep_whole
     ) -> list[Document]:
-        """Return what `keep` leaves of the objects with these labels (`key=value,…`).
+        """Return the used parts of the objects with these labels (`key=value,…`).
 
-        It is called page by page, so that whole objects are never in memory together.
+        `keep` is called page by page, so that only one page of whole objects is in memory.
         """
 
     async def create(self, document: Document) -> None:
-        """Make an object, unless it is there."""
+        """Create an object, unless it exists."""
 
     async def apply(self, document: Document) -> None:
         """Server-side apply as the operator's field manager."""
 
     async def try_out(self, document: Document) -> None:
-        """Apply without storing anything: raises KubeRefused as `apply` would."""
+        """Do a dry run of `apply`: store nothing, but raise KubeRefused as it would."""
 
     async def patch(self, kind: str, namespace: str, name: str, patch: Document) -> bool:
         """Merge a patch into an object; with metadata.resourceVersion, only into that version.
 
-        Return False if the object is as before: a default of the API server, or an admission
-        webhook, has put back what the patch takes away.
+        Return False if the object did not change: a default of the API server, or an admission
+        webhook, has restored what the patch removes.
         """
 
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
-        """Delete an object and, in the background, what it owns; not another of its name."""
+        """Delete the object with this uid and, in the background, the objects that it owns."""
 
     async def delete_observed(self, document: Mapping[str, Any]) -> None:
-        """Delete an object, if it is still as observed. Raises KubeConflict if it changed."""
+        """Delete an object, unless it changed since it was observed, which is a KubeConflict."""
 
     async def write_status(self, document: Mapping[str, Any], status: Document) -> str:
-        """Replace the status of the object as observed; return the resourceVersion that it has now.
+        """Replace the status of an object; return its new resourceVersion.
 
-        Raises KubeConflict if the object changed.
+        Raises KubeConflict if the object changed since it was observed.
         """
 
     async def write_finalizers(self, document: Mapping[str, Any], names: list[str]) -> None:
-        """Replace the finalisers of the object as it was observed."""
+        """Replace the finalisers of an object, unless it changed since it was observed."""
 
 
 class KubeClient:
-    """`Kube` over HTTP, and the requests that only people's commands make.
+    """`Kube` over HTTP, and the requests that only the commands make.
 
     Args:
         client: the official client, which holds the credentials.
         manager: the field manager of its writes.
-        observe: is told of every request.
+        observe: records every request.
         request_seconds: how long a request may take.
         retry_seconds: for how long a request is sent again while the API server is too busy and
             asks to wait. Commands wait; a pass of the operator fails, and is tried again later.
@@ -178,7 +178,7 @@ class KubeClient:
         *,
         fields: str = "",
     ) -> list[Document]:
-        """See Kube; `fields` selects by fields (`key=value,…`), which some kinds have."""
+        """See Kube; `fields` selects by fields (`key=value,…`), which some kinds support."""
         given = (("labelSelector", selector), ("fieldSelector", fields))
         query = [(name, value) for name, value in given if value]
         found: list[Document] = []
@@ -188,7 +188,7 @@ class KubeClient:
         return found
 
     async def list_metadata(self, kind: str, namespace: str) -> AsyncIterator[Document]:
-        """Yield the metadata of objects, from pages; of all namespaces if none is named."""
+        """Yield the metadata of all objects of a kind; in all namespaces if none is named."""
         async for page in self._list_pages(_path(kind, namespace), [], LIST):
             for item in page:
                 yield item["metadata"]
@@ -196,13 +196,13 @@ class KubeClient:
     async def _list_pages(
         self, path: str, query: list[tuple[str, str]], accept: str
     ) -> AsyncIterator[list[Document]]:
-        """Yield pages of a list; each has as many objects as fit into a bounded answer."""
+        """Yield the pages of a list; a page has as many objects as fit into a bounded answer."""
         limit, token = PAGE_SIZE, ""
 
         async def fetch(most: int, max_bytes: int) -> Document | None:
             asked = [*query, ("limit", str(most)), *([("continue", token)] if token else [])]
-            said = {"Accept": accept}
-            _, page = await self._send("GET", path, query=asked, headers=said, max_bytes=max_bytes)
+            sent = {"Accept": accept}
+            _, page = await self._send("GET", path, query=asked, headers=sent, max_bytes=max_bytes)
             return page
 
         while True:
@@ -238,13 +238,13 @@ class KubeClient:
         await self._write("POST", path, document, query=query, done=(409,))
 
     async def create_new(self, document: Document) -> Document:
-        """Make an object, and return it as stored. Raises KubeConflict if it is there."""
+        """Create an object; return it as stored. Raises KubeConflict if it exists."""
         path = _path(document["kind"], document["metadata"]["namespace"])
         _, stored = await self._request("POST", path, document, query=_MANAGED)
         return stored
 
     async def replace(self, document: Document) -> Document:
-        """Write the whole object; return it as stored. Raises KubeConflict if it was changed."""
+        """Replace the whole object; return it as stored. Raises KubeConflict if it changed."""
         _, stored = await self._request("PUT", _path_of(document), document, query=_MANAGED)
         return stored
 
@@ -285,7 +285,7 @@ class KubeClient:
 
     async def write_status(self, document: Mapping[str, Any], status: Document) -> str:
         """See Kube."""
-        # The API server takes the status alone, and with a large spec refuses the whole (3 MiB).
+        # The API server uses the status alone, and refuses a request of more than 3 MiB.
         named = ("name", "namespace", "uid", "resourceVersion")
         body = {
             "apiVersion": document["apiVersion"],
@@ -306,7 +306,7 @@ class KubeClient:
     async def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, **more: Any
     ) -> tuple[int, Document]:
-        """Send a request; raise KubeUnavailable if no answer of the API server may be so large."""
+        """Send a request; raise KubeUnavailable if the answer exceeds the bound of all answers."""
         status, document = await self._send(method, path, body, **more)
         if document is None:
             raise _build_oversized(f"{method} {path}")
@@ -315,7 +315,7 @@ class KubeClient:
     async def _write(
         self, method: str, path: str, body: Mapping[str, Any], **more: Any
     ) -> tuple[int, Document]:
-        """Send a write, of whose answer only the metadata is used."""
+        """Send a write; ask for the metadata alone in the answer."""
         return await self._request(method, path, body, headers={"Accept": ONE}, **more)
 
     async def _send(
@@ -330,15 +330,15 @@ class KubeClient:
         done: tuple[int, ...] = (),
         max_bytes: int = MAX_OBJECT_BYTES,
     ) -> tuple[int, Document | None]:
-        """Send a request until the API server does not ask to wait.
+        """Send a request, again for as long as the API server asks to wait.
 
-        Returns: HTTP status and the answer; None in its place if it has more than `max_bytes`.
+        Returns: the HTTP status, and the answer or None if it has more than `max_bytes`.
         """
-        said = {"Accept": _JSON, "Content-Type": content, **headers}
+        sent = {"Accept": _JSON, "Content-Type": content, **headers}
         deadline = time.monotonic() + self._retry_seconds
         while True:
-            status, text, wait = await self._send_once(method, path, body, query, said, max_bytes)
-            # Not a write that was answered with 503: it may have been carried out.
+            status, text, wait = await self._send_once(method, path, body, query, sent, max_bytes)
+            # A write that was answered with 503 may have been carried out, so do not repeat it.
             may_repeat = status == 429 or method == "GET"
             if wait is None or not may_repeat or time.monotonic() + wait > deadline:
                 break
@@ -363,8 +363,8 @@ class KubeClient:
     ) -> tuple[int, bytes | None, float | None]:
         """Send a request once.
 
-        Returns: HTTP status; body, None if it has more than `max_bytes`; and the seconds to wait
-            before the same request is sent again, None if the API server does not ask for it.
+        Returns: the HTTP status; the body, or None if it has more than `max_bytes`; and the seconds
+            to wait before the request is repeated, or None if the API server does not ask for it.
 
         Raises:
             KubeUnavailable: there is no answer.
@@ -400,7 +400,7 @@ def _find_wait(status: int, headers: Mapping[str, str]) -> float | None:
     """Return how many seconds the API server asks to wait; None if it does not ask.
 
     It has not carried out a request that it answers with 429: it is overloaded, or a CRD is new.
-    Waits differ at random, so that requests that were refused together come back apart.
+    Waits differ at random, so that requests which were refused together are not repeated together.
     """
     seconds = parse_retry_after(status, headers)
     return None if seconds is None else spread(max(seconds, LEAST_WAIT_SECONDS))
@@ -411,7 +411,7 @@ def _build_oversized(request: str) -> KubeUnavailable:
 
 
 def _failure(status: int, message: str) -> OperatorError:
-    # A write to what is gone or was changed, or a list whose next page has expired: look again.
+    # The object was deleted or changed, or the next page of a list has expired: observe again.
     if status in (404, 409, 410):
         return KubeConflict(message)
     is_invalid = status in (400, 422) or _UNTYPED in message

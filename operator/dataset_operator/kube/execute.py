@@ -1,6 +1,6 @@
-"""Carries a decision out: the finaliser and the status first, then what they announce.
+"""Carry out a decision: write the finaliser and the status first, then everything they announce.
 
-What is cut off in between is found by the next pass: the status says which attempt was meant, and
+A pass that is cut off in between is completed by the next one: the status names the attempt, and
 every other write can be repeated.
 """
 
@@ -25,11 +25,11 @@ _LOG = logging.getLogger(__name__)
 
 
 async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision: Decision) -> None:
-    """Carry it out.
+    """Carry out a decision.
 
     Raises:
         KubeConflict: the experiment changed since it was observed; nothing else was done.
-        KubeUnavailable, KubeRefused: a write failed; those before it stand.
+        KubeUnavailable, KubeRefused: a write failed; the writes before it were made.
     """
     document = observed.document
     if decision.has_finalizer:  # before a driver can be running
@@ -46,7 +46,7 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
     place = observed.owner.namespace
     changed = [await kube.patch(kind, place, name, patch) for kind, name, patch in decision.patches]
     await _keep_log(jobs, decision.log)
-    if not changed or any(changed):  # or it would be told again with each pass
+    if not changed or any(changed):  # else every pass would emit the event again
         await _tell(kube, observed, [event for event in decision.events if event.is_outcome])
     for kind, name in decision.delete:
         await kube.delete(kind, observed.owner.namespace, name, _uid_of(observed, kind))
@@ -57,7 +57,7 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
 
 
 def _uid_of(observed: Observed, kind: str) -> str:
-    """Of the children that are ever deleted; not of others that have taken their names since."""
+    """Return the uid of an owned object to delete, so that no new object of its name is deleted."""
     if kind == "Pod":
         assert observed.history_pod is not None
         return observed.history_pod.uid
@@ -74,7 +74,7 @@ async def _tell(kube: Kube, observed: Observed, events: Sequence[Event]) -> None
 
 
 def _build_event(observed: Observed, event: Event) -> Document:
-    """A core/v1 event about the experiment, as `kubectl describe` shows it."""
+    """Build a core/v1 event about the experiment, which `kubectl describe` shows."""
     metadata, now = observed.document["metadata"], format_time(datetime.now(UTC))
     return {
         "apiVersion": "v1",
@@ -101,7 +101,7 @@ def _build_event(observed: Observed, event: Event) -> Document:
 
 
 async def _hold(kube: Kube, document: Mapping[str, Any], *, holds: bool) -> Mapping[str, Any]:
-    """The experiment with our finaliser."""
+    """Add the operator's finaliser to the experiment; return the experiment as it is then."""
     metadata = document["metadata"]
     names = list(metadata.get("finalizers") or ())
     if FINALIZER in names or "deletionTimestamp" in metadata:
@@ -123,7 +123,7 @@ async def release(kube: Kube, document: Mapping[str, Any]) -> None:
 
 
 async def _drain(jobs: RayJobs | None, drain: Drain | None) -> None:
-    """Have Ray drain the nodes of these pods; what fails is tried again by the next pass."""
+    """Have Ray drain the nodes of these pods; the next pass retries after a failure."""
     if drain is None or jobs is None:
         return
     try:
@@ -137,7 +137,7 @@ async def _drain(jobs: RayJobs | None, drain: Drain | None) -> None:
 
 
 async def _keep_log(jobs: RayJobs | None, log: KeepLog | None) -> None:
-    """Have decisions written into the artifacts; what fails is tried again by the next pass."""
+    """Have a job write decisions to the artifacts; the next pass retries after a failure."""
     if log is None or jobs is None:
         return
     try:
@@ -155,5 +155,5 @@ async def _tell_ray(jobs: RayJobs | None, job: Submit | Stop | None) -> None:
         else:
             await jobs.stop(job.submission_id)
     except RayUnreachable as error:
-        # The next pass sees that Ray does not know it, or that it goes on.
-        _LOG.warning("telling Ray of %s failed: %s", job.submission_id, error)
+        # The next pass observes that Ray does not know the job, or that it still runs.
+        _LOG.warning("submitting or stopping %s failed: %s", job.submission_id, error)

@@ -1,8 +1,8 @@
-"""Finds the pod of a cluster's Ray head, to whose address the operator sends the cluster's token.
+"""Find the pod of a cluster's Ray head. The operator sends the cluster's token to its address.
 
-A Service would do as well if nobody else could write to it: a tenant may turn it into an
-ExternalName, and the token would go to a host of theirs. A pod's address is the kubelet's to write.
-`observe` lists the pods before; `ray.endpoints` judges the address.
+The address of a Service is not used: a tenant may turn the Service into an ExternalName, and the
+token would go to a host of theirs. Only the kubelet writes the address of a pod. `observe` lists
+the pods before; `ray.endpoints` checks the address.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def find_head_address(cluster: Mapping[str, Any], pods: Iterable[Document]) -> s
     """Return the address of the head that belongs to a RayCluster; "" if there is none now.
 
     Args:
-        pods: with the cluster's label, of an earlier cluster of that name too.
+        pods: pods with the cluster's label, even of an earlier cluster of that name.
     """
     uid = cluster["metadata"]["uid"]
     heads = [pod for pod in pods if _is_head(pod, uid)]
@@ -27,7 +27,7 @@ def find_head_address(cluster: Mapping[str, Any], pods: Iterable[Document]) -> s
 
 
 def _is_head(pod: Document, cluster_uid: str) -> bool:
-    """Return whether a pod is a head of the cluster that runs on a network of its own."""
+    """Return whether a pod is a live head of the cluster, and has a network of its own."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     owners = metadata.get("ownerReferences") or ()
     return (

@@ -1,7 +1,7 @@
-"""The key of the operator's seals: a Secret in the operator's own namespace, made if it is absent.
+"""The key of the operator's seals: a Secret in the operator's namespace, created if it is absent.
 
-Every replica and every later version uses the same key, so it outlives the process. The replica
-that leads reads it once, at its start.
+All replicas and later versions use the same key, so it outlives the process. The leading replica
+reads it once, at its start.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _LOG = logging.getLogger(__name__)
 
 
 class Secrets(Protocol):
-    """The two requests to the API server that the key takes; `KubeClient` makes them."""
+    """The two requests to the API server that are needed; `KubeClient` makes them."""
 
     async def get(self, kind: str, namespace: str, name: str) -> Document | None:
-        """Return an object; None if there is none."""
+        """Return an object; None if it does not exist."""
 
     async def create_new(self, document: Document) -> Document:
-        """Make an object, and return it as stored. Raises KubeConflict if it is there."""
+        """Create an object; return it as stored. Raises KubeConflict if it exists."""
 
 
 async def fetch_seal(kube: Secrets, namespace: str, name: str) -> Seal:
-    """Return the seal whose key is in a Secret; make the Secret if there is none.
+    """Return the seal whose key is in a Secret; create the Secret if it does not exist.
 
     Raises:
         UserError: the Secret holds no key.
@@ -43,7 +43,7 @@ async def fetch_seal(kube: Secrets, namespace: str, name: str) -> Seal:
     if found is None:
         try:
             found = await kube.create_new(_build_secret(namespace, name))
-            _LOG.info("made the Secret %s/%s: the key of the operator's seals", namespace, name)
+            _LOG.info("created the Secret %s/%s: the key of the operator's seals", namespace, name)
         except KubeConflict as conflict:  # another replica was faster: its key counts
             found = await kube.get("Secret", namespace, name)
             if found is None:
@@ -78,7 +78,7 @@ def _build_secret(namespace: str, name: str) -> Document:
 
 
 def _parse_key(secret: Mapping[str, Any]) -> bytes | None:
-    """The key in a Secret; None if there is none of the right length."""
+    """Return the key in a Secret; None if it has no key of the right length."""
     text = (secret.get("data") or {}).get(_DATA_KEY)
     try:
         key = base64.b64decode(text, validate=True) if isinstance(text, str) else b""

@@ -1,7 +1,7 @@
-"""How the API server is found and logged in to: by a kubeconfig, or as a pod.
+"""Find the API server and log in to it, by a kubeconfig or as a pod.
 
-One answer for the official client (`configuration`) and for Kopf's (`connection`): contexts, exec
-plugins and rotated tokens work alike in both.
+The official client (`configuration`) and Kopf's (`connection`) log in alike: contexts, exec plugins
+and rotated tokens work in both.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """Where credentials come from.
+    """The source of credentials.
 
     Attributes:
-        in_cluster: as the pod that this runs in, by its service account.
+        in_cluster: True to use the service account of the pod that this process runs in.
         kubeconfig: files, separated as in KUBECONFIG; None: KUBECONFIG, else ~/.kube/config.
-        context: of the kubeconfig; None: its current one.
+        context: a context of the kubeconfig; None: its current one.
     """
 
     in_cluster: bool = False
@@ -41,17 +41,17 @@ class Login:
     context: str | None = None
 
     async def configuration(self) -> Configuration:
-        """For the official client, with a token that is fresh now. Raises UserError."""
+        """Return a configuration of the official client with a fresh token. Raises UserError."""
         found, _ = await self._load()
         return found
 
     async def namespace(self) -> str:
-        """The one to use where none is named. Raises UserError."""
+        """Return the namespace to use if none is named. Raises UserError."""
         _, namespace = await self._load()
         return namespace
 
     async def connection(self) -> kopf.ConnectionInfo:
-        """For Kopf, with a token that is fresh now. Raises UserError."""
+        """Return a connection for Kopf with a fresh token. Raises UserError."""
         found, namespace = await self._load()
         scheme, _, token = str(found.api_key.get("BearerToken", "")).partition(" ")
         return kopf.ConnectionInfo(
@@ -67,14 +67,14 @@ class Login:
         )
 
     async def refresh_forever(self, *configurations: Configuration) -> NoReturn:
-        """Keep the token of clients fresh; a pod's is, by the client itself."""
+        """Keep the tokens of clients fresh; the client refreshes the token of a pod by itself."""
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
             try:
                 fresh = (await self.configuration()).api_key
                 for configuration in configurations:
                     configuration.api_key = fresh
-            except UserError as error:  # the API server will say if the old one no longer does
+            except UserError as error:  # the API server reports an expired token
                 _LOG.warning("no fresh credentials: %s", error)
 
     async def _load(self) -> tuple[Configuration, str]:
@@ -118,10 +118,10 @@ class Login:
 
 
 def is_in_pod() -> bool:
-    """Whether this process runs in a pod with a service account."""
+    """Return whether this process runs in a pod with a service account."""
     return (_ACCOUNT / "token").exists()
 
 
 def has_kubeconfig() -> bool:
-    """Whether the user has a kubeconfig."""
+    """Return whether the user has a kubeconfig."""
     return bool(os.environ.get("KUBECONFIG")) or Path(_DEFAULT_KUBECONFIG).expanduser().exists()

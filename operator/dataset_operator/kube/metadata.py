@@ -1,7 +1,7 @@
-"""What the operator keeps of an object that it watches: who it is, and digests of the rest.
+"""The small part of an object's metadata that the operator keeps: its identity and two digests.
 
-Labels, annotations, owner references and finalisers of an object may come to a megabyte. Nothing is
-decided by them here; it is enough to know that they changed.
+Labels, annotations, owner references and finalisers of an object may have a megabyte. A watch only
+has to know that they changed, and digests show that.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 # Fields that identify an object and its version.
 _KEPT: Final = ("name", "namespace", "uid", "resourceVersion", "generation")
 _LABELS: Final = (EXPERIMENT_LABEL, ROLE_LABEL, RAY_CLUSTER_LABEL)
-# Fields that every write changes, one of the status too.
+# Fields that every write changes, including a write of the status.
 _OF_A_WRITE: Final = frozenset({"resourceVersion", "managedFields"})
-# No field of Kubernetes' has this name, and the API server drops fields that it does not know.
+# Kubernetes has no field of this name, and the API server drops unknown fields.
 _DIGESTS: Final = "lastmileDigests"
 
 
 def shrink(metadata: Mapping[str, Any]) -> Document:
-    """Return the metadata without what may be large, of which a digest takes the place."""
+    """Return the metadata with digests in place of its large parts."""
     if _DIGESTS in metadata:
         return dict(metadata)
     labels = metadata.get("labels") or {}
@@ -43,7 +43,7 @@ def shrink(metadata: Mapping[str, Any]) -> Document:
 
 
 def find_edit(metadata: Mapping[str, Any]) -> int:
-    """Return a digest of what users write: the metadata, and of the spec its generation."""
+    """Return a digest of the parts that users write: the metadata, with the spec's generation."""
     digest: int = shrink(metadata)[_DIGESTS]["edited"]
     return digest
 

@@ -1,4 +1,4 @@
-"""One look at an experiment and everything that belongs to it."""
+"""Observe an experiment and everything that belongs to it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from dataset_operator.sealing import BROKEN, VALID, Seal, compute_digest
 from dataset_operator.shapes import fit_object
 from dataset_operator.sources.base import MetricsSource, Reading, Run
 
-# Pods that wait for these are about to be well; other reasons are worth telling.
+# A pod that waits for one of these starts soon; other reasons are reported.
 _USUAL_REASONS = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 async def observe(
     kube: Kube, connect: Connect, source: MetricsSource, document: Document, seal: Seal
 ) -> tuple[Observed, RayJobs | None]:
-    """Look at the children of an experiment, ask Ray of its job, and for the numbers of a run.
+    """Fetch the owned objects of an experiment, its job from Ray, and the metrics of its run.
 
-    Returns what was seen, and the cluster's Jobs API; None without a cluster or its token.
+    Returns:
+        The observed state, and the cluster's Jobs API; None without a cluster or its token.
 
     Raises:
         KubeUnavailable: the API server did not answer.
@@ -45,8 +46,8 @@ async def observe(
     secret = await _get(kube, owner, "Secret", owner.token_secret)
     token = _read_token(secret)
     children = await _look_beside(kube, owner, status)
-    # Before Ray is asked, and at the address seen here: a head that is replaced in between has
-    # another one, so that its answer is not taken for the answer of the pod that was seen.
+    # List the pods before asking Ray, and ask at the observed address: a head that replaces this
+    # one has another address, so its answer is not taken for the answer of the observed pod.
     selector = f"{RAY_CLUSTER_LABEL}={owner.ray_cluster}"
     found = await kube.list_objects("Pod", owner.namespace, selector, keep_member)
     pods = [parse_pod(pod) for pod in found]
@@ -59,9 +60,9 @@ async def observe(
     if is_running and jobs is not None and cluster is not None:
         reading = await source.read(_build_run(jobs, owner, cluster, pods, status))
     there = [child for child in (cluster, secret, *children.values()) if child is not None]
-    foreign = {_say(child) for child in there if not _is_owned(child, owner)}
+    foreign = {_name(child) for child in there if not _is_owned(child, owner)}
     if secret is not None and token is None:
-        foreign.add(_say(secret))  # the operator's own holds a token, and cannot be edited
+        foreign.add(_name(secret))  # the operator's own Secret has a token, and is immutable
     accepted, is_accepted_sealed = find_accepted(owner, status, children, seal)
     observed = Observed(
         document=document,
@@ -104,7 +105,7 @@ def _build_run(
 
 
 async def _ask_log_job(jobs: RayJobs | None, owner: Owner, status: Mapping[str, Any]) -> Job | None:
-    """The job that is to keep decisions, if any are to be kept."""
+    """Return the job that writes decisions to the artifacts, if there is one."""
     name = find_log_job(owner, status)
     if jobs is None or name is None:
         return None
@@ -115,7 +116,7 @@ async def _ask_log_job(jobs: RayJobs | None, owner: Owner, status: Mapping[str, 
 
 
 async def _ask_drained(jobs: RayJobs | None, status: Mapping[str, Any]) -> frozenset[str] | None:
-    """Addresses of nodes that are gone, if data workers are being drained."""
+    """Return the addresses of nodes that are gone, if data workers are being drained."""
     if jobs is None or not (status.get("dataWorkers") or {}).get("draining"):
         return None
     try:
@@ -127,7 +128,7 @@ async def _ask_drained(jobs: RayJobs | None, status: Mapping[str, Any]) -> froze
 
 
 async def _get(kube: Kube, owner: Owner, kind: str, name: str) -> Document | None:
-    """Return an object of the namespace; one without sound metadata is nobody's, so not ours."""
+    """Return an object of the namespace; without valid metadata it has no owner, so is foreign."""
     document = await kube.get(kind, owner.namespace, name)
     if document is None:
         return None
@@ -160,7 +161,7 @@ def _reach(
 async def _look_beside(
     kube: Kube, owner: Owner, status: Mapping[str, Any]
 ) -> dict[str, Document | None]:
-    """The present run's configs and the cluster's guards, by name; None where there is none."""
+    """Return the configs of the present run and the guards, by name; None if one is absent."""
     configs = [("ConfigMap", name) for name in (_config_name(owner, status), owner.accepted)]
     wanted = [*configs, *owner.guards]
     return {name: await _get(kube, owner, kind, name) for kind, name in wanted if name}
@@ -180,10 +181,10 @@ def find_accepted(
     """Return the experiment as the present run last took it; as it began if only that is known.
 
     Returns:
-        The experiment, and whether the operator has sealed it. An older operator did not; nor did
-        whoever forged it. The plan takes one without a seal only if it is of this run and breaks no
-        rule. If the status holds digests of the accepted spec, all others are ignored; the status
-        of an older release holds none.
+        The experiment, and whether the operator has sealed it. Without a seal it is from an older
+        operator, or forged. The plan then uses it only if it is of this run and breaks no rule.
+        If the status holds digests of the accepted spec, any other spec is ignored. The status of
+        an older release holds none.
     """
     unsealed, digests = None, status.get("acceptedDigests")
     for name in (owner.accepted, _config_name(owner, status)):
@@ -193,7 +194,7 @@ def find_accepted(
             continue
         is_last = name == owner.accepted
         if is_last and config_map["data"].get(RUN_KEY) != str(status.get("run")):
-            continue  # of the run before
+            continue  # it belongs to the run before
         if digests and compute_digest(config) not in digests:
             continue
         if seal.judge(config_map, owner.uid) == VALID:
@@ -203,9 +204,9 @@ def find_accepted(
 
 
 def _read_config(config_map: Mapping[str, Any]) -> Document | None:
-    """Return the experiment in a ConfigMap, which anybody may have written; None if there is none.
+    """Return the experiment in a ConfigMap, which a tenant may have written; None if it has none.
 
-    The API server takes no ConfigMap of more than 1 MiB, so the text is bounded.
+    The API server refuses a ConfigMap of more than 1 MiB, so the text is bounded.
     """
     try:
         config = from_json((config_map.get("data") or {}).get(CONFIG_KEY) or "")
@@ -217,9 +218,9 @@ def _read_config(config_map: Mapping[str, Any]) -> Document | None:
 def drop_unsealed(
     owner: Owner, children: Mapping[str, Mapping[str, Any] | None], seal: Seal
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the objects that are there; without a valid seal the accepted ConfigMap is not.
+    """Return the existing objects, without the accepted ConfigMap if its seal is not valid.
 
-    So the plan writes it again, with its seal.
+    The plan then writes it again, with a seal.
     """
     there = {name: child for name, child in children.items() if child is not None}
     accepted = there.get(owner.accepted)
@@ -231,9 +232,9 @@ def drop_unsealed(
 def find_broken_seals(
     owner: Owner, objects: Iterable[Mapping[str, Any] | None], seal: Seal
 ) -> tuple[str, ...]:
-    """Return the objects whose seal is not valid, as «Kind name»; one without a seal is older."""
+    """Return the objects whose seal is broken, as «Kind name»; a missing seal is not broken."""
     there = [found for found in objects if found is not None]
-    return tuple(_say(found) for found in there if seal.judge(found, owner.uid) == BROKEN)
+    return tuple(_name(found) for found in there if seal.judge(found, owner.uid) == BROKEN)
 
 
 def _is_owned(child: Mapping[str, Any], owner: Owner) -> bool:
@@ -241,17 +242,17 @@ def _is_owned(child: Mapping[str, Any], owner: Owner) -> bool:
     return any(reference["uid"] == owner.uid for reference in references)
 
 
-def _say(child: Mapping[str, Any]) -> str:
+def _name(child: Mapping[str, Any]) -> str:
     return f"{child['kind']} {child['metadata']['name']}"
 
 
 async def _ask(jobs: RayJobs | None, status: Mapping[str, Any]) -> tuple[Job | None, str]:
-    """The attempt's job, and why Ray did not answer, if it did not."""
+    """Return the attempt's job, and the reason if Ray did not answer."""
     if jobs is None:
         return None, ""
     submission = status.get("submission")
     try:
-        # Without an attempt any id tells whether Ray answers.
+        # Without an attempt, any id shows whether Ray answers.
         job = await jobs.get(submission["id"] if submission else "none")
     except RayUnreachable as error:
         return None, str(error) or "no answer"
@@ -264,7 +265,7 @@ def _labels(pod: Document) -> Mapping[str, str]:
 
 
 def parse_pod(pod: Document) -> Pod:
-    """A pod of a cluster, which bears its role as a label."""
+    """Parse a pod of a cluster, which has its role as a label."""
     status = pod.get("status", {})
     conditions = {c["type"]: c for c in status.get("conditions", ())}
     going = "deletionTimestamp" in pod["metadata"]
@@ -295,7 +296,7 @@ def _parse_optional(text: str | None) -> datetime | None:
 
 
 def _find_placement(conditions: Mapping[str, Mapping[str, str]]) -> datetime | None:
-    """When the pod was given a node."""
+    """Return the time at which the pod was assigned to a node."""
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") != "True":
         return None
@@ -305,12 +306,12 @@ def _find_placement(conditions: Mapping[str, Mapping[str, str]]) -> datetime | N
 def _find_end(
     status: Mapping[str, Any], conditions: Mapping[str, Mapping[str, str]]
 ) -> datetime | None:
-    """When a pod ended that no container of runs any more, though it is listed."""
+    """Return the time at which all containers of a pod had ended; None if some still run."""
     if status.get("phase") not in ("Succeeded", "Failed"):
         return None
     states = [container.get("state") or {} for container in status.get("containerStatuses") or ()]
     times = [(state.get("terminated") or {}).get("finishedAt") for state in states]
-    # An evicted pod's containers may not be told of; from then on it was not ready.
+    # The containers of an evicted pod may be missing; it was not ready from its eviction on.
     known = [time for time in times if time] or [
         conditions.get("Ready", {}).get("lastTransitionTime")
     ]
@@ -318,7 +319,7 @@ def _find_end(
 
 
 def _find_start(status: Mapping[str, Any]) -> datetime | None:
-    """When the last of the pod's containers started, each for the first time."""
+    """Return the start of the pod's last container; None after a restart, or if some wait."""
     containers = status.get("containerStatuses") or ()
     running = [(c.get("state") or {}).get("running") or {} for c in containers]
     starts = [parse_time(state["startedAt"]) for state in running if state.get("startedAt")]
@@ -328,7 +329,7 @@ def _find_start(status: Mapping[str, Any]) -> datetime | None:
 
 
 def _find_out_of_memory(status: Mapping[str, Any]) -> datetime | None:
-    """When a container of the pod was last killed for want of memory, by the kubelet's word."""
+    """Return the last time at which the kubelet reported a container as OOMKilled."""
     ended = [
         terminated
         for container in status.get("containerStatuses") or ()
@@ -342,7 +343,7 @@ def _find_out_of_memory(status: Mapping[str, Any]) -> datetime | None:
 def _find_loss(
     pod: Mapping[str, Any], status: Mapping[str, Any], conditions: Mapping[str, Mapping[str, str]]
 ) -> str:
-    """Why a pod was taken from its cluster: evicted, preempted, its node gone."""
+    """Return why the cluster lost a pod: evicted, preempted, its node gone; "" if it did not."""
     disrupted = conditions.get("DisruptionTarget", {})
     if disrupted.get("status") == "True":
         return disrupted.get("message") or disrupted.get("reason") or "disrupted"
@@ -353,7 +354,7 @@ def _find_loss(
 
 
 def _waits_for(pod: Document, conditions: Mapping[str, Mapping[str, str]]) -> str:
-    """Why a pod is not ready, in the words of the scheduler or the kubelet."""
+    """Return why a pod is not ready, in the words of the scheduler or the kubelet."""
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
         return f"{pod['metadata']['name']}: {scheduled.get('message', 'not scheduled')}"

@@ -1,6 +1,6 @@
 """Look up the events and pods of a cluster that is about to be deleted, and its history's pod.
 
-A namespace's events may be many and large: they are read page by page, and cut to what is kept.
+A namespace may have many and large events: they are listed page by page, and cut to the kept part.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CONTAINER_FIELDS = ("name", "ready", "restartCount", "state", "lastState")
 async def find_history_pod(
     kube: Kube, owner: Owner, status: Mapping[str, Any]
 ) -> HistoryPod | None:
-    """The pod that the status names, which is listed, since no pod may be read by its name."""
+    """Find the pod that the status names. It is listed: the operator has no right to get a pod."""
     name = (status.get("history") or {}).get("pod")
     if name is None:
         return None
@@ -42,7 +42,7 @@ async def find_history_pod(
 
 
 def parse_history_pod(pod: Document) -> HistoryPod:
-    """How it stands, as the API server has it."""
+    """Parse a history pod."""
     metadata, status = pod["metadata"], pod.get("status", {})
     return HistoryPod(
         name=metadata["name"],
@@ -54,12 +54,12 @@ def parse_history_pod(pod: Document) -> HistoryPod:
 
 
 def _find_message(status: Mapping[str, Any]) -> str:
-    """Why it ended or waits: its last words, the kubelet's or the scheduler's."""
+    """Return why it ended or waits: its last message, the kubelet's or the scheduler's."""
     for container in status.get("containerStatuses") or ():
         for state in (container.get("state") or {}).values():
-            said = (state or {}).get("message") or (state or {}).get("reason")
-            if said and said != "Completed":
-                return str(said).strip()
+            message = (state or {}).get("message") or (state or {}).get("reason")
+            if message and message != "Completed":
+                return str(message).strip()
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return str(condition.get("message", "not scheduled"))
@@ -67,7 +67,7 @@ def _find_message(status: Mapping[str, Any]) -> str:
 
 
 async def look_back(kube: Kube, owner: Owner, pods: Sequence[Document]) -> Happened:
-    """Look up the events of an experiment, and trim them and its pods for its history."""
+    """Look up the events of an experiment; trim them and its pods for its history."""
     events: list[Document] = []
 
     def keep(listed: Document) -> None:
@@ -77,8 +77,8 @@ async def look_back(kube: Kube, owner: Owner, pods: Sequence[Document]) -> Happe
 
     try:
         await kube.list_objects("Event", owner.namespace, "", keep)
-    except KubeRefused as error:  # an older role: what else there is is kept all the same
-        _LOG.warning("events of the history cannot be listed: %s", error)
+    except KubeRefused as error:  # an older role; keep the rest of the history
+        _LOG.warning("listing events for the history failed: %s", error)
     events.sort(key=lambda event: str(event.get("lastTimestamp") or ""))
     return Happened(events=tuple(events), pods=tuple(map(_trim_pod, pods)))
 
@@ -92,7 +92,7 @@ def _is_about(event: Mapping[str, Any], owner: Owner) -> bool:
 
 def _trim_event(event: Mapping[str, Any]) -> Document:
     metadata, about = event["metadata"], event.get("involvedObject") or {}
-    # A series' last time is in `eventTime` where a component writes events.k8s.io/v1.
+    # A component that writes events.k8s.io/v1 sets `eventTime` instead of `lastTimestamp`.
     when = event.get("lastTimestamp") or event.get("eventTime") or metadata["creationTimestamp"]
     kept = {name: event[name] for name in _EVENT_FIELDS if event.get(name) is not None}
     return {

@@ -14,7 +14,7 @@ _SPEC: Final = ("hostNetwork",)
 _STATUS: Final = ("phase", "reason", "message", "podIP", "conditions")
 _CONTAINERS: Final = ("initContainerStatuses", "containerStatuses")
 _CONTAINER: Final = ("name", "ready", "restartCount", "state", "lastState")
-# A status of ours has a message of 1 KiB at most, and a pod a handful of containers.
+# A status of an experiment has messages of 1 KiB at most, and a pod has few containers.
 _MAX_CHARACTERS: Final = 1024
 _MAX_ITEMS: Final = 32
 

@@ -1,9 +1,9 @@
 """Keep objects that hardly ever change between passes: a cluster's guards, a run's config.
 
-A pass reads ten objects of an experiment, every 15 seconds while it trains; six of them are as they
-were made. The answer for one of those is used again until the watch reports a change, this operator
-writes the object, or some minutes have passed. What decisions depend on (the experiment, the
-accepted spec, its RayCluster and pods) is fetched by every pass.
+A pass reads ten objects of an experiment, every 15 seconds while it trains, and six of them never
+change. The answer for one of those is used again until the watch reports a change, this operator
+writes the object, or some minutes have passed. Every pass fetches the objects that decisions depend
+on: the experiment, the accepted spec, its RayCluster and pods.
 
 The watch carries only metadata, so passes also report each experiment that they read or wrote.
 """
@@ -22,8 +22,8 @@ from dataset_operator.observed import Document
 from pipeline_runtime.config import KIND
 
 Key = tuple[str, str, str]  # kind, namespace, name
-# For how long an answer is used again without an event. Secrets and accounts are not watched: the
-# right to watch them would show the operator those of everybody.
+# Time for which an answer is used again without an event. Secrets and accounts are not watched,
+# since the operator would need the right to read all of them.
 _KEPT_SECONDS: Final[Mapping[str, float]] = {
     "ConfigMap": 300.0,
     "NetworkPolicy": 300.0,
@@ -32,25 +32,25 @@ _KEPT_SECONDS: Final[Mapping[str, float]] = {
     "ServiceAccount": 60.0,
 }
 _LONGEST_SECONDS: Final = max(_KEPT_SECONDS.values())
-# Of these only what cannot be edited.
+# Kinds of which only immutable objects are kept.
 _IMMUTABLE: Final = frozenset({"ConfigMap", "Secret"})
-# A larger object is fetched by every pass: a run's config has 66 KB at most, a guard 2 KB.
+# Every pass fetches a larger object. A run's config has 66 KB at most, a guard 2 KB.
 _MAX_KEPT_BYTES: Final = 128 << 10
 
 
 class Follower(Protocol):
-    """Is told how experiments are, of which the watch has only the metadata."""
+    """Records experiments as passes read and wrote them; the watch has only their metadata."""
 
     def record(self, document: Mapping[str, Any]) -> None:
-        """Take in an experiment as the API server gave it."""
+        """Record an experiment as the API server returned it."""
 
     def record_write(self, document: Mapping[str, Any], status: Document, version: str) -> None:
-        """Take in that the operator wrote a status, and the resourceVersion that this made."""
+        """Record a status that the operator wrote, and the new resourceVersion."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """An object as it was, and the digest of its metadata; None while it is fetched."""
+    """An object as it was, and the digest of its metadata; both None while it is fetched."""
 
     at: float
     text: bytes | None = None
@@ -59,12 +59,12 @@ class _Look:
 
 @dataclass(slots=True)
 class RememberingKube:
-    """`Kube` over another that remembers objects; `see` takes in what the watch reports.
+    """`Kube` that remembers objects of another `Kube`; `see` records events of the watch.
 
     Attributes:
         kube: sends the requests.
-        follower: is told of each experiment that was read or written.
-        remembers: False: every object is fetched by every pass.
+        follower: records each experiment that was read or written.
+        remembers: False if every pass fetches every object.
         clock: seconds, monotonic.
     """
 
@@ -75,10 +75,10 @@ class RememberingKube:
     _looks: dict[Key, _Look] = field(default_factory=dict)  # the oldest first
 
     def see(self, kind: str, event: str | None, document: Mapping[str, Any]) -> bool:
-        """Take an event in; return whether the object is not as it is remembered.
+        """Record an event; return whether the object differs from the remembered one.
 
-        The generation in the metadata changes with the spec, so that only a status can change
-        without it, such as the number of pods that a budget counts, which changes with every pod.
+        The generation in the metadata changes with the spec. Only a status changes without it, such
+        as the number of pods that a budget counts.
         """
         key = (kind, document["metadata"]["namespace"], document["metadata"]["name"])
         look = self._looks.get(key)
@@ -98,7 +98,7 @@ class RememberingKube:
         key = (kind, namespace, name)
         look = self._looks.get(key)
         if look and look.text and self.clock() - look.at < _KEPT_SECONDS[kind]:
-            kept: Document = json.loads(look.text)  # its own for each who asks
+            kept: Document = json.loads(look.text)  # a copy for each caller
             return kept
         self._drop_oldest()
         self._forget(*key)
@@ -158,7 +158,7 @@ class RememberingKube:
         await self.kube.write_finalizers(document, names)
 
     def _forget(self, kind: str, namespace: str, name: str) -> None:
-        """Drop an object that changed or may have, and an answer for it that is on its way."""
+        """Forget an object that may have changed, and an answer that was requested before."""
         self._looks.pop((kind, namespace, name), None)
 
     def _forget_document(self, document: Mapping[str, Any]) -> None:
@@ -166,12 +166,12 @@ class RememberingKube:
         self._forget(document["kind"], metadata["namespace"], metadata.get("name", ""))
 
     def _drop_oldest(self) -> None:
-        """Drop what no pass asks for any more, since its experiment is gone."""
+        """Forget objects that no pass asks for any more, since their experiment is gone."""
         until = self.clock() - _LONGEST_SECONDS
         while self._looks and next(iter(self._looks.values())).at <= until:
             del self._looks[next(iter(self._looks))]
 
 
 def _is_kept(document: Document) -> bool:
-    """Return whether it stays as it is unless it is deleted, or the watch reports its changes."""
+    """Return whether the object is immutable, or of a kind that may be kept although it is not."""
     return document["kind"] not in _IMMUTABLE or bool(document.get("immutable"))

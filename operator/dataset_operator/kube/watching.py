@@ -1,8 +1,8 @@
 """The HTTP session that Kopf lists and watches with: metadata alone, in bounded pages.
 
 Kopf asks for whole objects, 500 a page, and each of its workers holds the last one for seconds. By
-this session it gets the metadata, cut to what wakes a pass (`metadata.shrink`), as it arrives; a
-pass fetches the one object that it is about.
+this session it gets only the metadata, cut as it arrives to the part that wakes a pass
+(`metadata.shrink`). The pass then fetches the object itself.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dataset_operator.kube.bounds import MAX_OBJECT_BYTES, fetch_page, read_boun
 from dataset_operator.kube.metadata import LIST, ONE, shrink
 from dataset_operator.kube.parsing import parse_json
 
-# How Kopf's own requests log in; asked again when the API server no longer takes the answer.
+# Logs in for Kopf's requests; called again if the API server refuses the credentials.
 LogIn = Callable[[], Awaitable[kopf.ConnectionInfo]]
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Session(kopf.AiohttpSession):
-    """A session for Kopf; credentials that were refused are known again by what it was made of."""
+    """A session for Kopf, which compares sessions by their credentials to drop refused ones."""
 
     info: kopf.ConnectionInfo
     aiohttp_session: aiohttp.ClientSession = field(compare=False)
@@ -38,10 +38,10 @@ class _Session(kopf.AiohttpSession):
 def watch_metadata(
     log_in: LogIn, traces: Sequence[aiohttp.TraceConfig] = ()
 ) -> Callable[[], Awaitable[kopf.AiohttpSession]]:
-    """Build a login of Kopf's that lists and watches metadata; Kopf closes its session.
+    """Build a login for Kopf whose session lists and watches metadata; Kopf closes the session.
 
     Args:
-        traces: of the session, such as the guard before every write (`election.guard`).
+        traces: traces of the session, such as the guard before every write (`election.guard`).
     """
 
     async def log_in_for_metadata() -> kopf.AiohttpSession:
@@ -68,7 +68,9 @@ class MetadataSession:
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
-        self._limits: dict[str, int] = {}  # of the next page, by the path of its list
+        self._limits: dict[
+            str, int
+        ] = {}  # number of objects of the next page, by the path of the list
 
     @property
     def headers(self) -> Any:
@@ -87,12 +89,12 @@ class MetadataSession:
     async def request(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, **more: Any
     ) -> Any:
-        """Send a request; the answers of lists and watches have small metadata alone."""
+        """Send a request; answers of lists and watches have only small metadata."""
         target = URL(url)
         is_read = method.upper() == "GET"
         if is_read and "watch" in target.query:
-            said = {**(headers or {}), "Accept": ONE}
-            answer = await self._session.get(target, headers=said, **more)
+            sent = {**(headers or {}), "Accept": ONE}
+            answer = await self._session.get(target, headers=sent, **more)
             return answer if answer.status >= 300 else _Stream(answer)
         if is_read and "limit" in target.query:
             return await self._list(target, {**(headers or {}), "Accept": LIST}, more)
@@ -123,7 +125,7 @@ async def _shrink_page(text: bytes) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Page:
-    """A page of a list, as the answer that Kopf expects."""
+    """A page of a list, in the form of an answer that Kopf expects."""
 
     document: dict[str, Any]
     status: int = 200
@@ -141,7 +143,7 @@ class _Page:
 
 @dataclass(slots=True)
 class _Stream:
-    """A watch, as the answer that Kopf expects: it is its own content."""
+    """A watch, in the form of an answer that Kopf expects: it is its own content."""
 
     answer: aiohttp.ClientResponse
 
@@ -195,6 +197,6 @@ async def split_lines(
         if not is_dropped:
             begun += rest
         if len(begun) > max_bytes:
-            _LOG.warning("an event of a watch has more than %d bytes, and is ignored", max_bytes)
+            _LOG.warning("ignored an event of a watch that has more than %d bytes", max_bytes)
             begun.clear()
             is_dropped = True
