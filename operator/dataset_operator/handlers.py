@@ -1,7 +1,7 @@
-"""What Kopf watches: every event only wakes a pass.
+"""Kopf's handlers: every event only wakes a pass.
 
-There are only handlers of raw events: Kopf keeps no progress, no finaliser and no copy of the spec
-on the objects, and decides nothing. It gets metadata alone (`kube.watching`).
+There are only handlers of raw events. Kopf keeps no progress, no finaliser and no copy of the spec
+on the objects, and decides nothing. It gets only metadata (`kube.watching`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataset_operator.passes import Passes, Waker
 from dataset_operator.telemetry.watched import Watched
 from pipeline_runtime.config import GROUP, VERSION
 
-# Children whose changes matter: what was edited or deleted by hand, pods that come and go.
+# Owned objects whose changes matter: edits and deletions by hand, pods that start and end.
 _CHILDREN = (
     ("Pod", "v1", "pods"),
     ("ConfigMap", "v1", "configmaps"),
@@ -25,10 +25,10 @@ _CHILDREN = (
     ("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets"),
     ("RayCluster", RAY_API_VERSION, "rayclusters"),
 )
-# Takes in an event of an owned object (its kind, what happened, the object); returns whether a pass
-# is needed.
+# Records an event of an owned object (its kind, the event's type, the object); returns whether a
+# pass is needed.
 See = Callable[[str, str | None, Mapping[str, Any]], bool]
-# Opens the session of Kopf's requests; again when the API server no longer takes its credentials.
+# Opens the session of Kopf's requests; called again if the API server refuses its credentials.
 OpenSession = Callable[[], Awaitable[kopf.AiohttpSession]]
 _OURS: dict[str, Any] = {EXPERIMENT_LABEL: kopf.PRESENT}
 
@@ -36,7 +36,7 @@ _OURS: dict[str, Any] = {EXPERIMENT_LABEL: kopf.PRESENT}
 def build_registry(
     passes: Passes, watched: Watched, see: See, open_session: OpenSession
 ) -> kopf.OperatorRegistry:
-    """Handlers that wake an experiment for its own events and its children's."""
+    """Build handlers that wake an experiment for its own events and those of its objects."""
     registry = kopf.OperatorRegistry()
 
     async def wake(event: Mapping[str, Any], **_: object) -> None:
@@ -50,7 +50,7 @@ def build_registry(
         child = event["object"]
         if child["metadata"].get("namespace") and see(param, event["type"], child):
             namespace, name = child["metadata"]["namespace"], labels[EXPERIMENT_LABEL]
-            if name:  # a label of a tenant's may be empty
+            if name:  # a tenant may write an empty label
                 passes.wake(namespace, name, Waker.CHANGE)
 
     async def log_in(**_: object) -> kopf.AiohttpSession:
@@ -64,10 +64,10 @@ def build_registry(
 
 
 def build_kopf_settings() -> kopf.OperatorSettings:
-    """Kopf's settings."""
+    """Build Kopf's settings."""
     settings = kopf.OperatorSettings()
-    # Of CRDs, which `process` has seen, and namespaces: a right over the whole cluster for nothing.
-    # A CRD that goes away ends the watch, and so the process; another begins once it is back.
+    # Scanning CRDs and namespaces needs a right over the whole cluster. `process` has checked the
+    # CRDs. Deleting one ends its watch and the process; the next process waits for the CRD.
     settings.scanning.disabled = True
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 360
@@ -76,13 +76,13 @@ def build_kopf_settings() -> kopf.OperatorSettings:
     settings.watching.chunk_size = PAGE_SIZE
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 10
-    # By the API server: other people's pods are neither sent nor read.
+    # The API server selects, so other people's pods are neither sent nor read.
     for _, version, plural in _CHILDREN:
         settings.watching.label_selectors[version, plural] = EXPERIMENT_LABEL
-    settings.posting.enabled = False  # events are the executor's, after the status they tell of
-    settings.persistence.finalizer = f"{GROUP}/kopf"  # no handler asks for one
+    settings.posting.enabled = False  # `kube.execute` emits events, after their status
+    settings.persistence.finalizer = f"{GROUP}/kopf"  # no handler needs one
     settings.posting.reporting_component = FIELD_MANAGER
     settings.execution.default_backoff = 15
-    # Kopf would end the whole process by SIGKILL; who owns the process decides on that.
+    # Kopf would end the whole process by SIGKILL, which is for the process's owner to decide.
     settings.process.ultimate_exiting_timeout = None
     return settings

@@ -1,13 +1,13 @@
 """One pass at a time per experiment, however many events there are, and edits before clocks.
 
-An event of an experiment, an event of an owned object and the clock only wake an experiment. A
-wake-up during a pass is remembered and runs another pass afterwards, so a thousand events at once
-cost two passes at most. A pass that fails is tried again after a growing pause: sooner if an object
-changes, at once after an edit.
+Events of an experiment, events of its objects, and the clock only wake the experiment. A wake-up
+during a pass is remembered and runs another pass afterwards, so a thousand events at once cost two
+passes at most. A failed pass is retried after a growing pause: sooner if an object changes, at once
+after an edit.
 
-Beyond the number of slots, passes wait. `slots` shares the slots between namespaces, and puts edits
-before everything else. The rest of a namespace waits in the order of deadlines: the time at which
-an experiment was woken plus the time that its trigger can wait (`Waker.patience`).
+If all slots are taken, passes wait. `slots` shares the slots between namespaces, and puts edits
+before everything else. The other passes of a namespace wait in the order of their deadlines: the
+time at which an experiment was woken plus the time that its trigger can wait (`Waker.patience`).
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from dataset_operator.slots import MAX_SLOTS, Slot, Slots
 Key = tuple[str, str]  # namespace, name
 Reconcile = Callable[[str, str], Awaitable[float | None]]
 
-# Of a failed pass: doubled with every failure in a row, as controller-runtime's queues do. However
-# much happens to its objects, it is not tried again before the first.
+# The pause after a failed pass doubles with every failure in a row, as in controller-runtime's
+# queues. Events of objects cannot make it shorter than the first pause.
 FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 60.0
-# A pass is a few requests; one that takes longer at the end is cut off, which it can be anywhere.
+# A pass takes a few requests. At the end of the process a longer one is cut off, which is safe.
 CLOSE_SECONDS = 5.0
 _LOG = logging.getLogger(__name__)
 
 
 class Waker(Enum):
-    """What asks for a pass."""
+    """The trigger of a pass."""
 
-    EDIT = "edit"  # of the experiment by somebody, who waits for what comes of it
-    CHANGE = "change"  # of one of its objects, or of its status
-    CLOCK = "clock"  # of the law's period, or of a pass that failed
+    EDIT = "edit"  # a user edited the experiment, and waits for the effect
+    CHANGE = "change"  # one of its objects changed, or its status
+    CLOCK = "clock"  # the period of autoscaling is over, or the pause after a failed pass
 
     @property
     def patience(self) -> float:
@@ -80,7 +80,7 @@ def _ignore(done: Done) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Turn:
-    """A pass that was asked for and has not begun."""
+    """A pass that was requested and has not begun."""
 
     deadline: float
     woken: float
@@ -100,13 +100,13 @@ class _Entry:
 
 @dataclass(slots=True)
 class Passes:
-    """Runs passes; `wake` may be called from anything on the event loop.
+    """Runs passes; any code on the event loop may call `wake`.
 
     Attributes:
         clock: seconds, monotonic.
-        draw: from 0 to 1, at random: spreads the tries of passes that failed together.
-        max_concurrent: slots; see `Slots`.
-        count: passes so far.
+        draw: returns a random number from 0 to 1, to spread retries of passes that failed together.
+        max_concurrent: number of slots; see `Slots`.
+        count: number of passes so far.
     """
 
     reconcile: Reconcile
@@ -124,7 +124,7 @@ class Passes:
         self._slots = Slots(total=self.max_concurrent, clock=self.clock)
 
     def wake(self, namespace: str, name: str, waker: Waker = Waker.EDIT) -> None:
-        """See that a pass begins after now."""
+        """Request a pass that begins after this call."""
         if self.is_closing:
             return
         key, now = (namespace, name), self.clock()
@@ -136,7 +136,7 @@ class Passes:
         self._enqueue(key, entry)
 
     async def close(self) -> None:
-        """End every timer; passes come to their end if they do so soon."""
+        """Cancel all timers; let passes end for `close_seconds`, then cancel them."""
         self.is_closing = True
         entries, self._entries = list(self._entries.values()), {}
         for entry in entries:
@@ -163,10 +163,10 @@ class Passes:
         self._slots.ask(key[0], begin, is_edit=is_edit, deadline=turn.deadline)
 
     def _begin(self, key: Key, entry: _Entry, turn: _Turn, slot: Slot) -> bool:
-        """Begin a pass in a slot; False if a more urgent trigger has had its pass meanwhile."""
+        """Begin a pass in a slot; return False if another pass has served its trigger."""
         if self.is_closing or entry.task is not None or entry.turn is not turn:
             return False
-        # A context of its own: the pass inherits nothing from the one whose end began it.
+        # A context of its own: the pass inherits nothing from the pass whose end began it.
         run = self._run(key, entry, turn, slot)
         entry.task = asyncio.create_task(run, context=contextvars.Context())
         return True
@@ -174,7 +174,7 @@ class Passes:
     async def _run(self, key: Key, entry: _Entry, turn: _Turn, slot: Slot) -> None:
         """Run one pass, then ask for the next."""
         slot.enter()
-        entry.turn = None  # a trigger from here on asks for another pass
+        entry.turn = None  # a trigger from here on requests another pass
         if entry.timer is not None:
             entry.timer.cancel()
             entry.timer = None
@@ -202,7 +202,7 @@ class Passes:
             result, entry.failures = "done", 0
             return again
         except KubeConflict as error:
-            result = "conflict"  # it changed since it was observed: again at once, but not for ever
+            result = "conflict"  # the experiment changed: retry at once, but only once in a row
             return self._retry(key, entry, error, free=1)
         except OperatorError as error:
             result, reason = "failed", type(error).__name__
@@ -210,7 +210,7 @@ class Passes:
         except asyncio.CancelledError:
             result = "cancelled"
             raise
-        except Exception as error:  # noqa: BLE001 - a defect of ours, told in full, ends no passes
+        except Exception as error:  # noqa: BLE001 - a defect is logged in full, and ends no other pass
             reason = type(error).__name__
             entry.rests_until = self.clock() + FIRST_RETRY_SECONDS
             _LOG.error("a pass ended by a defect", exc_info=error, extra=_about(key, error))
@@ -220,15 +220,15 @@ class Passes:
             self.report(Done(result, reason, seconds, turn.waker, waited))
 
     def _retry(self, key: Key, entry: _Entry, error: OperatorError, free: int = 0) -> float:
-        """Seconds until the next try; the first `free` ones in a row cost no pause."""
+        """Return the seconds until the next try; the first `free` failures in a row cost none."""
         entry.failures += 1
         if entry.failures <= free:
             return 0.0
-        asked = error.retry_after_seconds
-        pause = spread(max(retry_seconds(entry.failures - free), asked), self.draw)
-        entry.rests_until = self.clock() + max(FIRST_RETRY_SECONDS, asked)
+        least = error.retry_after_seconds
+        pause = spread(max(retry_seconds(entry.failures - free), least), self.draw)
+        entry.rests_until = self.clock() + max(FIRST_RETRY_SECONDS, least)
         about = _about(key, error)
-        _LOG.warning("a pass failed, again in %.0f s: %s", pause, error, extra=about)
+        _LOG.warning("a pass failed, retry in %.0f s: %s", pause, error, extra=about)
         return pause
 
     def _call_later(
@@ -244,5 +244,5 @@ def _about(key: Key, error: Exception) -> dict[str, str]:
 
 
 def retry_seconds(failures: int) -> float:
-    """The pause after so many failed passes in a row."""
+    """Return the pause after this number of failed passes in a row."""
     return min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 30))

@@ -6,9 +6,9 @@ Level-triggered: a pass does not depend on its trigger, and can be cut off anywh
 The caller never runs two passes of one experiment at once.
 
 A pass writes the status once, before the writes that the status announces: an attempt is recorded
-before Ray gets it. One exception: if a write or a submission is refused afterwards, which no dry
+before Ray gets it. There is one exception: if a later write or submission is refused, which no dry
 run foresees, the same pass writes the status again with the reason. The next pass could not report
-it: it would announce the same, be refused again, and never give the reason.
+it: it would announce the same, be refused again, and never record the reason.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _name_fields(refusal: Refusal) -> Refusal:
 
 
 def _build_child_refusal(refused: KubeRefused) -> Refusal:
-    """Build the refusal of an owned object; it may have causes beside the spec."""
+    """Build the refusal of an owned object, which may have other causes than the spec."""
     return Refusal(message=explain_quota(str(refused)), is_invalid=False)
 
 
@@ -68,7 +68,7 @@ class Reconciler:
     connect: Connect
     source: MetricsSource
     settings: OperatorSettings
-    # A key of the process's own: what another process sealed is then as good as not sealed.
+    # By default the process has its own key, so the seals of other processes are not valid.
     seal: Seal = field(default_factory=Seal.generate)
     now: Callable[[], datetime] = field(default=_now)
     readings: Readings = field(default_factory=Readings)
@@ -98,7 +98,7 @@ class Reconciler:
             observed = replace(observed, scaling=replace(observed.scaling, memory=memory))
         fresh_token = secrets.token_urlsafe(_TOKEN_BYTES)
         observed, decision = await self._decide(observed, fresh_token)
-        if decision.memory is not None:  # kept after a refusal too: the next period decides anew
+        if decision.memory is not None:  # also after a refusal: the next period decides anew
             run = (observed.owner.uid, decision.status.get("run"))
             self.memories[namespace, name] = (run, decision.memory)
         try:
@@ -112,9 +112,9 @@ class Reconciler:
         return decision.again_seconds
 
     def _is_overdue(self, document: Document) -> bool:
-        """Return whether an experiment was deleted so long ago that nothing is waited for any more.
+        """Return whether an experiment was deleted so long ago that its finaliser is removed.
 
-        Its metadata says so. Whatever else is broken, or cannot be observed, holds no finaliser.
+        Only its metadata counts, so no object that is broken or unreadable holds the finaliser.
         """
         deleted_at = document["metadata"].get("deletionTimestamp")
         if deleted_at is None:
@@ -122,7 +122,7 @@ class Reconciler:
         return (self.now() - parse_time(deleted_at)).total_seconds() >= RELEASE_SECONDS
 
     async def _fail_attempt(self, observed: Observed, why: str) -> float | None:
-        """Record an attempt that Ray never took as failed, like one that it took and that ended."""
+        """Record an attempt that Ray refused as failed, like an attempt whose job failed."""
         fresh = await self._fetch_again(observed)
         if fresh is None:
             return None
@@ -134,7 +134,7 @@ class Reconciler:
     async def _decide(self, observed: Observed, token: str) -> tuple[Observed, Decision]:
         """Plan; plan again with the refusal if the cluster to be made is not allowed.
 
-        The platform's rules are asked first, then the API server by a dry run. So no running
+        The platform's rules are checked first, then the API server does a dry run. So no running
         cluster is deleted for one that cannot be made.
         """
         decision = await self._plan(observed, token)

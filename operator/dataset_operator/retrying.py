@@ -1,4 +1,4 @@
-"""When a request that failed is sent again: not before the server asks, and not all at once."""
+"""Pauses before failed requests are retried: as long as the server asks, and spread at random."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-# Answers of a server that is too busy, or not there for now (RFC 9110, 10.2.3; RFC 6585, 4).
+# Status codes of a server that is too busy or unavailable (RFC 9110, 10.2.3; RFC 6585, 4).
 BUSY = frozenset({429, 503})
-# A server may ask for any time, and some are a tenant's: nobody waits longer than this.
+# A server may ask for any time, and tenants run some servers: nobody waits longer than this.
 MAX_RETRY_AFTER_SECONDS = 60.0
-_MAX_SPREAD = 0.5  # of the pause, at random, on top of it
-_MAX_CHARS = 64  # of the header: a number or a date
+_MAX_SPREAD = 0.5  # largest share of a pause that is added to it at random
+_MAX_CHARS = 64  # longest header that is read: a number or a date
 
 
 def spread(seconds: float, draw: Callable[[], float] = random.random) -> float:
-    """Return a pause that is longer by a random share, so that clients come back apart."""
+    """Return a pause that is longer by a random share, so that clients do not retry together."""
     return seconds * (1.0 + _MAX_SPREAD * draw())
 
 
@@ -36,5 +36,5 @@ def parse_retry_after(status: int, headers: Mapping[str, str]) -> float | None:
 
 
 def bound_wait(asked: float | None) -> float:
-    """Return how long the operator waits of the seconds that a server asked for."""
+    """Return the seconds to wait, at most `MAX_RETRY_AFTER_SECONDS`, if a server asked for some."""
     return min(asked or 0.0, MAX_RETRY_AFTER_SECONDS)

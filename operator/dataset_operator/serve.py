@@ -1,6 +1,6 @@
-"""The operator's work for as long as it lives: watches that wake passes.
+"""Run the operator: watches that wake passes, and the passes.
 
-`process` puts clients, telemetry and signals around it.
+`process` adds clients, telemetry and signals.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dataset_operator.telemetry.metrics import OperatorMetrics
 from dataset_operator.telemetry.watched import Follow, Watched
 
 FORBIDDEN = 403  # of Kopf's APIForbiddenError, which is private
-# Between two tries to watch a namespace that refused.
+# Pause between two tries to watch a namespace that refused it.
 REFUSED_SECONDS = 60.0
 _LOG = logging.getLogger(__name__)
 
@@ -48,17 +48,17 @@ async def serving(
 ) -> AsyncIterator[Passes]:
     """Reconcile the experiments of these namespaces, of all if none is named.
 
-    At the end the watches stop first, so that nothing wakes passes, then the passes.
+    At the end the watches stop first, so that nothing wakes a pass, and then the passes stop.
 
     Args:
-        log_in: credentials of the watches; None: KUBECONFIG, else the pod's service account.
-        traces: of the watches' HTTP session.
-        metrics: counts the passes, and what comes through the watch.
-        stop: is set when the watches ended by themselves.
-        remembers: see `RememberingKube`; off, to measure what it saves.
+        log_in: gets credentials for the watches; None: KUBECONFIG, else the pod's service account.
+        traces: traces of the watches' HTTP session.
+        metrics: counts the passes, and the events of the watches.
+        stop: is set when the watches end by themselves.
+        remembers: see `RememberingKube`; False to measure the requests that it saves.
 
     Raises:
-        Exception: what ended the watches.
+        Exception: the error that ended the watches.
     """
     log_in = log_in or Login(in_cluster=not has_kubeconfig()).connection
     metrics = metrics or OperatorMetrics(Watched())
@@ -86,7 +86,7 @@ async def serving(
 
 
 def build_see(kube: RememberingKube, heads: Heads) -> See:
-    """Build the function that takes in events of owned objects, before they wake a pass."""
+    """Build the function that records events of owned objects before they wake a pass."""
 
     def see(kind: str, event: str | None, child: Mapping[str, Any]) -> bool:
         labels = child["metadata"].get("labels") or {}
@@ -99,9 +99,9 @@ def build_see(kube: RememberingKube, heads: Heads) -> See:
 
 @dataclass(slots=True)
 class _Watches:
-    """Kopf, once for all namespaces or once for each that is named.
+    """Kopf's watches, of all namespaces together or of each named one.
 
-    So a namespace that refuses to be watched, since its Role or itself is gone, pauses alone.
+    So if a namespace or its Role is deleted, only the watch of that namespace pauses.
     """
 
     registry: kopf.OperatorRegistry
@@ -110,12 +110,12 @@ class _Watches:
     _started: dict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
 
     async def wait_until_started(self, namespaces: Collection[str]) -> None:
-        """Return once each namespace is watched, or was found to refuse it."""
+        """Return once each namespace is watched, or has refused to be watched."""
         for namespace in namespaces or ("",):
             await self._started[namespace].wait()
 
     async def run(self, namespaces: Collection[str]) -> None:
-        """Watch until `ending`. Raises what ended the watches before."""
+        """Watch until `ending` is set. Raises the error that ended the watches before."""
         tasks = [
             asyncio.create_task(self._watch_again(namespace)) for namespace in namespaces or ("",)
         ]
@@ -126,19 +126,19 @@ class _Watches:
             task.result()
 
     async def _watch_again(self, namespace: str) -> None:
-        """Watch a namespace, all if it is empty, as often as it takes."""
+        """Watch a namespace, or all if it is "", and again after each refusal."""
         while not self.ending.is_set():
             try:
                 await self._watch(namespace)
-                self.ending.set()  # Kopf was told to end, as by a signal that it takes for itself
+                self.ending.set()  # Kopf ended by itself, as after a signal that it handles
             except Exception as error:
                 if not namespace or getattr(error, "status", None) != FORBIDDEN:
                     raise
                 self.watched.refuse(namespace)
                 self._started[namespace].set()
                 _LOG.error(
-                    "nothing is done for the experiments of the namespace %s until the operator "
-                    "may watch it again, which is tried every %.0f s: %s",
+                    "the operator may not watch the namespace %s, so its experiments are not "
+                    "reconciled; retry every %.0f s: %s",
                     *(namespace, REFUSED_SECONDS, error.args[0] if error.args else error),
                 )
                 with contextlib.suppress(TimeoutError):
@@ -146,10 +146,10 @@ class _Watches:
                 self.watched.refused.discard(namespace)
 
     async def _watch(self, namespace: str) -> None:
-        """End all as soon as one of Kopf's own tasks ends, and raise what ended it.
+        """Watch until one of Kopf's tasks ends; then end all of them, and raise its error.
 
-        Not `kopf.operator`: at its end it waits for, cancels and raises the errors of every task
-        that was begun since, those of passes and probes too.
+        `kopf.operator` is not used: at its end it waits for, cancels and raises the errors of every
+        task that was begun since, including passes and probes.
         """
         watches = await kopf.spawn_tasks(
             registry=self.registry,
@@ -173,10 +173,10 @@ class _Watches:
 
 
 def _find_streams(namespace: str) -> list[asyncio.Task[object]]:
-    """Kopf's tasks that watch one resource each.
+    """Return Kopf's tasks that each watch one resource.
 
-    Where one of them fails, its orchestrator ends and leaves the others running (Kopf 1.45); with
-    each try there would be more of them.
+    If one of them fails, its orchestrator ends and leaves the others running (Kopf 1.45), and each
+    new try would add more of them.
     """
     of = f"@{namespace or None}"
     named = [(task, task.get_name()) for task in asyncio.all_tasks()]
@@ -184,7 +184,7 @@ def _find_streams(namespace: str) -> list[asyncio.Task[object]]:
 
 
 def _build_passes(reconciler: Reconciler, metrics: OperatorMetrics) -> Passes:
-    """Build passes whose log records name the experiment, and that take turns if it is large."""
+    """Build passes whose log records name the experiment, and that take places if it is large."""
     watched, places = metrics.watched, Places()
 
     async def reconcile(namespace: str, name: str) -> float | None:

@@ -6,9 +6,9 @@ a part of another type counts as absent, and an object that is not even named as
 
 A shape is one of these:
     a type or a predicate     the value must be of it, or satisfy it
-    {"name": shape}           a mapping; "name!" must be there, "*" stands for every other field
-    [shape]                   a list; items of another shape are left out
-Fields that a shape does not name stay as they are: `builders.drift` compares whole documents.
+    {"name": shape}           a mapping; "name!" is required, "*" stands for every other field
+    [shape]                   a list; items of another shape are dropped
+Fields that a shape does not name are kept: `builders.drift` compares whole documents.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Shape = type | Callable[[Any], bool] | Mappings | list[Any]
 _ABSENT: Any = object()
 _MAX_COUNT = 2**31 - 1  # Kubernetes' int32
 _MAX_WHOLE = 2**63 - 1  # Kubernetes' int64
-# Times of other years cannot be reckoned with: `datetime` ends at 9999.
+# Arithmetic with times of other years fails: `datetime` ends at 9999.
 _YEARS = range(1970, 9000)
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -169,7 +169,7 @@ _SHAPES: Mapping[str, Shape] = {
     "Secret": {"metadata!": _METADATA, "data": {"*": str}},
 }
 _ANY_OBJECT: Shape = {"metadata!": _METADATA}
-# What a status has to say of a run; one that says less has none.
+# Fields of a status that a run needs; a status without one of them has no run.
 _RUN_FIELDS = ("run", "runHash", "startTime")
 _TIMES = re.compile(r"(time|until|since|.*Time)")
 
@@ -206,13 +206,11 @@ def _find_wrong(status: Mapping[str, Any]) -> set[Any]:
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         return {place["loc"][0] for place in found if place["loc"]} or set(status)
-    except RecursionError:
-        return set(status)
     return {name for name, value in status.items() if value is None}
 
 
 def _has_times(value: Any, name: str) -> bool:
-    """Return whether everything in a part of a status that is named as a time is one."""
+    """Return whether every field in a part of a status whose name means a time is a time."""
     if isinstance(value, Mapping):
         return all(_has_times(below, key) for key, below in value.items())
     if isinstance(value, list):

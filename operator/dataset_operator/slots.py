@@ -2,16 +2,16 @@
 
 A pass needs a slot while it works: while it waits for the API server, decides and writes. It gives
 the slot back while it waits for something that a tenant controls, such as a Ray head (`outside`).
-Heads that never answer therefore hold no slot, however many there are.
+So heads that never answer hold no slot, however many there are.
 
 The next free slot goes to the namespace that holds the fewest. Among equals it goes to one where an
 edit waits, then to the one that was served longest ago. Inside a namespace the order is: passes
 that come back from outside, edits, then everything else by deadline. If edits never stop, every
 `EDITS_IN_A_ROW` of them one of the others gets a slot.
 
-The passes of a namespace that are in progress, with or without a slot, are bounded as well, since
-each of them keeps in memory what it has observed. `passes` decides what waits; this module only
-decides who is next, and reads no clock except to measure waits.
+The number of passes in progress, with or without a slot, is bounded as well, for each namespace and
+for all, since each pass keeps its observed objects in memory. `passes` decides which passes wait;
+this module only decides which is next, and reads no clock except to measure waits.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from dataclasses import dataclass, field
 
 # Passes with a slot wait for the API server most of their time; more of them only queue up there.
 MAX_SLOTS = 20
-# Passes of one namespace that are in progress; those beyond the slots wait for Ray.
+# Passes of one namespace that are in progress; those without a slot wait for Ray.
 MAX_IN_PROGRESS_EACH = 32
-# The same of all namespaces; one that has none in progress may always begin one.
+# The same for all namespaces; a namespace with no pass in progress may always begin one.
 MAX_IN_PROGRESS = 320
 # Edits of one namespace that may go first, one after another, while its other passes wait.
 EDITS_IN_A_ROW = 8
@@ -41,7 +41,7 @@ class Slot:
     """The place of one pass that is in progress.
 
     Attributes:
-        is_edit: whether somebody who waits for the result asked for the pass.
+        is_edit: whether an edit by a user, who waits for the result, triggered the pass.
         is_held: whether the pass has a slot at present.
         waited: seconds that it waited for a slot after it had begun.
     """
@@ -54,7 +54,7 @@ class Slot:
     _granted: asyncio.Future[None] | None = None
 
     def enter(self) -> None:
-        """Make it the slot of the present task."""
+        """Make this the slot of the present task."""
         _CURRENT.set(self)
 
     def leave(self) -> None:
@@ -74,7 +74,7 @@ class Slot:
             self.waited += self.slots.clock() - started
 
     def grant(self) -> bool:
-        """Take the slot that is free now; False if the pass was cut off meanwhile."""
+        """Take the slot that is free now; return False if the pass was cancelled meanwhile."""
         assert self._granted is not None
         if self._granted.cancelled():
             return False
@@ -84,7 +84,7 @@ class Slot:
 
 
 _CURRENT: ContextVar[Slot | None] = ContextVar("slot", default=None)
-Begin = Callable[[Slot], bool]  # begins a pass; False if it is not wanted any more
+Begin = Callable[[Slot], bool]  # begins a pass; returns False if it is no longer needed
 
 
 @contextlib.asynccontextmanager
@@ -94,7 +94,7 @@ async def outside() -> AsyncIterator[None]:
     if slot is None:
         yield
         return
-    token = _CURRENT.set(None)  # for the tasks that the block starts: they hold no slot
+    token = _CURRENT.set(None)  # tasks that the block starts hold no slot
     slot.leave()
     try:
         yield
@@ -126,12 +126,12 @@ class _Share:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is known of the namespace that must be kept."""
+        """True if the namespace has no pass in progress or waiting, so its share may be dropped."""
         return not (self.num_in_progress or self.returning or self.edits or self.others)
 
     @property
     def prefers_edits(self) -> bool:
-        """Whether an edit is the next pass that begins."""
+        """True if the next pass that begins is an edit."""
         return bool(self.edits) and not (self.others and self.edits_in_a_row >= EDITS_IN_A_ROW)
 
     def take(self) -> Begin:
@@ -148,8 +148,8 @@ class Slots:
     """All slots, and the passes that wait for one.
 
     Attributes:
-        total: how many passes may hold one at the same time.
-        in_progress_each, in_progress: bounds of passes in progress, of a namespace and of all.
+        total: number of passes that may hold a slot at the same time.
+        in_progress_each, in_progress: bounds on passes in progress, of a namespace and of all.
         clock: seconds, monotonic.
     """
 
@@ -164,11 +164,11 @@ class Slots:
 
     @property
     def each(self) -> int:
-        """Slots that one namespace may hold: another one finds a free slot at once."""
+        """Number of slots that one namespace may hold, so that others find a free one at once."""
         return self.total - self.total // 4
 
     def ask(self, namespace: str, begin: Begin, *, is_edit: bool, deadline: float) -> None:
-        """Have a pass begin as soon as its turn comes."""
+        """Queue a pass, which begins as soon as its turn comes."""
         share = self._share(namespace)
         if is_edit:
             share.edits.append(begin)
@@ -177,7 +177,7 @@ class Slots:
         self._serve()
 
     def ask_back(self, slot: Slot) -> None:
-        """Grant a slot, as soon as there is one, to a pass that left its own."""
+        """Queue a pass that left its slot, for another one."""
         self._share(slot.namespace).returning.append(slot)
         self._serve()
 
@@ -197,7 +197,7 @@ class Slots:
         self._serve()
 
     def _share(self, namespace: str) -> _Share:
-        # A namespace that is new counts as just served: it goes behind those that wait already.
+        # A new namespace counts as just served: it goes behind the waiting ones.
         return self._shares.setdefault(namespace, _Share(next(self._counter)))
 
     def _forget_idle(self, namespace: str) -> None:
@@ -241,6 +241,6 @@ class Slots:
 
 
 def _rank(share: _Share) -> tuple[int, bool, int]:
-    """The place of a namespace among those that wait; the least is served first."""
+    """Return the rank of a namespace among the waiting ones; the smallest is served first."""
     is_edit = share.returning[0].is_edit if share.returning else share.prefers_edits
     return share.num_held, not is_edit, share.served

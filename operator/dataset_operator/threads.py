@@ -1,8 +1,8 @@
-"""Threads in which passes decide, beside the event loop that serves every experiment.
+"""Threads for the planning of passes, so that it does not block the event loop.
 
-To parse, hash and render a large spec takes seconds. Meanwhile the loop watches, answers probes and
-serves other experiments. Namespaces take turns, and none of them has every thread at once: a tenant
-with many large specs delays its own experiments.
+Parsing, hashing and rendering a large spec takes seconds. Meanwhile the loop watches, answers
+probes and serves other experiments. Namespaces take turns, and none gets all threads at once: a
+tenant with many large specs delays only its own experiments.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-# Threads share Python's lock, so more of them decide no faster. With a few, a small spec does not
+# Threads share Python's lock, so more of them plan no faster. With a few, a small spec does not
 # wait for the end of a large one.
 MAX_THREADS = 4
 MAX_THREADS_OF_A_NAMESPACE = 2
@@ -27,21 +27,21 @@ class Threads:
     """Runs functions in threads; used from one event loop.
 
     Attributes:
-        max_threads: the most that run at once.
-        max_of_one: the most of one namespace.
+        max_threads: maximum number of functions that run at once.
+        max_of_one: maximum number of one namespace.
     """
 
     max_threads: int = MAX_THREADS
     max_of_one: int = MAX_THREADS_OF_A_NAMESPACE
     _executor: ThreadPoolExecutor | None = None
     _running: Counter[str] = field(default_factory=Counter)
-    # Of each namespace those that wait, in their order; the namespace that is next comes first.
+    # The waiting calls of each namespace, in order; the first namespace is the next.
     _waiting: dict[str, deque[asyncio.Future[None]]] = field(default_factory=dict)
 
     async def run(self, namespace: str, function: Callable[[], _T]) -> _T:
-        """Return what a function returns in a thread.
+        """Run a function in a thread; return its result.
 
-        A caller that is cancelled does not wait for its thread, which keeps its place to the end.
+        A cancelled caller does not wait for the function, which keeps its thread to its end.
         """
         await self._take(namespace)
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()
@@ -50,7 +50,7 @@ class Threads:
         return await asyncio.shield(work)
 
     def _pool(self) -> ThreadPoolExecutor:
-        """Return threads of our own: the loop's resolve names, which waits for no spec."""
+        """Return the own pool: name resolution in the loop's pool must not wait for a spec."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(self.max_threads, "plan")
         return self._executor
@@ -63,7 +63,7 @@ class Threads:
         try:
             await place
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():  # it had just got one
+            if place.done() and not place.cancelled():  # it was given a thread just before
                 self._give_back(namespace)
             raise
 
@@ -74,7 +74,7 @@ class Threads:
         self._hand_out()
 
     def _hand_out(self) -> None:
-        """Give the free threads to those that are next."""
+        """Give the free threads to the next callers."""
         for namespace in list(self._waiting):
             if self._running.total() >= self.max_threads:
                 return
@@ -82,7 +82,7 @@ class Threads:
                 self._serve(namespace)
 
     def _serve(self, namespace: str) -> None:
-        """Let the next of a namespace begin; the namespace is last from then on."""
+        """Let the next call of a namespace begin; then put the namespace last."""
         places = self._waiting.pop(namespace)
         while places:
             place = places.popleft()
