@@ -1,4 +1,4 @@
-"""What a person sees of a run: summary, metrics history, HTML report, terminal table."""
+"""The parts of a run's report: summary, metrics history, HTML report, terminal table."""
 
 from __future__ import annotations
 

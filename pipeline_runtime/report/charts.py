@@ -1,4 +1,4 @@
-"""What a history says to a person: curves, the stack of shares, and the numbers behind them.
+"""Charts of a metrics history: curves, the stack of time shares, and the numbers behind them.
 
 Owned here: which metrics get a figure, in which order, under which title. Runs after `history`,
 before `html`; `figures` draws.
@@ -42,7 +42,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRow:
-    """What became of one metric over the run."""
+    """The values of one metric over the run, as text."""
 
     name: str
     first: str
@@ -120,7 +120,7 @@ def _build_time_chart(slug: str, title: str, series: Series) -> Chart:
 
 
 def build_stack_chart(history: pa.Table) -> Chart | None:
-    """Where the trainer's time went over time; None when no shares were written."""
+    """Build the chart of the trainer's time by stage; None if no shares were written."""
     stack = select_stack(history, [name for name, _, _ in STAGES], "share_")
     if not len(stack.seconds_T) or not stack.seconds_T[-1]:
         return None

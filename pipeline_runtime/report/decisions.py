@@ -1,4 +1,4 @@
-"""What the autoscaler decided of a run: one small file each, below the run's folder.
+"""The autoscaler's decisions about a run: one small file each, below the run's folder.
 
 Owned here: the file's fields, its name, its reading. On a cluster the operator has them written
 (`run.decisions`); a laptop has none. `scaling` shows them.
@@ -33,22 +33,22 @@ class ScalingDecision(BaseModel):
 
     version: Literal[1]
     time: UtcTime
-    """When it was made, by the operator's clock."""
+    """Time of the decision, by the operator's clock."""
     before: _Number
     after: _Number
     reason: Annotated[str, Field(max_length=_WORD_CHARS)] = ""
     message: Annotated[str, Field(max_length=_WORD_CHARS)] = ""
     attempt: _Number = 0
     inputs: dict[str, float] = Field(default_factory=dict)
-    """What it rests on, by name: shares 0 to 1, rows a second, workers."""
+    """Inputs of the decision, by name: shares from 0 to 1, rows per second, workers."""
 
     @property
     def file_name(self) -> str:
-        """The same for the same decision, so that it may be written again; sorts by time."""
+        """File name; it sorts by time, and is the same if the decision is written again."""
         return f"{self.time.strftime(_TIME_FORMAT)}-{self.before}-{self.after}.json"
 
     def to_json(self) -> str:
-        """What the file holds."""
+        """Return the content of the file."""
         return self.model_dump_json(indent=2) + "\n"
 
 
@@ -70,7 +70,7 @@ def write_decisions(directory: Path, decisions: Sequence[ScalingDecision]) -> No
 
 
 def load_decisions(directory: Path) -> list[ScalingDecision]:
-    """What lies in a run's folder, the oldest first; none if there is no folder of them.
+    """Load the decisions in a run's folder, oldest first; an empty list if it has none.
 
     Raises LastmileError for a file that holds something else.
     """

@@ -72,7 +72,7 @@ _VARIABLES = {code: name for name, code in (STAND_INS | STAGE_STAND_INS).items()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePlot:
-    """What to draw as a curve.
+    """The data of a curve figure.
 
     `name` makes the figure's ids unique in the page; `points` is drawn over `series` (evaluations
     over the training curve); `over_time` puts minutes instead of steps on the x axis.
@@ -116,7 +116,7 @@ def draw_stack(stack: Stack, name: str, label: str) -> str:
 
 
 def is_log_scaled(series: Series) -> bool:
-    """Whether the values span so much that only a logarithmic axis shows them."""
+    """Return whether the values span so much that they need a logarithmic axis."""
     values = series.values_N
     return bool(len(values) and values.min() > 0 and values.max() / values.min() > _LOG_RATIO)
 

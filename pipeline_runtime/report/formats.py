@@ -115,7 +115,7 @@ def format_tick(value: float, *, largest: float, gap: float) -> str:
 
 
 def _off_grid(value: float, decimals: int) -> float:
-    """How far `value` is from a number of that many decimals, in units of the last of them."""
+    """Return the rounding error of `value` at that many decimals, in units of the last decimal."""
     scaled: float = value * 10**decimals
     return scaled - round(scaled)
 

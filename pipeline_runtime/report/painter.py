@@ -1,4 +1,4 @@
-"""What a console can show: boxes and colours on a terminal, plain columns in a pipe, else ASCII.
+"""Drawing for a console: boxes and colours on a terminal, plain columns in a pipe, else ASCII.
 
 Owned here: tables, texts and bars that no text of the user's breaks. `terminal` and the tables of
 other commands are built on it.

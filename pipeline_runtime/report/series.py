@@ -92,7 +92,7 @@ def thin_stack(stack: Stack, max_points: int = MAX_STACK_POINTS) -> Stack:
 
 
 def thin_indices(values_N: Floats, max_points: int = MAX_POINTS) -> npt.NDArray[np.int64]:
-    """Which entries to draw: all, or the lowest and highest of each bucket, so no spike is lost."""
+    """Return the entries to draw: all, or the lowest and highest of each bucket, to keep spikes."""
     num_values = len(values_N)
     if num_values <= max_points:
         return np.arange(num_values)
@@ -106,7 +106,7 @@ def thin_indices(values_N: Floats, max_points: int = MAX_POINTS) -> npt.NDArray[
 
 
 def is_noisy(values_N: Floats) -> bool:
-    """Whether the values go up and down far more than they go anywhere, so that a mean helps."""
+    """Return whether the values fluctuate far more than they change, so that a mean helps."""
     way = float(np.abs(np.diff(values_N)).sum())
     return way > _NOISE_RATIO * float(np.ptp(values_N))
 

@@ -71,7 +71,7 @@ class SummaryModel(BaseModel):
 
 
 class ExperimentName(SummaryModel):
-    """Which experiment ran."""
+    """Name and namespace of the experiment."""
 
     name: str = Field(description="Name of the experiment, from the manifest.")
     namespace: str = Field(default="default", description="Namespace of the experiment.")
@@ -86,7 +86,7 @@ class ResumedFrom(SummaryModel):
 
 
 class Run(SummaryModel):
-    """Which run it was, when, and how it ended."""
+    """Identity, times and outcome of the run."""
 
     run_hash: str = Field(description="Hash of the resolved run configuration.")
     attempt: int = Field(default=1, ge=1, description="Number of this attempt at the run, from 1.")
@@ -120,7 +120,7 @@ class Seeds(SummaryModel):
 
 
 class Versions(SummaryModel):
-    """What it ran with; empty text where a library was not there."""
+    """Versions of the software; an empty text for a library that was not installed."""
 
     lastmile: str = Field(default="", description="Version of Lastmile.")
     python: str = Field(default="", description="Version of Python.")
@@ -131,7 +131,7 @@ class Versions(SummaryModel):
 
 
 class Machine(SummaryModel):
-    """What it ran on: one machine, or the sum over the cluster."""
+    """Resources of the machine, or their sum over the cluster."""
 
     cpus: Annotated[float, Field(ge=0)] = Field(
         default=0, description="CPU cores that Ray was given."
@@ -143,7 +143,7 @@ class Machine(SummaryModel):
 
 
 class DatasetRead(SummaryModel):
-    """What there was to read and what was read of it, over all epochs of training."""
+    """Size of the dataset, and the part of it that was read over all epochs of training."""
 
     files: Count = Field(default=0, description="Files of the table.")
     files_read: Count = Field(
@@ -181,7 +181,7 @@ class StepFlow(SummaryModel):
 
 
 class Evaluation(SummaryModel):
-    """What one evaluation found."""
+    """Metrics of one evaluation."""
 
     epoch: Count = Field(description="Epoch, from 0, that it closed or fell in.")
     step: Count = Field(description="Optimiser steps done by then.")
@@ -189,7 +189,7 @@ class Evaluation(SummaryModel):
 
 
 class Training(SummaryModel):
-    """What the trainer did."""
+    """Work and results of the trainer."""
 
     entrypoint: str = Field(default="", description="`module:function` of the training loop.")
     epochs: Count = Field(default=0, description="Epochs that the spec asks for.")
@@ -217,7 +217,7 @@ class Training(SummaryModel):
 
 
 class Throughput(SummaryModel):
-    """How fast it went, from the first batch to the last."""
+    """Throughput from the first batch to the last."""
 
     samples_per_second: Seconds = Field(default=0, description="Samples trained on, a second.")
     rows_per_second: Seconds = Field(default=0, description="Rows read from the table, a second.")
@@ -228,7 +228,7 @@ class Throughput(SummaryModel):
 
 
 class TimeShares(SummaryModel):
-    """Where the trainer's time went, as shares of it that sum to 1; all 0 when it never started."""
+    """The trainer's time by stage, in shares that sum to 1; all are 0 if it never started."""
 
     compute: Share = Field(
         default=0, description="Share of trainer time in the model: forward to step."
@@ -271,7 +271,7 @@ class TimeShares(SummaryModel):
 
 
 class Checksum(SummaryModel):
-    """Which rows reached the trainer, in whatever order: equal checksums, equal rows."""
+    """Checksum of the rows that reached the trainer, in any order: equal checksums, equal rows."""
 
     rows: Count = Field(default=0, description="Rows of weight above 0 that were trained on.")
     sum: HexSum = Field(
@@ -283,7 +283,7 @@ class Checksum(SummaryModel):
 
 
 class Order(SummaryModel):
-    """How much of the order is promised, and how finely a run can be resumed."""
+    """Guarantees about the order of batches, and about a resume."""
 
     preserve_order: bool = Field(
         default=False, description="Whether the order of batches is fixed by the seed."
@@ -296,7 +296,7 @@ class Order(SummaryModel):
 
 
 class Checkpoints(SummaryModel):
-    """What was saved."""
+    """Checkpoints of the run."""
 
     written: Count = Field(default=0, description="Checkpoints written by this attempt.")
     last: str | None = Field(default=None, description="URI of the last whole one; null: none.")

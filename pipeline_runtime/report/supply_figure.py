@@ -40,7 +40,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupplyPlot:
-    """What to draw; `what` is the series of workers, in words."""
+    """The data of the figure; `what` names the series of workers."""
 
     name: str
     label: str

@@ -253,7 +253,7 @@ def _build_entry(random: np.random.Generator, done: float) -> dict[str, float]:
 
 
 def build_sample_decisions(num_steps: int = 2000) -> list[ScalingDecision]:
-    """What an autoscaler decided of that run."""
+    """Build decisions of an autoscaler about the sample run."""
     whole = num_steps * _SECONDS_PER_ENTRY
     return [
         ScalingDecision(

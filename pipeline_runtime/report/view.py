@@ -1,4 +1,4 @@
-"""What a summary says to a person: headline numbers, funnel, where the time went.
+"""A summary as text: headline numbers, the row funnel, and the shares of time.
 
 Owned here: the choice of what is shown and in which order. Pure: takes a summary, returns values;
 `html` and `terminal` both show them. What the history says is in `charts`.
