@@ -51,11 +51,6 @@ def _name_fields(refusal: Refusal) -> Refusal:
     return replace(refusal, message=message)
 
 
-def _build_child_refusal(refused: KubeRefused) -> Refusal:
-    """Build the refusal of an owned object, which may have other causes than the spec."""
-    return Refusal(message=explain_quota(str(refused)), is_invalid=False)
-
-
 def _now() -> datetime:
     return datetime.now(UTC)
 
@@ -104,7 +99,7 @@ class Reconciler:
         try:
             await execute(self.kube, jobs, observed, decision.seal(self.seal))
         except KubeRefused as refused:
-            if await self._say(observed, refused):
+            if await self._report(observed, refused):
                 raise
             return None  # the API server refuses objects of a deleted experiment
         except RayRefused as refused:
@@ -161,7 +156,7 @@ class Reconciler:
 
         return await self.threads.run(observed.owner.namespace, work)
 
-    async def _say(self, observed: Observed, refused: KubeRefused) -> bool:
+    async def _report(self, observed: Observed, refused: KubeRefused) -> bool:
         """Write a refusal that no dry run foresaw, such as a quota, into the status.
 
         Returns:
@@ -170,12 +165,14 @@ class Reconciler:
         fresh = await self._fetch_again(observed)
         if fresh is None:
             return False
-        observed = replace(observed, document=fresh, refusal=_build_child_refusal(refused))
-        said = await self._plan(observed)
+        # An owned object may be refused for other causes than the spec.
+        refusal = Refusal(message=explain_quota(str(refused)), is_invalid=False)
+        observed = replace(observed, document=fresh, refusal=refusal)
+        new = await self._plan(observed)
         # Events that announce the outcome of the refused write would be false.
-        events = tuple(event for event in said.events if not event.is_outcome)
-        only_said = Decision(status=said.status, has_finalizer=said.has_finalizer, events=events)
-        await execute(self.kube, None, observed, only_said)
+        events = tuple(event for event in new.events if not event.is_outcome)
+        report = Decision(status=new.status, has_finalizer=new.has_finalizer, events=events)
+        await execute(self.kube, None, observed, report)
         return True
 
     async def _fetch_again(self, observed: Observed) -> Document | None:

@@ -35,6 +35,6 @@ def parse_retry_after(status: int, headers: Mapping[str, str]) -> float | None:
     return max(0.0, (until - datetime.now(UTC)).total_seconds())
 
 
-def bound_wait(asked: float | None) -> float:
+def bound_wait(seconds: float | None) -> float:
     """Return the seconds to wait, at most `MAX_RETRY_AFTER_SECONDS`, if a server asked for some."""
-    return min(asked or 0.0, MAX_RETRY_AFTER_SECONDS)
+    return min(seconds or 0.0, MAX_RETRY_AFTER_SECONDS)

@@ -36,8 +36,8 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
         document = await _hold(kube, document, holds=True)
     if dict(observed.status) != decision.status and not decision.delete_self:
         await kube.write_status(document, decision.status)
-    await _tell(kube, observed, [event for event in decision.events if not event.is_outcome])
-    await _tell_ray(jobs, decision.job)
+    await _emit(kube, observed, [event for event in decision.events if not event.is_outcome])
+    await _update_job(jobs, decision.job)
     await _drain(jobs, decision.drain)
     for child in decision.apply:
         await kube.apply(child)
@@ -47,7 +47,7 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
     changed = [await kube.patch(kind, place, name, patch) for kind, name, patch in decision.patches]
     await _keep_log(jobs, decision.log)
     if not changed or any(changed):  # else every pass would emit the event again
-        await _tell(kube, observed, [event for event in decision.events if event.is_outcome])
+        await _emit(kube, observed, [event for event in decision.events if event.is_outcome])
     for kind, name in decision.delete:
         await kube.delete(kind, observed.owner.namespace, name, _uid_of(observed, kind))
     if not decision.has_finalizer:
@@ -66,7 +66,7 @@ def _uid_of(observed: Observed, kind: str) -> str:
     return uid
 
 
-async def _tell(kube: Kube, observed: Observed, events: Sequence[Event]) -> None:
+async def _emit(kube: Kube, observed: Observed, events: Sequence[Event]) -> None:
     for event in events:
         if event.is_logged:
             _LOG.warning("%s", event.message, extra={"reason": event.reason})
@@ -146,7 +146,7 @@ async def _keep_log(jobs: RayJobs | None, log: KeepLog | None) -> None:
         _LOG.warning("keeping decisions of the autoscaler failed: %s", error)
 
 
-async def _tell_ray(jobs: RayJobs | None, job: Submit | Stop | None) -> None:
+async def _update_job(jobs: RayJobs | None, job: Submit | Stop | None) -> None:
     if job is None or jobs is None:
         return
     try:

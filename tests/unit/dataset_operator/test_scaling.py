@@ -188,7 +188,7 @@ def test_a_scaling_that_is_refused_is_not_told_as_done() -> None:
         settings=SETTINGS,
         now=lambda: world.now,
     )
-    asyncio.run(reconciler._say(observed, KubeRefused("no")))
+    asyncio.run(reconciler._report(observed, KubeRefused("no")))
     assert kube.reasons == ["ChildRefused"]
 
 
