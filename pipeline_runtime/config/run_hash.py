@@ -85,7 +85,7 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     if config.get("version") != _FILLED_VERSION:
         return config
-    document = {
+    document: dict[str, JsonValue] = {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": "checkpoint"},
