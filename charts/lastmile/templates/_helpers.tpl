@@ -1,4 +1,4 @@
-{{/* The beginning of all names: the release's, and the chart's unless that says it. */}}
+{{/* The prefix of all names: the release's name, and the chart's unless the release's contains it. */}}
 {{- define "lastmile.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- $both := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
@@ -14,7 +14,7 @@ app.kubernetes.io/name: lastmile-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{/* Of everything but pods; those have selectorLabels and these. */}}
+{{/* Labels of all objects; pods have the selectorLabels too. */}}
 {{- define "lastmile.commonLabels" -}}
 app.kubernetes.io/part-of: lastmile
 app.kubernetes.io/managed-by: {{ .Release.Service }}
@@ -35,7 +35,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- default $own .Values.serviceAccount.name -}}
 {{- end }}
 
-{{/* A reference from (list CONTEXT .Values.image.X). */}}
+{{/* An image reference, from (list CONTEXT .Values.image.X). */}}
 {{- define "lastmile.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := index . 1 -}}
@@ -48,7 +48,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- end }}
 
-{{/* The settings that the operator reads: those given, and what the chart knows by itself. */}}
+{{/* The operator's settings: the given ones, completed by those that the chart can derive. */}}
 {{- define "lastmile.settings" -}}
 {{- $settings := deepCopy .Values.settings -}}
 {{- if not $settings.runtimeImage -}}
@@ -62,7 +62,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- $_ := set $network "operatorLabels" (include "lastmile.selectorLabels" . | fromYaml) -}}
 {{- end -}}
 {{- $_ := set $settings "network" $network -}}
-{{- /* The operator's own default is left unsaid. */ -}}
+{{- /* The operator's own default need not be set. */ -}}
 {{- $lease := include "lastmile.leaseName" . -}}
 {{- if ne $lease "lastmile-operator" -}}
 {{- $_ := set $settings "lease" (set (default dict $settings.lease) "name" $lease) -}}
@@ -70,7 +70,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{ toYaml $settings }}
 {{- end }}
 
-{{/* Each release has its own, or two in one namespace would wait for each other. The key of its seals is named after it. */}}
+{{/* Each release has a Lease of its own, or two in one namespace would wait for each other. The key of the seals is named after it. */}}
 {{- define "lastmile.leaseName" -}}
 {{- dig "lease" "name" (include "lastmile.operator" .) .Values.settings -}}
 {{- end }}
@@ -88,7 +88,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* Where a pod of the operator's image runs, and as whom. */}}
+{{/* Scheduling and security context of a pod with the operator's image. */}}
 {{- define "lastmile.placement" -}}
 {{- with .Values.podSecurityContext }}
 securityContext:

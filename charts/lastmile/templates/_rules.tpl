@@ -1,4 +1,4 @@
-{{/* What the operator does where experiments are: the rules of deploy/operator/operator.yaml. */}}
+{{/* The operator's rights in namespaces with experiments: the rules of deploy/operator/operator.yaml. */}}
 {{- define "lastmile.rules" -}}
 - apiGroups: [experiments.lastmile.dev]
   resources: [datasetexperiments]
@@ -8,7 +8,7 @@
   verbs: [update]
 - apiGroups: [experiments.lastmile.dev]
   resources: [datasetexperiments/finalizers]
-  verbs: [update] # to own children, where the API server checks it
+  verbs: [update] # to set owner references, where the API server checks it
 - apiGroups: [ray.io]
   resources: [rayclusters]
   verbs: [get, list, watch, create, patch, delete]
@@ -22,22 +22,22 @@
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
-  resources: [serviceaccounts]  # of experiments' pods, bound to nothing
+  resources: [serviceaccounts] # of experiments' pods, without rights
   verbs: [get, create]
 - apiGroups: [""]
-  resources: [secrets] # no list, no watch: it reads the tokens that it made
+  resources: [secrets] # no list and no watch: it reads only tokens that it made
   verbs: [get, create]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch, create, delete] # the short pods that keep a history
+  verbs: [list, watch, create, delete] # short-lived pods that write the history
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create]
 {{- end }}
 
 {{/*
-A rule of egress to name servers: a ready one by its name, or a rule as it is given. The operator has
-the same for experiments (dataset_operator/builders/name_servers.py).
+An egress rule to name servers: a predefined one by its name, or the given rule. The operator has the
+same for experiments (dataset_operator/builders/name_servers.py).
 */}}
 {{- define "lastmile.nameServer" -}}
 {{- if not (kindIs "string" .) -}}
@@ -80,7 +80,7 @@ the same for experiments (dataset_operator/builders/name_servers.py).
   verbs: [get]
 {{- end }}
 
-{{/* What lets go of finalisers after the operator. */}}
+{{/* The rights of the Job that removes finalisers after the operator. */}}
 {{- define "lastmile.releaseRules" -}}
 - apiGroups: [experiments.lastmile.dev]
   resources: [datasetexperiments]
@@ -88,7 +88,7 @@ the same for experiments (dataset_operator/builders/name_servers.py).
 {{- end }}
 
 {{/*
-A role and its binding, from a dict: root, name, rules, account, labels, annotations, and namespace
+A role and its binding, from a dict with root, name, rules, account, labels, annotations, and namespace
 ("" for the whole cluster).
 */}}
 {{- define "lastmile.role" -}}
@@ -127,7 +127,7 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* What the replicas agree by who works; `create` cannot be bound to a name. */}}
+{{/* The rights to the Lease by which the replicas elect a leader; `create` cannot be bound to a name. */}}
 {{- define "lastmile.leaseRules" -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
