@@ -1,4 +1,4 @@
-# Everything a developer types. `make help` lists it.
+# All commands of a developer. `make help` lists them.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -9,11 +9,11 @@ NODE := simulated
 ARGS ?=
 SHARD ?=
 SHARDS := 5
-# Fails where SHARD is no part of the slow tests; empty otherwise.
+# An error if SHARD is not a shard of the slow tests; empty otherwise.
 CHECK_SHARD = $(if $(filter-out $(shell seq $(SHARDS)),$(SHARD))$(word 2,$(SHARD)),$(error SHARD: must be 1 to $(SHARDS), but is '$(SHARD)'))
-# Hundreds of processes start below a run of the tests: they must not compile all that they import.
+# A test run starts hundreds of processes, which must not compile all their imports again.
 export PYTHONDONTWRITEBYTECODE :=
-# Builds the tools that are missing, and runs the tests meanwhile.
+# Build missing tools while the tests run.
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
 
@@ -33,7 +33,7 @@ run: setup sample-data ## Make the sample data, train on it and write build/quic
 test: setup ## Run the tests that each change must pass, in two processes (ARGS="-k word")
 	@$(TESTS) -m "not slow" $(ARGS)
 
-test-slow: setup ## Run the slow tests: rarer faults, benchmarks, minutes in pods (SHARD=1 to 5: a fifth of them)
+test-slow: setup ## Run the slow tests: rarer faults, benchmarks, long runs in pods (SHARD=1 to 5: a fifth of them)
 	@$(CHECK_SHARD)$(TESTS) tests/contract tests/integration tests/e2e -m "slow and not alone" $(if $(SHARD),--splits $(SHARDS) --group $(SHARD) --splitting-algorithm least_duration) $(ARGS)
 
 test-nightly: test ## Run all tests, ten times the examples, 10,000 bad specs, 2,000 mutated files, an operator killed 1,000 times (LASTMILE_KILLS)
@@ -46,13 +46,13 @@ test-nightly: test ## Run all tests, ten times the examples, 10,000 bad specs, 2
 
 ##@ Set-up
 
-setup: ## Install what the locks pin into .venv (TORCH_INDEX_URL: where to take torch from)
+setup: ## Install the pinned packages into .venv (TORCH_INDEX_URL: another index for torch)
 	@tools/setup.sh
 
-test-tools: setup ## Get what the integration tests talk to: an S3 server, a browser, Prometheus, a Kubernetes, images
+test-tools: setup ## Build or install the tools of the integration tests: an S3 server, a browser, Prometheus, a Kubernetes, images
 	@$(BIN)/python tools/build_tools.py
 
-lock: setup ## Renew the locks after a change of pyproject.toml (ARGS=--upgrade: newest versions)
+lock: setup ## Update the locks after a change of pyproject.toml (ARGS=--upgrade: newest versions)
 	$(BIN)/python tools/lock.py $(ARGS)
 
 sbom: setup ## Write the wheel's bill of materials, sbom/lastmile.spdx.json; make lock does it too
@@ -60,10 +60,10 @@ sbom: setup ## Write the wheel's bill of materials, sbom/lastmile.spdx.json; mak
 
 ##@ A Kubernetes on this machine
 
-cluster-up: setup ## Start one in build/cluster; its pods are played (NODE=full: real, needs root)
+cluster-up: setup ## Start one in build/cluster with simulated pods (NODE=full: real pods, needs root)
 	@$(BIN)/python -m tools.cluster up --node $(NODE)
 
-cluster-down: setup ## Remove it, and what killed test runs left behind
+cluster-down: setup ## Remove it, and the leftovers of killed test runs
 	@$(BIN)/python -m tools.cluster down
 
 cluster-status: ## List its processes and nodes
@@ -88,7 +88,7 @@ lint: setup lint-types ## Check style, types, imports and spelling
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/codespell
 
-lint-types: setup ## Check the types alone
+lint-types: setup ## Check only the types
 	$(BIN)/mypy
 	$(BIN)/mypy tools
 
@@ -96,7 +96,7 @@ format: setup ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-chart: setup ## Bring the chart's copies, its schema of settings and its README up to date
+chart: setup ## Update the chart's copies, its schema of settings and its README
 	$(BIN)/python -m tools.chart
 
 crd: setup ## Write crds/datasetexperiments.yaml from the models of the manifest, and make chart
@@ -108,41 +108,41 @@ dashboards: setup ## Write deploy/grafana from tools/dashboards
 sample-data: setup ## Make the sample data in build/data (ROWS=1000000)
 	$(BIN)/lastmile sample-data --rows $(ROWS) --output build/data
 
-bench: setup ## Measure what the README claims about loading data (ARGS: the benchmark's options)
+bench: setup ## Measure the README's claims about loading data (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.dataloading $(ARGS)
 
-bench-deduplication: setup ## Measure what it gains to keep a request's columns once
+bench-deduplication: setup ## Measure the gain of request-level deduplication
 	$(BIN)/python -m benchmarks.deduplication $(ARGS)
 
-bench-overlap: setup ## Measure whether loading hides behind training, and training behind loading
+bench-overlap: setup ## Measure if loading overlaps with training
 	$(BIN)/python -m benchmarks.overlap $(ARGS)
 
-bench-autoscaling: setup ## Simulate every law of scaling over every scenario (ARGS: the benchmark's options)
+bench-autoscaling: setup ## Simulate every autoscaling policy in every scenario (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.autoscaling $(ARGS)
 
-bench-operator: setup test-tools ## Measure the operator with 1,000 experiments, and beside 400 silent heads (ARGS: the benchmark's options)
+bench-operator: setup test-tools ## Measure the operator with 1,000 experiments, and with 400 silent heads (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.operator $(ARGS)
 
-bench-plant: setup ## Compare the simulated plant with real processes under the same law
+bench-plant: setup ## Compare the simulator with real processes under the same autoscaling policy
 	$(BIN)/python -m benchmarks.plant $(ARGS)
 
 bench-plant-pods: setup test-tools ## The same with real pods under the operator; needs root
 	LASTMILE_RESULTS=benchmarks/results $(BIN)/python -m pytest -m alone -n 0 -s tests/e2e $(ARGS)
 
-bench-read-ahead: setup ## Measure what it gains to read ahead from a store
+bench-read-ahead: setup ## Measure the gain of reading ahead from a store
 	$(BIN)/python -m benchmarks.read_ahead $(ARGS)
 
-bench-shared-memory: setup ## Measure what it gains that a reader shares memory with its trainer
+bench-shared-memory: setup ## Measure the gain of sharing memory between readers and trainer
 	$(BIN)/python -m benchmarks.shared_memory $(ARGS)
 
-bench-scaling: setup ## Measure what 1 to 8 data-worker nodes bring to a trainer (ARGS: the benchmark's options)
+bench-scaling: setup ## Measure the throughput of a trainer with 1 to 8 data-worker nodes (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.scaling $(ARGS)
 
-bench-wire: setup ## Measure what batches weigh on their way, and what sending and taking them costs
+bench-wire: setup ## Measure the size of batches in transit, and the cost of sending and receiving them
 	$(BIN)/python -m benchmarks.wire $(ARGS)
 
-bench-table-size: setup ## Measure whether a larger table starts later or needs more memory
+bench-table-size: setup ## Measure if a larger table starts later or needs more memory
 	$(BIN)/python -m benchmarks.table_size $(ARGS)
 
-clean: ## Delete what was made here, .venv excepted
+clean: ## Delete all generated files except .venv
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
