@@ -6,11 +6,11 @@ from dataset_operator.autoscaling.decision import Bottleneck, Rules, Stage
 from dataset_operator.autoscaling.estimates import Estimate
 from dataset_operator.autoscaling.signals import Sample
 
-# Ignore waits of a smaller share: the target is two in a hundred GPU seconds.
+# Ignore waits of a smaller share: the target is at most 2 % of the GPU time spent waiting.
 MIN_PRODUCTION_SHARE = 0.02
 # Trainers do not wait for readers that are blocked on output for a larger share of their time.
 MAX_BLOCKED_SHARE = 0.05
-# By the runtime's names of stages: the stage, why trainers wait in it, and what a person can do.
+# By the runtime's name of a stage: the stage, why trainers wait in it, and what a user can do.
 _STAGES: dict[str, tuple[Stage, str, str]] = {
     "transfer": (
         "Transfer",
@@ -67,7 +67,10 @@ def find_bottleneck(estimate: Estimate, rules: Rules, sample: Sample) -> Bottlen
 
 
 def _find_where_rows_are_held(estimate: Estimate, rules: Rules) -> Bottleneck | None:
-    """Return what holds rows up between readers that have finished them and trainers that wait."""
+    """Return the bottleneck between readers that hold finished rows and trainers that wait.
+
+    None if the readers are hardly blocked: then more data workers help.
+    """
     if estimate.blocked_share <= MAX_BLOCKED_SHARE:
         return None
     stage, share = _largest_wait(estimate)

@@ -44,13 +44,13 @@ class Direction:
     select: Literal["Max", "Min", "Disabled"] = "Max"
 
 
-# P of the design: how often the law is asked.
+# The interval between two runs of the autoscaling policy.
 PERIOD_SECONDS = 15.0
-# By how much sooner it may be: windows that are whole periods are over as well by then.
+# The policy may run this much early, so a window that ends within this time counts as over.
 EARLY_SECONDS = 2.0
-# The HPA's default window before it removes pods; in it every recommendation must agree.
+# The HPA's default window before it removes pods: all recommendations within it must agree.
 SCALE_DOWN_WINDOW_SECONDS = 300.0
-# By at most a quarter a window, as dask's adaptive scaling does a step (docs, `Adaptive`).
+# At most a quarter per window; dask's adaptive scaling limits each step likewise (`Adaptive`).
 SCALE_DOWN_PERCENT = 25
 UP = Direction(stabilization_seconds=0.0)
 DOWN = Direction(
@@ -65,12 +65,12 @@ DOWN = Direction(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What a spec asks of its autoscaler.
+    """The settings of the autoscaling policy that a spec gives.
 
     Attributes:
-        target_utilization: of the GPUs, 0 to 1: the objective in advice, and of GPU-only mode.
-        headroom: workers beyond those needed, as a share of them.
-        is_ordered: `preserveOrder` is on: a late chunk delays those after it.
+        target_utilization: of the GPUs, 0 to 1. Advice names it, and GPU-only mode aims at it.
+        headroom: spare workers, as a share of the required workers.
+        is_ordered: True if `preserveOrder` is on, so that a late chunk delays those after it.
         left_out: rules that are off.
     """
 
@@ -86,7 +86,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A number of workers, and why it is that."""
+    """A number of workers, with its reason."""
 
     workers: int
     reason: str
@@ -95,7 +95,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bottleneck:
-    """What keeps the trainers from more rows, where more workers would not."""
+    """The stage that limits the trainers where more data workers would not help."""
 
     stage: Stage
     message: str
@@ -103,14 +103,14 @@ class Bottleneck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What is to be done about the workers of a run.
+    """The result of one run of the autoscaling policy.
 
     Attributes:
-        desired: workers to ask for.
-        recommended: what the signals alone ask for.
-        active: whether the signals are known well enough to act on, and why not.
-        limited: by which rule `desired` is not what was recommended; None: by none.
-        bottleneck: elsewhere than in the number of workers; None: it is not, or not known.
+        desired: workers to request.
+        recommended: the number that follows from the signals alone.
+        active: whether the signals are known well enough to act on; if not, why.
+        limited: the rule that made `desired` differ from the recommendation; None: no rule did.
+        bottleneck: None if it is the number of workers, or is not known.
     """
 
     desired: int
