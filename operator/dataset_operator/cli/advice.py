@@ -1,4 +1,4 @@
-"""What a person can do about how an experiment stands, by the reason of its headline."""
+"""Advises users what to do next, by the reason of an experiment's headline condition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataset_operator.headline import find_headline
 from dataset_operator.status import find_condition
 
 _LOGS = "lastmile logs {name}"
-# While these are the headline there is nothing else to do.
+# While one of these is the headline, advice about a pending change is more useful.
 _GOING_WELL = frozenset({api.SUBMITTED, api.RUNNING})
 _ADVICE = {
     api.INVALID_SPEC: "correct the fields that are named above, then: lastmile submit -f FILE",
@@ -41,7 +41,7 @@ _ADVICE = {
 
 
 def advise(document: Mapping[str, Any]) -> str:
-    """One line: what to do next."""
+    """Return one line that says what to do next."""
     name = document["metadata"]["name"]
     if "deletionTimestamp" in document["metadata"]:
         return (

@@ -24,7 +24,7 @@ from dataset_operator.observed import Document
 from pipeline_runtime.config import RuleSet, clean, locate_artifacts, parse_stored
 
 # Fetches the files of a run (URI of the experiment's folder, id of the run) into a folder, and
-# tells of each file that it skips.
+# reports each file that it skips.
 Fetch = Callable[[str, str, Path, Callable[[str], None]], Sequence[Path]]
 
 
@@ -43,7 +43,7 @@ def artifacts(
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Say where the checkpoints and the report of an experiment are."""
+    """Print where the checkpoints and the report of an experiment are."""
     target = Target(namespace=namespace, context=context, kubeconfig=kubeconfig)
     document = on_cluster(target, lambda cluster: cluster.find(name))
     with explaining():
@@ -61,14 +61,14 @@ def _warn(line: str) -> None:
 
 
 def locate(document: Document, storage_root: str | None) -> tuple[str, str]:
-    """The URI of an experiment's folder, and the id that its present run's folders end with.
+    """Return the URI of an experiment's folder, and the id of its current run.
 
     Args:
-        storage_root: used instead of what the operator wrote down, where a store has another
+        storage_root: replaces the root that the operator recorded, for a store that has another
             address from here.
 
     Raises:
-        UserError: there was no run yet.
+        UserError: the experiment has no run yet.
     """
     owner, status = Owner.of(document), document.get("status") or {}
     if "artifactsUri" not in status:

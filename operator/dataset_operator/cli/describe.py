@@ -1,4 +1,4 @@
-"""`lastmile describe`: one screen on one experiment: how it stands, why, and what to do next."""
+"""`lastmile describe`: one screen with the state of an experiment, its reason, and advice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from dataset_operator.names import Owner
 from dataset_operator.observed import Document
 from pipeline_runtime.config import clean
 
-# One screen: the newest events, and the pods that are not well before those that are.
+# To fit one screen: the newest events, and the pods that are not ready before the others.
 _MAX_EVENTS = 8
 _MAX_PODS = 12
 _LABEL_CHARS = 11
@@ -76,12 +76,15 @@ def describe(
 
 
 def _read(stored: StoredRun) -> Picture:
-    """A run as it was when its cluster went."""
+    """Read a run as it was when its cluster was deleted."""
     return Picture(document=stored.experiment(), pods=stored.pods(), events=stored.events())
 
 
 def _look_back(program: typer.Context, picture: Picture) -> Picture:
-    """With pods and events of a cluster that is gone; the API server keeps events for an hour."""
+    """Add the stored pods and events of a cluster that no longer exists.
+
+    The API server keeps events for an hour only.
+    """
     history = (picture.document.get("status") or {}).get("history") or {}
     if history.get("state") != "Kept" or picture.pods:
         return picture
@@ -89,7 +92,7 @@ def _look_back(program: typer.Context, picture: Picture) -> Picture:
     run_id = owner.run_id(status["run"])
     pods, events, problem = program.obj.look_back(status["artifactsUri"], run_id)
     if problem is not None:
-        why = f"pods and events are in the store, which cannot be read from here: {problem}"
+        why = f"the store, which has the pods and events, cannot be read from here: {problem}"
         return replace(picture, note=why)
     known = {event["metadata"].get("uid") for event in picture.events}
     older = [event for event in events if event["metadata"].get("uid") not in known]
@@ -133,7 +136,7 @@ def _print(picture: Picture) -> None:
 
 
 def wrap_line(label: str, value: str, columns: int) -> str:
-    """A label and its value, in lines of so many columns; what cannot be broken runs over them."""
+    """Wrap a label and its value to a number of columns; long words are not broken."""
     head = f"{label + ':':{_LABEL_CHARS}} "
     return textwrap.fill(
         clean(" ".join(value.split())),
@@ -146,7 +149,7 @@ def wrap_line(label: str, value: str, columns: int) -> str:
 
 
 def _tell_condition(condition: Mapping[str, Any], name: str) -> str:
-    """Its message; that of scaling stands above, under `Workers`."""
+    """Return a condition's message; empty for scaling, which the line `Workers` describes."""
     is_said = condition["type"] in (SCALING_ACTIVE, SCALING_LIMITED)
     return "" if is_said else _line(condition, name)
 
@@ -158,7 +161,7 @@ def _print_section(header: Sequence[str], rows: Sequence[Sequence[object]]) -> N
 
 
 def build_summary(document: Document) -> Iterator[tuple[str, str]]:
-    """Labels and values, the most wanted first."""
+    """Yield labels and values, the most important first."""
     metadata, status = document["metadata"], document.get("status") or {}
     yield "Experiment", f"{metadata['namespace']}/{metadata['name']}"
     yield "Age", format_age(metadata.get("creationTimestamp"))
@@ -201,7 +204,7 @@ def _describe_training(trainer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _describe_usage(usage: Mapping[str, Any]) -> Iterator[str]:
-    """Hours of the present run, and how idle the GPUs were while that was known."""
+    """Yield the hours of the current run, and the idle share of the measured GPU time."""
     if gpu := usage.get("gpuSeconds"):
         measured = usage.get("gpuMeasuredSeconds")
         idle = f" ({usage.get('gpuIdleSeconds', 0) / measured:.0%} idle)" if measured else ""
@@ -212,7 +215,7 @@ def _describe_usage(usage: Mapping[str, Any]) -> Iterator[str]:
 
 
 def build_pod_rows(pods: Sequence[Document]) -> list[tuple[str, ...]]:
-    """Name, role, ready, status, age; those that are not ready first, cut to one screen."""
+    """Return name, role, ready, status and age of pods, unready ones first, cut to one screen."""
     rows = sorted(map(_build_pod_row, pods), key=lambda row: (row[2] == "yes", row[1], row[0]))
     if len(rows) <= _MAX_PODS:
         return rows
@@ -233,7 +236,7 @@ def _build_pod_row(pod: Document) -> tuple[str, ...]:
 
 
 def _find_pod_state(pod: Document) -> str:
-    """What kubectl shows: why a container waits or ended, else the phase."""
+    """Return the status as kubectl shows it: why a container waits or ended, else the phase."""
     if "deletionTimestamp" in pod["metadata"]:
         return "Terminating"
     status = pod.get("status", {})
@@ -257,12 +260,12 @@ def _time_of(event: Document) -> str:
 
 
 def _place_of(event: Document) -> tuple[str, int]:
-    # Times are whole seconds; versions rise (Kubernetes 1.35, comparable resource versions).
+    # Times are whole seconds, so sort equal ones by version (comparable since Kubernetes 1.35).
     return _time_of(event), int(event["metadata"]["resourceVersion"])
 
 
 def _line(of: Mapping[str, Any], name: str) -> str:
-    """The message on one line, without what to do, which stands under `Next`."""
+    """Return the message on one line, without the advice, which the line `Next` gives."""
     line = " ".join(str(of.get("message", "")).split())
     advice = advise_on_end(str(of.get("reason")), name)
     return line.replace(f"; {advice}", "", 1) if advice else line

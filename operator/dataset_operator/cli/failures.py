@@ -1,6 +1,6 @@
-"""What a command prints when it cannot do what was asked; every such end has exit code 1.
+"""Prints the errors of commands on a cluster, and ends them with exit code 1.
 
-Bad manifests and options end with 2, as in the rest of the program, which sees to them.
+Bad manifests and options end with exit code 2; the rest of the program handles them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ EXIT_FAILED = 1
 
 
 def print_error(text: str) -> None:
-    """Print it for a person; it may hold words of a user's code or store."""
+    """Print an error, cleaned: it may contain text from a user's code or store."""
     text = clean(text)
     print(f"error:\n{text}" if "\n" in text else f"error: {text}", file=sys.stderr)
 
 
 @contextmanager
 def explaining(tell: Callable[[str], None] = print_error) -> Iterator[None]:
-    """Tell of an error of ours, without a traceback, and exit."""
+    """Report an OperatorError without a traceback, and exit."""
     try:
         yield
     except OperatorError as error:
@@ -32,13 +32,13 @@ def explaining(tell: Callable[[str], None] = print_error) -> Iterator[None]:
 
 
 def explain(error: OperatorError) -> str:
-    """The error, and what to do about it."""
+    """Return the error's message, with advice."""
     if isinstance(error, KubeUnavailable):
         return f"the API server does not answer: {error}; check the cluster and --context"
     if isinstance(error, KubeConflict):
         return f"it was changed meanwhile: {error}; look at it and try again"
     if isinstance(error, KubeRefused):
-        # Kubernetes' words for a missing right; a quota is «forbidden» too, without a user.
+        # Kubernetes' messages for a missing right; a full quota is "forbidden" too, without "User".
         is_right = "is forbidden: User" in str(error) or str(error) == "Unauthorized"
         advice = "; ask for that right, or check --context" if is_right else ""
         return f"the API server refuses it: {error}{advice}"

@@ -1,7 +1,7 @@
-"""`lastmile logs`: the driver's log, asked of Ray through the API server, while the cluster lives.
+"""`lastmile logs`: prints the driver's log, fetched from Ray through the API server.
 
-An attempt's log lies with the head. It is copied to the artifacts store while it grows, and read
-from there when the cluster was given back; so are the logs of all pods.
+The head has an attempt's log while the cluster exists. The log is copied to the artifacts store
+while it grows, and read from there once the cluster is deleted; so are the logs of all pods.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Go on until the attempt ends.")
     ] = False,
     attempt: Annotated[
-        int | None, typer.Option(min=1, help="Which attempt; the last if absent.")
+        int | None, typer.Option(min=1, help="The attempt; by default the last.")
     ] = None,
     pods: Annotated[
-        bool, typer.Option("--pods", help="List what pods have left in the store.")
+        bool, typer.Option("--pods", help="List the logs of pods in the store.")
     ] = False,
-    pod: Annotated[str | None, typer.Option(help="Print what this pod has left there.")] = None,
-    file: Annotated[str | None, typer.Option(help="Of that pod, this file alone.")] = None,
+    pod: Annotated[str | None, typer.Option(help="Print this pod's logs from the store.")] = None,
+    file: Annotated[str | None, typer.Option(help="Print only this file of that pod.")] = None,
     run: RunOption = None,
     place: FromOption = None,
     namespace: NamespaceOption = None,
@@ -90,7 +90,7 @@ def logs(
 async def _print_log(
     cluster: Cluster, *, name: str, attempt: int | None, follow: bool
 ) -> Document | None:
-    """Print it; the experiment, if its cluster is gone and nothing could be printed."""
+    """Print the log; return the experiment if its cluster is gone and nothing was printed."""
     document = await cluster.find(name)
     driver = await _find_driver(cluster, document, choose_attempt(document, attempt))
     if driver is None:
@@ -108,7 +108,7 @@ async def _print_log(
         except UserError:
             if not printed or not await driver.is_over():
                 raise
-            # The cluster goes as soon as the operator sees the end, which may be before we do.
+            # The operator may observe the end, and delete the cluster, before this command does.
             print(_describe_loss(document, driver.attempt), file=sys.stderr)
             return None
         print_log([log[printed:].encode(errors="replace")])
@@ -119,7 +119,7 @@ async def _print_log(
 
 
 def choose_attempt(document: Document, wanted: int | None) -> int:
-    """The attempt to show. Raises UserError for one that never was."""
+    """Return the attempt to show. Raises UserError if there is no such attempt."""
     name = document["metadata"]["name"]
     last = int((document.get("status") or {}).get("attempt", 0))
     if last == 0:
@@ -132,7 +132,7 @@ def choose_attempt(document: Document, wanted: int | None) -> int:
 
 
 class _HeadGone(UserError):
-    """The head is another's now, which knows nothing of the attempt."""
+    """The head belongs to a newer cluster, which does not know the attempt."""
 
 
 async def _find_driver(cluster: Cluster, document: Document, attempt: int) -> _Driver | None:
@@ -155,14 +155,14 @@ async def _find_driver(cluster: Cluster, document: Document, attempt: int) -> _D
 def _describe_loss(document: Document, attempt: int) -> str:
     name, uri = document["metadata"]["name"], document["status"].get("artifactsUri", "")
     return (
-        f"the cluster of attempt {attempt} of {name} was given back; its log is in the store, "
+        f"the cluster of attempt {attempt} of {name} no longer exists; its log is in the store, "
         f"below {clean(uri)}"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Driver:
-    """One attempt's job, behind the API server's proxy to its head."""
+    """The job of one attempt, reached through the API server's proxy to its head."""
 
     cluster: Cluster
     owner: Owner
@@ -172,13 +172,13 @@ class _Driver:
     token: str
 
     async def is_over(self) -> bool:
-        """Whether the operator has seen this attempt's end."""
+        """Return whether the operator has observed this attempt's end."""
         found = await self.cluster.find(self.owner.name)
         submission = (found.get("status") or {}).get("submission") or {}
         return submission.get("id") != self.owner.submission_id(self.attempt)
 
     async def ask(self, path: str) -> dict[str, Any]:
-        """What Ray says of the job, or of what is below it. Raises UserError."""
+        """Return Ray's answer about the job, at a path below the job's own. Raises UserError."""
         from dataset_operator.ray.transport import Request
 
         whole = f"/api/jobs/{self.owner.submission_id(self.attempt)}{path}"
@@ -192,6 +192,6 @@ class _Driver:
                 f"the head of {self.owner.name} does not answer: {error}; see `lastmile describe "
                 f"{self.owner.name}` and try again"
             ) from error
-        if answer is None:  # its head is another's now
+        if answer is None:  # the head belongs to a newer cluster
             raise _HeadGone(_describe_loss(self.document, self.attempt))
         return answer

@@ -1,7 +1,7 @@
 """`lastmile scale`: ask for a number of data workers of a running experiment.
 
-The request is an annotation of the experiment. The operator carries it out once, within the spec's
-bounds, and records it in the status (`plan.requests`). So users need no right to RayClusters.
+The request is an annotation on the experiment, so users need no right to RayClusters. The operator
+applies it once, within the spec's bounds, and records that in the status (`plan.requests`).
 """
 
 from __future__ import annotations
@@ -24,21 +24,19 @@ from dataset_operator.errors import UserError
 from dataset_operator.observed import Document
 from pipeline_runtime.config import KIND, DataWorkers
 
-_ID_BYTES = 4  # tells a request from the one before
+_ID_BYTES = 4  # enough to distinguish a request from the one before
 
 
 def scale(
     name: NameArgument,
-    data_workers: Annotated[
-        int, typer.Option(help="Within dataWorkers.minReplicas and maxReplicas.")
-    ],
+    data_workers: Annotated[int, typer.Option(help="From dataWorkers.minReplicas to maxReplicas.")],
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Change how many data workers a running experiment has.
 
-    Workers that are taken away hand over what they hold first.
+    Workers that are removed hand over their rows first.
     """
     target = Target(namespace=namespace, context=context, kubeconfig=kubeconfig)
     on_cluster(target, lambda cluster: _scale(cluster, name, data_workers))
@@ -52,29 +50,29 @@ async def _scale(cluster: Cluster, name: str, wanted: int) -> None:
         return
     request = build_request(wanted)
     await cluster.kube.patch(KIND, cluster.namespace, name, request)
-    print(f"{name}: {before} → {wanted} data workers, asked for; see `lastmile describe {name}`")
+    print(f"{name}: requested {before} → {wanted} data workers; see `lastmile describe {name}`")
 
 
 def build_request(wanted: int) -> Document:
-    """Build the merge patch of an experiment that asks for so many data workers."""
+    """Build the merge patch that requests a number of data workers for an experiment."""
     request = f"{wanted}/{secrets.token_hex(_ID_BYTES)}"
     return {"metadata": {"annotations": {SCALE_ANNOTATION: request}}}
 
 
 def check_request(experiment: Document, wanted: int) -> int:
-    """Return the number of data workers before.
+    """Return the current number of data workers.
 
     Raises:
-        UserError: the experiment has no cluster, or the number is beyond the spec's bounds.
+        UserError: the experiment has no cluster, or the request is outside the spec's bounds.
     """
     name, status = experiment["metadata"]["name"], experiment.get("status") or {}
     workers = status.get("dataWorkers") or {}
     before = workers.get("drainingTo", workers.get("desiredReplicas"))
-    # A cluster that waits for its history alone is no longer in the status.
+    # A cluster that only waits for its history to be stored is no longer in the status.
     if before is None or "rayClusterName" not in status:
         raise UserError(
-            f"{name} has no cluster now that could be scaled; see `lastmile describe {name}`, or "
-            "change dataWorkers.minReplicas in its manifest"
+            f"{name} has no cluster to scale; see `lastmile describe {name}`, or change "
+            "dataWorkers.minReplicas in its manifest"
         )
     asked, default = experiment["spec"].get("dataWorkers") or {}, DataWorkers()
     lowest = asked.get("minReplicas", default.min_replicas)

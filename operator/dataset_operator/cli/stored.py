@@ -1,4 +1,4 @@
-"""What commands show of a run whose cluster is gone, from the store."""
+"""Reads and prints the stored history of a run whose cluster no longer exists."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ FromOption = Annotated[
     typer.Option(
         "--from",
         metavar="URI",
-        help="The experiment's folder in the store; no API server is asked then.",
+        help="Read the experiment's folder in the store, and send no request to an API server.",
     ),
 ]
 
 
 class LogFile(Protocol):
-    """A log of one of a pod's processes."""
+    """The log of one process in a pod."""
 
     @property
     def pod(self) -> str: ...
@@ -38,35 +38,35 @@ class LogFile(Protocol):
 
 
 class StoredRun(Protocol):
-    """What is stored of a run; the runtime lends it."""
+    """The stored history of a run; the runtime implements it."""
 
     uri: str
 
     def experiment(self) -> Document:
-        """Manifest and status as they last were."""
+        """Return the last manifest and status."""
 
     def events(self) -> list[Document]:
-        """Events, the oldest first."""
+        """Return the events, the oldest first."""
 
     def pods(self) -> list[Document]:
-        """Pods as they were when their cluster went."""
+        """Return the pods as they were when their cluster was deleted."""
 
     @property
     def files(self) -> Sequence[LogFile]:
         """Logs of every pod."""
 
     def read(self, file: Any) -> Iterator[bytes]:
-        """A log's bytes."""
+        """Yield the bytes of a log."""
 
     def read_driver(self, submission_id: str) -> Iterator[bytes]:
-        """The log of an attempt's driver."""
+        """Yield the log of an attempt's driver."""
 
 
 def open_stored(program: typer.Context, document: Document, run: str | None) -> StoredRun:
-    """What is stored of an experiment's run, the present one if none is named.
+    """Open the stored history of an experiment's run, by default the current one.
 
     Raises:
-        UserError: there was no run yet.
+        UserError: the experiment has no run yet.
     """
     owner, status = Owner.of(document), document.get("status") or {}
     if "artifactsUri" not in status:
@@ -78,26 +78,26 @@ def open_stored(program: typer.Context, document: Document, run: str | None) -> 
 
 
 def print_pods(stored: StoredRun) -> None:
-    """Which pods have left logs, and how much of what."""
+    """Print a table of the stored logs of all pods."""
     rows = [(file.pod, file.name, f"{file.num_bytes:,}") for file in stored.files]
     if not rows:
-        raise UserError(f"{stored.uri} holds no logs of pods; {_NO_LOGS}")
+        raise UserError(f"{stored.uri} has no logs of pods; {_NO_LOGS}")
     print_table(("POD", "FILE", "BYTES"), rows)
 
 
 def print_pod(stored: StoredRun, pod: str, name: str | None) -> None:
-    """What one pod has left, each file below its name; one alone as it is."""
+    """Print the stored logs of one pod: each below its name, or only the named one."""
     files = [file for file in stored.files if file.pod == pod]
     if not files:
         known = ", ".join(sorted({file.pod for file in stored.files})) or "none"
-        raise UserError(f"{stored.uri} holds no logs of {pod}; it has those of: {known}")
+        raise UserError(f"{stored.uri} has no logs of {pod}; it has those of: {known}")
     chosen = [file for file in files if name is None or file.name.endswith(name)]
     if not chosen:
-        raise UserError(f"{pod} left no file {name}; see `lastmile logs NAME --pods`")
+        raise UserError(f"{pod} has no file {name}; see `lastmile logs NAME --pods`")
     for file in chosen:
         if name is None:
             print(f"==> {clean(file.name)} <==", flush=True)
         print_log(stored.read(file))
 
 
-_NO_LOGS = "they are kept where the operator's setting `history` is on and the artifacts in a store"
+_NO_LOGS = "they are stored if the operator's setting `history` is on and artifacts go to a store"

@@ -12,14 +12,14 @@ from typing import Any
 from dataset_operator.observed import parse_time
 from pipeline_runtime.config import clean
 
-# Rich cuts a table to its console; what is not a terminal has no width.
+# Rich cuts a table to the width of its console, but a file or pipe has none.
 _UNBOUNDED_COLUMNS = 10_000
-_MAX_LINE_CHARS = 1 << 16  # of a line of a log that is held back until it is whole
+_MAX_LINE_CHARS = 1 << 16  # a longer line of a log is printed in parts
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print columns without lines; None is printed as nothing known."""
+    """Print columns without lines; None leaves its cell empty."""
     from rich.console import Console
     from rich.table import Table
 
@@ -33,7 +33,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 
 def print_log(chunks: Iterable[bytes]) -> None:
-    """Print a log line by line as it comes, without what would take over a terminal."""
+    """Print a log line by line as it arrives, without characters that control a terminal."""
     sys.stdout.flush()
     rest = ""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -48,12 +48,12 @@ def print_log(chunks: Iterable[bytes]) -> None:
 
 
 def get_columns() -> int:
-    """How wide a line may be: the terminal, and without one as wide as it is."""
+    """Return the terminal's width; without a terminal, lines are not wrapped."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNBOUNDED_COLUMNS
 
 
 def format_duration(seconds: float) -> str:
-    """`90s`, `45m`, `20h`, `4d`: two digits or three say enough."""
+    """Format a duration with two or three digits: `90s`, `45m`, `20h`, `4d`."""
     whole = max(0, int(seconds))
     if whole < 2 * _MINUTE:
         return f"{whole}s"
@@ -65,12 +65,12 @@ def format_duration(seconds: float) -> str:
 
 
 def format_cost(usage: Mapping[str, Any]) -> str | None:
-    """What a run has cost so far, such as `12.30 USD`; None without prices."""
+    """Format the cost of a run so far, such as `12.30 USD`; None without prices."""
     return f"{usage['cost']} {usage.get('currency', '')}".rstrip() if "cost" in usage else None
 
 
 def format_age(time: str | None, now: datetime | None = None) -> str:
-    """How long ago a time as Kubernetes writes it was; `unknown` without one."""
+    """Format the time since a timestamp of Kubernetes; `unknown` without one."""
     if not time:
         return "unknown"
     return format_duration(((now or datetime.now(UTC)) - parse_time(time)).total_seconds())

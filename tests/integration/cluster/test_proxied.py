@@ -37,7 +37,7 @@ def test_an_experiment_is_trained_and_its_log_read_through_the_proxy(
                 how = ("--subresource=status", "--type=merge", "--patch", forget)
                 user.kubectl("patch", "dsexp", NAME, *how)
                 stage.ray.jobs.clear()
-                assert b"cluster of attempt 1 of clicks was given back" in await end(process)
+                assert b"cluster of attempt 1 of clicks" in await end(process)
 
             second = await until_submitted(stage)
             assert first != second
