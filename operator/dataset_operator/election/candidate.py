@@ -1,11 +1,11 @@
-"""One that stands for the lease: it asks the API server what the elector wants to know.
+"""Takes the lease and keeps it: sends the requests that the elector decides on.
 
-`process` works inside of `leading`. What ends unexpectedly is a defect of the election and ends the
-process, as losing the lease does.
+`process` works inside `leading`. A defect that ends the election ends the process, as losing the
+lease does.
 
-The election has a thread and an event loop of its own, so that work on the main loop, such as an
-answer of a megabyte, delays no renewal. A process whose main loop hangs must not lead for ever, so
-the lease is renewed only while the main loop answers.
+The election has a thread and an event loop of its own, so that work on the main loop, such as
+parsing an answer of a megabyte, delays no renewal. A process whose main loop hangs must not lead
+for ever, so the lease is renewed only while the main loop answers.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from dataset_operator.election.lease import LEASE, build_document, parse_lease
 from dataset_operator.errors import KubeConflict, KubeRefused, OperatorError
 from dataset_operator.observed import Document
 
-# Those who stand by try up to so much later, so that not all try at once (client-go, JitterFactor).
+# Standby processes delay each try by up to this share, so that they do not all try at once
+# (client-go, JitterFactor).
 _JITTER = 1.2
-# An election that has tried nothing for so many durations of its lease is stuck.
+# An election that has sent no request for this many lease durations is stuck.
 _STUCK_DURATIONS = 4
 _LOG = logging.getLogger(__name__)
 
 
 def build_identity() -> str:
-    """This process's, as client-go's are: the pod's name, and what no other process has."""
+    """Build a unique identity of this process, as client-go does: the pod's name and a UUID."""
     return f"{socket.gethostname()}_{uuid.uuid4()}"
 
 
@@ -46,10 +47,10 @@ class Leases(Protocol):
     """The requests of an election; `KubeClient` makes them."""
 
     async def get(self, kind: str, namespace: str, name: str) -> Document | None:
-        """Return the lease; None if there is none."""
+        """Return the lease; None if it does not exist."""
 
     async def create_new(self, document: Document) -> Document:
-        """Create the lease, and return it as stored. Raises KubeConflict if it is there."""
+        """Create the lease, and return it as stored. Raises KubeConflict if it exists."""
 
     async def replace(self, document: Document) -> Document:
         """Replace the version that was read, and return it as stored. Raises KubeConflict."""
@@ -57,13 +58,13 @@ class Leases(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Candidate:
-    """Stands for a lease.
+    """A process that takes part in the election of a leader.
 
     Attributes:
-        connect: makes a client of its own, which no guard holds and no other request delays. It is
-            entered in the election's thread.
+        connect: makes a client that only the election uses, so that no guard and no other request
+            delays it. It is entered in the election's thread.
         clock: seconds; goes on while the machine is suspended.
-        leave: ends the process, for this reason.
+        leave: ends the process, for a reason.
     """
 
     connect: Callable[[], AbstractAsyncContextManager[Leases]]
@@ -72,8 +73,8 @@ class Candidate:
     leave: Callable[[str], NoReturn] = leave
     _kube: Leases = field(init=False)
     _tried_at: float = field(init=False)
-    _answered_at: float = field(init=False)  # when the main loop last did
-    _holder: str = field(default="", init=False)  # as last told
+    _answered_at: float = field(init=False)  # when the main loop last answered
+    _holder: str = field(default="", init=False)  # as last logged
     _is_failing: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -81,33 +82,34 @@ class Candidate:
 
     @property
     def is_leading(self) -> bool:
-        """Whether it acts; see `telemetry.leadership`."""
+        """True if this process may act; see `telemetry.leadership`."""
         return self.elector.may_act(self.clock())
 
     def check(self) -> None:
-        """End the process unless it leads for certain."""
+        """End the process unless it certainly leads."""
         if not self.elector.may_act(self.clock()):
             self.leave(f"the lease {self.elector.terms}: {self.elector.lost or 'it was not taken'}")
 
     def find_staleness(self) -> str | None:
-        """Why the election counts as stuck; None while it tries."""
+        """Return why the election counts as stuck; None if it does not."""
         limit = _STUCK_DURATIONS * self.elector.terms.duration_seconds
         seconds = self.clock() - self._tried_at
         if seconds <= limit:
             return None
-        return f"the election has tried nothing for {seconds:.0f} s (limit {limit} s)"
+        return f"the election has sent no request for {seconds:.0f} s (limit {limit} s)"
 
     @contextlib.asynccontextmanager
     async def leading(self, stop: asyncio.Event) -> AsyncIterator[bool]:
-        """Wait for the lease and keep it; false if the process is to stop before it has led.
+        """Wait for the lease and keep it; yield false if the process must stop before it leads.
 
-        At the end it is released, so that another takes it at once: by then all work must be done.
+        On exit the lease is released, so that another process takes it at once. All work must be
+        done by then.
 
         Args:
             stop: ends the wait for the lease. It is set when the election ends, as by a defect.
 
         Raises:
-            KubeRefused: it has no right to the lease.
+            KubeRefused: the process has no right to the lease.
         """
         main, own = asyncio.get_running_loop(), asyncio.new_event_loop()
         give_up, end = asyncio.Event(), asyncio.Event()  # of the election's loop
@@ -143,7 +145,7 @@ class Candidate:
     async def _stand(
         self, give_up: asyncio.Event, end: asyncio.Event, tell: Callable[[bool], object]
     ) -> None:
-        """Take the lease, say whether that was done, and keep it to the end; in its own thread."""
+        """Take the lease, report the outcome, and keep the lease to the end; in its own thread."""
         try:
             async with self.connect() as self._kube:
                 leads = await self._acquire(give_up)
@@ -163,23 +165,23 @@ class Candidate:
             await keeping
 
     async def _beat(self) -> NoReturn:
-        """Show that the main loop answers."""
+        """Record again and again that the main loop answers."""
         while True:
             self._answered_at = self.clock()
             await asyncio.sleep(self._silence_seconds / 4)
 
     @property
     def _silence_seconds(self) -> float:
-        """For how long the main loop may be silent while the lease is renewed."""
+        """The longest silence of the main loop during which the lease is still renewed."""
         return self.elector.terms.deadline_seconds / 2
 
     async def _acquire(self, stop: asyncio.Event) -> bool:
         terms = self.elector.terms
-        _LOG.info("standing for the lease %s as %s", terms, self.elector.identity)
+        _LOG.info("waiting for the lease %s as %s", terms, self.elector.identity)
         while not stop.is_set():
             await self._try()
             if self.elector.is_leading:
-                _LOG.info("leading by the lease %s", terms)
+                _LOG.info("leading with the lease %s", terms)
                 return True
             seconds = terms.retry_seconds * (1 + _JITTER * random.random())
             with contextlib.suppress(TimeoutError):
@@ -188,12 +190,12 @@ class Candidate:
         return False
 
     async def _keep(self) -> NoReturn:
-        """Renew it until that does not succeed in time, or the main loop is silent for too long."""
+        """Renew the lease until no renewal succeeds in time, or the main loop hangs."""
         while True:
             await asyncio.sleep(self.elector.terms.retry_seconds)
             self.check()
             if (silence := self.clock() - self._answered_at) > self._silence_seconds:
-                _LOG.warning("the lease is not renewed: no answer of the loop for %.1f s", silence)
+                _LOG.warning("lease not renewed: the event loop has hung for %.1f s", silence)
                 continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.elector.remaining_seconds(self.clock())):
@@ -201,7 +203,7 @@ class Candidate:
             self.check()
 
     async def _try(self) -> None:
-        """Take or renew it, if that is so far; what fails is tried again."""
+        """Take or renew the lease if it is time to; the caller retries a failure."""
         try:
             if not self.elector.is_leading:
                 await self._look()
@@ -209,13 +211,13 @@ class Candidate:
             if proposal is not None:
                 await self._write(proposal)
             self._is_failing = False
-        except KubeConflict:  # another was faster, edited it, or an answer was lost
+        except KubeConflict:  # another process was faster or edited it, or an answer was lost
             await self._look_again()
         except OperatorError as error:
             if isinstance(error, KubeRefused) and not self.elector.is_leading:
-                raise  # without the right to it nobody would ever act
+                raise  # without the right to the lease no process would ever act
             level = logging.DEBUG if self._is_failing else logging.WARNING  # once, not every 2 s
-            _LOG.log(level, "cannot ask for the lease %s: %s", self.elector.terms, error)
+            _LOG.log(level, "cannot read or write the lease %s: %s", self.elector.terms, error)
             self._is_failing = True
         self._tried_at = self.clock()
 
@@ -225,7 +227,7 @@ class Candidate:
         self.elector.see(parse_lease(document) if document else None, self.clock())
         holder = document["spec"].get("holderIdentity") or "" if document else ""
         if holder not in ("", self._holder, self.elector.identity):
-            _LOG.info("standing by: %s holds the lease %s", holder, terms)
+            _LOG.info("on standby: %s holds the lease %s", holder, terms)
         self._holder = holder
 
     async def _look_again(self) -> None:
@@ -244,7 +246,7 @@ class Candidate:
         try:
             try:
                 await self._let_go()
-            except KubeConflict:  # a renewal was cut off that had been taken
+            except KubeConflict:  # the API server had stored a renewal that was cut off here
                 await self._look()
                 await self._let_go()
         except OperatorError as error:

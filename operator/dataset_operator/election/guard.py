@@ -1,12 +1,12 @@
-"""Stands before every write: a process that leads no more ends before it, not after.
+"""Guards every write: a process that has lost the lease ends before it writes, not after.
 
-The check hangs on the HTTP sessions themselves, as aiohttp's tracing, so that nothing which writes
-can forget it: the API server's client, Ray's Jobs API reached directly or through the proxy, and
-Kopf. It comes when a connection has been found or made, which may take long, and the request's
-bytes are what comes next.
+The check is an aiohttp trace on the HTTP sessions themselves, so that no writer can forget it: the
+API server's client, Ray's Jobs API (reached directly or through the proxy), and Kopf. It runs once
+the request has its connection, which may take long to make, just before the request is sent.
 
-In between a process can still be stopped. What is then on its way is harmless by itself: it carries
-the resourceVersion or the uid that was observed, or makes what has a derived name or id.
+A process can still be suspended between the check and the write. Such a late write is harmless: it
+carries the resourceVersion or the uid that was observed, or creates an object whose name or id is
+derived.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NoReturn
 
 import aiohttp
 
-# For the kubelet's «last state», apart from 1 (a defect, or what it needs is not there).
+# Shown in the pod's last state; distinct from 1, which is a defect or a missing dependency.
 EXIT_LEASE_LOST = 3
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOG = logging.getLogger(__name__)
@@ -29,19 +29,23 @@ Check = Callable[[], None]
 
 
 def now() -> float:
-    """Seconds by a clock that goes on while the machine is suspended (clock_gettime(2))."""
+    """Return seconds of a clock that goes on while the machine is suspended (clock_gettime(2))."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def leave(why: str) -> NoReturn:
-    """End the process here and now: an orderly end would go on working for a while."""
-    _LOG.error("ending without another write, since this operator leads no more: %s", why)
+    """End the process immediately: an orderly shutdown would go on working for a while."""
+    _LOG.error("ending without another write, since this operator no longer leads: %s", why)
     logging.shutdown()
     os._exit(EXIT_LEASE_LOST)
 
 
 def build_trace(check: Check) -> aiohttp.TraceConfig:
-    """For a session: has `check`, which does not return if it must not be, before each write."""
+    """Build a trace for a session that calls `check` before each write.
+
+    Args:
+        check: does not return if the write must not be sent.
+    """
     trace = aiohttp.TraceConfig()
 
     async def begin(
