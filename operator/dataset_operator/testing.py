@@ -1,9 +1,9 @@
 """A stand-in for a Ray head, for tests on clusters whose pods run nothing.
 
-A real HTTP server on loopback with what the operator uses of Ray: the Jobs API with its packages
-and its token, nodes and their drain, and the metrics that the driver serves. A contract suite holds
-it equal to a real `ray start --head`. It can be slow, lose answers, crash, forget and lie, which a
-real one does too rarely to be tested with.
+It is a real HTTP server on loopback that serves the part of Ray that the operator uses: the Jobs
+API with its packages and its token, nodes and their drain, and the driver's metrics. Contract tests
+run against it and against a real `ray start --head`. It can be slow, lose answers, crash, forget
+jobs and lie, as a real head does too rarely for tests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataset_operator.ray.jobs import HttpRayJobs
 from dataset_operator.ray.submission import EXPERIMENT_FILE
 from dataset_operator.ray.transport import MAX_ANSWER_BYTES, REQUEST_SECONDS, Answer, Request
 
-# Answers that are still to come when a test ends are not waited for.
+# How long the server waits for open requests when a test ends.
 _SHUTDOWN_SECONDS = 0.1
 _PORTS = (DASHBOARD_PORT, RUNTIME_METRICS_PORT, RAY_METRICS_PORT)
 _ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
@@ -35,7 +35,7 @@ _ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a job ends whose entrypoint is known to the stand-in."""
+    """The end of a job whose entrypoint the stand-in knows."""
 
     status: str
     exit_code: int | None = None
@@ -43,7 +43,7 @@ class Ending:
 
     @property
     def message(self) -> str:
-        """What Ray says of it."""
+        """The message that Ray gives for it."""
         if self.status == "SUCCEEDED":
             return "Job finished successfully."
         return (
@@ -54,7 +54,7 @@ class Ending:
 
 _DRAINED = re.compile(r"ray drain-node --node-id (\w+)")
 _NODE_ID = re.compile(r"[0-9a-f]{56}")
-# What a head that is not one, or not well, may answer instead.
+# Possible answers of a broken or hostile head.
 LIES: dict[str, Callable[[], web.Response]] = {
     "garbage": lambda: web.Response(body=b"\x00\xff{not json"),
     "a page": lambda: web.Response(text="<html>Welcome</html>", content_type="text/html"),
@@ -78,17 +78,17 @@ class StandInRay:
     """A head; use it as an async context.
 
     Attributes:
-        token: what requests of the Jobs API must carry.
+        token: required in requests to the Jobs API.
         host: the address that it listens on.
-        delay_seconds: every answer comes so late.
-        answers_lost: so many of the next requests are carried out and their answers lost.
-        lie: a key of LIES, given for every answer of the Jobs API and the metrics.
-        refuses: why submissions are refused, if they are.
-        starts: whether submitted jobs run at once; else they stay PENDING.
-        endings: entrypoints that end at once, and how; every other runs until `end`.
+        delay_seconds: delay of every answer.
+        answers_lost: for this many of the next requests, do the work but lose the answer.
+        lie: a key of LIES, the answer to every request for the Jobs API and the metrics.
+        refuses: why submissions are refused; "": they are accepted.
+        starts: True if submitted jobs run at once; else they stay PENDING.
+        endings: entrypoints whose jobs end at once, and how; others run until `end`.
         metrics: the page of the driver's metrics; "": nothing serves them, as before it trains.
         node_metrics: Ray's page of every pod; "": nothing serves it.
-        packages: what was uploaded, by name.
+        packages: uploaded content, by name.
         nodes: the state of each node by its id, ALIVE or DEAD; the first is the head.
     """
 
@@ -105,7 +105,7 @@ class StandInRay:
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     packages: dict[str, bytes] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
-    urls: dict[int, str] = field(default_factory=dict)  # by the port that a real head has
+    urls: dict[int, str] = field(default_factory=dict)  # by the port of a real head
     _runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> Self:
@@ -131,11 +131,11 @@ class StandInRay:
 
     @property
     def url(self) -> str:
-        """Of its dashboard's port."""
+        """The URL of the dashboard's port."""
         return self.urls[DASHBOARD_PORT]
 
     def connect(self, session: aiohttp.ClientSession) -> Callable[..., HttpRayJobs]:
-        """A `Connect` that finds this head for every experiment, and learns its token."""
+        """Return a `Connect` to this head for every experiment; the head takes its first token."""
 
         def connect(
             owner: Owner, token: str, service: str | None = None, address: str = ""
@@ -146,29 +146,29 @@ class StandInRay:
         return connect
 
     def reach_pod(self, session: aiohttp.ClientSession) -> ReachPod:
-        """A `ReachPod` that finds this server for every pod."""
+        """Return a `ReachPod` to this server for every pod."""
         return lambda namespace, pod: PortsOf(session=session, urls=self.urls)
 
-    # --- what may happen ------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------
 
     def end(self, submission_id: str, status: str, **more: Any) -> None:
         """End a job: SUCCEEDED, FAILED or STOPPED, with message and driver_exit_code."""
         self.jobs[submission_id] |= {"status": status, **more}
 
     def crash(self) -> None:
-        """Forget everything, as a head does that was replaced."""
+        """Forget everything, as if the head was replaced."""
         self.jobs.clear()
         self.packages.clear()
 
     def experiment_of(self, submission_id: str) -> dict[str, Any]:
-        """What the driver of a job would read."""
+        """Return the experiment that the driver of a job would read."""
         uri = self.jobs[submission_id]["runtime_env"]["working_dir"]
         content = io.BytesIO(self.packages[uri.removeprefix("gcs://")])
         with zipfile.ZipFile(content) as package:
             experiment: dict[str, Any] = json.loads(package.read(EXPERIMENT_FILE))
         return experiment
 
-    # --- what it serves -------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -255,7 +255,7 @@ class StandInRay:
 
 
 def _find_wrong_type(body: dict[str, Any]) -> str:
-    """What Ray checks of a submission before it takes it (JobSubmitRequest)."""
+    """Check the types of a submission as Ray does (JobSubmitRequest); return the error, or ""."""
     for name, kind in (("entrypoint", str), ("submission_id", str), ("runtime_env", dict)):
         if not isinstance(body[name], kind):
             return f"TypeError: {name} must be a {kind.__name__}, got {type(body[name])}"
@@ -263,7 +263,7 @@ def _find_wrong_type(body: dict[str, Any]) -> str:
 
 
 def _end_drain(node_ids: list[str]) -> Ending | None:
-    """How a job ends that drains nodes, if it does: a node that nobody knows counts as gone."""
+    """Return the end of a job that drains nodes, or None; an unknown node counts as drained."""
     if not node_ids:
         return None
     if all(map(_NODE_ID.fullmatch, node_ids)):
@@ -272,7 +272,7 @@ def _end_drain(node_ids: list[str]) -> Ending | None:
 
 
 def _end_log(body: dict[str, Any]) -> Ending | None:
-    """How a job ends that keeps decisions: the store takes them."""
+    """Return the successful end of a job that stores decisions; None for another job."""
     return Ending(status="SUCCEEDED") if "keep-decisions" in body["entrypoint"] else None
 
 
@@ -282,7 +282,7 @@ def _unknown(request: web.Request) -> web.Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortsOf:
-    """An `Endpoint` to servers on this machine, each by the port that a head has."""
+    """An `Endpoint` to servers on this machine, each for one port of a head."""
 
     session: aiohttp.ClientSession
     urls: dict[int, str]

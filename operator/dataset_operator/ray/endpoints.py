@@ -1,9 +1,9 @@
-"""How the ports of a cluster's pods are reached: the one place that knows.
+"""Reaches the ports of a cluster's pods; no other module does.
 
-in the cluster    a pod by its address, the head too: tenants may write to its Service
-from outside      the API server's proxy to that Service or pod, with the client's own credentials
-                  (certificate, token, plugin); they need `get`, `create` and `update` on
-                  `services/proxy`, and `get` on `pods/proxy`
+in the cluster    by the pod's address, also the head's: tenants may write to its Service
+from outside      through the API server's proxy to the Service or pod, with the client's own
+                  credentials (certificate, token, plugin), which need `get`, `create` and `update`
+                  on `services/proxy`, and `get` on `pods/proxy`
 """
 
 from __future__ import annotations
@@ -32,25 +32,26 @@ from dataset_operator.settings import OperatorSettings
 
 
 class Connect(Protocol):
-    """Gives the Ray of an experiment's cluster; no request is made yet."""
+    """Makes a client for the Ray of an experiment's cluster, without sending a request."""
 
     def __call__(
         self, owner: Owner, token: str, service: str | None = None, address: str = ""
     ) -> RayJobs:
-        """Of the cluster that has this token.
+        """Return the client.
 
         Args:
+            token: of the cluster's Ray.
             service: the head's Service as the RayCluster's status names it, for requests from
-                outside; None: as KubeRay will name it.
+                outside; None: the name that KubeRay will give it.
             address: of the head's pod, for requests in the cluster; "" while it has none.
         """
 
 
 class ReachPod(Protocol):
-    """Gives the ports of a pod; no request is made yet."""
+    """Makes an endpoint for the ports of a pod, without sending a request."""
 
     def __call__(self, namespace: str, pod: Pod) -> Endpoint:
-        """Of a pod that has an address."""
+        """Return the endpoint of a pod."""
 
 
 def build_connect(
@@ -60,10 +61,10 @@ def build_connect(
     *,
     in_cluster: bool,
 ) -> Connect:
-    """The resolver of a process.
+    """Build the `Connect` of a process.
 
     Args:
-        api_client: the API server's client; from outside, requests go through it.
+        api_client: the API server's client, which requests from outside go through.
         session: for requests in the cluster.
         in_cluster: whether this process runs in a pod of the cluster.
     """
@@ -84,7 +85,7 @@ def build_connect(
 def build_reach_pod(
     api_client: ApiClient, session: aiohttp.ClientSession, *, in_cluster: bool
 ) -> ReachPod:
-    """The same for single pods; see `build_connect`."""
+    """Build the `ReachPod` of a process; see `build_connect`."""
 
     def reach(namespace: str, pod: Pod) -> Endpoint:
         if in_cluster:
@@ -96,7 +97,7 @@ def build_reach_pod(
 
 
 def build_pod_endpoint(session: aiohttp.ClientSession, address: str) -> Endpoint:
-    """Return the endpoint at a pod's address; one that never answers if it is no pod's."""
+    """Return the endpoint at a pod's address, or a `NoEndpoint` if it cannot be a pod's."""
     if not address:
         return NoEndpoint(why="the pod has no address yet")
     try:
@@ -105,17 +106,13 @@ def build_pod_endpoint(session: aiohttp.ClientSession, address: str) -> Endpoint
         return NoEndpoint(why=f"the pod's address must be an IP address, got {address[:64]!r}")
     plain = (ip.ipv4_mapped or ip) if isinstance(ip, IPv6Address) else ip
     if plain.is_loopback or plain.is_link_local or plain.is_multicast or plain.is_unspecified:
-        return NoEndpoint(why=f"the pod's address must be one of a pod network, got {ip}")
+        return NoEndpoint(why=f"the pod's address must be in a pod network, got {ip}")
     return DirectEndpoint(session=session, host=f"[{ip}]" if ip.version == 6 else str(ip))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoEndpoint:
-    """A pod that cannot be asked.
-
-    Attributes:
-        why: for a person.
-    """
+    """An endpoint that refuses every request, for the reason `why`."""
 
     why: str
 
@@ -126,7 +123,7 @@ class NoEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectEndpoint:
-    """Straight to a host."""
+    """An endpoint that sends requests directly to a host."""
 
     session: aiohttp.ClientSession
     host: str
@@ -157,10 +154,10 @@ async def send(session: aiohttp.ClientSession, url: str, request: Request) -> An
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyEndpoint:
-    """Through the API server.
+    """An endpoint that sends requests through the API server.
 
     Attributes:
-        path: of the Service or pod in its API.
+        path: of the Service or pod in the API server's API.
     """
 
     client: ApiClient
@@ -188,7 +185,7 @@ class ProxyEndpoint:
 
 
 class _Status(BaseModel):
-    """What the API server answers for itself when it refuses."""
+    """The body of the API server's own refusals."""
 
     kind: Literal["Status"]
     apiVersion: Literal["v1"]  # noqa: N815 - Kubernetes' own name
@@ -196,7 +193,7 @@ class _Status(BaseModel):
 
 
 def _check_is_heads(request: Request, answer: Answer) -> None:
-    """Raise RayUnreachable for the API server's own answer: its 404 does not say «no such job»."""
+    """Raise RayUnreachable for the API server's own error: its 404 does not mean "no such job"."""
     if answer.status < 400:
         return
     try:

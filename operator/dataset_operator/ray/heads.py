@@ -1,16 +1,16 @@
-"""Asks Ray heads for passes: without the pass's slot, with a deadline, and not too often.
+"""Sends requests to Ray heads: outside the pass's slot, with a deadline, and not too often.
 
-A head runs a tenant's code, and may accept connections without ever answering. A pass that asks one
-gives its slot and its place back meanwhile (`places.outside`). After a question failed there is a
-pause in which passes get the same failure again without asking. The pause grows with the seconds
-that the failure took: a refused connection costs almost nothing, and may be tried again with the
-next pass.
+A head runs a tenant's code, and may accept connections without ever answering. So a reconcile pass
+gives its slot and its place back while it waits for one (`places.outside`). A failed request begins
+a pause, in which passes get the same failure again without a request. The pause grows with the
+duration of the failed request: a refused connection costs almost nothing, so the next pass may
+retry it.
 
-    kind of question   each has a pause of its own: a head that hangs on metrics may know its jobs
-    stop               never pauses: a deleted or suspended run must end although its head is silent
-    forget             ends all pauses of a cluster, since an event says that its head has changed
+    kind of request    each has its own pause: a head that hangs on metrics may still know its jobs
+    stop               never pauses: a deleted or suspended run must end even if its head is silent
+    forget             ends all pauses of a cluster, since an event shows that its head has changed
 
-`serve` puts this around the `Connect` that `endpoints` builds.
+`serve` wraps this around the `Connect` that `endpoints` builds.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from dataset_operator.ray.transport import REQUEST_SECONDS
 
 # A submission is two requests.
 DEADLINE_SECONDS = 2.5 * REQUEST_SECONDS
-# The first pause is as long as the failure took; it doubles at most so often, up to the maximum.
+# The first pause lasts as long as the failed request; it doubles this often, up to the maximum.
 MAX_DOUBLINGS = 3
 MAX_PAUSE_SECONDS = 45.0
-# A head that has not failed for so long answers, or its cluster is gone.
+# After this long without a failure, the head answers or its cluster is gone.
 _FORGET_SECONDS = 600.0
 _NO_ANSWER = "no answer in time"
 
@@ -47,10 +47,11 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """A question that failed, perhaps several times in a row.
+    """A kind of request that failed, perhaps several times in a row.
 
     Attributes:
-        at: when it failed last.
+        number: of failures in a row.
+        at: the time of the last failure.
         until: the end of the pause.
     """
 
@@ -62,11 +63,11 @@ class _Failure:
 
 @dataclass(slots=True)
 class Heads:
-    """A `Connect` whose questions pause after failures; one for the whole process.
+    """A `Connect` whose requests pause after failures; one for the whole process.
 
     Attributes:
         clock: seconds, monotonic.
-        draw: a random number from 0 to 1, so that pauses that begin together end apart.
+        draw: returns a random number from 0 to 1, so that pauses that begin together end apart.
     """
 
     inner: Connect
@@ -83,7 +84,7 @@ class Heads:
         return _PausingJobs(self, key, self.inner(owner, token, service, address))
 
     def forget(self, namespace: str, ray_cluster: str) -> None:
-        """End the pauses of a cluster: its head may answer now."""
+        """End the pauses of a cluster, whose head may answer now."""
         for each in [each for each in self._failures if each[0] == (namespace, ray_cluster)]:
             del self._failures[each]
 
@@ -95,9 +96,11 @@ class Heads:
         *,
         pauses: bool = True,
     ) -> _Answer:
-        """Ask, unless this kind of question pauses now. Raises RayUnreachable, RayRefused.
+        """Send a request unless its kind is paused. Raises RayUnreachable, RayRefused.
 
         Args:
+            kind: of the request; each kind has its own pause.
+            question: sends the request.
             pauses: whether a failure begins a pause.
         """
         failure = self._failures.get((key, kind))
@@ -123,10 +126,10 @@ class Heads:
         return answer
 
     def _note(self, key: Key, kind: str, why: str, started: float, asked: float) -> None:
-        """Begin a pause after a question that failed or was given up.
+        """Begin a pause after a request that failed or was cancelled.
 
         Args:
-            asked: seconds for which a busy head asks to be left alone, bounded by the transport.
+            asked: Retry-After of a busy head, in seconds, bounded by the transport.
         """
         now, before = self.clock(), self._failures.get((key, kind))
         number = before.number + 1 if before else 1
@@ -140,7 +143,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class _PausingJobs:
-    """`RayJobs` of one cluster."""
+    """The `RayJobs` of one cluster, whose requests pause after failures."""
 
     heads: Heads
     key: Key

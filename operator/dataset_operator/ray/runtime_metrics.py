@@ -1,7 +1,7 @@
-"""How the training goes, from the metrics that the driver serves on the head.
+"""Reads the progress of the training from the metrics that the driver serves on the head.
 
-They come from a pod that runs a user's code: names that are not expected are passed over, numbers
-that cannot be are not known, and at most so many of the training's own are taken.
+The pod runs a user's code, so unexpected names are skipped, impossible numbers count as unknown,
+and the number of the user's own metrics is bounded.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataset_operator.observed import Progress
 from dataset_operator.ray.scaling_signals import parse_scaling
 from dataset_operator.ray.transport import Endpoint, Request
 
-# Shorter than of other requests: a pass can do without.
+# Shorter than for other requests, since a pass can do without these metrics.
 SCRAPE_SECONDS = 3.0
 # `status.trainer.metrics` in the CRD.
 MAX_METRICS = 16
 MAX_METRIC_NAME_CHARS = 64
-# Beyond it no rate and no time to wait is meant; the CRD's integers end at 2⁶³.
+# No real rate or remaining time is larger; the CRD's integers end at 2⁶³.
 _MAX_AMOUNT = 1e12
 _MAX_METRIC = sys.float_info.max  # neither infinite nor not a number
 _TRAINING_METRIC = "lastmile_training_metric"
@@ -41,18 +41,18 @@ _CPU_RANKS = "lastmile_cpu_ranks"
 _DAMAGED_CHECKPOINTS = "lastmile_damaged_checkpoints"
 _MAX_DAMAGED = 1000  # training.checkpoint.keep, in the CRD
 _MAX_RANKS = 1024 * 16  # trainers and GPUs of each, in the CRD
-# Of what is read beside the counters for scaling.
+# The names read here; `scaling_signals` reads the counters for scaling.
 NAMES = (*_RATIOS, *_AMOUNTS, _CPU_RANKS, _DAMAGED_CHECKPOINTS, _TRAINING_METRIC)
-# A page has one line for each, whatever else is in it.
+# An honest page has one line for each; allow twice as many.
 _MAX_LINES = 2 * (len(NAMES) + MAX_METRICS)
 _MAX_LINE_CHARS = 512
 
 
 async def read_progress(endpoint: Endpoint) -> Progress | None:
-    """Ask the driver; None if its page says nothing of a training.
+    """Fetch the driver's metrics; None if they show no training.
 
     Raises:
-        RayUnreachable: it does not answer, as before and after it trains.
+        RayUnreachable: the driver does not answer, as before and after it trains.
     """
     request = Request(
         method="GET", port=RUNTIME_METRICS_PORT, path="/metrics", seconds=SCRAPE_SECONDS
@@ -64,7 +64,7 @@ async def read_progress(endpoint: Endpoint) -> Progress | None:
 
 
 def parse_progress(text: str) -> Progress | None:
-    """Progress from a page of Prometheus' text format; None if it is no such page, or says none."""
+    """Parse a page in Prometheus' text format; None if it contains no progress."""
     ours = (line for line in text.splitlines() if line.startswith(NAMES))
     lines = (line for line in ours if len(line) <= _MAX_LINE_CHARS)
     known: dict[str, float] = {}
@@ -94,10 +94,10 @@ def parse_progress(text: str) -> Progress | None:
 
 
 def _parse(line: str) -> list[Sample]:
-    """The samples of a line; none if it is garbage."""
+    """Return the samples of a line; none if it cannot be parsed."""
     try:
         return [s for family in text_string_to_metric_families(line) for s in family.samples]
-    except (ValueError, KeyError, IndexError):  # what the parser raises is not documented
+    except (ValueError, KeyError, IndexError):  # the parser does not document its errors
         return []
 
 

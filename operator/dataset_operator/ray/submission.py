@@ -1,8 +1,8 @@
-"""What the driver is given: its experiment in a package, the user's code, one command.
+"""Builds the driver's job: a package with the experiment, the user's code, and one command.
 
-The experiment travels as a file in a zip that the head keeps, since a string of a process's
-environment ends at 128 KiB (execve, MAX_ARG_STRLEN). The zip is the job's working directory; the
-user's own code comes beside it on the module path, so neither is in the other's way.
+The experiment travels as a file in a zip that the head stores, since a string in a process's
+environment is limited to 128 KiB (execve, MAX_ARG_STRLEN). The zip is the job's working directory.
+The user's own code is a separate folder on the module path, so the two cannot collide.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pipeline_runtime.config import ACCEPTED_VARIABLE
 
 EXPERIMENT_FILE = "experiment.json"
 _PREFIX = "_ray_pkg_"  # as Ray names packages by their content (packaging.py, RAY_PKG_PREFIX)
-_ZIP_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say: the same bytes every time
-# A driver that is asked to stop has this long for its checkpoint; Ray would kill it after three
+_ZIP_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip, fixed to get equal bytes
+# The time that a stopped driver has for its checkpoint; Ray's default is to kill it after three
 # seconds (job_supervisor.py).
 _STOP_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
 
 
 def build_package(submit: Submit) -> tuple[str, bytes]:
-    """The package with the experiment: a name made of its content, and a zip.
+    """Build the zip with the experiment; return its name, a digest of the content, and its bytes.
 
     The same experiment gives the same bytes, so a repeated upload changes nothing.
     """
@@ -42,18 +42,18 @@ def build_package(submit: Submit) -> tuple[str, bytes]:
 
 
 def build_job(submit: Submit, package: str, storage_root: str | None) -> dict[str, Any]:
-    """The body of a submission.
+    """Build the body of a submission.
 
     Args:
         package: the name of the uploaded package.
-        storage_root: where URIs without a scheme start, unless the spec says so; None: nowhere.
+        storage_root: the base of URIs without a scheme, unless the spec sets one; None: no base.
     """
     code = submit.experiment["spec"].get("code", {})
     runtime_env: dict[str, Any] = {
         "working_dir": f"gcs://{package}",
         "env_vars": {_STOP_VARIABLE: str(int(STOP_SECONDS)), ACCEPTED_VARIABLE: "1"},
     }
-    # A path without a scheme is a folder of the image, which the driver finds by itself.
+    # A path without a scheme is a folder in the image, which the driver finds by itself.
     if "://" in (modules := code.get("workingDir") or ""):
         runtime_env["py_modules"] = [modules]
     if code.get("pip"):
@@ -66,7 +66,7 @@ def build_job(submit: Submit, package: str, storage_root: str | None) -> dict[st
 
 
 def _build_command(submit: Submit, storage_root: str | None) -> str:
-    """`exec`, so that Ray's signal to stop meets the driver and no shell around it."""
+    """Build the shell command; `exec` makes Ray's stop signal reach the driver, not a shell."""
     # Not the `lastmile` script: with `pip` this is the Python of Ray's virtual environment.
     command = ["exec", "python3", "-m", "pipeline_runtime", "run", "-f", EXPERIMENT_FILE]
     command += ["--address", "auto"]

@@ -1,7 +1,7 @@
-"""One HTTP request to a port of a cluster's pod, and what counts as an answer to it.
+"""Defines HTTP requests to a pod's port, and checks the answers.
 
-What answers there is a pod that runs a user's code, so nothing of it is trusted: the time and the
-size of an answer are bounded, redirects are not followed. `endpoints` says how a port is reached.
+The pod runs a user's code, so its answers are not trusted: their time and size are bounded, and
+redirects are not followed. `endpoints` sends the requests.
 """
 
 from __future__ import annotations
@@ -17,24 +17,27 @@ from dataset_operator.ray.families import FamilyReader
 from dataset_operator.retrying import bound_wait, parse_retry_after
 
 REQUEST_SECONDS = 10.0
-# Ray's own metrics, the largest page of a head, take half of it after a few jobs (platform facts).
+# Twice the size of Ray's own metrics, a head's largest page, after a few jobs.
 MAX_ANSWER_BYTES = 1 << 20
-# Taken as well as `Authorization`, which the API server's proxy eats (Ray 2.60,
+# Ray accepts this header besides `Authorization`, which the API server's proxy removes (Ray 2.60,
 # http_token_authentication.py).
 _TOKEN_HEADER = "X-Ray-Authorization"
 _CHUNK_BYTES = 1 << 16
 _MAX_QUOTED_CHARS = 300
-# Refused for want of a token, too busy, or nobody behind a proxy: Ray itself has not answered.
+# A missing token, a busy server, or a proxy without a backend: Ray itself has not answered.
 _NO_ANSWER = frozenset({401, 403, 429, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked of a pod; `body` is sent as JSON, or as it is if it is bytes.
+    """A request to a pod's port.
 
     Attributes:
-        family: the one that is read of a page of metrics, up to `max_bytes` of the page; "": what
-            is answered is wanted whole, and may have no more.
+        body: sent as it is if it is bytes, else as JSON.
+        max_bytes: of the answer; a larger one is refused.
+        family: read only this family of a metrics page, from its first `max_bytes`; "": read the
+            whole answer.
+        seconds: until the whole answer has arrived.
     """
 
     method: str
@@ -42,20 +45,20 @@ class Request:
     path: str
     body: Mapping[str, Any] | bytes | None = None
     token: str = ""
-    max_bytes: int = MAX_ANSWER_BYTES  # of the answer
+    max_bytes: int = MAX_ANSWER_BYTES
     family: str = ""
-    seconds: float = REQUEST_SECONDS  # until the answer is there, whole
+    seconds: float = REQUEST_SECONDS
 
     def __str__(self) -> str:
         return f"{self.method} :{self.port}{self.path}"
 
     @property
     def timeout(self) -> aiohttp.ClientTimeout:
-        """Its bound as the transports want it."""
+        """The time limit as an aiohttp timeout."""
         return aiohttp.ClientTimeout(total=self.seconds)
 
     def headers(self) -> dict[str, str]:
-        """The content's type, and the token if there is one."""
+        """Return the headers: the content type, and the token if there is one."""
         kind = "application/octet-stream" if isinstance(self.body, bytes) else "application/json"
         token = {_TOKEN_HEADER: f"Bearer {self.token}"} if self.token else {}
         return {"Content-Type": kind, **token}
@@ -63,10 +66,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back.
+    """The answer to a request.
 
     Attributes:
-        wait_seconds: for how long a busy server asks to be left alone.
+        wait_seconds: Retry-After of a busy server, bounded.
     """
 
     status: int
@@ -75,19 +78,19 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Its beginning, for messages."""
+        """The beginning of the content, for messages."""
         return self.content.decode(errors="replace").strip()[:_MAX_QUOTED_CHARS]
 
 
 class Endpoint(Protocol):
-    """A pod's ports, however they are reached."""
+    """The ports of a pod."""
 
     async def send(self, request: Request) -> Answer:
-        """Raises RayUnreachable if nothing answers, or what answers is not what was asked."""
+        """Send a request. Raises RayUnreachable if nothing answers, or something other than Ray."""
 
 
 async def read_answer(request: Request, response: aiohttp.ClientResponse) -> Answer:
-    """The answer, whole or one family; the response is released. Raises RayUnreachable."""
+    """Read the whole answer or one family, and release the response. Raises RayUnreachable."""
     async with response:
         is_page = request.family and response.status == 200
         content = await (_read_family if is_page else _read_whole)(request, response)
@@ -107,7 +110,7 @@ async def _read_whole(request: Request, response: aiohttp.ClientResponse) -> byt
 
 
 async def _read_family(request: Request, response: aiohttp.ClientResponse) -> bytes:
-    """What comes after it is not read: the connection is closed instead."""
+    """Read up to the end of the family, and leave the rest: the connection is closed instead."""
     reader, num_bytes = FamilyReader(request.family), 0
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
         reader.feed(chunk)
@@ -118,7 +121,7 @@ async def _read_family(request: Request, response: aiohttp.ClientResponse) -> by
 
 
 def check_answer(request: Request, answer: Answer) -> Answer:
-    """The answer, if it is one of Ray's. Raises RayUnreachable."""
+    """Return the answer if Ray itself gave it. Raises RayUnreachable."""
     if 300 <= answer.status < 400 or answer.status in _NO_ANSWER:
         failure = RayUnreachable(f"{request}: HTTP {answer.status}: {answer.text}")
         failure.retry_after_seconds = answer.wait_seconds
@@ -127,5 +130,5 @@ def check_answer(request: Request, answer: Answer) -> Answer:
 
 
 def failure_of(request: Request, error: Exception) -> RayUnreachable:
-    """A transport's error as ours."""
+    """Convert a transport's error to RayUnreachable."""
     return RayUnreachable(f"{request}: {str(error) or type(error).__name__}")
