@@ -1,4 +1,4 @@
-"""What came of a simulated run, in the measures of the design («How it is judged»)."""
+"""Measures a simulated run: waits, cost, overshoot, settling and reversals."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from dataset_operator.simulation.loop import Moment, Trace
 from dataset_operator.simulation.setting import Setting
 from pipeline_runtime.config import HEADROOM
 
-# The slowest of twenty pods starts so much later than the median, in the plant.
+# In the simulator, the slowest of twenty pods starts this share later than the median.
 _LATEST_START = 0.25
 _HOUR_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """Of one run, or of several that share a cluster: sums, and the worst of them.
+    """The measures of one run, or the sums and maxima over several runs that share a cluster.
+
+    The required workers are those that the true rates require, headroom included.
 
     Attributes:
-        idle_share: GPU-idle seconds by waits for production, as a share of all GPU seconds.
-        overshoot_workers: the most that an upward move led above ⌈D (1 + h) ÷ μ⌉ with true values,
-            or above the fewest since these hold, if that is more: nobody overshoots by being late
-            when the need falls.
-        settling_seconds: after each change of the truth, the longest until the number stays within
-            one of that and so many have been ready; None: it never did.
-        unsettled: changes after which it did not before the next.
-        steps: changes of the truth that had time to be answered before the next.
-        late_steps: of these, after which the number was not within one of the truth in time:
-            L + W + 2 P upwards, so many windows of stabilisation downwards as quarters need.
-        reversals: sign changes of moves of the desired number, which replaced pods do not change.
-        hours, turned_hours: hours of the run, the last with what is left of it; those of them with
-            a reversal.
-        up_moves: of `moves`.
+        idle_share: seconds in which GPUs waited for production, as a share of all GPU seconds.
+        overshoot_workers: the most that an upward move went above the required workers. A number
+            that was already higher when the requirement fell does not count.
+        settling_seconds: the longest time from a change of the truth until the desired number stays
+            within one of the required workers and that many have been ready; None: it never did.
+        unsettled: changes of the truth after which it did not, before the next change.
+        steps: changes of the truth that left time to react before the next change.
+        late_steps: steps after which the number was not within one of the required workers in time.
+            The limit upwards is the latest start of a pod, a window and two periods; downwards, one
+            stabilisation window and one more for each quarter to remove.
+        reversals: moves of the desired number in the opposite direction of the move before.
+        hours, turned_hours: hours of the run, the rest counted with the last; and the hours with a
+            reversal.
+        moves, up_moves: changes of the desired number, and the increases among them.
     """
 
     seconds: float
@@ -56,13 +58,13 @@ class Measures:
     has_ended: bool
 
     def cost_per_row(self, num_gpus: int, price_ratio: float) -> float:
-        """J in worker seconds a row, a GPU second costing `price_ratio` worker seconds."""
+        """Return the cost per row in worker seconds; a GPU second costs `price_ratio` of them."""
         gpu_seconds = num_gpus * self.seconds
         return (gpu_seconds * price_ratio + 3600.0 * self.worker_hours) / max(self.rows, 1.0)
 
 
 def measure(trace: Trace) -> Measures:
-    """The measures of a trace that has moments."""
+    """Measure a trace, which must have moments."""
     moments = trace.moments
     last = moments[-1]
     desired = [moment.desired for moment in moments]
@@ -90,7 +92,7 @@ def measure(trace: Trace) -> Measures:
 
 
 def measure_together(traces: Sequence[Trace]) -> Measures:
-    """The measures of runs that share a cluster, as of one: each has its GPUs and its workers."""
+    """Measure runs that share a cluster as if they were one: each has its GPUs and its workers."""
     found = [measure(trace) for trace in traces]
     seconds = sum(each.seconds for each in found)
     settled = [s for each in found if (s := each.settling_seconds) is not None]
@@ -114,7 +116,7 @@ def measure_together(traces: Sequence[Trace]) -> Measures:
 
 
 def find_turns(desired: Sequence[int]) -> list[int]:
-    """The places of moves that go the other way than the move before them."""
+    """Return the positions of moves in the opposite direction of the move before."""
     moves = [i for i in range(1, len(desired)) if desired[i] != desired[i - 1]]
     is_up = {i: desired[i] > desired[i - 1] for i in moves}
     return [now for before, now in pairwise(moves) if is_up[before] != is_up[now]]
@@ -138,12 +140,12 @@ def _overshoot(moments: Sequence[Moment]) -> int:
 
 
 def _judge_steps(moments: Sequence[Moment], setting: Setting) -> Iterator[bool]:
-    """Whether the number was right in time, for each change of the truth that had the time."""
+    """Yield, for each change of the truth that left time to react, whether the number was right."""
     for start, end in pairwise([*_find_changes(moments), len(moments)]):
         before, after = moments[start - 1].desired, _wanted(moments[start])
         after = min(max(after, setting.min_workers), setting.max_workers)
         if after > before:
-            seconds = (1.0 + _LATEST_START) * setting.start_seconds  # L is a median
+            seconds = (1.0 + _LATEST_START) * setting.start_seconds  # which is a median
             seconds += WINDOW_SECONDS + 2.0 * PERIOD_SECONDS
         else:
             quarters = math.ceil(math.log(before / after) / math.log(4.0 / 3.0))
@@ -154,7 +156,7 @@ def _judge_steps(moments: Sequence[Moment], setting: Setting) -> Iterator[bool]:
 
 
 def _is_asked_for(moment: Moment, workers: int) -> bool:
-    """Or as many as are to be had."""
+    """Return whether about this many workers, or all that the cluster can place, are desired."""
     most = min(workers, moment.capacity)
     return most - 1 <= moment.desired <= workers + 1
 
@@ -164,9 +166,9 @@ def _is_there(moment: Moment, workers: int) -> bool:
 
 
 def _settle(moments: Sequence[Moment]) -> Iterator[float | None]:
-    """Seconds after each change of the truth, and after the beginning; None: it never settles.
+    """Yield the settling time after the start and each change of the truth; None: never settled.
 
-    Pods that are lost later on do not count, since no law asks for others.
+    Pods that are lost later do not count, since no autoscaling policy replaces them.
     """
     for start, end in pairwise([0, *_find_changes(moments), len(moments)]):
         phase, wanted = moments[start:end], _wanted(moments[start])

@@ -1,6 +1,6 @@
-"""The run that is simulated: what the spec asks for, what was measured, what the person assumes.
+"""Builds the run to simulate from the spec, the measured profile, and the user's assumptions.
 
-Rates are of all ranks together, in samples a second: rows that reach the model.
+Rates are for all ranks together, in samples (rows that reach the model) per second.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from dataset_operator.simulation.setting import Phase, Setting
 from dataset_operator.sizing.measured import Profile, Trainer
 from pipeline_runtime.config import HEADROOM, ExperimentSpec, parse_quantity
 
-# A simulated step is as many real ones as take so long: what is told of every 15 s stays the same.
+# A simulated step combines real steps to at least this duration, which does not change the values
+# that are sampled every 15 s.
 _STEP_SECONDS = 0.05
-# A simulated piece takes a worker so long, and is no more than half a second of demand, unless so
-# many would be made a second that a simulation takes minutes.
+# A simulated chunk takes one worker second, but is at most half a second of demand. It is larger if
+# chunks would otherwise come so fast that a simulation takes minutes.
 _PIECE_SECONDS = 1.0
 _MAX_PIECE_SECONDS_OF_DEMAND = 0.5
 _MAX_PIECES_PER_SECOND = 100.0
-# With `preserveOrder` a worker's piece counts from its beginning; two for each, as in the runtime.
+# With `preserveOrder` a chunk counts once a worker starts it; two for each worker, as in the
+# runtime.
 _PIECES_PER_WORKER = 2
 _CREDIT_PIECES = 32
 SECONDS_PER_HOUR = 3600.0
@@ -30,15 +32,15 @@ SECONDS_PER_HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumed:
-    """What no profile tells.
+    """Assumptions about values that no profile contains.
 
     Attributes:
-        hours: of training, were rows always there.
+        hours: of training without any wait for rows.
         start_seconds: from a pod's request to its first batch.
-        gpu_speed: how many times faster the model's step is than where it was measured.
-        row_cost: how many times the work a row is.
+        gpu_speed: speed of the model's step, as a multiple of the measured speed.
+        row_cost: work per row, as a multiple of the measured work.
         gpu_hour_price, worker_hour_price: of one GPU, and of one data worker.
-        is_priced: the person gave them.
+        is_priced: True if the user gave the prices.
     """
 
     hours: float
@@ -53,16 +55,17 @@ class Assumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as it is simulated.
+    """A run to simulate.
 
     Attributes:
-        demand: what all trainers take while they never wait.
-        worker_rate: what one busy data worker makes.
-        need, need_low, need_high: data workers, all busy; the bounds by the spread of the profile.
-        advised: the constant that the profile's formula comes to.
-        gpus: of all trainers; trainers, where they have none.
+        demand: rows per second of all trainers while they never wait.
+        worker_rate: rows per second of one busy data worker.
+        need, need_low, need_high: required data workers, all busy, with bounds from the spread of
+            the profile.
+        advised: the constant number of workers that the profile recommends.
+        gpus: of all trainers; without GPUs, the number of trainers.
         samples: of all epochs.
-        setting: the plant, which begins with minReplicas.
+        setting: of the simulator; it begins with minReplicas.
     """
 
     demand: float
@@ -80,16 +83,16 @@ class Run:
 
     @property
     def wanted(self) -> int:
-        """The number that the law asks for once it knows all: ⌈x · (1 + h)⌉."""
+        """The number that the autoscaling policy requests once it knows all rates."""
         return self.count(self.need)
 
     def count(self, need: float) -> int:
-        """Whole data workers for a need, with the law's headroom."""
+        """Return the required data workers with headroom, rounded up."""
         return max(1, math.ceil(round(need * (1.0 + HEADROOM), 6)))
 
 
 def build_run(spec: ExperimentSpec, profile: Profile, assumed: Assumed) -> Run:
-    """The run of a spec whose work was measured."""
+    """Build the run of a spec whose work was measured."""
     trainer, reader = profile.trainer, profile.need.reader
     readers, ranks = count_readers(spec), spec.trainers.world_size
     faster = _speed_up(trainer, assumed.gpu_speed)
@@ -118,7 +121,7 @@ def build_run(spec: ExperimentSpec, profile: Profile, assumed: Assumed) -> Run:
 
 
 def count_readers(spec: ExperimentSpec) -> int:
-    """CPUs of a data worker as Ray counts them: limit before request, rounded up."""
+    """Return the CPUs of a data worker as Ray counts them: limit before request, rounded up."""
     given, default = spec.data_workers.resources, RoleResources().data_workers
     for quantities in (given.limits, given.requests, default.limits, default.requests):
         cpus = parse_quantity(quantities["cpu"]) if "cpu" in quantities else None
@@ -128,7 +131,7 @@ def count_readers(spec: ExperimentSpec) -> int:
 
 
 def _speed_up(trainer: Trainer, gpu_speed: float) -> float:
-    """How much more a trainer takes in if its model's part of the time shrinks, and no other."""
+    """Return the speed-up of a trainer if only the model's share of its time shrinks."""
     return 1.0 / (1.0 - min(1.0, trainer.model_ratio) * (1.0 - 1.0 / gpu_speed))
 
 
@@ -147,7 +150,7 @@ def _build_setting(
     step *= times
     collate = faster * (trainer.collate_ratio + trainer.batching_ratio)
     transfer = faster * trainer.transfer_ratio
-    # The model keeps a part however the shares were rounded.
+    # Leave a share to the model, however the shares were rounded.
     elsewhere = min(collate + transfer, 0.99)
     scale = elsewhere / (collate + transfer) if elsewhere else 0.0
     phase = Phase(

@@ -1,4 +1,4 @@
-"""A simulation from end to end: read the profile, build the run, compare, conclude."""
+"""Runs a simulation from end to end: reads the profile, builds the run, compares, concludes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def simulate_experiment(
     advice: str,
     tell: Callable[[str], None] = lambda what: None,
 ) -> Simulation:
-    """Simulate an experiment by what was profiled; the same arguments give the same numbers.
+    """Simulate an experiment from its profile; the same arguments give the same numbers.
 
     Args:
-        profile: its file or folder.
-        advice: how to make one.
-        tell: called with what is simulated next.
+        profile: file or folder of the profile.
+        advice: for errors: how to make a profile.
+        tell: reports the policy that is simulated next.
 
     Raises:
-        UserError: the profile cannot be read, is none, or is of another experiment.
+        UserError: the file is unreadable, not a profile, or a profile of another experiment.
     """
     measured = load_profile(profile, advice)
     changed = find_changes(measured, experiment, advice)
