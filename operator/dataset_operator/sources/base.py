@@ -1,4 +1,4 @@
-"""What a source of metrics is asked, and what it answers."""
+"""Defines the interface of metrics sources, with the helpers that both sources share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dataset_operator.observed import Pod, Progress
 from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.sources.gpus import GpuUse
 
-# A value older than so many of the law's periods is not known any more (design, «Signals»).
+# A value older than this many periods of the autoscaling policy counts as unknown.
 STALE_SCRAPES = 3
 STALE_SECONDS = STALE_SCRAPES * PERIOD_SECONDS
 
@@ -26,14 +26,14 @@ _Told = TypeVar("_Told")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The attempt whose numbers are asked for.
+    """The attempt whose metrics are read.
 
     Attributes:
         jobs: Ray of its cluster.
         pods: of its cluster.
-        trainers: pods with trainers that its cluster was made with; None: it does not say.
+        trainers: number of trainer pods that its cluster was created with; None: unknown.
         gpus_per_trainer: GPUs of each; 0: they train on CPUs.
-        since: when the attempt was submitted; numbers from before are another's.
+        since: when the attempt was submitted; older values belong to another attempt.
     """
 
     owner: Owner
@@ -50,22 +50,22 @@ class Run:
 
     @property
     def trainer_pods(self) -> list[Pod]:
-        """Pods with trainers that are up."""
+        """The trainer pods that are ready."""
         return [pod for pod in self.pods if pod.role == TRAINERS and pod.ready and pod.ip]
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of all trainers; 0 if they have none, or nobody knows."""
+        """GPUs of all trainers; 0 if they have none, or if it is unknown."""
         return (self.trainers or 0) * self.gpus_per_trainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a source told.
+    """The values that a source read.
 
     Attributes:
-        progress: what is known; None: nothing.
-        unknown: what is not and why, in words; "" if all is known.
+        progress: the known values; None: none.
+        unknown: a message about the unknown values and their reason; "" if all are known.
     """
 
     progress: Progress | None = None
@@ -73,19 +73,19 @@ class Reading:
 
 
 class MetricsSource(Protocol):
-    """Tells the numbers of a run."""
+    """Reads the metrics of a run."""
 
     async def read(self, run: Run) -> Reading:
-        """Within a few seconds, whatever is reached by then; failures are told, not raised."""
+        """Return the values that arrive within a few seconds; report failures, never raise."""
 
 
 def build_reading(
     progress: Progress | None, failure: str, gpus: GpuUse | None, gpu_failure: str
 ) -> Reading:
-    """What the driver and the GPUs' exporters told, as one.
+    """Combine the values of the driver and of the GPUs' exporters.
 
     Args:
-        failure, gpu_failure: why one of them told nothing, or not all of it; "": it did.
+        failure, gpu_failure: why the driver or the GPUs reported nothing, or not all; "": they did.
     """
     known = progress or Progress()
     if gpus is not None:
@@ -100,17 +100,17 @@ def build_reading(
 def _find_missing(progress: Progress) -> str:
     counters = progress.counters
     if counters.trainer is None:
-        return "the driver does not tell lastmile_run_* of its trainers, or not all of them"
+        return "the driver does not report all metrics lastmile_run_* of its trainers"
     if counters.workers is None or counters.readers is None:
-        return "the driver does not tell lastmile_run_* of its data workers, or not all of them"
+        return "the driver does not report all metrics lastmile_run_* of its data workers"
     return ""
 
 
 @dataclass(slots=True)
 class PerNamespace:
-    """A bound of simultaneous requests for each namespace.
+    """A bound on simultaneous requests for each namespace.
 
-    A namespace whose requests hang keeps no other one's waiting.
+    If the requests of one namespace hang, those of others do not wait for them.
     """
 
     number: int
@@ -119,12 +119,12 @@ class PerNamespace:
     )
 
     def of(self, namespace: str) -> asyncio.Semaphore:
-        """Return the semaphore of a namespace; it exists as long as somebody uses it."""
+        """Return the semaphore of a namespace; it exists while it is used."""
         return self._free.setdefault(namespace, asyncio.Semaphore(self.number))
 
 
 async def finish(tasks: Sequence[asyncio.Task[Any]], seconds: float) -> None:
-    """Wait so long; what is not done then, or when the pass is cut off, is given up."""
+    """Wait for tasks; cancel those that are not done in time, or if the pass is cancelled."""
     try:
         await asyncio.wait(tasks, timeout=seconds)
     finally:
@@ -134,7 +134,7 @@ async def finish(tasks: Sequence[asyncio.Task[Any]], seconds: float) -> None:
 
 
 def result_of(task: asyncio.Task[_Told]) -> tuple[_Told | None, str]:
-    """What a finished task came to, and why it did not; another error than no answer is raised."""
+    """Return a finished task's result, or why there was no answer; raise any other error."""
     if task.cancelled():
         return None, "no answer in time"
     try:

@@ -1,7 +1,7 @@
-"""A Prometheus as the source: for platforms where the operator may not reach pods, or with DCGM.
+"""Reads metrics from a Prometheus, for platforms with DCGM or where pods cannot be reached.
 
-Two queries a pass, at once: the driver's page as it was scraped last, and how busy the GPUs of the
-pods with trainers are. Series are pinned to the experiment's namespace and its pods' names.
+Each pass sends two queries at once: for the driver's metrics as last scraped, and for the
+utilisation of the trainers' GPUs. Queries select the experiment's namespace and pods by name.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from dataset_operator.sources.base import (
 from dataset_operator.sources.gpus import GpuBook, GpuUse
 
 _PATH = "/api/v1/query"
-# A page of 50 lines over three scrapes has 30 KB, a series of each of 1,000 GPUs 500 KB.
+# A page of 50 lines over three scrapes has 30 KB; the series of 1,000 GPUs have 500 KB.
 MAX_ANSWER_BYTES = 1 << 20
 _MAX_TOKEN_CHARS = 1 << 14
 _MAX_QUOTED_CHARS = 300
 _CHUNK_BYTES = 1 << 16
-# Queries of all experiments together, and of those of one namespace.
+# Simultaneous queries of all experiments, and of those in one namespace.
 MAX_QUERIES = 8
 MAX_QUERIES_EACH = 4
-# What it holds at rest: it may ask again before that.
+# Requests time out by themselves; cancel only those that do not within this time.
 _GRACE_SECONDS = 0.5
 
 
@@ -65,7 +65,7 @@ class PrometheusSource:
     settings: PrometheusSettings
     session: aiohttp.ClientSession
     now: Callable[[], float] = time.monotonic
-    # How old a value is Prometheus knows itself; here it is only held until the next pass.
+    # Prometheus itself drops stale values, so the book keeps them only until the next pass.
     _book: GpuBook = field(default_factory=lambda: GpuBook(stale_seconds=PERIOD_SECONDS))
     _of_all: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(MAX_QUERIES), init=False
@@ -86,7 +86,7 @@ class PrometheusSource:
 
     async def _ask_driver(self, run: Run) -> Progress | None:
         if run.head is None:
-            raise MetricsUnreachable("there is no head")
+            raise MetricsUnreachable("there is no head pod")
         series = await self._ask(
             run.owner.namespace, build_driver_query(run, run.head, self.settings)
         )
@@ -94,7 +94,7 @@ class PrometheusSource:
         if not page:
             window = STALE_SCRAPES * self.settings.scrape_seconds
             raise MetricsUnreachable(
-                f"no {PREFIX}* of pod {run.head.name} was scraped in this attempt and the last "
+                f"it has scraped no {PREFIX}* of pod {run.head.name} in this attempt and the last "
                 f"{window} s: see metrics.prometheus.namespaceLabel, podLabel and scrapeSeconds"
             )
         return parse_progress(page)
@@ -118,7 +118,7 @@ class PrometheusSource:
         return use, failure or f"{why}: see metrics.prometheus.gpuQuery" if why else ""
 
     async def _ask(self, namespace: str, query: str) -> list[Series]:
-        """Raises MetricsUnreachable."""
+        """Send a query and return its series. Raises MetricsUnreachable."""
         url = self.settings.url + _PATH
         timeout = aiohttp.ClientTimeout(total=self.settings.timeout_seconds)
         try:
@@ -150,18 +150,18 @@ class PrometheusSource:
         with Path(self.settings.token_file).open(errors="replace") as file:
             token = file.read(_MAX_TOKEN_CHARS).strip()
         if not token.isascii() or not token.isprintable():
-            raise MetricsUnreachable(f"{self.settings.token_file}: holds no token")
+            raise MetricsUnreachable(f"{self.settings.token_file}: must contain a token")
         return {"Authorization": f"Bearer {token}"}
 
     def _trust(self) -> ssl.SSLContext | bool:
-        """Made anew for every query, since a cluster's authority is rotated too."""
+        """Load the certificate authority for each query anew, since clusters rotate it."""
         if self.settings.ca_file is None:
             return True
         return ssl.create_default_context(cafile=self.settings.ca_file)
 
 
 def build_driver_query(run: Run, head: Pod, settings: PrometheusSettings) -> str:
-    """All samples of the driver's page of the last three scrapes."""
+    """Build the query for the driver's metrics in the last three scrapes."""
     names = "|".join((*NAMES, f"{PREFIX}.+"))
     window = STALE_SCRAPES * settings.scrape_seconds
     return (
@@ -171,7 +171,7 @@ def build_driver_query(run: Run, head: Pod, settings: PrometheusSettings) -> str
 
 
 def build_gpu_query(run: Run, settings: PrometheusSettings) -> str:
-    """All samples of the trainers' GPUs of the last three scrapes."""
+    """Build the query for the trainers' GPUs in the last three scrapes."""
     pods = "|".join(pod.name.replace(".", r"\\.") for pod in run.trainer_pods)
     selector = Template(settings.gpu_query).safe_substitute(
         namespace=run.owner.namespace, pods=pods

@@ -1,8 +1,8 @@
-"""The default source: the driver's page on the head, and Ray's pages of the trainers' pods.
+"""The default source: reads the driver's metrics on the head, and Ray's on the trainers' pods.
 
 Each pass makes one sweep over all pages at once. The sweep is bounded in time, in connections of
 the experiments of a namespace, and in bytes of a page; meanwhile the pass holds no slot. The head's
-own page of Ray (half a megabyte) is not fetched: the runtime reports the same in fewer words. A pod
+own page of Ray (half a megabyte) is not fetched: the runtime reports the same values in less. A pod
 that is not reached keeps its last value for three scrapes.
 """
 
@@ -33,13 +33,13 @@ from dataset_operator.sources.base import (
 from dataset_operator.sources.gpus import GpuBook, GpuUse
 from dataset_operator.sources.ray_nodes import FAMILY, parse_gpus
 
-# A pass waits no longer for all that it asks.
+# The longest that a pass waits for all pages together.
 SWEEP_SECONDS = SCRAPE_SECONDS
-# To nodes, of all experiments of a namespace; a page comes in milliseconds.
+# Simultaneous requests to the trainers' pods of a namespace; a page takes milliseconds.
 MAX_CONNECTIONS = 16
-# Passes come with every event; GPUs are asked once a period, a pass that is a little early too.
+# Every event causes a pass, but GPUs are read once per period; tolerate a pass that is early.
 _EVERY_SECONDS = PERIOD_SECONDS - 2.0
-# Pages have 100 to 120 KB (platform facts), GPUs near the end; more of one is not read.
+# Ray's pages have 100 to 120 KB, with the GPUs near the end; no more than this is read of one.
 MAX_PAGE_BYTES = 1 << 20
 
 
@@ -48,7 +48,7 @@ class RuntimeSource:
     """See `MetricsSource`; one for the whole process.
 
     Attributes:
-        sweep_seconds: until what was not answered is not known.
+        sweep_seconds: time limit of a sweep; pages that have not arrived by then count as unknown.
         now: seconds of a clock that only goes forward.
     """
 
@@ -71,7 +71,7 @@ class RuntimeSource:
         return build_reading(progress, failure, gpus, gpu_failure)
 
     def _list_due(self, run: Run) -> list[Pod]:
-        """Pods to ask, those of which least is known first: a sweep may not come to all."""
+        """Return the pods to read, oldest values first, since a sweep may not reach all."""
         if not run.num_gpus or not self._book.is_due(run.owner, self.now(), _EVERY_SECONDS):
             return []
         return sorted(
@@ -118,5 +118,5 @@ def _take_driver(task: asyncio.Task[Progress | None]) -> tuple[Progress | None, 
 
 
 def _prefix_of(pod: Pod) -> str:
-    """How the names of its GPUs begin; names of pods have no slash."""
+    """Return the prefix of the names of a pod's GPUs; a uid has no slash."""
     return f"{pod.uid}/"

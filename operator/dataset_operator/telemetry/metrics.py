@@ -1,7 +1,7 @@
 """The operator's own metrics, for Prometheus.
 
-Labels are words of ours, but of `experiment_metrics`: those are as many as there are objects of the
-kind, and go with them.
+Label values are constants of this package, so their number is bounded. Only `experiment_metrics`
+has labels for each experiment, which disappear with it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 
 
 class OperatorMetrics:
-    """Counts passes and requests; what was watched is read when Prometheus asks.
+    """Counts passes and requests; collects the state of experiments when Prometheus scrapes.
 
     Args:
-        prices: of the settings, told so that what was idle can be priced.
-        leadership: None: the operator asks nobody.
+        prices: of the settings, exported so that idle time can be priced.
+        leadership: None: the operator runs without an election.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class OperatorMetrics:
         self.registry.register(_LeadershipCollector(self.leadership))
         build = Gauge(
             "lastmile_operator_build_info",
-            "1, of the version that runs.",
+            "1, with the version of the running operator.",
             ["version"],
             registry=self.registry,
         )
@@ -60,21 +60,21 @@ class OperatorMetrics:
         self._tell_prices(prices)
         self._passes = Counter(
             "lastmile_operator_reconcile",
-            "Passes over an experiment: done, conflict (looked again), failed, defect, cancelled.",
+            "Passes over an experiment: done, conflict (repeated), failed, defect, cancelled.",
             ["result"],
             registry=self.registry,
         )
-        for result in _RESULTS:  # from 0 on, or the first of its kind would be no increase
+        for result in _RESULTS:  # start at 0, or Prometheus would not see the first one increase it
             self._passes.labels(result)
         self._pass_seconds = Histogram(
             "lastmile_operator_reconcile_seconds",
-            "How long a pass took.",
+            "Duration of a pass.",
             buckets=_PASS_BUCKETS,
             registry=self.registry,
         )
         self._waits = Histogram(
             "lastmile_operator_queue_seconds",
-            "How long a pass waited for a slot, by its trigger (edit, change of an object, clock).",
+            "Time that a pass waited for a slot, by trigger (edit, change of an object, clock).",
             ["waker"],
             buckets=_PASS_BUCKETS,
             registry=self.registry,
@@ -89,7 +89,7 @@ class OperatorMetrics:
         )
         self._requests = Histogram(
             "lastmile_operator_api_request_seconds",
-            "Requests to the API server; code 0 is no answer.",
+            "Requests to the API server; code 0 means no answer.",
             ["verb", "resource", "code"],
             buckets=_REQUEST_BUCKETS,
             registry=self.registry,
@@ -100,7 +100,7 @@ class OperatorMetrics:
             return
         told = Gauge(
             "lastmile_operator_price_per_hour",
-            "What an hour of one costs, by the operator's settings.",
+            "Price of one per hour, from the operator's settings.",
             ["resource", "currency"],
             registry=self.registry,
         )
@@ -122,9 +122,9 @@ class OperatorMetrics:
 
 
 def parse_request(method: str, path: str) -> tuple[str, str]:
-    """Verb and resource as Kubernetes itself counts them: ('get', 'pods'), ('update', 'x/status').
+    """Return verb and resource as Kubernetes counts them: ('get', 'pods'), ('update', 'x/status').
 
-    `discovery` stands for paths that name no resource.
+    The resource is `discovery` for paths that name none.
     """
     found = _PATH.fullmatch(path)
     if found is None:
@@ -136,7 +136,7 @@ def parse_request(method: str, path: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, eq=False)
 class _LeadershipCollector(Collector):
-    """A gauge of whether this operator acts."""
+    """Collects whether this operator leads."""
 
     leadership: Leadership
 
@@ -144,14 +144,14 @@ class _LeadershipCollector(Collector):
         """See prometheus_client."""
         yield GaugeMetricFamily(
             "lastmile_operator_leader",
-            "1 on the operator that acts, 0 on those that stand by.",
+            "1 on the operator that leads, 0 on those on standby.",
             value=float(self.leadership.is_leading),
         )
 
 
 @dataclass(frozen=True, eq=False)
 class _WatchedCollector(Collector):
-    """Gauges of what was watched, as they are at the moment."""
+    """Collects the current state of the watched experiments."""
 
     watched: Watched
 
@@ -167,13 +167,13 @@ class _WatchedCollector(Collector):
         missed = self.watched.find_oldest_missed()
         yield GaugeMetricFamily(
             "lastmile_operator_watch_lag_seconds",
-            "For how long what the API server lists has not come through the watch.",
+            "Age of the oldest listed version that has not come through the watch.",
             value=missed[1] if missed else 0.0,
         )
         age = self.watched.event_age_seconds
         if age is not None:
             yield GaugeMetricFamily(
                 "lastmile_operator_last_event_age_seconds",
-                "How long ago an experiment's last event came through the watch.",
+                "Time since the last event of an experiment came through the watch.",
                 value=age,
             )

@@ -1,10 +1,11 @@
-"""What came through the watch of experiments, compared with what the API server lists.
+"""Records the events of experiments, and compares them with the list of the API server.
 
-A watch can end while its process lives (kopf#1276), so that being alive is no sign of working. A
-listed version that never came through the watch is such a sign: `freshness` lists, `probes` asks.
+A watch can end while its process lives (kopf#1276), so a live process may still miss every change.
+A listed version that never came through the watch shows that. `freshness` fetches the lists, and
+`probes` reads the result.
 
-The watch carries only metadata. What a status says (phase, conditions, usage) comes from the passes
-over the experiment, which read and write it anyway (`record`, `record_write`).
+The watch carries only metadata. The content of a status (phase, conditions, usage) comes from the
+passes over the experiment, which read and write it anyway (`record`, `record_write`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dataset_operator.telemetry.standing import Standing, read_standing
 from pipeline_runtime.config import KIND
 
 Key = tuple[str, str]  # namespace, name
-# Fields of a status that no decision depends on: the progress of a training, and what it used.
+# Fields of a status that no decision depends on: the progress and the usage of a training.
 _PROGRESS = frozenset({"trainer", "usage"})
 # An event may come after the pass that caused it, but not many passes later.
 _NUM_OWN_VERSIONS = 8
@@ -47,7 +48,7 @@ class _Seen:
     """An experiment as it last came through the watch.
 
     Attributes:
-        edited: digest of what its users write.
+        edited: digest of the fields that users write.
         finalizers: digest of its finalisers.
         own: the resourceVersions that the operator's latest writes of its status made.
         is_unexplained: whether the latest event, which changed neither of the digests, came while a
@@ -83,8 +84,8 @@ class Watched:
 
     Attributes:
         clock: seconds, monotonic.
-        phases: how many experiments are in each phase; one that was seen before stays, as 0.
-        is_synced: whether once everything that was listed had come through the watch.
+        phases: number of experiments in each phase; a phase that is empty now stays, with 0.
+        is_synced: True once everything that was listed has come through the watch.
         refused: namespaces that the operator may not watch at present.
     """
 
@@ -93,16 +94,16 @@ class Watched:
     is_synced: bool = False
     refused: set[str] = field(default_factory=set)
     _experiments: dict[Key, _Seen] = field(default_factory=dict)
-    _running: set[Key] = field(default_factory=set)  # those of which a pass is running
-    _missed: dict[Key, float] = field(default_factory=dict)  # since when it is listed
+    _running: set[Key] = field(default_factory=set)  # experiments that a pass is running for
+    _missed: dict[Key, float] = field(default_factory=dict)  # the time of the first list with it
     _last_event: float | None = None
 
     def see(self, event: str | None, document: Mapping[str, Any]) -> Waker | None:
-        """Take in an event: ADDED, MODIFIED, DELETED, or None for the list at the beginning.
+        """Record an event: ADDED, MODIFIED, DELETED, or None for the list at the beginning.
 
         Returns:
-            Why a pass is needed; None if none is. The operator's own write of a status needs none,
-            such as the progress of a training every 30 seconds: the pass that wrote it knows.
+            Why a pass is needed; None if none is. None is needed after the operator's own write of
+            a status, such as the progress every 30 seconds: the pass that wrote it knows it.
         """
         metadata, now = document["metadata"], self.clock()
         key = (metadata["namespace"], metadata["name"])
@@ -124,7 +125,7 @@ class Watched:
         if before is not None:
             seen.known, seen.own, seen.has_news = before.known, before.own, before.has_news
         if event is None:
-            return Waker.CHANGE  # there may be thousands; whoever edits one now goes first
+            return Waker.CHANGE  # there may be thousands, and an edit must overtake them
         if before is None or before.edited != seen.edited:
             return Waker.EDIT
         if event != "MODIFIED" or before.finalizers != seen.finalizers:
@@ -136,7 +137,7 @@ class Watched:
 
     @contextlib.contextmanager
     def following(self, namespace: str, name: str, follow: Follow) -> Iterator[None]:
-        """Follow a pass over an experiment, to tell its writes of the status from others'."""
+        """Follow a pass over an experiment, to distinguish its own writes of the status."""
         key = (namespace, name)
         self._running.add(key)
         try:
@@ -150,7 +151,7 @@ class Watched:
                 seen.is_unexplained = seen.has_news = False
 
     def record(self, document: Mapping[str, Any]) -> None:
-        """Take in an experiment as a pass fetched it. See `remembering.Follower`."""
+        """Record an experiment as a pass fetched it. See `remembering.Follower`."""
         seen = self._find(document)
         if seen is None:
             return
@@ -164,28 +165,28 @@ class Watched:
         seen.known = known
 
     def record_write(self, document: Mapping[str, Any], status: Document, version: str) -> None:
-        """Take in that a pass wrote a status. See `remembering.Follower`."""
+        """Record that a pass wrote a status. See `remembering.Follower`."""
         seen = self._find(document)
         if seen is None:
             return
         seen.own = (*seen.own, version)[-_NUM_OWN_VERSIONS:]
-        # A write that changed nothing is no news: an older CRD drops fields that it does not know.
+        # Ignore a write that changed nothing: an older CRD drops fields that it does not know.
         is_change = version != document["metadata"].get("resourceVersion")
         seen.has_news |= is_change and _strip(document.get("status") or {}) != _strip(status)
         self.record({**document, "status": status})
 
     def refuse(self, namespace: str) -> None:
-        """Forget the experiments of a namespace that may not be watched any more."""
+        """Drop the experiments of a namespace that the operator may no longer watch."""
         self.refused.add(namespace)
         for key in [key for key in self._experiments if key[0] == namespace]:
             self._forget(key)
         self._missed = {key: at for key, at in self._missed.items() if key[0] != namespace}
 
     def compare(self, listed: Mapping[Key, str], asked: float) -> None:
-        """Compare what the API server lists (key to resourceVersion) with what was seen.
+        """Compare a list of the API server (key to resourceVersion) with the recorded events.
 
         Args:
-            asked: when the list was asked for.
+            asked: when the list was requested.
         """
         missed = [
             key
@@ -196,7 +197,7 @@ class Watched:
         self.is_synced = self.is_synced or not missed
 
     def attempt(self, namespace: str, name: str) -> int | None:
-        """Return the attempt of an experiment, if it had one."""
+        """Return the latest attempt of an experiment; None if there is none."""
         seen = self._experiments.get((namespace, name))
         return seen.known.attempt if seen and seen.known else None
 
@@ -207,7 +208,7 @@ class Watched:
                 yield key, seen.known.standing
 
     def find_oldest_missed(self) -> tuple[Key, float] | None:
-        """Return what was listed longest ago and has not come through the watch, with seconds."""
+        """Return the experiment that the watch has missed for longest, and the seconds since."""
         if not self._missed:
             return None
         key = min(self._missed, key=self._missed.__getitem__)
@@ -219,7 +220,7 @@ class Watched:
         return None if self._last_event is None else self.clock() - self._last_event
 
     def _came(self, key: Key, version: str, asked: float) -> bool:
-        """Return whether it was seen as listed, or has changed since the list was asked for."""
+        """Return whether the listed version, or an event since the request, came through."""
         seen = self._experiments.get(key)
         return seen is not None and (seen.version == version or seen.at >= asked)
 
@@ -247,7 +248,7 @@ def _read(document: Mapping[str, Any]) -> _Known:
 
 
 def _strip(status: Mapping[str, Any]) -> Document:
-    """Return what decisions depend on."""
+    """Return the fields of a status that decisions depend on."""
     return {name: value for name, value in status.items() if name not in _PROGRESS}
 
 
