@@ -227,7 +227,7 @@ class Candidate:
         self.elector.see(parse_lease(document) if document else None, self.clock())
         holder = document["spec"].get("holderIdentity") or "" if document else ""
         if holder not in ("", self._holder, self.elector.identity):
-            _LOG.info("on standby: %s holds the lease %s", holder, terms)
+            _LOG.info("standing by: %s holds the lease %s", holder, terms)
         self._holder = holder
 
     async def _look_again(self) -> None:
