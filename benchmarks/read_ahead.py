@@ -1,12 +1,12 @@
-"""What it gains to read ahead from a store: `python -m benchmarks.read_ahead`.
+"""Measures the gain of reading ahead from a slow store: `python -m benchmarks.read_ahead`.
 
-A table on a store that takes its time, one reader, a thread, and a consumer that takes its pieces
-and does nothing with them, all on one core, as a data worker's reader has. With
-`pipelineOptions.readAhead` and without take turns over the same rows, at each level of work and
-each speed of the store; the sums of all rows' hashes must be equal.
+One reader, a thread, reads a table from a slow store, and a consumer discards its chunks, all on
+one core, as for a reader of a data worker. Passes with and without `pipelineOptions.readAhead` take
+turns over the same rows, for each level of work and each speed of the store. The sums of all rows'
+hashes must be equal.
 
-    store     files of this machine, each read after a latency and at so many bytes a second
-    gain      rows a second with, over those without in the same round
+    store     local files; each read takes a latency, and then a number of bytes per second
+    gain      rows per second with reading ahead, divided by those without in the same round
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ NAME: Final = "read-ahead"
 LEVELS: Final = ("none", "heavy")
 DEFAULT_ROWS: Final = 500_000
 DEFAULT_ROUNDS: Final = 7
-LATENCY_SECONDS: Final = 0.03  # an object store's, to the first byte
-RATES: Final = (50, 200, 1000)  # MB/s of one request: slow, usual, next to none
+LATENCY_SECONDS: Final = 0.03  # of an object store, to the first byte
+RATES: Final = (50, 200, 1000)  # MB/s of one request: slow, usual, nearly free
 _COLOURS: Final = {"none": "#0072B2", "heavy": "#D55E00"}  # Okabe and Ito's
 _NAMES: Final = {"none": "no work", "heavy": "heavy work"}
 
 
 class SlowStore(LocalFileSystem):  # type: ignore[misc]
-    """Files of this machine, as a store would give them; every file opened is slow alike."""
+    """Local files, read as slowly as from a store."""
 
     protocol = "slow"
     bytes_per_second: ClassVar[float] = 1e9
-    seconds: ClassVar[float] = 0.0  # that it took so far, for all files together
+    seconds: ClassVar[float] = 0.0  # spent so far, for all files together
     lock: ClassVar[threading.Lock] = threading.Lock()
 
     @classmethod
@@ -89,7 +89,7 @@ class Pass:
     """One pass over the table."""
 
     rows_per_second: float  # of the table
-    store_seconds: float  # of all its reads
+    store_seconds: float  # of all reads from the store
     read_seconds: float  # that the reader waited for rows
     work_seconds: float
     checksum: int
@@ -104,7 +104,7 @@ class Bench:
 
     @classmethod
     def open(cls, workload: Workload) -> Bench:
-        """Over the workload's table on the store."""
+        """Open the workload's table on the store."""
         experiment = build_experiment(workload)
         plan = build_plan(experiment, f"slow://{workload.root}")
         rows = plan.training
@@ -118,10 +118,10 @@ class Bench:
         )
 
     def run(self, *, reads_ahead: bool) -> Pass:
-        """One pass by one reader."""
+        """Run one pass by one reader."""
         plan = replace(self.stream.plan, reads_ahead=reads_ahead)
         streams = {"training": replace(self.stream, plan=plan)}
-        readers = ThreadReaders(streams=streams, ranks_here=1)  # on one core one
+        readers = ThreadReaders(streams=streams, ranks_here=1)  # one reader on one core
         feed = readers.open("training", 0, self.groups, in_order=False)
         checksum, read, work = 0, 0.0, 0.0
         store, started = SlowStore.seconds, time.perf_counter()
@@ -143,9 +143,10 @@ class Bench:
 
 
 def measure(bench: Bench, level: str, rate: int, rounds: int) -> Document:
-    """All rounds of one level and one speed of the store.
+    """Measure all rounds at one level of work and one speed of the store.
 
-    Raises BenchmarkError if rows differ.
+    Raises:
+        BenchmarkError: rows differ.
     """
     SlowStore.bytes_per_second = rate * 1e6
     found: dict[bool, list[Pass]] = {True: [], False: []}
@@ -179,7 +180,7 @@ def _seconds(found: Mapping[bool, Sequence[Pass]], name: str) -> Document:
 
 
 def build_markdown(results: Document) -> str:
-    """The page."""
+    """Return the page."""
     lines = [
         "# Reading ahead from a store",
         "",
@@ -213,7 +214,7 @@ def _bounds(gain: Mapping[str, float]) -> str:
 
 
 def draw(results: Document, path: Path) -> None:
-    """The gain by the store's speed, as SVG; equal results give equal bytes."""
+    """Draw the gain by the store's speed as SVG; equal results give equal bytes."""
     with matplotlib.rc_context({"svg.hashsalt": "lastmile", "font.size": 9}):
         figure = Figure(figsize=(6, 4), layout="constrained")
         axes = figure.subplots()
@@ -239,7 +240,7 @@ def draw(results: Document, path: Path) -> None:
 
 
 def main() -> int:
-    """Measure, print the table, and write JSON, table and picture."""
+    """Measure, print the table, and write JSON, table and figure."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.read_ahead", description=__doc__)
     parser.add_argument("--rows", type=int, default=DEFAULT_ROWS)
     parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS)
@@ -257,7 +258,7 @@ def main() -> int:
     try:
         for level in LEVELS:
             bench = Bench.open(Workload(level=level, root=root))
-            bench.run(reads_ahead=True)  # files come into memory
+            bench.run(reads_ahead=True)  # brings the files into memory
             cells += [measure(bench, level, rate, options.rounds) for rate in RATES]
     except BenchmarkError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""One run of several laws over time, for the picture: what was needed, had and waited for."""
+"""Traces one run under several autoscaling policies over time, for the figure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ START_SECONDS: Final = 120.0
 NOISE_PERCENT: Final = 20
 SEED: Final = 1
 LAWS: Final = (OURS, LATENCY_ORACLE, "HPA on CPU")
-# Periods of 15 s that a point stands for.
+# One point for this many periods of 15 s.
 _EVERY: Final = 4
 
 
 def trace_course(settings: dict[str, dict[str, Any]]) -> Document:
-    """Minute by minute: workers ready and waits for rows of each law, with tuned settings."""
+    """Return ready workers and waits for rows, minute by minute, of each tuned policy."""
     laws = []
     for policy in LAWS:
         chosen = tuple(sorted(settings.get(policy, {}).items()))

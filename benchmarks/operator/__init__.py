@@ -1,21 +1,22 @@
-"""The operator under load: real API server, etcd, scheduler and KubeRay; kwok plays the pods.
+"""Benchmarks the operator under load: real API server, etcd, scheduler and KubeRay; kwok's pods.
 
-Arms take turns, each on a control plane of its own, so that none meets what another left:
+Arms take turns, each on a fresh control plane, so that none is affected by another:
 
-    bare       a client creates what the operator would, with the same client and as many at once,
-               and waits until KubeRay says that every cluster is ready: what any operator must wait
-    operator   as many experiments are created and the operator, a process of its own, brings all to
-               train; it is watched while they train, then while some change without pause
-    asleep     as many suspended experiments, which nothing happens to: what it costs to have them
-    silent     as many experiments of one tenant whose heads accept connections and never answer:
-               how long another tenant's edits then take
+    bare       a client creates the same objects as the operator, with the same concurrency, and
+               waits until KubeRay reports every cluster as ready: no operator can be faster
+    operator   experiments are created, and the operator, in its own process, gets all of them to
+               train; it is measured while they train, then while some of them change continuously
+    forgetful  the same, with an operator that keeps nothing between passes
+    asleep     suspended experiments, which do not change: the cost of having them
+    silent     one tenant's heads accept connections and never answer: the duration of another
+               tenant's edits
 
-The bare client's objects come of the operator's own `plan`; that both arms made the same clusters
-is proven by a digest of the specs that the API server stored. Heads are one stand-in, in the
-benchmark's process; everything else of the operator is what runs in a pod. Every pass is noted with
-what of it was waiting for the API server and for Ray. All processes share the machine, so times are
-also those of KubeRay and kwok; ratios of one round mean something elsewhere, seconds do not.
+The bare client's objects come from the operator's own `plan`. A digest of the stored specs proves
+that both arms created the same clusters. One stand-in, in the benchmark's process, serves as every
+head; the rest of the operator is what runs in a pod. Each pass is recorded with the time that it
+waited for the API server and for Ray. All processes share the machine, so the times include KubeRay
+and kwok: the ratios of one round are meaningful elsewhere, the seconds are not.
 
-`command` runs the arms and keeps what each gave, `arms` has them, `acting` is the operator's
-process, `stage` the control plane, `results`, `report` and `figure` judge and show.
+`command` runs the arms and stores their results, `arms` defines them, `acting` is the operator's
+process, `stage` the control plane; `results`, `report` and `figure` judge and show.
 """

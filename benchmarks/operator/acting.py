@@ -1,8 +1,8 @@
-"""The operator's process: as `lastmile operator`, but with one stand-in for every head.
+"""Runs the operator's process: like `lastmile operator`, but with one stand-in for every head.
 
-The heads of one namespace, `SILENT`, may be a server that never answers instead.
+For the namespace `SILENT`, a server that never answers can take the place of the stand-in.
 
-`python -m benchmarks.operator.acting PLACE`, until SIGTERM. Every pass becomes a line of a file.
+`python -m benchmarks.operator.acting PLACE` runs until SIGTERM, and writes a line for each pass.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _SMALL: Final = {"requests": {"cpu": "100m", "memory": "100Mi"}, "limits": {"mem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where an operator works, as a process can be told.
+    """The arguments of an operator's process.
 
     Attributes:
-        ports: of the stand-in, by those of a head.
-        notes: the file that takes a line a pass.
-        port: the file that takes the port of its metrics.
-        remembers: what hardly ever changes, between passes.
-        silent: the URL of the heads of the namespace `SILENT`; "": they are the stand-in.
+        ports: the stand-in's URLs, by the port of a head.
+        notes: the file that gets a line for each pass.
+        port: the file that gets the port of the operator's metrics.
+        remembers: whether the operator keeps rarely changing objects between passes.
+        silent: the URL of the heads in the namespace `SILENT`; "": the stand-in.
     """
 
     kubeconfig: str
@@ -64,19 +64,19 @@ class Place:
     silent: str = ""
 
     def command(self) -> list[str]:
-        """What starts the process."""
+        """Return the command that starts the process."""
         return [sys.executable, "-m", "benchmarks.operator.acting", json.dumps(asdict(self))]
 
 
 def build_settings() -> OperatorSettings:
-    """Settings of an operator whose pods run nothing."""
+    """Build the settings of an operator whose pods run nothing."""
     resources = {"head": _SMALL, "trainers": _SMALL, "dataWorkers": _SMALL}
     return parse_settings({"runtimeImage": "example.com/lastmile:none", "resources": resources})
 
 
 @dataclass(slots=True)
 class _Waits:
-    """Of the pass that runs: requests, seconds for the API server, seconds for Ray."""
+    """Requests of the current pass, and its seconds of waiting for the API server and Ray."""
 
     requests: int = 0
     api: float = 0.0
@@ -87,7 +87,7 @@ _waits: ContextVar[_Waits | None] = ContextVar("waits", default=None)
 
 
 def _waiting() -> _Waits:
-    """Of the task that asks: passes of an experiment are one task, one after another."""
+    """Return the waits of the current task, which runs an experiment's passes one by one."""
     found = _waits.get()
     if found is None:
         found = _Waits()
@@ -96,7 +96,7 @@ def _waiting() -> _Waits:
 
 
 class NotingMetrics(OperatorMetrics):
-    """The operator's own metrics, and a line for every pass."""
+    """The operator's metrics, which also write a line for each pass."""
 
     def __init__(self, notes: TextIO) -> None:
         super().__init__(Watched())
@@ -120,7 +120,7 @@ class NotingMetrics(OperatorMetrics):
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """An endpoint whose answers are waited for by the clock."""
+    """An endpoint that measures how long each answer takes."""
 
     endpoint: Endpoint
 
@@ -133,7 +133,7 @@ class _Timed:
 
 
 async def act(place: Place) -> None:
-    """Be an operator until SIGTERM."""
+    """Run an operator until SIGTERM."""
     stop = asyncio.Event()
     login = Login(kubeconfig=place.kubeconfig)
     with Path(place.notes).open("w") as notes:

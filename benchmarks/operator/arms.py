@@ -1,4 +1,4 @@
-"""The arms: what is done on a stage, and what was seen meanwhile."""
+"""Defines the arms: the work of each on a stage, and the measurements meanwhile."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from benchmarks.operator.stage import (
 from dataset_operator.testing import StandInRay
 from pipeline_runtime.config import KIND
 
-SETTLE_SECONDS: Final = 20.0  # for what the last writes of a rise wake: a period of passes
+SETTLE_SECONDS: Final = 20.0  # a period of passes, for those that the last writes trigger
 _STOP_SECONDS: Final = 60.0
 _PAGE_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 10.0  # of a changing experiment, after the operator has taken a change
 _LOOK_SECONDS: Final = 0.5
 _READ_BYTES: Final = 1 << 16
-_FAILED_SHARE: Final = 0.2  # of changes that are drivers that fail; the others are edits
+_FAILED_SHARE: Final = 0.2  # of changes that make the driver fail; the others are edits
 _SEED: Final = 7
-# Beside silent heads: experiments of the other tenant, its edits, and the pause between them.
+# Beside the silent heads: experiments of the other tenant, its edits, and the pause between them.
 _EDITED: Final = 2
 _EDITS: Final = 10
 _EDIT_PAUSE_SECONDS: Final = 3.0
 
 
 async def bare(size: int) -> Document:
-    """Create all clusters and what stands beside them, and wait for KubeRay."""
+    """Create all clusters and their companion objects, and wait for KubeRay."""
     async with staged() as stage:
         families = [build_children(index) for index in range(size)]
 
@@ -69,7 +69,7 @@ async def bare(size: int) -> Document:
 async def operator(
     size: int, *, hold: float, changing: int, minutes: float, remembers: bool = True
 ) -> Document:
-    """Experiments from nothing to training, while all train, and while some change."""
+    """Measure from creation until all experiments train, while all train, and while some change."""
     async with staged() as stage, StandInRay(token=TOKEN) as ray, telling(ray):
         async with operating(stage, ray, remembers=remembers) as acting:
             began = time.monotonic()
@@ -103,7 +103,7 @@ async def operator(
 
 
 async def asleep(size: int, *, hold: float) -> Document:
-    """Suspended experiments, which have no cluster and do not change."""
+    """Measure suspended experiments, which have no cluster and do not change."""
     async with staged() as stage, StandInRay(token=TOKEN) as ray, operating(stage, ray) as acting:
         await _create(stage, size, suspend=True)
         await stage.experiments_are("Suspended", size)
@@ -115,7 +115,7 @@ async def asleep(size: int, *, hold: float) -> Document:
 
 
 async def silent(size: int) -> Document:
-    """Heads of one tenant accept every connection and never answer; another tenant edits."""
+    """Measure one tenant's edits while another's heads accept connections and never answer."""
     async with (
         staged() as stage,
         StandInRay(token=TOKEN) as ray,
@@ -143,10 +143,10 @@ async def silent(size: int) -> Document:
 
 @dataclass(slots=True)
 class NeverAnswering:
-    """A server that accepts connections, reads what comes and never answers.
+    """A server that accepts connections, reads requests and never answers.
 
     Attributes:
-        most: connections that were open at the same time.
+        most: the most connections that were open at the same time.
     """
 
     url: str = ""
@@ -182,7 +182,7 @@ async def _create(stage: Stage, size: int, namespace: str = "", **spec: Any) -> 
 
 
 async def change(stage: Stage, ray: StandInRay, number: int, seconds: float) -> list[float]:
-    """Change experiments without pause; how long the operator took for each edit."""
+    """Change experiments continuously; return the seconds that each edit took the operator."""
     deadline, random = time.monotonic() + seconds, Random(_SEED)
     lags: list[float] = []
 
@@ -209,7 +209,7 @@ async def change(stage: Stage, ray: StandInRay, number: int, seconds: float) -> 
 
 
 async def _edit(stage: Stage, taken: Taken, index: int, turn: int) -> float:
-    """Change an experiment; return the seconds until its status is of the new generation."""
+    """Edit an experiment; return the seconds until its status reflects the new generation."""
     metadata = build_experiment(index)["metadata"]
     key = (KIND, metadata["namespace"], metadata["name"])
     spec = {"dataWorkers": {"minReplicas": 1 + turn % 3, "maxReplicas": 3}}
@@ -222,7 +222,7 @@ async def _edit(stage: Stage, taken: Taken, index: int, turn: int) -> float:
 
 @contextlib.asynccontextmanager
 async def telling(ray: StandInRay) -> AsyncIterator[None]:
-    """Drivers that go on: every five seconds their page says something new."""
+    """Let the drivers make progress: every five seconds their metrics change."""
 
     async def tell() -> None:
         step = 0
@@ -247,7 +247,7 @@ async def telling(ray: StandInRay) -> AsyncIterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mark:
-    """The process at one moment."""
+    """The metrics of the process at one moment."""
 
     at: float
     metrics: dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -256,7 +256,7 @@ class _Mark:
         return self.metrics.get((name, ()), 0.0)
 
     def requests(self) -> Iterator[tuple[str, float]]:
-        """Of each verb and resource, how many so far."""
+        """Yield the number of requests so far for each verb, resource and code."""
         for (name, labels), value in self.metrics.items():
             if name == "lastmile_operator_api_request_seconds_count":
                 given = dict(labels)
@@ -265,7 +265,7 @@ class _Mark:
 
 @dataclass(slots=True, kw_only=True)
 class Acting:
-    """An operator that runs; `window` begins a time, `end` says what it did in it."""
+    """A running operator; `window` begins a measurement, `end` records it under a name."""
 
     url: str
     notes: Path
@@ -287,11 +287,11 @@ class Acting:
         return _Mark(at=time.time(), metrics=samples)
 
     async def window(self) -> None:
-        """Begin."""
+        """Begin a window."""
         self._began = await self._look()
 
     async def end(self, name: str, size: int) -> None:
-        """End it, under a name."""
+        """End the window, and record it under a name."""
         before, after = self._began, await self._look()
         assert before is not None
         seconds = after.at - before.at
@@ -314,9 +314,9 @@ class Acting:
         }
 
     def _summarize(self, since: float, until: float) -> Document:
-        """Passes that ended meanwhile."""
+        """Summarize the passes that ended in a period."""
         lines = self.notes.read_text().splitlines()
-        # The last line may be half a one: it is written with the next buffer.
+        # The last line may be incomplete: the rest is still in the writer's buffer.
         rows = [row for line in lines if (row := _parse(line)) and since <= row[0] <= until]
         results: dict[str, int] = {}
         for row in rows:
@@ -345,7 +345,7 @@ def _parse(line: str) -> list[Any] | None:
 
 
 def _quantiles(seconds: Any) -> list[float]:
-    """p50 and p99, in milliseconds."""
+    """Return p50 and p99 in milliseconds."""
     return [round(1000 * float(value), 1) for value in np.quantile(seconds, (0.5, 0.99))]
 
 
@@ -353,7 +353,7 @@ def _quantiles(seconds: Any) -> list[float]:
 async def operating(
     stage: Stage, ray: StandInRay, *, remembers: bool = True, silent: str = ""
 ) -> AsyncIterator[Acting]:
-    """An operator, ended in order."""
+    """Run an operator, and shut it down in order."""
     folder = stage.folder
     port, log = folder / "port", folder / "operator.log"
     place = Place(

@@ -1,4 +1,4 @@
-"""The benchmark's command line: arms in turn, a journal of what each gave, the files it writes."""
+"""The benchmark's command line: runs the arms in turn, keeps a journal, writes the results."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Run:
 
     @property
     def key(self) -> Document:
-        """What a journal knows it by."""
+        """The fields that identify the run in a journal."""
         return {"arm": self.arm, "size": self.size, "round": self.round}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 if a run breaks off: what was measured before is in the journal."""
+    """Run the benchmark; return 1 if a run fails. Earlier runs are in the journal."""
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parse_options(arguments)
     beginning = records.Beginning()
@@ -64,21 +64,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line; exits with what is wrong with it."""
+    """Parse the command line; exit with an error if it is wrong."""
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{NAME}",
-        description="Bring many experiments to train, with the operator and by a bare client.",
+        description="Get many experiments to train, with the operator and with a bare client.",
     )
     add = parser.add_argument
-    add("--size", type=int, default=100, metavar="N", help="experiments of the rounds")
-    add("--rounds", type=int, default=5, metavar="N", help="bare client and operator in turn")
-    add("--sizes", type=int, nargs="*", default=[500, 1000], metavar="N", help="once each, too")
-    add("--changing", type=int, default=200, metavar="N", help="of the largest size, that change")
-    add("--minutes", type=float, default=10.0, metavar="X", help="for how long they change")
-    add("--hold", type=float, default=60.0, metavar="X", help="seconds that training is watched")
+    add("--size", type=int, default=100, metavar="N", help="experiments in each round")
+    add("--rounds", type=int, default=5, metavar="N", help="rounds of bare client and operator")
+    add("--sizes", type=int, nargs="*", default=[500, 1000], metavar="N", help="sizes to run once")
+    add("--changing", type=int, default=200, metavar="N", help="changing ones in the largest run")
+    add("--minutes", type=float, default=10.0, metavar="X", help="duration of the changes")
+    add("--hold", type=float, default=60.0, metavar="X", help="seconds to measure while all train")
     add("--silent", type=int, default=400, metavar="N", help="heads of one tenant that hang; or 0")
-    add("--arms", nargs="+", choices=ARMS, default=list(ARMS), help="what to run: all by default")
-    add("--journal", type=Path, default=Path("build"), metavar="DIR", help="what is there is kept")
+    add("--arms", nargs="+", choices=ARMS, default=list(ARMS), help="arms to run: all by default")
+    add("--journal", type=Path, default=Path("build"), metavar="DIR", help="skip the runs in it")
     add("--output", type=Path, default=Path("benchmarks/results"), metavar="DIR")
     options = parser.parse_args(arguments)
     for name, least in (("size", 1), ("rounds", 1), ("silent", 0)):
@@ -111,12 +111,12 @@ def _plan_all(options: argparse.Namespace) -> Iterator[Run]:
 
 
 def _turn(number: int) -> tuple[str, str]:
-    """Who goes first changes, so that neither always meets what the other left."""
+    """Return the order of a round; it alternates, so that neither arm always runs second."""
     return ("bare", "operator") if number % 2 else ("operator", "bare")
 
 
 async def measure(options: argparse.Namespace) -> list[Document]:
-    """All runs, those of the journal as they were measured."""
+    """Return all runs: those in the journal as they are, the others measured now."""
     journal = options.journal / _JOURNAL
     journal.parent.mkdir(parents=True, exist_ok=True)
     known = _read(journal)

@@ -1,4 +1,4 @@
-"""The results as Markdown: the bars, how all came to train, what it costs that they do."""
+"""Builds the results as Markdown: targets, time until all train, and the cost of training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TIMES = ("milliseconds", "withoutApiMilliseconds", "withoutWaitsMilliseconds")
 
 
 def build_markdown(results: Document) -> str:
-    """The page."""
+    """Return the page."""
     return "\n".join(_lines(results)) + "\n"
 
 
@@ -112,7 +112,7 @@ def _describe_windows(title: str, rows: Sequence[Document]) -> Iterator[str]:
 
 
 def _passes(rows: Sequence[Document]) -> Iterator[str]:
-    """Passes of a window, whole and without what they waited for."""
+    """Yield a table of the passes of a window, with and without their waits."""
     if not any("milliseconds" in row["passes"] for row in rows):
         return
     head = ("experiments", "passes", "ms, p50 and p99", "without the API server", "nor Ray")

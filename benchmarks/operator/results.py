@@ -1,4 +1,4 @@
-"""From runs to the document of results: ratios, slopes and the bars that they are held to."""
+"""Builds the document of results from the runs: ratios, slopes, and targets."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from benchmarks.dataloading.results import spread
 
 Document = dict[str, Any]
 RESULTS_VERSION: Final = 1
-# What is asked of the operator.
+# The targets.
 MAX_RATIO: Final = 3.0
 MAX_KIB_EACH: Final = 100.0
 MAX_EDIT_SECONDS: Final = 5.0  # while another tenant's heads never answer
-LOOK_SECONDS: Final = 15.0  # after which an experiment that trains is looked at again
-MIN_LOOKS: Final = 0.9  # of those that are due, or it does not keep up
+LOOK_SECONDS: Final = 15.0  # between passes over an experiment that trains
+MIN_LOOKS: Final = 0.9  # share of due passes that ran; below it the operator does not keep up
 MIN_ROUNDS: Final = 5
 MIN_SIZE: Final = 1000
-MAX_LOAD: Final = 1.0  # before the first run; they take all cores themselves
+MAX_LOAD: Final = 1.0  # load average before the first run; the runs use all cores themselves
 _KIB: Final = 2**10
 _MINUTE: Final = 60.0
 
 
 def build_results(runs: Sequence[Document], environment: Mapping[str, Any]) -> Document:
-    """Everything that was measured; `environment` says on what, the machine among it.
+    """Build the document.
+
+    Args:
+        environment: the machine, versions and command.
 
     Raises:
-        BenchmarkError: two arms of one size made different clusters.
+        BenchmarkError: two arms of one size created different clusters.
     """
     _prove_equal(runs)
     rises = [_compare(size, runs) for size in _sizes(runs)]
@@ -59,18 +62,18 @@ def build_results(runs: Sequence[Document], environment: Mapping[str, Any]) -> D
 
 
 def _commits(runs: Sequence[Document]) -> list[str]:
-    """Of the runs: the report may be made of them at a later one."""
+    """Return the commits of the runs, since the report may be built at a later one."""
     return sorted({run["commit"] for run in runs})
 
 
 def _sizes(runs: Sequence[Document]) -> list[int]:
-    """Of which both arms ran."""
+    """Return the sizes for which both arms ran."""
     of = {arm: {run["size"] for run in runs if run["arm"] == arm} for arm in ("bare", "operator")}
     return sorted(of["bare"] & of["operator"])
 
 
 def _first(runs: Sequence[Document], arm: str) -> list[Document]:
-    """One run a size, by size: the one of median seconds."""
+    """Return for each size the run of median duration, ordered by size."""
     found = []
     for size in sorted({run["size"] for run in runs if run["arm"] == arm}):
         of = [run for run in runs if run["arm"] == arm and run["size"] == size]
@@ -86,7 +89,7 @@ def _prove_equal(runs: Sequence[Document]) -> None:
 
 
 def _compare(size: int, runs: Sequence[Document]) -> Document:
-    """Until all train; `ratio` is of the two of one round."""
+    """Compare the times until all train; each ratio is between the arms of one round."""
     of: dict[str, dict[int, Document]] = {"bare": {}, "operator": {}}
     for run in runs:
         if run["size"] == size and run["arm"] in of:
@@ -107,7 +110,7 @@ def _compare(size: int, runs: Sequence[Document]) -> Document:
 
 
 def _window(run: Document, name: str) -> Document:
-    """What the operator did in one window of one run."""
+    """Return the operator's measurements in one window of a run."""
     window = run["windows"][name]
     passes = window["passes"]
     kept = ("milliseconds", "withoutApiMilliseconds", "withoutWaitsMilliseconds", "requests")
@@ -144,7 +147,7 @@ def _changing(run: Document) -> Document:
 
 
 def _silent(run: Document) -> Document:
-    """The edits of one tenant while the heads of another never answer."""
+    """Return the edits of one tenant while the heads of another never answer."""
     return {
         "size": run["size"],
         "edits": len(run["editSeconds"]),
@@ -155,7 +158,7 @@ def _silent(run: Document) -> Document:
 
 
 def _ablate(run: Document, runs: Sequence[Document]) -> Document:
-    """An operator that remembers nothing, beside the one that does."""
+    """Compare an operator that keeps nothing between passes with one that does."""
     [other] = [each for each in _first(runs, "operator") if each["size"] == run["size"]]
     return {
         "size": run["size"],
@@ -166,10 +169,10 @@ def _ablate(run: Document, runs: Sequence[Document]) -> Document:
 
 
 def _fit(runs: Sequence[Document]) -> Document | None:
-    """Memory and processor time while all train, by size: least squares; None of one size.
+    """Fit memory and processor time while all train to the size; None if there is only one size.
 
-    Of processor time and requests only where the operator keeps up: on a full machine it asks and
-    works less than it should, and the line would be too flat.
+    Processor time and requests count only where the operator keeps up. On a busy machine it does
+    less than it should, and the line would be too flat.
     """
     operators = [run for run in runs if run["arm"] == "operator"]
     if len({run["size"] for run in operators}) < 2:
@@ -190,14 +193,14 @@ def _fit(runs: Sequence[Document]) -> Document | None:
 
 
 def _keeps_up(run: Document) -> bool:
-    """Whether it looks at each that trains about as often as it should."""
+    """Return whether the operator runs about as many passes as are due."""
     window = run["windows"]["training"]
     due = run["size"] * window["seconds"] / LOOK_SECONDS
     return bool(window["passes"]["number"] >= MIN_LOOKS * due)
 
 
 def _line(runs: Sequence[Document], read: Callable[[Document], float]) -> tuple[float, float]:
-    """Where it begins with no experiment, and how steep it is."""
+    """Return intercept and slope of the least-squares line over the sizes."""
     found = [read(_window(run, "training")) for run in runs]
     slope, begin = np.polyfit([run["size"] for run in runs], found, 1)
     return float(begin), float(slope)
@@ -245,7 +248,7 @@ def _bar(what: str, most: float, found: float) -> Document:
 
 
 def _explain_indicative(runs: Sequence[Document], load: float) -> list[str]:
-    """Why this is no measurement; nothing if it is one."""
+    """Return the reasons why the results are only indicative; none if they are not."""
     rounds, largest = max(run["round"] for run in runs), max(run["size"] for run in runs)
     commits = _commits(runs)
     reasons = {

@@ -1,4 +1,4 @@
-"""A control plane for one arm, and what is asked of it from outside."""
+"""Starts a control plane for one arm, and reads its state from outside."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TEAMS: Final = 20  # namespaces
 _NODES: Final = 12
 _PODS_PER_NODE: Final = "1000"
 _POLL_SECONDS: Final = 1.0
-# Of an arm: a hundred times as long as one experiment takes on an idle machine.
+# Deadline of an arm: a hundred times as long as one experiment takes on an idle machine.
 _FIRST_SECONDS, _SECONDS_EACH = 300.0, 3.0
 _LINE_BYTES: Final = 1 << 20  # of one event of a watch
 _TABLE: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
@@ -47,13 +47,13 @@ _TABLE: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
 
 @dataclass(slots=True)
 class Taken:
-    """Which generation of each experiment its status is of, as the watch tells."""
+    """The generation that the status of each experiment reflects, from a watch."""
 
     _known: dict[tuple[str, str], int] = field(default_factory=dict)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def follow(self, lines: aiohttp.StreamReader) -> None:
-        """Take events in until the watch ends."""
+        """Record events until the watch ends."""
         while line := await lines.readline():
             document = json.loads(line)["object"]
             metadata, status = document["metadata"], document.get("status") or {}
@@ -63,7 +63,7 @@ class Taken:
                 self._changed.notify_all()
 
     async def wait(self, key: tuple[str, str], generation: int) -> None:
-        """Return once the status is of that generation, or of a later one."""
+        """Return once the status reflects that generation, or a later one."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._known.get(key, 0) >= generation)
 
@@ -79,9 +79,9 @@ class Stage:
     session: aiohttp.ClientSession
 
     async def count(self, kind: str, column: str) -> Counter[str]:
-        """How many objects of a kind have which value in a column of `kubectl get`.
+        """Count the objects of a kind by their value in a column of `kubectl get`.
 
-        The API server prints the table, so that looking costs little however many there are.
+        The API server makes the table, so this is cheap for any number of objects.
         """
         url = f"{self.host}/apis/{kind}?includeObject=None"
         async with self.session.get(url, headers={"Accept": _TABLE}) as answer:
@@ -92,7 +92,7 @@ class Stage:
         return Counter(str(row["cells"][place]) for row in table.get("rows") or ())
 
     async def until(self, kind: str, column: str, value: str, number: int) -> float:
-        """Wait until so many have a value there; the time then. Raises BenchmarkError."""
+        """Wait until enough objects have a value; return the time. Raises BenchmarkError."""
         deadline = time.monotonic() + _FIRST_SECONDS + _SECONDS_EACH * number
         while (found := await self.count(kind, column))[value] < number:
             if time.monotonic() > deadline:
@@ -102,16 +102,16 @@ class Stage:
         return time.monotonic()
 
     async def clusters_ready(self, number: int) -> float:
-        """When KubeRay says that all clusters are."""
+        """Return the time at which KubeRay reports all clusters as ready."""
         return await self.until(f"{RAY_API_VERSION}/rayclusters", "status", "ready", number)
 
     async def experiments_are(self, phase: str, number: int) -> float:
-        """When all experiments are in a phase."""
+        """Return the time at which all experiments are in a phase."""
         return await self.until(f"{API_VERSION}/datasetexperiments", "Phase", phase, number)
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[Taken]:
-        """What the operator has taken of each experiment, while this is open."""
+        """Follow the generations that the operator has observed of each experiment."""
         url = f"{self.host}/apis/{API_VERSION}/datasetexperiments?watch=1&timeoutSeconds=7200"
         timeout, taken = aiohttp.ClientTimeout(total=None), Taken()
         async with self.session.get(url, timeout=timeout, read_bufsize=_LINE_BYTES) as answer:
@@ -123,7 +123,7 @@ class Stage:
                 task.cancel()
 
     async def digest(self) -> str:
-        """Of all clusters' specs, without what names their experiment."""
+        """Return a digest of all clusters' specs, without the names of their experiments."""
         clusters = [
             cluster
             for team in range(_TEAMS)
@@ -135,7 +135,7 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def staged() -> AsyncIterator[Stage]:
-    """A fresh control plane, gone at the end."""
+    """Start a fresh control plane, and remove it at the end."""
     nodes = {**PLENTY, "pods": _PODS_PER_NODE, "nvidia.com/gpu": _PODS_PER_NODE}
     crds = tuple(sorted(_CRDS.glob("*.yaml")))
     settings = Settings(num_nodes=_NODES, node_resources=nodes, crds=crds)
@@ -166,7 +166,7 @@ def _make_teams(box: ControlPlane) -> None:
     box.kubectl(
         "create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
     )
-    for name in names:  # pods are refused until it is there
+    for name in names:  # pods are refused until the account exists
         box.kubectl(
             "wait", "--for=create", "--timeout=60s", "serviceaccount/default", f"--namespace={name}"
         )
@@ -177,7 +177,7 @@ def _team(index: int) -> str:
 
 
 def build_experiment(index: int, namespace: str = "", **spec: Any) -> Document:
-    """Build the experiment of a number, in its team's namespace unless another is given."""
+    """Build the experiment with this number, by default in its team's namespace."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -192,7 +192,7 @@ def build_experiment(index: int, namespace: str = "", **spec: Any) -> Document:
 
 
 def build_children(index: int) -> list[tuple[bool, Document]]:
-    """What the operator's own plan makes for that experiment, each with whether it is applied."""
+    """Build an experiment's objects with the operator's plan: (applied or created, object)."""
     document = build_experiment(index)
     document["metadata"] |= {"uid": str(uuid.uuid4()), "generation": 1, "resourceVersion": "1"}
     children: list[tuple[bool, Document]] = []
@@ -206,12 +206,12 @@ def build_children(index: int) -> list[tuple[bool, Document]]:
         ]
         document = {**document, "status": decision.status}
     for _, child in children:
-        child["metadata"].pop("ownerReferences")  # nobody owns them
+        child["metadata"].pop("ownerReferences")  # the experiment itself is not created
     return children
 
 
 def _strip(cluster: Document) -> str:
-    """A cluster's spec as text, without names of its own."""
+    """Return a cluster's spec as text, without the names of its experiment."""
     owner = cluster["metadata"]
     experiment = owner["name"].rpartition("-")[0]
     text = json.dumps(cluster["spec"], sort_keys=True)
@@ -221,7 +221,7 @@ def _strip(cluster: Document) -> str:
 
 
 async def at_once(work: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Do it all, as much at once as the operator has passes."""
+    """Do all the work, with as much concurrency as the operator has passes."""
     slots = asyncio.Semaphore(MAX_SLOTS)
 
     async def run(each: Callable[[], Awaitable[T]]) -> T:
