@@ -1,4 +1,4 @@
-"""Gets the programs that the integration tests talk to; called by `make test-tools`.
+"""Gets the programs that the integration tests need; called by `make test-tools`.
 
 `go_tools.py` compiles versitygw (an S3 server over a folder), helm, Argo CD and the cluster in a
 box from pinned Go modules, and fetches the Prometheus operator's CRDs. The programs that run real
@@ -37,7 +37,7 @@ HELM = Program(
     module=Module(
         name="helm",
         upstream="helm.sh/helm/v4",
-        # Without, it calls itself v4.3 whatever the release.
+        # Without this, helm reports v4.3 for every release.
         version_variables=("helm.sh/helm/v4/internal/version.version",),
     ),
     package="helm.sh/helm/v4/cmd/helm",
@@ -47,10 +47,10 @@ ARGOCD_MODULE = Module(
     upstream="github.com/argoproj/argo-cd/v3",
     version_variables=("github.com/argoproj/argo-cd/v3/common.version",),
 )
-# One program that holds all of Argo CD's; it runs the one whose name it is called by.
+# All of Argo CD's programs in one file, which runs the one that its own name selects.
 ARGOCD = Program(name="argocd", module=ARGOCD_MODULE, package=".")
 ARGOCD_CRDS = Files(name="crds", module=ARGOCD_MODULE, source="manifests/crds")
-# The chart has objects of some of these kinds.
+# The chart contains objects of some of these kinds.
 MONITORING_CRDS = Files(
     name="crds",
     module=Module(
@@ -59,8 +59,8 @@ MONITORING_CRDS = Files(
     ),
     source="example/prometheus-operator-crd",
 )
-# Upstream's own examples of pods that the level allows and refuses, of the Kubernetes whose rules
-# `pipeline_runtime.config.pod_security` follows.
+# Upstream's examples of pods that the level `baseline` allows and refuses, from the version of
+# Kubernetes whose rules `pipeline_runtime.config.pod_security` follows.
 POD_SECURITY = Files(
     name="pod-security-baseline",
     module=Module(name="kubernetes", upstream="k8s.io/pod-security-admission"),
@@ -183,8 +183,8 @@ def get_redis() -> None:
 def find_redis() -> Path:
     """Return the redis-server on PATH, or the one in the cache.
 
-    Debian's redis-tools holds the server under another name. The program acts by the name it is
-    called by: link to it as `redis-server`, and let it find the libraries in `../lib`.
+    Debian's redis-tools contains the server under another name. The program's behaviour depends on
+    its name: link to it as `redis-server`, and make the libraries in `../lib` available.
     """
     on_path = shutil.which("redis-server")
     if on_path:
@@ -208,13 +208,13 @@ def build_node() -> None:
     if os.geteuid() == 0:
         node_binaries.build_full_node()
     else:
-        say("no full node, which runs real pods: it needs root")
+        say("skipping the full node, which runs real pods: it needs root")
 
 
 def compile_kernels() -> None:
     """Compile the runtime's kernels into numba's cache, which each checkout has for itself.
 
-    It takes a minute. Without it, each process that needs them would compile them anew.
+    This takes a minute. Otherwise each process that needs the kernels would compile them.
     """
     subprocess.run([sys.executable, "-m", "pipeline_runtime.kernels"], check=True)
 
@@ -222,7 +222,7 @@ def compile_kernels() -> None:
 def build_images() -> None:
     """Build the container images that the tests run, if this is root."""
     if reason := missing_for_images():
-        say(f"no container images: {reason}")
+        say(f"skipping the container images: {reason}")
         return
     for name in NAMES:
         build_image(name)
@@ -265,11 +265,11 @@ FINDERS: dict[str, Callable[[], Path]] = {
 def get_tools(
     stages: Mapping[str, Stage] = STAGES, on_done: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Get every tool. A tool that cannot be had is reported, and fails the tests that need it.
+    """Get every tool. Report a tool that cannot be obtained; the tests that need it will fail.
 
     Args:
         stages: parts by the name of their stage. Those of CONCURRENT get a thread each, since they
-            wait for networks and disks or use one core; the others follow one another.
+            wait for networks and disks or use one core; the others run one after another.
         on_done: is called with the name of each stage that has ended, well or not.
     """
 

@@ -1,11 +1,11 @@
-"""What the CRD says beyond the models' types: CEL rules, list markers, validators as patterns.
+"""Defines the parts of the CRD beyond the models' types: CEL rules, list markers and patterns.
 
-Each entry mirrors a rule in pipeline_runtime/config, which it names; `tools.crd` puts it where it
-belongs. A rule in CEL walks nothing that is not bounded: the API server adds up what all of them
-might cost in the largest object and refuses the CRD above 10 million a rule or 100 million in all
-(apiextensions-apiserver; these need about 70). A keyword that says the same costs nothing.
+Each entry mirrors a rule in pipeline_runtime/config, which it names; `tools.crd` adds it to the
+CRD. A CEL rule iterates over bounded values only: the API server sums the worst-case costs of all
+rules, and refuses a CRD above 10 million per rule or 100 million in all (apiextensions-apiserver;
+these need about 70 million). An equivalent keyword costs nothing.
 
-What neither can see is listed in tests/integration/cluster/test_crd_equals_models.py.
+Rules that neither can express are listed in tests/integration/cluster/test_crd_equals_models.py.
 """
 
 from __future__ import annotations
@@ -75,13 +75,14 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A CEL rule on one model, and the Python rule that it says again.
+    """A CEL rule on one model, and the Python rule that it mirrors.
 
-    Args:
-        mirrors: the Python rule, for who changes one of the two.
-        rule: true if the object is right; `self` is the model's mapping.
-        message: the rule and what to do. Not its numbers: making texts of them is over the budget.
-        field: below the mapping, under which the API server reports.
+    Attributes:
+        mirrors: the Python rule, for whoever changes one of the two.
+        rule: true for a valid object; `self` is the model's mapping.
+        message: the rule and what to do, without the numbers found: formatting them is over the
+            cost budget.
+        field: the field of the mapping that the API server reports.
     """
 
     mirrors: str
@@ -116,15 +117,15 @@ def _needs(mirrors: str, field: str, needs: str, message: str) -> Rule:
 
 
 def _any_of(test: str, words: Sequence[str]) -> str:
-    """A CEL disjunction: the test of one word or another."""
+    """Return a CEL disjunction of the test for each word."""
     return " || ".join(test.format(f"'{word}'") for word in words)
 
 
-# What Python's `str.strip` strips, written out, since `\s` is ASCII in RE2.
+# The characters that Python's `str.strip` strips, written out, since `\s` is ASCII in RE2.
 _SPACE = r"\p{Z}\t-\r\x1c-\x1f\x{85}"
 
-# credentials.find_uri_credential, in RE2, which has neither look-ahead nor look-behind. What is let
-# through here for simplicity (a percent-encoded query key, say) the models refuse.
+# credentials.find_uri_credential, in RE2, which has neither look-ahead nor look-behind. The models
+# refuse the rare forms that these simpler patterns allow, such as a percent-encoded query key.
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*"
 _USER = r"""[^/@\s'"]"""
 _CONTAINER = "|".join(sorted(CONTAINER_SCHEMES))
@@ -148,7 +149,7 @@ NO_CREDENTIALS: list[Schema] = [
 
 URI_SCHEMA: Schema = {"allOf": [{"not": {"pattern": r"^([^?]*/)?\.\.([/?]|$)"}}, *NO_CREDENTIALS]}
 
-# AfterValidator of a field to what says the same in a schema.
+# The equivalent schema of each AfterValidator of a field.
 VALIDATORS: Mapping[Callable[..., Any], Schema] = {
     check_unique: {"x-kubernetes-list-type": "set"},
     check_column: {
@@ -156,18 +157,18 @@ VALIDATORS: Mapping[Callable[..., Any], Schema] = {
     },
     check_expression: {"pattern": f"[^{_SPACE}]"},
     check_uri: URI_SCHEMA,
-    check_store_uri: URI_SCHEMA,  # the rest of it must not refuse objects that are older
+    check_store_uri: URI_SCHEMA,  # not its newer rules, which must not refuse older objects
     check_table_uri: URI_SCHEMA,
     check_quantity: {
         "anyOf": [{"type": "integer"}, {"type": "string"}],
         "pattern": f"^({re.sub(r'[?]P<[a-z]+>', '', QUANTITY.pattern)})$",
         "minimum": 0,
-        # Bounds are float64 in the API server, which holds this one and not the integer below it.
+        # Bounds are float64 in the API server, which represents this one, but not one less.
         "maximum": MAX_QUANTITY_INTEGER + 1,
         "exclusiveMaximum": True,
     },
 }
-# The same for the keys of a mapping, of which a schema says nothing but by CEL.
+# The same for the keys of a mapping, which only CEL can check.
 KEY_VALIDATORS: Mapping[Callable[..., Any], tuple[str, str]] = {
     check_column: (
         "!key.startsWith('_lastmile_') || key == '_lastmile_row_id'",
@@ -175,8 +176,8 @@ KEY_VALIDATORS: Mapping[Callable[..., Any], tuple[str, str]] = {
     ),
 }
 
-# steps.FillNullStep.columns: booleans, numbers and texts. No type can be given to such a value, but
-# two keywords that no mapping and no list fulfils can.
+# steps.FillNullStep.columns: booleans, numbers and texts. A schema has no type for such a value, so
+# exclude mappings and lists by bounds that none of them satisfies.
 SCALAR_SCHEMA: Schema = {
     "x-kubernetes-preserve-unknown-fields": True,
     "minProperties": 1,
@@ -185,7 +186,7 @@ SCALAR_SCHEMA: Schema = {
     "maxItems": 0,
 }
 
-# pod_template.check_template, as far as it is about the pod as a whole.
+# The part of pod_template.check_template about the pod as a whole.
 _NEVER_TRUE: Schema = {"type": "boolean", "enum": [False]}
 TEMPLATE_SCHEMA: Schema = {
     "type": "object",
@@ -215,25 +216,25 @@ TEMPLATE_SCHEMA: Schema = {
 FIELD_SCHEMAS: Mapping[tuple[type[SpecModel], str], Schema] = {
     (PodGroup, "template"): TEMPLATE_SCHEMA,
 }
-# Texts (or lists of them) that must not carry credentials, by a rule of their model.
+# Texts, or lists of texts, that must not contain credentials, by a rule of their model.
 TEXT_SCHEMAS: Mapping[tuple[type[SpecModel], str], Schema] = {
     (EnvVar, "value"): {"allOf": NO_CREDENTIALS},  # EnvVar._holds_secret
     (Code, "pip"): {"allOf": NO_CREDENTIALS},  # Code.rules
 }
 
-# Lists that server-side apply merges item by item, by these keys. Lists of unique texts are sets;
-# all others are atomic: their order says something, or nothing tells their items apart.
+# Lists that server-side apply merges item by item, with their keys. Lists of unique texts are sets.
+# All other lists are atomic: their order matters, or their items have no key.
 LIST_KEYS: Mapping[tuple[type[SpecModel], str], Sequence[str]] = {
     (ExperimentSpec, "env"): ["name"],
     (ScalingRules, "policies"): ["type", "periodSeconds"],
     (ExperimentStatus, "conditions"): ["type"],
 }
-# Mappings that say one thing: who applies one owns all of it, so that no merge makes two of it.
+# Mappings that are one value: whoever applies one owns all of it, so that two are never merged.
 ATOMIC_MAPS = frozenset(
     {ParquetSource, IcebergSource, Evaluation, EnvSource, ObjectReference, OptionalReference}
 ) | {KeyReference, FieldReference, ResourceFieldReference}
 
-# Desired stands beside Workers, as a column shows one field.
+# A column shows one field, so Desired is a column beside Workers.
 PRINTER_COLUMNS: Sequence[Schema] = [
     {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
     {"name": "GPUs", "type": "integer", "jsonPath": ".status.gpus"},
@@ -249,9 +250,9 @@ PRINTER_COLUMNS: Sequence[Schema] = [
 
 
 def _build_secret_name() -> str:
-    """credentials.is_secret_env for names of one case, and what ends one that is a reference.
+    """Build the pattern of credentials.is_secret_env for names in upper or lower case.
 
-    Names that mix cases are left to the models: where their words begin takes look-ahead to tell.
+    Only the models check names in mixed case: finding their words takes look-ahead.
     """
     secret = "|".join(sorted(SECRET_WORDS))
     keys, tokens = "|".join(sorted(KEY_OWNERS)), "|".join(sorted(TOKEN_OWNERS))
@@ -269,12 +270,12 @@ _NAMES_SECRET = (
 
 _STORED_ROOT = "has({0}.storage) && has({0}.storage.root)"
 _QUANTITY_OF = "quantity(string(self.{0}['{1}']))"
-# Only of these, since the API server takes a quantity to be a text of any length.
+# Only these, since the API server assumes that a quantity is a text of any length.
 _LIMITED = ("cpu", "memory", "ephemeral-storage")
 
 
 def _build_resource_rules() -> list[Rule]:
-    """cluster.Resources.rules."""
+    """Build the rules of cluster.Resources.rules."""
     gpu = _any_of("name.startsWith({})", GPU_VENDORS)
     no_gpus = [
         Rule(

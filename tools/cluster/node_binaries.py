@@ -19,7 +19,7 @@ CONTAINERD_MODULE = Module(
     upstream="github.com/containerd/containerd/v2",
     version_variables=("github.com/containerd/containerd/v2/version.Version",),
 )
-# Without the tag it refuses every pod: «seccomp not supported».
+# Without the tag it refuses every pod: "seccomp not supported".
 RUNC_MODULE = Module(
     name="runc", upstream="github.com/opencontainers/runc", tags=("seccomp",), needs_c=True
 )
@@ -67,7 +67,7 @@ KUBE_PROXY = _node("kube-proxy")
 PAUSE = _container("pause")
 PROBE = _container("probe")
 
-# The small ones first: a missing compiler or network shows within seconds.
+# Small programs first, so that a missing compiler or network shows within seconds.
 PROGRAMS = (
     PAUSE,
     PROBE,
@@ -84,7 +84,7 @@ PROGRAMS = (
 
 
 def _has_seccomp() -> bool:
-    """Tell whether C programs can be linked to libseccomp."""
+    """Return whether C programs can be linked to libseccomp."""
     command = ["pkg-config", "--exists", "libseccomp"]
     return (
         shutil.which("pkg-config") is not None
@@ -106,10 +106,10 @@ RUNC_PACKAGES = (
 
 
 def find_full_node() -> Binaries:
-    """Return what a full node is made of.
+    """Return the programs of a full node.
 
     Raises:
-        ToolError: something is not there yet; `build_full_node` gets it.
+        ToolError: one is missing; `build_full_node` gets it.
     """
     missing = [program.name for program in PROGRAMS if not path_of(program).exists()]
     missing += debian.find_missing(PACKAGES)
@@ -121,7 +121,7 @@ def find_full_node() -> Binaries:
 
 
 def build_full_node() -> Binaries:
-    """Get what is missing (some 15 minutes on a fresh machine, the control plane's 10 included).
+    """Get the missing programs (15 minutes on a fresh machine, 10 of them for the control plane).
 
     Raises:
         ToolError: Go, the network, the compiler or apt failed.
