@@ -1,4 +1,4 @@
-"""Counts calls instead of seconds, so that a bound on work holds on any machine."""
+"""Counts calls instead of seconds, so that bounds on work hold on any machine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 
 @dataclass(slots=True)
 class Calls:
-    """Calls that were made.
+    """The counted calls.
 
     Attributes:
-        total: of any function, one of C among them.
-        by_name: of the functions that are counted by themselves.
-        threads: names of the threads that made those.
+        total: calls of all functions, those written in C included.
+        by_name: calls of each function that was passed to `counting`.
+        threads: names of the threads that called one of those.
     """
 
     total: int = 0
@@ -29,7 +29,7 @@ class Calls:
 
 @contextmanager
 def counting(*functions: Callable[..., Any]) -> Iterator[Calls]:
-    """Count calls, in this thread and in those that are started meanwhile."""
+    """Count calls in this thread and in threads that start meanwhile."""
     calls, names = Calls(), {_code(function): function.__name__ for function in functions}
 
     def note(frame: FrameType, event: str, _: object) -> None:

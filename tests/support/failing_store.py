@@ -1,8 +1,7 @@
 """A store that fails like a real one: `away://` addresses, which fsspec serves from memory.
 
-`failing` lists its refusals. The file system behaves as fsspec's real ones do, which is not always
-well: it lists a folder that it cannot reach as empty, and says that a file is not there when asking
-for it fails.
+`failing` makes requests fail. The file system then behaves as fsspec's real ones do, mistakes
+included: a folder that it cannot reach counts as empty, and a file as absent.
 """
 
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 
 class ClientError(Exception):
-    """An error of a store's client library, such as botocore's: no OSError."""
+    """An error of a store's client library, such as botocore's, which is not an OSError."""
 
 
 FAILURES = [
@@ -27,7 +26,7 @@ FAILURES = [
 
 
 class AwayFileSystem(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """Files in memory that cannot be reached while `failing` says so."""
+    """Files in memory that cannot be reached within `failing`."""
 
     protocol = "away"
     store: ClassVar[dict[str, Any]] = {}
@@ -56,21 +55,21 @@ class AwayFileSystem(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no t
         return str(super()._strip_protocol(path.replace("away://", "memory://")))
 
     def isfile(self, path: str) -> bool:
-        """As fsspec's own default, which takes any error for a no."""
+        """Return false for any error, as fsspec's default does."""
         try:
             return bool(self.info(path)["type"] == "file")
         except Exception:  # noqa: BLE001 - as fsspec does
             return False
 
     def isdir(self, path: str) -> bool:
-        """As fsspec's own default, which takes an error for a no."""
+        """Return false for an OSError, as fsspec's default does."""
         try:
             return bool(self.info(path)["type"] == "directory")
         except OSError:
             return False
 
     def exists(self, path: str, **_: Any) -> bool:
-        """As fsspec's own default, which takes any error for a no."""
+        """Return false for any error, as fsspec's default does."""
         try:
             self.info(path)
         except Exception:  # noqa: BLE001 - as fsspec does
@@ -80,7 +79,7 @@ class AwayFileSystem(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no t
 
 @contextmanager
 def failing(error: Exception, *names: str) -> Iterator[None]:
-    """Let the store raise an error for every path that holds one of the names; "" is in all."""
+    """Make the store raise an error for each path that contains one of the names ("": all)."""
     AwayFileSystem.error, AwayFileSystem.names = error, names
     try:
         yield
@@ -90,7 +89,7 @@ def failing(error: Exception, *names: str) -> Iterator[None]:
 
 @contextmanager
 def store_in_memory() -> Iterator[AwayFileSystem]:
-    """Serve `away://` from an empty store."""
+    """Serve `away://` addresses from an empty store."""
     fsspec.register_implementation("away", AwayFileSystem, clobber=True)
     AwayFileSystem.store.clear()
     AwayFileSystem.pseudo_dirs[:] = [""]

@@ -1,6 +1,6 @@
 """Large valid specs, one shape for each way to make a spec large.
 
-How a shape is filled is drawn; the same seed draws the same.
+Some values of a shape are random; the same seed gives the same values.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 Spec = dict[str, Any]
 
-# Kubernetes stores 1.5 MiB of an object. Work is counted for each value, so a part of that tells as
-# much, sooner.
+# Kubernetes stores objects of up to 1.5 MiB. The tests relate work to the number of values, so a
+# smaller spec shows as much in less time.
 MOST_BYTES = 200_000
 MOST_FREE_BYTES = 65_536
 MOST_STEPS = 256
@@ -23,7 +23,7 @@ MOST_ITEMS = 256  # of env, pip and the like
 MOST_COLUMNS = 4096
 _NAMES = ["".join(letters) for letters in product(ascii_lowercase, repeat=3)]
 _LONG_EXPRESSION = "a" + " and a" * 2_700
-# Texts that were expensive to search for credentials, or may be.
+# Texts that are, or once were, expensive to search for credentials.
 _RUNS = ("eyJ-", "eyJ.", "?a;", "a://", "-----BEGIN ", "hf-", "AKIA", "0", "é", " ", "[[")
 
 
@@ -37,7 +37,7 @@ def _text(random: Random, num_bytes: int) -> str:
 
 
 def _fill(most_bytes: int, most: int, make: Callable[[int], Any]) -> list[Any]:
-    """As many items as fit."""
+    """Make as many items as fit."""
     items: list[Any] = []
     left = most_bytes
     for index in range(most):
@@ -118,7 +118,7 @@ SHAPES: dict[str, Callable[[Random], Spec]] = {
 
 
 def count_values(value: Any) -> int:
-    """Return the number of values in a document, and of 32 characters in its texts."""
+    """Return the number of values in a document; 32 characters of a text count as one more."""
     if isinstance(value, dict):
         return 1 + sum(count_values(key) + count_values(below) for key, below in value.items())
     if isinstance(value, list):

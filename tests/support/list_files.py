@@ -1,4 +1,4 @@
-"""Parquet files of numbers and lists of numbers, for the tests of how they are decoded."""
+"""Parquet files of numbers and lists of numbers, for the tests of the decoder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUMBERS = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
     *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
     *(pa.float32(), pa.float64(), pa.bool_(), pa.date32()),
-    pa.timestamp("s"),  # which Parquet keeps as milliseconds
+    pa.timestamp("s"),  # which Parquet stores as milliseconds
     *(pa.timestamp("ms"), pa.timestamp("us", tz="UTC"), pa.timestamp("ns")),
 ]
 
@@ -39,7 +39,7 @@ def items_of(data_type: pa.DataType) -> st.SearchStrategy[Any]:
 
 @st.composite
 def columns(draw: st.DrawFn) -> tuple[pa.Field, pa.Array]:
-    """Lists with long runs and without, with nulls wherever the field allows them."""
+    """Draw lists with and without long runs, with nulls wherever the field allows them."""
     item_type = draw(st.sampled_from(NUMBERS))
     items = pa.field("element", item_type, draw(st.booleans()))
     make = draw(st.sampled_from([pa.list_, pa.large_list]))
@@ -55,7 +55,7 @@ def columns(draw: st.DrawFn) -> tuple[pa.Field, pa.Array]:
 
 @st.composite
 def numbers(draw: st.DrawFn) -> tuple[pa.Field, pa.Array]:
-    """Numbers with long runs and without, with nulls where the field allows them."""
+    """Draw numbers with and without long runs, with nulls where the field allows them."""
     field = pa.field("x", draw(st.sampled_from(NUMBERS)), draw(st.booleans()))
     item = items_of(field.type) | (st.none() if field.nullable else st.nothing())
     rows = draw(st.lists(item, min_size=1, max_size=60)) * draw(st.sampled_from([1, 1, 50]))
@@ -90,13 +90,13 @@ def stored(file: OpenFile, row_group: int = 0) -> Stored:
 def decoded(
     file: OpenFile, chunk: Stored, *, folds: bool = False, wanted: Marks | None = None
 ) -> pa.Array | None:
-    """The column `x` of a chunk; None where it is left to pyarrow."""
+    """Decode the column `x` of a chunk; None if it is left to pyarrow."""
     folded = ["x"] if folds else []
     return decode_columns(file.leaves, {"x": chunk}, ready_kernels(), folded, wanted).get("x")
 
 
 def is_same(mine: pa.Array, theirs: pa.Array) -> bool:
-    """Equal, NaN to itself and -0.0 not to 0.0: floats by their bits."""
+    """Return whether arrays are equal, with floats compared by their bits."""
     is_list = pa.types.is_list(theirs.type) or pa.types.is_large_list(theirs.type)
     items = theirs.type.value_type if is_list else theirs.type
     if pa.types.is_floating(items):
@@ -121,7 +121,7 @@ def _as_bits(array: pa.Array, data_type: pa.DataType) -> pa.Array:
 
 
 def long_lists(num_rows: int, length: int, **options: Any) -> bytes:
-    """Of more pages than one."""
+    """Write lists that fill more than one page."""
     rng = np.random.default_rng(1)
     lists = [rng.integers(0, 1 << 40, rng.integers(0, length)) for _ in range(num_rows)]
     return written(pa.table({"x": pa.array(lists, pa.list_(pa.int64()))}), **options)

@@ -2,10 +2,10 @@
 
     python mutated_files.py FOLDER SEED COUNT
 
-Prints a line of JSON: how many readings came to which end, and each failure with its mutation.
-A failure is a crash, a hang, an error that is no SourceError, a value unlike pyarrow's, or any
-value where pyarrow reports an error. One process is warmed (imports, kernels) and forked, since a
-child may end by a signal.
+Prints a line of JSON: the number of readings by outcome, and each failure with its mutation. A
+failure is a crash, a hang, an error other than SourceError, a value that differs from pyarrow's, or
+any value where pyarrow reports an error. Children are forked from one process that has imported
+everything and compiled the kernels, since a signal may end a child.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_FAILURES = 5
 
 
 def make_table(rng: random.Random) -> pa.Table:
-    """Rows of the kinds that kernels decode, and some that they leave to pyarrow."""
+    """Make columns of the types that kernels decode, and some that they leave to pyarrow."""
 
     def values(make: Callable[[], Any], nulls: float = 0.2) -> list[Any]:
         return [None if rng.random() < nulls else make() for _ in range(NUM_ROWS)]
@@ -73,7 +73,7 @@ def make_table(rng: random.Random) -> pa.Table:
 
 
 def write_files(folder: Path, rng: random.Random) -> list[Path]:
-    """Write a table by many writers, and with many of their options."""
+    """Write a table with several writers and many of their options."""
     table = make_table(rng)
     delta = {
         "low": "DELTA_BINARY_PACKED",
@@ -120,7 +120,7 @@ def open_(path: Path) -> ParquetTable:
 
 
 def mutate(data: bytes, rng: random.Random) -> tuple[bytes, str]:
-    """Return a file with a few bytes unlike the good one's, and what was done."""
+    """Return a copy of a file with a few bytes changed, and a description of the change."""
     size = int.from_bytes(data[-8:-4], "little") + 8
     metadata = pq.read_metadata(pa.BufferReader(data))
     group = metadata.row_group(rng.randrange(metadata.num_row_groups))
@@ -147,7 +147,7 @@ def mutate(data: bytes, rng: random.Random) -> tuple[bytes, str]:
 
 
 def read_here(path: Path) -> tuple[ParquetTable, list[pa.Table]]:
-    """Read all rows in two ways, and ask for all that a plan asks for. Raises SourceError."""
+    """Read all rows in two ways, and everything that a plan needs. Raises SourceError."""
     table = open_(path)
     names, scan = table.schema.names, table.scan(())
     table.column_bytes(scan.units, names)
@@ -195,18 +195,18 @@ def is_same(ours: pa.Table, theirs: pa.Table) -> bool:
     for one, other in zip(ours.columns, theirs.columns, strict=True):
         one = one.cast(other.type)
         if not one.equals(other) and repr(one.to_pylist()) != repr(other.to_pylist()):
-            return False  # texts, since NaN is not NaN
+            return False  # compared as texts, since NaN does not equal NaN
     return True
 
 
 def judge(path: Path, say: Callable[[str], None]) -> str:
-    """Return how a reading ended; it begins with "BAD" for a failure."""
+    """Return the outcome of a reading; it begins with "BAD" for a failure."""
     say("reading here")
     try:
         table, parts = read_here(path)
     except SourceError:
         return "an error"
-    except Exception as error:  # noqa: BLE001 - whatever it is, a user would see a traceback
+    except Exception as error:  # noqa: BLE001 - a user would see any of them as a traceback
         return f"BAD {type(error).__name__}: {error}"
     say("reading by pyarrow")
     try:
@@ -220,12 +220,12 @@ def judge(path: Path, say: Callable[[str], None]) -> str:
 
 
 def judge_in_child(path: Path, judge: Callable[[Path, Callable[[str], None]], str]) -> str:
-    """Return what `judge` says in a forked child, or how the child ended."""
+    """Return the outcome of `judge` in a forked child, or how the child died."""
     told, telling = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(told)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the words of what ends it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # hide the output of a crash
         try:
             _say(telling, judge(path, lambda text: _say(telling, text)))
         except Exception as error:  # noqa: BLE001 - of the comparison itself
@@ -257,10 +257,10 @@ def _say(telling: int, text: str) -> None:
 
 
 def judge_pyarrow(path: Path, say: Callable[[str], None]) -> str:
-    """Touch what Lastmile cannot check for itself, to see whether pyarrow ends the process there.
+    """Read metadata and rows with pyarrow, to find out whether pyarrow itself crashes.
 
-    pyarrow does so over a chunk whose histogram of levels has another length than its column needs.
-    To find it beforehand takes a walk through all chunks, 20 microseconds for each.
+    It does for a chunk whose histogram of levels has the wrong length for its column. Lastmile does
+    not check that beforehand, since it would cost 20 microseconds per chunk.
     """
     say("reading by pyarrow")
     try:
@@ -275,10 +275,10 @@ def judge_pyarrow(path: Path, say: Callable[[str], None]) -> str:
 
 
 def run(folder: Path, seed: int, count: int) -> Iterator[tuple[str, str]]:
-    """Yield how each reading ended, and the mutation."""
+    """Yield the outcome of each reading, and its mutation."""
     files = [(path, path.read_bytes()) for path in write_files(folder, random.Random(seed))]
     assert kernels.warm()
-    pages._MIN_VALUES = 0  # else pyarrow reads chunks of few values
+    pages._MIN_VALUES = 0  # otherwise pyarrow reads small chunks
     for path, _ in files:
         yield judge_in_child(path, judge), f"{path} as it is"
     for index in range(count):

@@ -1,4 +1,4 @@
-"""Checkpoints for tests: a store in a folder, and a small state saved in it."""
+"""Checkpoints for tests: a store in a folder, with small states saved in it."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def make_store(folder: Path, keep: int = 2, *, trust_pickle: bool = False) -> Ch
 
 
 def make_header(step: int, run_hash: str = HASH, **config: Any) -> dict[str, Any]:
-    """Make what `CheckpointStore.save` takes beside the state."""
+    """Make the header that `CheckpointStore.save` takes besides the state."""
     return {
         "run_hash": run_hash,
         "run_config": config,
