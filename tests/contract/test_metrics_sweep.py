@@ -1,4 +1,4 @@
-"""The default source against servers that answer as pods do, or as they should not."""
+"""The default metrics source, with pods that answer correctly, lie, hang or fail."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def build_run(ray: StandInRay, session: aiohttp.ClientSession, trainers: int, gp
 
 @dataclass
 class Clock:
-    """That tests move."""
+    """A clock that tests set."""
 
     seconds: float = 0.0
 
@@ -71,7 +71,7 @@ def play(ray: StandInRay, story: Story, clock: Clock | None = None) -> None:
     asyncio.run(run())
 
 
-def test_the_driver_and_the_trainers_nodes_are_told_as_one() -> None:
+def test_a_reading_combines_the_driver_and_the_trainers_nodes() -> None:
     ray = StandInRay(token="t", metrics=DRIVER, node_metrics=OTHERS + GPUS + OTHERS)
 
     async def story(source: RuntimeSource, build: Callable[..., Run]) -> None:
@@ -83,12 +83,12 @@ def test_the_driver_and_the_trainers_nodes_are_told_as_one() -> None:
             gpu_utilization_ratio=pytest.approx(0.7),
             slowest_gpu_ratio=0.6,
         )
-        assert "lastmile_run_*" in reading.unknown  # which this page has none of
+        assert "lastmile_run_*" in reading.unknown  # missing from this page
 
     play(ray, story)
 
 
-def test_where_trainers_have_no_gpu_no_node_is_asked_and_the_busy_fraction_stands_in() -> None:
+def test_without_gpus_utilization_is_the_trainers_busy_share() -> None:
     ray = StandInRay(token="t", metrics=DRIVER.replace("ranks 0", "ranks 2"), node_metrics=GPUS)
 
     async def story(source: RuntimeSource, build: Callable[..., Run]) -> None:
@@ -101,7 +101,7 @@ def test_where_trainers_have_no_gpu_no_node_is_asked_and_the_busy_fraction_stand
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_whatever_pods_answer_a_reading_comes_and_nothing_is_made_of_it(lie: str) -> None:
+def test_a_lie_of_a_pod_counts_as_unknown(lie: str) -> None:
     ray = StandInRay(token="t", metrics=DRIVER, node_metrics=GPUS, lie=lie)
 
     async def story(source: RuntimeSource, build: Callable[..., Run]) -> None:
@@ -112,7 +112,7 @@ def test_whatever_pods_answer_a_reading_comes_and_nothing_is_made_of_it(lie: str
     play(ray, story)
 
 
-def test_a_page_is_read_up_to_a_bound() -> None:
+def test_a_page_is_read_up_to_its_limit() -> None:
     filler = "# " + "x" * 1000 + "\n"
     far = filler * (2 * MAX_PAGE_BYTES // len(filler)) + GPUS
     ray = StandInRay(token="t", metrics=DRIVER, node_metrics=far)
@@ -123,7 +123,7 @@ def test_a_page_is_read_up_to_a_bound() -> None:
     play(ray, story)
 
 
-def test_gpus_are_asked_once_a_period_and_hold_for_three_scrapes() -> None:
+def test_gpus_are_read_once_per_period_and_kept_for_three_scrapes() -> None:
     clock = Clock()
     ray = StandInRay(token="t", metrics=DRIVER, node_metrics=GPUS)
 
@@ -138,14 +138,14 @@ def test_gpus_are_asked_once_a_period_and_hold_for_three_scrapes() -> None:
         ray.node_metrics = GPUS.replace("80", "100")
         assert await ask(5.0) == pytest.approx(0.7)  # another pass of the same period
         assert await ask(15.0) == pytest.approx(0.8)
-        ray.node_metrics = ""  # nobody serves them any more
+        ray.node_metrics = ""  # nothing serves them any more
         assert [await ask(at) for at in (30.0, 45.0, 60.0)] == [pytest.approx(0.8)] * 3
         assert await ask(75.0) is None
 
     play(ray, story, clock)
 
 
-def test_a_driver_that_is_gone_is_told_and_the_gpus_are_still_known() -> None:
+def test_gpus_stay_known_when_the_driver_does_not_answer() -> None:
     ray = StandInRay(token="t", metrics="", node_metrics=GPUS)
 
     async def story(source: RuntimeSource, build: Callable[..., Run]) -> None:
@@ -159,7 +159,7 @@ def test_a_driver_that_is_gone_is_told_and_the_gpus_are_still_known() -> None:
 
 @dataclass
 class Hanging:
-    """A pod that takes connections and never answers; counts them."""
+    """A pod that accepts connections and never answers; it counts them."""
 
     most: int = 0
     now: int = 0
@@ -174,14 +174,14 @@ class Hanging:
         raise AssertionError("never")
 
 
-def test_a_sweep_over_pods_that_hang_ends_and_opens_so_many_connections_at_most() -> None:
+def test_a_sweep_over_hanging_pods_is_bounded_in_time_and_connections() -> None:
     hanging = Hanging()
     ray = StandInRay(token="t", metrics=DRIVER)
 
     async def story(_: RuntimeSource, build: Callable[..., Run]) -> None:
         source = RuntimeSource(reach_pod=lambda namespace, pod: hanging, sweep_seconds=0.5)
         reading = await source.read(build(200))
-        assert reading.progress is not None  # the driver's part has come
+        assert reading.progress is not None  # the driver has answered
         assert reading.progress.ratio == 0.5
         assert_told(reading.unknown, "… 400 GPUs … 0 … t-0")
         assert hanging.most == MAX_CONNECTIONS
@@ -190,7 +190,7 @@ def test_a_sweep_over_pods_that_hang_ends_and_opens_so_many_connections_at_most(
     play(ray, story)
 
 
-def test_pods_that_hang_keep_no_other_namespaces_pods_from_being_asked() -> None:
+def test_hanging_pods_do_not_delay_other_namespaces() -> None:
     hanging = Hanging()
     ray = StandInRay(token="t", metrics=DRIVER, node_metrics=GPUS)
 
@@ -217,7 +217,7 @@ def test_pods_that_hang_keep_no_other_namespaces_pods_from_being_asked() -> None
     asyncio.run(run())
 
 
-def test_a_sweep_that_is_cut_short_begins_with_the_others_next_time() -> None:
+def test_a_sweep_begins_with_pods_that_failed_before() -> None:
     clock = Clock()
     asked: list[str] = []
     ray = StandInRay(token="t", metrics=DRIVER)
@@ -248,7 +248,7 @@ def test_a_sweep_that_is_cut_short_begins_with_the_others_next_time() -> None:
     play(ray, story, clock)
 
 
-def test_a_pass_that_is_cut_off_leaves_no_request_behind() -> None:
+def test_a_cancelled_pass_cancels_its_requests() -> None:
     hanging = Hanging()
     ray = StandInRay(token="t", metrics=DRIVER)
 
@@ -265,6 +265,6 @@ def test_a_pass_that_is_cut_off_leaves_no_request_behind() -> None:
     play(ray, story)
 
 
-def test_ray_still_names_its_gauge_and_its_labels_so() -> None:
+def test_ray_still_has_this_gauge_and_label() -> None:
     assert FAMILY.removeprefix("ray_") in METRICS_GAUGES
     assert "GpuIndex" in GPU_TAG_KEYS

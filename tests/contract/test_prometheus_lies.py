@@ -1,4 +1,4 @@
-"""A Prometheus that is slow, refuses, lies or is not there: nothing is known, and why is told."""
+"""A Prometheus that is slow, refuses, lies or is absent: values are unknown, with a reason."""
 
 from __future__ import annotations
 
@@ -102,21 +102,21 @@ EMPTY = json.dumps({"status": "success", "data": {"resultType": "matrix", "resul
     ],
     ids=["bad query", "no right", "overloaded", "a redirect", "garbage", "too large", "no series"],
 )
-def test_what_is_no_answer_makes_everything_unknown_and_is_told(answer: Answer, why: str) -> None:
+def test_a_bad_answer_makes_everything_unknown_and_is_reported(answer: Answer, why: str) -> None:
     reading = read(answer)
     assert reading.progress is None
     assert_told(reading.unknown, f"Prometheus … driver … GPUs … {why}")
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_no_lie_is_taken_for_an_answer(lie: str) -> None:
+def test_a_lie_counts_as_no_answer(lie: str) -> None:
     async def answer(request: web.Request) -> web.Response:
         return LIES[lie]()
 
     assert read(answer).progress is None
 
 
-def test_queries_of_one_namespace_that_hang_keep_no_other_waiting() -> None:
+def test_hanging_queries_do_not_delay_other_namespaces() -> None:
     hanging = 0
 
     async def answer(request: web.Request) -> web.Response:
@@ -136,7 +136,7 @@ def test_queries_of_one_namespace_that_hang_keep_no_other_waiting() -> None:
                 await asyncio.sleep(0.001)
             other = Owner(name="clicks", namespace="other", uid="2")
             reading = await source.read(build_run(session, other))
-            assert "clicks.head" in reading.unknown  # an answer came: it has no series of this pod
+            assert "clicks.head" in reading.unknown  # answered, without series of this pod
             assert hanging == MAX_QUERIES_EACH
             for task in first:
                 task.cancel()
@@ -145,7 +145,7 @@ def test_queries_of_one_namespace_that_hang_keep_no_other_waiting() -> None:
     asyncio.run(story())
 
 
-def test_one_that_is_slow_is_not_waited_for() -> None:
+def test_a_slow_prometheus_times_out() -> None:
     async def answer(request: web.Request) -> web.Response:
         await asyncio.sleep(600)
         raise AssertionError
@@ -155,7 +155,7 @@ def test_one_that_is_slow_is_not_waited_for() -> None:
     assert "time" in reading.unknown.lower()
 
 
-def test_where_nothing_listens_it_is_told() -> None:
+def test_an_absent_prometheus_is_reported() -> None:
     reading = asyncio.run(ask(f"http://127.0.0.1:{free_ports(1)[0]}"))
     assert "127.0.0.1" in reading.unknown
 
@@ -169,13 +169,11 @@ def test_where_nothing_listens_it_is_told() -> None:
         ({"token_file": "/bin/sh"}, "/bin/sh"),
     ],
 )
-def test_files_that_are_not_there_or_hold_something_else_are_told(
-    settings: dict[str, str], why: str
-) -> None:
+def test_missing_and_wrong_files_are_reported(settings: dict[str, str], why: str) -> None:
     assert why in read(answering(EMPTY), **settings).unknown
 
 
-def test_queries_name_the_experiments_pods_and_carry_the_token_of_now(tmp_path: Path) -> None:
+def test_queries_name_the_pods_and_carry_the_current_token(tmp_path: Path) -> None:
     token, asked = tmp_path / "token", []
 
     async def answer(request: web.Request) -> web.Response:
@@ -200,7 +198,7 @@ def test_queries_name_the_experiments_pods_and_carry_the_token_of_now(tmp_path: 
     assert any('ns="team",p="clicks.head"}[90s]' in query for query in queries)
 
 
-def test_trainers_without_gpus_are_asked_for_none() -> None:
+def test_no_gpu_query_for_trainers_without_gpus() -> None:
     asked = []
 
     async def answer(request: web.Request) -> web.Response:

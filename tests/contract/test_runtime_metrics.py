@@ -1,4 +1,4 @@
-"""The operator reads the metrics that the driver serves of its run."""
+"""The operator reads the metrics that the driver serves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pipeline_runtime.run.pace import WINDOW_SECONDS, PaceMeter
 
 
 def build_snapshot(rank: int, seconds: float, rows: int, production: float) -> RankSnapshot:
-    """A trainer that took every row it read, and waited so long for them."""
+    """Build a trainer that took every row it read, and waited `production` seconds for them."""
     waited = dict.fromkeys(("transfer", "batching", "collate", "paused"), 0.0)
     return RankSnapshot(
         rank=rank,
@@ -52,7 +52,7 @@ def build_snapshot(rank: int, seconds: float, rows: int, production: float) -> R
 def read(
     meter: PaceMeter, *readings: list[RankSnapshot], damaged_checkpoints: int = 0
 ) -> Progress | None:
-    """The operator's view after these readings."""
+    """Return the operator's view after these readings."""
     collector = RunCollector([(0, "read")], damaged_checkpoints)
     for ranks in readings:
         collector.update({rank.rank: rank for rank in ranks}, meter.measure(ranks))
@@ -66,7 +66,7 @@ def read(
         return asyncio.run(ask(server.port))
 
 
-def test_a_run_of_two_trainers_is_told_as_one() -> None:
+def test_a_run_of_two_trainers_is_reported_as_one() -> None:
     first = [build_snapshot(rank, 10.0, 100, 5.0) for rank in (0, 1)]
     second = [build_snapshot(rank, 20.0, 300, 7.0) for rank in (0, 1)]
     assert read(PaceMeter(planned_rows=1000), first, second) == Progress(
@@ -88,7 +88,7 @@ def test_damaged_checkpoints_reach_the_operator() -> None:
     assert progress.damaged_checkpoints == 2
 
 
-def test_pauses_are_no_time_in_which_a_trainer_could_be_busy() -> None:
+def test_pauses_do_not_lower_the_busy_share() -> None:
     first, last = build_snapshot(0, 10.0, 100, 5.0), build_snapshot(0, 30.0, 300, 10.0)
     last.waited["paused"] = 10.0
     last.waited["compute"] -= 10.0
@@ -97,7 +97,7 @@ def test_pauses_are_no_time_in_which_a_trainer_could_be_busy() -> None:
     assert progress.busy_ratio == 0.5  # 5 of 10 seconds, after 10 of a pause
 
 
-def test_rates_are_of_the_last_minute() -> None:
+def test_rates_cover_the_last_minute() -> None:
     minute = WINDOW_SECONDS
     readings = [
         [build_snapshot(0, seconds, rows, 0.0)]
@@ -108,7 +108,7 @@ def test_rates_are_of_the_last_minute() -> None:
     assert progress.samples_per_second == 600 / minute
 
 
-def test_a_first_reading_tells_no_rates_and_none_before_the_first_row() -> None:
+def test_a_first_reading_has_no_rates() -> None:
     resumed = [build_snapshot(0, 5.0, 500, 1.0)]  # rows of earlier attempts are among them
     told = Progress(ratio=0.5, cpu_ranks=0, metrics={"loss": 0.5, "eval_auc": 0.75})
     assert read(PaceMeter(planned_rows=1000), resumed) == told
@@ -118,19 +118,19 @@ def test_a_first_reading_tells_no_rates_and_none_before_the_first_row() -> None:
 
 @contextmanager
 def listening(host: str) -> Iterator[int]:
-    """Somebody else on a port."""
+    """Occupy a port."""
     with socket.create_server((host, 0)) as taken:
         yield taken.getsockname()[1]
 
 
-def test_on_a_laptop_it_is_served_to_this_machine_alone_and_finds_a_free_port() -> None:
+def test_on_a_laptop_metrics_are_served_on_loopback_on_a_free_port() -> None:
     with listening("127.0.0.1") as taken, closing(MetricsServer(RunCollector([]), taken)) as server:
         assert server.port != taken
-        # Were it served on every address, this one could not be had.
+        # If it was served on every address, this one would be taken.
         socket.create_server(("127.0.0.2", server.port)).close()
 
 
-def test_in_a_pod_it_is_served_to_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_pod_metrics_are_served_to_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LASTMILE_ROLE", "head")
     with closing(MetricsServer(RunCollector([]), 0)) as server:
         socket.create_connection(("127.0.0.2", server.port)).close()
