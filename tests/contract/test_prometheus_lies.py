@@ -109,7 +109,7 @@ def test_a_bad_answer_makes_everything_unknown_and_is_reported(answer: Answer, w
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lie_counts_as_no_answer(lie: str) -> None:
+def test_no_lie_is_taken_for_an_answer(lie: str) -> None:
     async def answer(request: web.Request) -> web.Response:
         return LIES[lie]()
 

@@ -1,4 +1,4 @@
-"""The operator at work on a whole control plane, whose Ray heads are one stand-in."""
+"""Runs the operator on a whole control plane, with one stand-in for all Ray heads."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -31,8 +31,8 @@ class Head(StandInRay):
     """The head of all experiments.
 
     Attributes:
-        keeps_running: whether drivers that are asked to stop are still at their checkpoint.
-        asked: ids of the drivers that were asked.
+        keeps_running: True if stopped drivers go on writing their checkpoint.
+        asked: ids of the drivers that were told to stop.
     """
 
     keeps_running: bool = False
@@ -62,7 +62,7 @@ class Operated:
         return dict((found or {}).get("status", {}))
 
     async def driver(self, namespace: str, name: str) -> str:
-        """Wait until a driver of an experiment runs; its id."""
+        """Wait until a driver of an experiment runs; return its id."""
 
         async def find() -> str:
             job = (await self.status(namespace, name)).get("submission", {}).get("id", "")
@@ -73,20 +73,20 @@ class Operated:
 
 
 async def until(what: str, holds: Callable[[], Awaitable[Any]]) -> Any:
-    """What `holds` says once that is something."""
+    """Wait until `holds` returns something true, and return that."""
     found = None
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
             while not (found := await holds()):
                 await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
-        raise AssertionError(f"{what} did not come") from None
+        raise AssertionError(f"timed out waiting for {what}") from None
     return found
 
 
 @asynccontextmanager
 async def operated(box: Box) -> AsyncIterator[Operated]:
-    """With the rights that the operator's manifest gives it, in all namespaces."""
+    """Run the operator for all namespaces, with the rights from its manifest."""
     configuration = Configuration()
     await config.load_kube_config(str(box.kubeconfig), client_configuration=configuration)
     async with (

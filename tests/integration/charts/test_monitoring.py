@@ -1,4 +1,4 @@
-"""What of the chart has to do with Prometheus, Grafana and the network, as real helm renders it."""
+"""Real helm renders the chart's objects for Prometheus, Grafana and the network."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from dataset_operator.builders.name_servers import build_name_server_rules
 from dataset_operator.settings import NetworkSettings
 
 
-def test_the_service_may_be_left_out(chart: Helm) -> None:
+def test_the_service_is_optional(chart: Helm) -> None:
     values = {"metrics": {"service": {"annotations": {"a": "b"}}}}
     [service] = select(chart.template(values=values), "Service")
     assert service["metadata"]["annotations"] == {"a": "b"}
@@ -50,7 +50,7 @@ def test_monitors_find_the_operator_and_the_experiments_pods(chart: Helm) -> Non
 
 
 def test_alerts_and_dashboards_are_the_files_of_the_chart(chart: Helm, tmp_path: Path) -> None:
-    """Of whichever there are: these two stand for them."""
+    """Add a file of each kind to a copy of the chart, to show that every file is rendered."""
     copy = tmp_path / "lastmile"
     copy.mkdir()
     for path in CHART.rglob("*"):
@@ -77,7 +77,7 @@ def test_alerts_and_dashboards_are_the_files_of_the_chart(chart: Helm, tmp_path:
     assert dashboard["metadata"]["namespace"] == rule["metadata"]["namespace"] == "monitoring"
 
 
-def test_the_alert_on_a_missing_operator_is_on_that_of_the_release(chart: Helm) -> None:
+def test_the_alert_on_a_missing_operator_names_the_releases_namespace(chart: Helm) -> None:
     [rule] = select(chart.template(values=MONITORED), "PrometheusRule")
     written = yaml.safe_load((CHART / "files" / "prometheus" / "rules.yaml").read_text())
     pairs = zip(written["groups"], rule["spec"]["groups"], strict=True)
@@ -91,14 +91,14 @@ def test_the_alert_on_a_missing_operator_is_on_that_of_the_release(chart: Helm) 
     assert differ == [("LastmileOperatorDown", here)]
 
 
-def test_nothing_of_prometheus_or_grafana_by_itself(chart: Helm) -> None:
+def test_prometheus_and_grafana_are_off_by_default(chart: Helm) -> None:
     documents = chart.template()
     kinds = {document["kind"] for document in documents}
     assert not kinds & {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
     assert len(select(documents, "ConfigMap")) == 1
 
 
-def test_nothing_reaches_the_operator_unless_it_is_let_in(chart: Helm) -> None:
+def test_no_pod_reaches_the_operator_by_default(chart: Helm) -> None:
     documents = chart.template()
     [deployment] = select(documents, "Deployment")
     [policy] = select(documents, "NetworkPolicy")
@@ -115,7 +115,7 @@ def test_nothing_reaches_the_operator_unless_it_is_let_in(chart: Helm) -> None:
     assert not select(chart.template(values=values), "NetworkPolicy")
 
 
-def test_the_operators_egress_may_be_narrowed(chart: Helm) -> None:
+def test_the_operators_egress_can_be_restricted(chart: Helm) -> None:
     more = {"to": [{"namespaceSelector": {}}], "ports": [{"port": 9090}]}
     egress = {"enabled": True, "apiServerCidrs": ["10.0.0.1/32"], "rules": [more]}
     documents = chart.template(values={"networkPolicy": {"egress": egress}})

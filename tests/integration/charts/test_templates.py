@@ -29,13 +29,13 @@ OPERATOR_FILE = ROOT / "deploy" / "operator" / "operator.yaml"
 KEEP = {"helm.sh/resource-policy": "keep"}
 DIGEST = "sha256:" + "1" * 64
 ELECTION_OFF = {"settings": {"leaderElection": False}}
-# What a cluster serves, which `helm template` is told by hand.
+# APIs that the cluster serves, which `helm template` cannot find out.
 ANY_CLUSTER = "--api-versions=apiregistration.k8s.io/v1"
 WITH_KUBERAY = "--api-versions=ray.io/v1/RayCluster"
 
 
 def rules_of(documents: list[Document], kind: str, name: str) -> dict[str, list[Document]]:
-    """Namespace → rules of roles of that name."""
+    """Return the rules of roles with a name, by namespace."""
     return {
         role["metadata"].get("namespace", ""): role["rules"]
         for role in select(documents, kind, name)
@@ -47,9 +47,7 @@ def test_lint_finds_nothing(chart: Helm) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_is_rendered_and_its_settings_are_the_operators(
-    chart: Helm, example: Path
-) -> None:
+def test_an_example_renders_settings_that_the_operator_accepts(chart: Helm, example: Path) -> None:
     documents = chart.template("--values", str(example))
     parse_settings(settings_of(documents))
     assert "0 chart(s) failed" in chart("lint", "--strict", str(CHART), "-f", str(example))
@@ -60,12 +58,12 @@ COMMANDS = [
     command
     for guide in GUIDES
     for command in re.findall(r"^helm install .*(?:\n  .*)*", guide.read_text(), re.MULTILINE)
-    if "with-kuberay" not in command  # that one is built first: test_with_kuberay
+    if "with-kuberay" not in command  # needs a build first: test_with_kuberay
 ]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_guides_is_one_that_helm_takes(
+def test_helm_accepts_the_commands_of_the_guides(
     chart: Helm, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -73,7 +71,7 @@ def test_a_command_of_the_guides_is_one_that_helm_takes(
     assert "STATUS: pending-install" in chart(*words, "--dry-run=client")
 
 
-def test_the_crd_is_the_repositorys_and_is_kept(chart: Helm) -> None:
+def test_the_crd_equals_the_committed_one_and_is_kept(chart: Helm) -> None:
     [crd] = select(chart.template(), "CustomResourceDefinition")
     committed = yaml.safe_load((ROOT / "crds" / "datasetexperiments.yaml").read_text())
     assert crd["spec"] == committed["spec"]
@@ -81,14 +79,14 @@ def test_the_crd_is_the_repositorys_and_is_kept(chart: Helm) -> None:
     assert crd["metadata"]["annotations"] == KEEP
 
 
-def test_the_crd_may_be_left_out_or_go_with_the_release(chart: Helm) -> None:
+def test_the_crd_can_be_omitted_or_deleted_with_the_release(chart: Helm) -> None:
     [crd] = select(chart.template(values={"crds": {"keep": False}}), "CustomResourceDefinition")
     assert "annotations" not in crd["metadata"]
     none = chart.template(values={"crds": {"install": False}})
     assert not select(none, "CustomResourceDefinition")
 
 
-def test_the_rights_are_those_of_the_plain_manifest(chart: Helm) -> None:
+def test_the_rights_equal_those_of_the_plain_manifest(chart: Helm) -> None:
     plain = [*yaml.safe_load_all(OPERATOR_FILE.read_text())]
     [role] = select(plain, "ClusterRole")
     documents = chart.template()
@@ -106,7 +104,7 @@ def test_the_rights_are_those_of_the_plain_manifest(chart: Helm) -> None:
     }
 
 
-def test_named_namespaces_get_roles_and_the_cluster_as_a_whole_none(chart: Helm) -> None:
+def test_watched_namespaces_get_roles_instead_of_cluster_roles(chart: Helm) -> None:
     cluster = rules_of(chart.template(), "ClusterRole", "lastmile-operator")[""]
     values = {"watchNamespaces": ["a", "b"], "rbac": {"aggregateRoles": False}}
     documents = chart.template(values=values)
@@ -122,7 +120,7 @@ def test_named_namespaces_get_roles_and_the_cluster_as_a_whole_none(chart: Helm)
     ]
 
 
-def test_the_replicas_agree_by_one_lease(chart: Helm) -> None:
+def test_the_replicas_share_one_lease(chart: Helm) -> None:
     [rules] = rules_of(chart.template(), "Role", "lastmile-operator-lease").values()
     create, rest = rules
     assert create["verbs"] == ["create"]
@@ -173,15 +171,15 @@ def test_users_roles_add_to_the_clusters_own(chart: Helm) -> None:
     assert adds_to(view) == {"view", "edit", "admin"}
     assert adds_to(edit) == {"edit", "admin"}
     assert {verb for rule in view["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
-    # The status is the operator's alone to write.
+    # Only the operator may write the status.
     assert all("datasetexperiments/status" not in rule["resources"] for rule in edit["rules"])
-    # So is the cluster's spec: `lastmile scale` asks by an annotation of the experiment.
+    # The same holds for RayClusters: `lastmile scale` annotates the experiment instead.
     assert {group for rule in edit["rules"] for group in rule["apiGroups"]} == {
         "experiments.lastmile.dev"
     }
 
 
-def test_rights_and_account_may_be_ones_own(chart: Helm) -> None:
+def test_users_can_bring_their_own_rights_and_account(chart: Helm) -> None:
     values = {
         "rbac": {"create": False, "aggregateRoles": False},
         "serviceAccount": {"create": False, "name": "mine"},
@@ -196,7 +194,7 @@ def test_rights_and_account_may_be_ones_own(chart: Helm) -> None:
     assert operator_pod(chart.template(values=without))["serviceAccountName"] == "default"
 
 
-def test_an_account_of_the_chart_takes_name_and_annotations(chart: Helm) -> None:
+def test_the_charts_account_has_the_given_name_and_annotations(chart: Helm) -> None:
     values = {"serviceAccount": {"name": "mine", "annotations": {"iam": "role"}}}
     documents = chart.template(values=values)
     [account] = select(documents, "ServiceAccount", "mine")
@@ -223,7 +221,7 @@ def test_the_pod_is_restricted(chart: Helm) -> None:
     assert job_pod["containers"][0]["securityContext"] == operator["securityContext"]
 
 
-def test_openshift_may_choose_the_ids(chart: Helm) -> None:
+def test_openshift_can_choose_the_ids(chart: Helm) -> None:
     values = {"podSecurityContext": {"runAsUser": None, "runAsGroup": None}}
     context = operator_pod(chart.template(values=values))["securityContext"]
     assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -238,7 +236,7 @@ def test_two_replicas_are_spread_and_not_evicted_at_once(chart: Helm) -> None:
     assert budget["spec"] == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
     [spread] = operator_pod(documents)["topologySpreadConstraints"]
     assert spread["labelSelector"]["matchLabels"] == labels
-    # The hook's pod is none of them.
+    # The hook's pod is not one of them.
     [job] = select(documents, "Job")
     assert not labels.items() <= job["spec"]["template"]["metadata"]["labels"].items()
 
@@ -252,7 +250,7 @@ def test_no_budget(chart: Helm, values: Document) -> None:
     assert not select(chart.template(values=values), "PodDisruptionBudget")
 
 
-def test_a_pod_takes_everything_that_a_cluster_asks_for(chart: Helm) -> None:
+def test_the_pod_has_all_given_fields(chart: Helm) -> None:
     toleration = {"key": "infra", "operator": "Exists"}
     affinity = {"nodeAffinity": {}}
     values = {
@@ -291,7 +289,7 @@ def test_a_pod_takes_everything_that_a_cluster_asks_for(chart: Helm) -> None:
     assert operator["resources"]["limits"] == {"memory": "1Gi"}
 
 
-def test_what_a_user_empties_is_left_out(chart: Helm) -> None:
+def test_emptied_values_are_omitted(chart: Helm) -> None:
     values: dict[str, Any] = {
         "resources": {"requests": None, "limits": None},
         "podSecurityContext": None,
@@ -325,10 +323,10 @@ def test_images_come_from_one_registry_by_tag_or_digest(chart: Helm) -> None:
         assert pod["containers"][0]["image"].endswith(DIGEST)
 
 
-def test_settings_reach_the_operator_as_they_are_given(chart: Helm) -> None:
+def test_settings_reach_the_operator_unchanged(chart: Helm) -> None:
     given = {
         "runtimeImage": "mine:1",
-        "gpuResource": None,  # what helm drops of the chart's own values, it keeps here
+        "gpuResource": None,  # helm would drop a null that overrides a value of the chart
         "terminationGraceSeconds": 1_234_567_890,
         "prices": {"gpuHour": 2.5, "dataWorkerHour": 1},
         "serviceAccounts": {"*": ["trainer"]},
@@ -342,7 +340,7 @@ def test_settings_reach_the_operator_as_they_are_given(chart: Helm) -> None:
     assert parsed.network.egress == ()
 
 
-def test_experiments_let_in_the_operator_of_this_release(chart: Helm) -> None:
+def test_experiments_admit_the_operator_of_this_release(chart: Helm) -> None:
     documents = chart.template()
     network = settings_of(documents)["network"]
     [deployment] = select(documents, "Deployment")
@@ -353,7 +351,7 @@ def test_experiments_let_in_the_operator_of_this_release(chart: Helm) -> None:
     assert settings_of(chart.template(values=values))["network"] == own
 
 
-def test_only_other_settings_make_another_pod(chart: Helm) -> None:
+def test_only_changed_settings_replace_the_pod(chart: Helm) -> None:
     def pod_of(values: Document) -> Document:
         [deployment] = select(chart.template(values=values), "Deployment")
         return dict(deployment["spec"]["template"])
@@ -388,7 +386,7 @@ def test_names(chart: Helm, values: Document, name: str) -> None:
     assert operator_pod(documents)["volumes"][0]["configMap"]["name"] == name
 
 
-def test_what_lets_go_of_finalizers_comes_after_the_operators_rights(chart: Helm) -> None:
+def test_the_hook_releases_finalizers_after_the_operators_rights_are_deleted(chart: Helm) -> None:
     after = hooks(chart.template())
     assert [d["kind"] for d in after] == [
         "ServiceAccount",
@@ -478,7 +476,9 @@ REFUSED: dict[str, tuple[Document, str]] = {
 
 
 @pytest.mark.parametrize(("values", "words"), REFUSED.values(), ids=REFUSED)
-def test_what_is_wrong_is_refused_by_its_path(chart: Helm, values: Document, words: str) -> None:
+def test_wrong_values_are_refused_with_their_path(
+    chart: Helm, values: Document, words: str
+) -> None:
     with pytest.raises(HelmError) as refused:
         chart.template(values=values)
     assert_told(str(refused.value), f"… {words}")

@@ -1,4 +1,4 @@
-"""A release of the chart on a box: installed by real helm, in a namespace of its own."""
+"""A release of the chart on a test cluster, installed by real helm in its own namespace."""
 
 import json
 import shutil
@@ -22,10 +22,10 @@ OPERATOR = "lastmile-operator"
 HOOK = "lastmile-release-finalizers"
 CRD = "datasetexperiments.experiments.lastmile.dev"
 CRD_FILE = "files/crds/datasetexperiments.yaml"
-# What an older chart's CRD has not.
+# A field that an older chart's CRD lacks.
 ADDED = "ttlSecondsAfterFinished"
 TOKEN_SECONDS = 3600
-# A CRD of which kubectl is the manager.
+# Options to take over a CRD that kubectl manages.
 TAKE_OVER = ("--take-ownership", "--force-conflicts")
 
 
@@ -38,7 +38,7 @@ class Release:
     namespace: str
 
     def run(self, verb: str, chart: Path = CHART, *options: str, **values: Any) -> str:
-        """`install` or `upgrade` it, taking over a CRD that kubectl has installed."""
+        """Run `install` or `upgrade`, which takes over a CRD that kubectl has installed."""
         where = (RELEASE, str(chart), "--namespace", self.namespace, *TAKE_OVER)
         return self.helm(verb, *where, *options, "-f", "-", stdin=yaml.safe_dump(values))
 
@@ -52,7 +52,7 @@ class Release:
 
     @property
     def settings(self) -> Document:
-        """What the operator's pods read."""
+        """The settings that the operator's pods read."""
         text = self.get("configmap", OPERATOR)["data"]["settings.yaml"]
         return dict(yaml.safe_load(text))
 
@@ -88,7 +88,7 @@ class Release:
 
 
 def copy_older_chart(folder: Path) -> Path:
-    """The chart as it may have been a version ago: its CRD lacks a field."""
+    """Copy the chart as an older version, whose CRD lacks a field."""
     older = folder / "older" / "lastmile"
     shutil.copytree(CHART, older)
     crd = yaml.safe_load((older / CRD_FILE).read_text())
@@ -101,7 +101,7 @@ def copy_older_chart(folder: Path) -> Path:
 
 
 def served_fields(box: Box) -> set[str]:
-    """Fields of the spec by the CRD that is installed."""
+    """Return the fields of the spec in the installed CRD."""
     crd = json.loads(box.kubectl("get", "crd", CRD, "-o", "json"))
     [version] = crd["spec"]["versions"]
     return set(version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"])
@@ -109,7 +109,7 @@ def served_fields(box: Box) -> set[str]:
 
 @contextmanager
 def other_namespace(box: Box, name: str) -> Iterator[str]:
-    """One more namespace, beside the test's own."""
+    """Create a namespace besides the test's own, and delete it at the end."""
     box.kubectl("create", "namespace", name)
     box.kubectl("wait", "--for=create", "--timeout=60s", "serviceaccount/default", f"-n={name}")
     try:
@@ -120,7 +120,7 @@ def other_namespace(box: Box, name: str) -> Iterator[str]:
 
 @contextmanager
 def uninstalling(release: Release) -> Iterator["subprocess.Popen[str]"]:
-    """Run `helm uninstall` beside the test, which plays the hook's pod meanwhile."""
+    """Run `helm uninstall` while the test plays the hook's pod."""
     command = [release.helm.program, "uninstall", RELEASE, "-n", release.namespace]
     with subprocess.Popen(
         command,
@@ -136,11 +136,11 @@ def uninstalling(release: Release) -> Iterator["subprocess.Popen[str]"]:
 
 
 def play_hook(release: Release, process: "subprocess.Popen[str]", folder: Path) -> str:
-    """Do as the hook's pod would: its command, under its service account; what it prints."""
+    """Run the command of the hook's pod under its service account; return its output."""
     pods = ("get", "pods", "-n", release.namespace, "-l", f"job-name={HOOK}", "-o", "name")
     wait_until(lambda: bool(release.box.kubectl(*pods).strip()) or process.poll() is not None)
     assert process.poll() is None, process.communicate()
-    # The operator, which may still be at work, can no longer hold what is let go of.
+    # The operator, which may still run, can no longer add the finalizers again.
     assert not release.may(OPERATOR, "patch", "datasetexperiments", "-A")
     [container] = release.get("job", HOOK)["spec"]["template"]["spec"]["containers"]
     done = subprocess.run(
@@ -163,7 +163,7 @@ def play_hook(release: Release, process: "subprocess.Popen[str]", folder: Path) 
 
 
 def finalizers(box: Box, namespace: str) -> list[str]:
-    """Of the experiment of a stage."""
+    """Return the finalizers of a stage's experiment."""
     text = box.kubectl("get", "dsexp", NAME, "-n", namespace, "-o", "json")
     held: list[str] = json.loads(text)["metadata"].get("finalizers") or []
     return held

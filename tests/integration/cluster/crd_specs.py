@@ -1,4 +1,4 @@
-"""Random DatasetExperiments drawn from the models: good ones, and ones with something wrong."""
+"""Random DatasetExperiments drawn from the models: valid ones, and ones with one change."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ URIS = [
 URIS += ["git+ssh://git@host/repo", "data/user@home/x.parquet", "http://minio:9000/x", "u" * 1024]
 PLACES = ["impressions/", "s3://bucket/a/b", "abfss://c@account.dfs.core.windows.net/x", "a..b/"]
 PLACES += ["日本/*.parquet", "data/user@home/x.parquet", "gs://b", "hdfs://h:1/x", "/a#b?c"]
-# Every text here is one that the model takes.
+# The model accepts every text here.
 BY_PATTERN: Mapping[str, Sequence[str]] = {
     base.IMPORT_PATH_PATTERN: ["a:b", "my_team.ranking:train.loop", "_x1.größe:f"],
     dataset.ICEBERG_TABLE_PATTERN: ["db.t", "a.b.c", "größe.t-1"],
@@ -112,7 +112,7 @@ BY_FIELD: Mapping[tuple[str, str], Strategy] = {
 TIMES = st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-01T00:00:00.123456+00:00"])
 RESOURCE_NAMES = st.sampled_from(["cpu", "memory", "ephemeral-storage", "example.com/fpga"])
 
-# Models of which exactly one field is given.
+# Models in which exactly one field must be given.
 CHOICES: Mapping[type[SpecModel], Sequence[str]] = {
     dataset.SourceChoice: ["parquet", "iceberg"],
     dataset.ParquetSource: ["uri", "uris"],
@@ -124,7 +124,7 @@ CHOICES: Mapping[type[SpecModel], Sequence[str]] = {
 
 
 def documents() -> Strategy:
-    """Whole experiments that the models take."""
+    """Draw whole experiments that the models accept."""
     return st.builds(
         lambda name, spec: {
             "apiVersion": API_VERSION,
@@ -139,7 +139,7 @@ def documents() -> Strategy:
 
 @functools.cache
 def models(model: type[SpecModel]) -> Strategy:
-    """What one model takes: all its fields or few of them, its rules kept."""
+    """Draw values that a model accepts, with some of its optional fields."""
     return _draw_model(model)
 
 
@@ -169,7 +169,7 @@ def _field_values(model: type[SpecModel], name: str) -> Strategy:
 
 
 def values(annotation: Any, constraints: Sequence[Any] = ()) -> Strategy:
-    """What a field of this type takes."""
+    """Draw values that a field of this type accepts."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return values(args[0], [*args[1:], *constraints])
@@ -343,7 +343,7 @@ NAMES = ["", "A", "a_b", "1a", "a-", "-a", "a.b", "x" * 41, "ä", "a\n", "xn--a"
 
 
 def mutate(data: st.DataObject, document: Document) -> str:
-    """Change one thing of the document, which may be for the worse; returns what was done."""
+    """Change one thing in the document, which may make it invalid; return a description."""
     if data.draw(st.integers(0, 29)) == 0:
         document["metadata"]["name"] = data.draw(st.sampled_from(NAMES))
         return "name"
@@ -366,7 +366,7 @@ def mutate(data: st.DataObject, document: Document) -> str:
 
 
 def _like(value: Any) -> Strategy:
-    """Odd values of the same type: those get past the first check."""
+    """Draw odd values of the same type, which pass the first check."""
     texts = isinstance(value, str)
     return st.sampled_from(TEXTS if texts else NUMBERS if isinstance(value, int | float) else ODD)
 

@@ -1,9 +1,9 @@
-"""Operators that are killed at random, and experiments that live through it.
+"""Kills operators at random while experiments run.
 
-An operator is a process of its own, forked from one that has imported everything, so that a kill
-can come at any moment of its life and the next operator begins at once. Experiments share one
-stand-in head, which notes what no head may ever see: a second driver of an experiment while one
-runs. What befalls an experiment, and when, comes of a seed.
+An operator is a separate process, forked from one that has imported everything, so that a kill can
+come at any moment and the next operator starts at once. Experiments share one stand-in head, which
+records what must never happen: a second driver of an experiment while another runs. A seed
+determines which acts an experiment goes through, and when.
 """
 
 import asyncio
@@ -45,9 +45,9 @@ TOKEN = "shared"
 POLL_SECONDS = 0.1
 LIVES_AT_ONCE = 4
 ACTS = ("fail", "edit_run", "edit_cluster", "suspend", "lose_head", "lose_worker")
-# Of one act, with operators that die every other second: pauses after failures take 20 s.
+# Deadline of one act, with operators that die every other second: pauses after failures take 20 s.
 ACT_SECONDS = 180.0
-# Clusters go once their history is kept, by pods that `play_history` plays.
+# Clusters are deleted once pods have stored their history; `play_history` plays these pods.
 WITH_HISTORY = SETTINGS.model_copy(update={"storage_root": "s3://bucket/team/"})
 _LIVE = frozenset({"PENDING", "RUNNING"})
 _FORKS = multiprocessing.get_context("forkserver")
@@ -59,7 +59,7 @@ _FORKS.set_forkserver_preload(["killed_stage", "kopf", "kubernetes.aio.client"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where an operator works, as a process can be told."""
+    """The arguments of an operator's process."""
 
     kubeconfig: str
     namespace: str
@@ -67,7 +67,7 @@ class Place:
 
 
 def operate(place: Place) -> None:
-    """Be an operator until killed."""
+    """Run an operator until it is killed."""
     os.environ["KUBECONFIG"] = place.kubeconfig
     asyncio.run(_operate(place))
 
@@ -88,7 +88,7 @@ async def _operate(place: Place) -> None:
             connect=connect,
             source=RuntimeSource(reach_pod=lambda namespace, pod: ports),
             settings=WITH_HISTORY,
-            seal=SEAL,  # of all operators, one after another
+            seal=SEAL,  # the same for successive operators
         )
         stop = asyncio.Event()
         login = Login(kubeconfig=place.kubeconfig).connection
@@ -106,7 +106,7 @@ class Killer:
     _process: Any = None
 
     async def kill_for(self, number: int) -> None:
-        """So many kills: some before an operator's first pass, some after many."""
+        """Kill a number of operators: some before their first pass, some after many."""
         while self.kills < number:
             self.start()
             await asyncio.sleep(
@@ -134,7 +134,7 @@ class Killer:
 
 
 def is_driver(job: dict[str, Any]) -> bool:
-    """Whether a job trains; others drain nodes and keep decisions."""
+    """Return whether a job trains; other jobs drain nodes and store decisions."""
     return "--run-id" in job["entrypoint"] and "keep-decisions" not in job["entrypoint"]
 
 
@@ -143,7 +143,7 @@ class WatchfulRay(StandInRay):
     """The head of all experiments.
 
     Attributes:
-        doubled: drivers that were submitted while another of the experiment ran.
+        doubled: drivers that were submitted while another one of the experiment ran.
     """
 
     doubled: list[str] = field(default_factory=list)
@@ -157,7 +157,7 @@ class WatchfulRay(StandInRay):
         return response
 
     def drivers(self, stem: str) -> list[str]:
-        """Ids of the drivers that run of an experiment: `NAME-UID` begins theirs."""
+        """Return the ids of an experiment's running drivers, which begin with `NAME-UID`."""
         return [
             name
             for name, job in self.jobs.items()
@@ -165,7 +165,7 @@ class WatchfulRay(StandInRay):
         ]
 
     def forget(self, stem: str) -> None:
-        """What a head of that experiment knew is gone with it."""
+        """Forget the experiment's jobs, as when its head is lost."""
         for name in [name for name in self.jobs if name.startswith(f"{stem}-")]:
             del self.jobs[name]
 
@@ -175,12 +175,12 @@ class WatchfulRay(StandInRay):
 
 @dataclass(slots=True)
 class Life:
-    """An experiment that acts befall one after another; each waits until it trains again.
+    """An experiment that goes through acts; after each it must train again.
 
     Attributes:
-        wanted: what its status must say in the end: an attempt that nothing asked for is one too
-            many, though it trains.
-        seen: (run, attempt) of its status, which may never go back while it lives.
+        wanted: expected values in the status. An attempt without a cause is a failure too, although
+            it trains.
+        seen: (uid, run, attempt) from its status, which must never go back for the same uid.
     """
 
     name: str
@@ -195,7 +195,7 @@ class Life:
     log: list[str] = field(default_factory=list)
 
     async def live(self, acts: Sequence[str]) -> None:
-        """From its creation to its end, and deleted in the end."""
+        """Create the experiment, perform the acts, complete it, and delete it."""
         self.spec = {
             "dataset": {"parquet": {"uri": "t/"}},
             "dataWorkers": {"minReplicas": 1, "maxReplicas": 3},
@@ -251,7 +251,7 @@ class Life:
         except TimeoutError:
             status = (await self.document()).get("status")
             raise AssertionError(
-                f"{self.name} after {self.log}: {what} did not come; {json.dumps(status)}"
+                f"{self.name} after {self.log}: no {what} in time; {json.dumps(status)}"
             ) from None
 
     async def _until_condition(self, kind: str, status: str) -> None:
@@ -265,7 +265,7 @@ class Life:
         return f"{self.name}-{(await self.document())['metadata']['uid']}"
 
     async def _trains(self) -> None:
-        """Until the driver that the status names runs, of the run that is wanted."""
+        """Wait until the driver in the status runs, and the status is as expected."""
 
         async def holds() -> bool:
             document = await self.document()
@@ -283,7 +283,7 @@ class Life:
         [driver] = self.ray.drivers(await self._stem())
         return driver
 
-    # --- what befalls it ---
+    # --- acts ---
 
     async def _fail(self) -> None:
         self.ray.end(await self._running(), "FAILED", message="a test's", driver_exit_code=1)
@@ -313,7 +313,7 @@ class Life:
         await self._until_condition("Suspended", "False")
 
     async def _lose_head(self) -> None:
-        await asyncio.sleep(1.0)  # pods tell their age in whole seconds
+        await asyncio.sleep(1.0)  # ages of pods are whole seconds
         await self._delete_pod("head")
         self.ray.forget(await self._stem())
         self.wanted["failures"] += 1
@@ -363,7 +363,7 @@ class Life:
 
 
 async def play_history(box: Box, namespace: str, kube: KubeClient, random: Random) -> None:
-    """Ends the pods that keep a history, now and then badly: kwok lets them run for ever."""
+    """End the pods that store a history, some with a failure: kwok lets them run for ever."""
     while True:
         for pod in await kube.list_objects("Pod", namespace, HISTORY_LABEL):
             if pod["status"].get("phase") in ("Succeeded", "Failed"):
@@ -371,14 +371,14 @@ async def play_history(box: Box, namespace: str, kube: KubeClient, random: Rando
             status = {"status": {"phase": random.choice(["Succeeded", "Succeeded", "Failed"])}}
             how = ("--subresource=status", "--type=merge", "-p", json.dumps(status))
             name = pod["metadata"]["name"]
-            with contextlib.suppress(KubectlError):  # it has gone meanwhile
+            with contextlib.suppress(KubectlError):  # deleted meanwhile
                 await asyncio.to_thread(box.kubectl, "patch", "pod", name, "-n", namespace, *how)
         await asyncio.sleep(POLL_SECONDS)
 
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What came of it."""
+    """The result of `live_through`."""
 
     kills: int
     faults: Counter[str]
@@ -387,7 +387,7 @@ class Outcome:
     doubled: list[str]
 
     def describe(self) -> dict[str, Any]:
-        """As JSON; `asdict` would count a Counter's items."""
+        """Return the fields as JSON; `asdict` would count the items of a Counter."""
         return {
             "kills": self.kills,
             "faults": dict(self.faults),
@@ -408,13 +408,13 @@ async def head_and_client(box: Box) -> AsyncIterator[tuple[WatchfulRay, KubeClie
 async def live_through(
     box: Box, namespace: str, *, seed: int, kills: int = 0, faulty_share: float = 0.0
 ) -> Outcome:
-    """Lives, one after another and some side by side, until there were so many kills.
+    """Run lives of experiments, several at once, until a number of operators has been killed.
 
     Args:
-        faulty_share: of operators' requests that the API server answers badly.
+        faulty_share: share of the operators' requests that fail at the API server.
 
     Raises:
-        AssertionError: an experiment did not come to where it must, in `ACT_SECONDS`.
+        AssertionError: an experiment did not reach an expected state within `ACT_SECONDS`.
     """
     lived: list[Life] = []
     async with head_and_client(box) as (ray, kube), contextlib.AsyncExitStack() as stack:
@@ -437,14 +437,14 @@ async def live_through(
             while turn == 0 or killer.kills < kills:
                 random = Random(f"{seed} {slot} {turn}")
                 life = Life(
-                    name=f"e{slot}",  # the same again: what was deleted must not be taken for it
+                    name=f"e{slot}",  # reused: a deleted namesake must not be mistaken for it
                     box=box,
                     namespace=namespace,
                     kube=kube,
                     ray=ray,
                     random=random,
                 )
-                # The first lives have every act between them.
+                # Together, the first lives cover every act.
                 deck = [*acts[(2 * slot + turn) % len(acts) :], *acts]
                 await life.live(deck[: random.randint(2, 3)])
                 killer.check_alive()

@@ -1,6 +1,6 @@
-"""An experiment in a namespace of its own, a reconciler, and the Ray that it finds.
+"""A stage for tests: an experiment in its own namespace, a reconciler, and a stand-in for Ray.
 
-The reconciler has the rights that the operator's manifest gives it, and no others.
+The reconciler has only the rights that the operator's manifest gives it.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from tools.cluster.kubectl import Kubectl
 NAME = "clicks"
 LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.2
-DEADLINE_SECONDS = 120.0  # each step is there within seconds on an idle machine
+DEADLINE_SECONDS = 120.0  # each step takes seconds on an idle machine
 OPERATOR_FILE = Path(__file__).parents[3] / "deploy" / "operator" / "operator.yaml"
 OPERATOR = "lastmile-tests-operator"
 SMALL = {"requests": {"cpu": "100m", "memory": "100Mi"}, "limits": {"memory": "100Mi"}}
@@ -50,7 +50,7 @@ SETTINGS = parse_settings(
 
 @dataclass(slots=True)
 class Stage:
-    """An experiment in a namespace of its own, a reconciler, and the Ray that it finds."""
+    """An experiment in its own namespace, a reconciler, and a stand-in for Ray."""
 
     box: Box
     namespace: str
@@ -84,14 +84,14 @@ class Stage:
         return (document or {}).get("status", {})
 
     async def step(self) -> float | None:
-        """One pass; a stale look is followed by another, as by the operator: KubeRay writes too."""
+        """Run a pass; repeat it after a conflict, as the operator does: KubeRay writes too."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             while True:
                 with contextlib.suppress(KubeConflict):
                     return await self.reconciler.reconcile(self.namespace, self.name)
 
     async def until(self, kind: str, status: str, reason: str) -> dict[str, Any]:
-        """Pass after pass, until a condition is so."""
+        """Run passes until a condition has a status and a reason; return the condition."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             while True:
                 await self.step()
@@ -101,7 +101,7 @@ class Stage:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def train(self, **spec: Any) -> None:
-        """Apply it, and pass after pass until it trains."""
+        """Apply the experiment, and run passes until it trains."""
         self.apply(**spec)
         await self.until("Training", "True", "Running")
 
@@ -123,7 +123,7 @@ class Stage:
 
 @cache
 def log_in(kubectl: Kubectl) -> dict[str, str]:
-    """Headers of requests that an operator makes under the manifest's role."""
+    """Create the manifest's role; return the headers for requests with its rights."""
     documents = yaml.safe_load_all(OPERATOR_FILE.read_text())
     [role] = [document for document in documents if document["kind"] == "ClusterRole"]
     role["metadata"]["name"] = OPERATOR
@@ -147,10 +147,10 @@ def log_in(kubectl: Kubectl) -> dict[str, str]:
 
 @asynccontextmanager
 async def all_closed() -> AsyncIterator[None]:
-    """Ends once all sockets that were opened meanwhile are closed.
+    """Wait at the end until all sockets that were opened meanwhile are closed.
 
-    A client that is closed says so to the server, by TLS, and closes its sockets when that has
-    answered, for which the loop has to run (aiohttp docs, graceful shutdown).
+    A closed client first notifies the server over TLS, and closes its sockets after the answer. The
+    event loop must run until then (aiohttp docs, graceful shutdown).
     """
     before = count_sockets()
     yield
@@ -160,7 +160,7 @@ async def all_closed() -> AsyncIterator[None]:
 
 
 def count_sockets() -> int:
-    """Of this process (proc(5))."""
+    """Return the number of open sockets of this process (proc(5))."""
     found = 0
     for file in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
@@ -179,15 +179,15 @@ async def stage_of(
     settings: OperatorSettings = SETTINGS,
     observe: Observe = lambda *_: None,
 ) -> AsyncIterator[Stage]:
-    """A stage.
+    """Build a stage.
 
     Args:
-        user: whose rights the reconciler has; "": one's with those of the operator's manifest.
+        user: the user whose rights the reconciler has; "": one with the rights of the manifest.
         name: of the experiment.
-        settings: the operator's.
-        observe: is told of every request to the API server.
-        address: of this machine, where the stand-in listens and is reached as a head is from
-            outside: through the API server's proxy. "": on loopback, reached at once.
+        settings: of the operator.
+        observe: called for every request to the API server.
+        address: of this machine; the stand-in listens there, and is reached through the API
+            server's proxy, like a head from outside. "": on loopback, reached directly.
     """
     configuration = Configuration()
     await config.load_kube_config(str(box.kubeconfig), client_configuration=configuration)
@@ -197,7 +197,7 @@ async def stage_of(
         aiohttp.ClientSession() as session,
         StandInRay(token="", host=address or LOOPBACK) as ray,
     ):
-        if address:  # as `operator --dev`: with the rights of the person who started it
+        if address:  # like `operator --dev`: with the rights of the user who started it
             connect = build_connect(client, session, settings, in_cluster=False)
             reach_pod = build_reach_pod(client, session, in_cluster=False)
         else:
@@ -210,13 +210,13 @@ async def stage_of(
             connect=connect,
             source=RuntimeSource(reach_pod=reach_pod),
             settings=settings,
-            seal=SEAL,  # of all operators, one after another
+            seal=SEAL,  # the same for successive operators
         )
         yield Stage(box=box, namespace=namespace, reconciler=reconciler, ray=ray, name=name)
 
 
 def play(box: Box, namespace: str, story: Callable[[Stage], Awaitable[None]]) -> None:
-    """Play a story on a stage of its own."""
+    """Run a story on its own stage."""
 
     async def run() -> None:
         async with stage_of(box, namespace) as stage:

@@ -1,9 +1,9 @@
-"""A process that stands for a lease, and prints each moment at which it may act.
+"""A process that takes part in an election, and prints each moment at which it may act.
 
     python standing_candidate.py KUBECONFIG NAME '{"name": "lease", "namespace": …}'
 
-The moment is taken before the check that it leads, which ends the process if not: by a clock that
-all processes of a machine share. So moments of two that lead one after the other are never mixed.
+It reads the clock before it checks that it leads, and the check ends the process if it does not.
+All processes of a machine share the clock, so the moments of successive leaders never overlap.
 """
 
 import asyncio

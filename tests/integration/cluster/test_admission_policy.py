@@ -1,4 +1,4 @@
-"""The chart's policy on a real API server: the operator works under it, and is bounded by it."""
+"""The chart's admission policy on a real API server: the operator works, and is bounded."""
 
 import asyncio
 import json
@@ -20,18 +20,18 @@ pytestmark = pytest.mark.usefixtures("played")
 
 POLICY_KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 RBAC_KINDS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
-ACTIVE_SECONDS = 60.0  # the API server takes a policy in within seconds
+ACTIVE_SECONDS = 60.0  # the API server activates a policy within seconds
 
 
 @pytest.fixture
 def account(box: Box, namespace: str, helm: str, tmp_path: Path) -> Iterator[str]:
-    """The user that is the operator's account, with the chart's rights and its policy."""
+    """Return the user of the operator's account, with the chart's rights and its policy."""
     chart = Helm(program=helm, home=tmp_path / "helm")
-    # Names of the whole cluster: this release's own.
+    # Names of cluster-wide objects must not collide with those of other tests.
     values = {"admissionPolicy": {"enabled": True}, "fullnameOverride": namespace[:30]}
     rendered = chart.template(values=values, namespace=namespace)
     items = [d for d in rendered if d["kind"] in (*POLICY_KINDS, *RBAC_KINDS)]
-    for item in items:  # the chart's hook has its own names
+    for item in items:  # also those of the chart's hook
         item["metadata"].pop("annotations", None)
         if item["kind"] == "ServiceAccount":
             item["metadata"]["namespace"] = namespace
@@ -56,7 +56,7 @@ def build_config(namespace: str, **metadata: Any) -> dict[str, Any]:
 
 
 def refusal(box: Box, user: str, verb: str, document: dict[str, Any]) -> str:
-    """What the API server says against a write by this user; nothing is stored."""
+    """Return why the API server refuses a user's write, or ""; it is a dry run."""
     options = ("--as", user, "--dry-run=server", "-f", "-")
     options += ("--server-side", "--force-conflicts") if verb == "apply" else ()
     try:
@@ -66,7 +66,7 @@ def refusal(box: Box, user: str, verb: str, document: dict[str, Any]) -> str:
     return ""
 
 
-def test_the_operator_lives_under_its_policy(box: Box, namespace: str, account: str) -> None:
+def test_the_operator_works_under_its_policy(box: Box, namespace: str, account: str) -> None:
     async def life(stage: Stage) -> None:
         await stage.train()
         stage.apply(backoffLimit=1)
@@ -115,13 +115,14 @@ def test_the_policy_bounds_the_operators_account(box: Box, namespace: str, accou
     others = build_config(namespace, name="others")
     box.kubectl("create", "-f", "-", stdin=json.dumps(others))
     taken = build_config(namespace, name="others", **good)
-    assert refusal(box, account, "apply", taken)  # without a right to delete, by the API server
+    # The API server refuses an owner reference to an object that the account cannot delete.
+    assert refusal(box, account, "apply", taken)
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": namespace}}
     pod["spec"] = {"containers": [{"name": "c", "image": "i"}]}
     box.kubectl("create", "-f", "-", stdin=json.dumps(pod))
     with pytest.raises(KubectlError, match="ValidatingAdmissionPolicy"):
         box.kubectl("delete", "pod", "p", "-n", namespace, "--as", account, "--wait=false")
-    # Nobody else is bound by it.
+    # The policy bounds no other account.
     box.kubectl(
         "delete", "pod", "p", "-n", namespace, "--wait=false", "--grace-period=0", "--force"
     )

@@ -1,7 +1,7 @@
-"""A real API server judges a DatasetExperiment as the models do, but for what is listed here.
+"""A real API server and the models agree on DatasetExperiments, except for the listed rules.
 
-Documents are drawn from the models and given to both, most of them changed for the worse; the API
-server gets them as dry runs with fieldValidation=Strict, as kubectl asks for.
+Documents are drawn from the models, and most of them are then changed. Both sides judge each; the
+API server does so in a dry run with fieldValidation=Strict, as for kubectl.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Document = dict[str, Any]
 
 
 def _load_specs() -> Any:
-    """The generator beside this file; test folders are no packages."""
+    """Load the generator beside this file, since test folders are not packages."""
     found = importlib.util.spec_from_file_location(
         "crd_specs", Path(__file__).with_name("crd_specs.py")
     )
@@ -62,9 +62,9 @@ class Difference:
     """A rule that one side checks and the other cannot.
 
     Attributes:
-        reason: why the other side cannot see it.
-        problem: a pattern of what the one side says.
-        example: of a spec, to show that the entry is still needed.
+        reason: why the other side cannot check it.
+        problem: a pattern of the error of the side that does.
+        example: a spec that shows that the entry is still needed.
     """
 
     reason: str
@@ -76,12 +76,12 @@ DATASET = {"dataset": {"parquet": {"uri": "x/"}}}
 
 ONLY_MODELS_SEE = {
     "credentials in free-form options": Difference(
-        reason="`options` and `config` have no schema, and CEL sees nothing that has none",
+        reason="`options` and `config` have no schema, and CEL sees only fields with a schema",
         problem=r"^spec\.(pipeline\[\d+\]\.map\.options|training\.config)\b.* must not carry",
         example=DATASET | {"training": {"config": {"apiKey": "x"}}},
     ),
     "how deep something is nested": Difference(
-        reason="a schema cannot say it of what has none",
+        reason="only a schema could bound it, and these fields have none",
         problem=r"\bnested\b",
         example=DATASET | {"training": {"config": json.loads('{"a":' * 70 + "0" + "}" * 70)}},
     ),
@@ -112,7 +112,7 @@ ONLY_MODELS_SEE = {
         example=DATASET | {"training": {"epochs": 7.0}},
     ),
     "a request over its limit, of rarer resources": Difference(
-        reason="quantities are dear in CEL, so only cpu, memory and ephemeral-storage are compared",
+        reason="quantities are expensive in CEL, so it compares only the three usual resources",
         problem=r"resources\.requests\.(?!cpu|memory|ephemeral-storage).*\blimits\b",
         example=DATASET
         | {
@@ -128,13 +128,13 @@ ONLY_MODELS_SEE = {
         | {"head": {"resources": {"requests": {"cpu": "0.6n"}, "limits": {"cpu": "0.5n"}}}},
     ),
     "a secret's name in mixed case": Difference(
-        reason="where a word of `dbPassword` begins takes a look-ahead to tell, and RE2 has none",
+        reason="finding the words of `dbPassword` takes look-ahead, which RE2 lacks",
         problem=r"^spec\.env\[\d+\]\.value: must not hold a secret, got a value for "
         r"(?=\S*[a-z])(?=\S*[A-Z])",
         example=DATASET | {"env": [{"name": "dbPassword", "value": "x"}]},
     ),
-    "a store's URI that says more than a place": Difference(
-        reason="a newer rule: it must not keep the API server from writing older objects",
+    "a store's URI with more than a location": Difference(
+        reason="a newer rule, which must not make the API server refuse older objects",
         problem=r"\b(uris?(\[\d+\])?|root|warehouse): must (have a scheme of|be like|not have)",
         example=DATASET | {"artifacts": {"uri": "gs://b/p?endpoint_override=h"}},
     ),
@@ -145,11 +145,11 @@ ONLY_MODELS_SEE = {
     ),
 }
 
-# Of the corpus: what the API server takes, and why. (What a step finds wrong with the columns of a
-# table only who reads the table can tell: those files end in -planned.)
+# Files of the corpus that the API server accepts, and why. (Errors about the columns of a table
+# show only when the table is read; those files end in -planned.)
 ADMITTED = {
-    "06-yaml-duplicate-key": "kubectl makes JSON of it first, and keeps the last of two equal keys",
-    "11-yaml-key-not-a-text": "kubectl makes JSON of it first, whose keys are texts",
+    "06-yaml-duplicate-key": "kubectl converts it to JSON, and keeps the last of two equal keys",
+    "11-yaml-key-not-a-text": "kubectl converts it to JSON, whose keys are texts",
     "16-another-kind-only": "it is a ConfigMap",
     "29-nothing-given": "null",
     "45-credentials-in-options": "credentials in free-form options",
@@ -176,7 +176,7 @@ class Api:
         }
 
     def create(self, document: Document, *, strict: bool = True, dry_run: bool = True) -> Document:
-        """Create an experiment, or say what would come of it."""
+        """Create an experiment, by default in a dry run; return it as stored."""
         options = {"dry_run": "All"} if dry_run else {}
         mode = "Strict" if strict else "Ignore"
         return self._objects.create_namespaced_custom_object(
@@ -194,11 +194,11 @@ class Api:
         return ""
 
     def patch(self, name: str, body: Document) -> str:
-        """Change an experiment; returns what the API server says against it."""
+        """Change an experiment; return why the API server refuses it, or ""."""
         return self._patch(self._objects.patch_namespaced_custom_object, name, body)
 
     def set_status(self, name: str, status: Document) -> str:
-        """Replace the status of an experiment; returns what the API server says against it."""
+        """Replace an experiment's status; return why the API server refuses it, or ""."""
         call = self._objects.patch_namespaced_custom_object_status
         return self._patch(call, name, [{"op": "add", "path": "/status", "value": status}])
 
@@ -212,7 +212,7 @@ class Api:
         return ""
 
     def get(self, name: str) -> Document:
-        """An experiment as it is stored."""
+        """Return an experiment as it is stored."""
         return self._objects.get_namespaced_custom_object(**self._place, name=name)
 
     def exists(self, name: str) -> bool:
@@ -223,7 +223,7 @@ class Api:
 
 @pytest.fixture(scope="module")
 def crd(box: Box) -> Box:
-    """The cluster, with the committed CRD in it."""
+    """Install the committed CRD in the cluster."""
     box.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD_FILE))
     box.kubectl("wait", "--for=condition=Established", "--timeout=60s", f"crd/{PLURAL}.{GROUP}")
     return box
@@ -231,13 +231,13 @@ def crd(box: Box) -> Box:
 
 @pytest.fixture(scope="module")
 def shared_api(crd: Box) -> Api:
-    """Experiments of the namespace `default`, for dry runs only."""
+    """Return the API of the namespace `default`, for dry runs only."""
     return Api(crd, "default")
 
 
 @pytest.fixture
 def api(crd: Box, namespace: str) -> Api:
-    """Experiments of a namespace of the test's own."""
+    """Return the API of the test's own namespace."""
     return Api(crd, namespace)
 
 
@@ -261,7 +261,7 @@ def is_listed(said: list[str], differences: dict[str, Difference]) -> bool:
 
 
 def check_equal(api: Api, document: Document) -> str:
-    """Fail unless both sides judge alike; returns what the models say."""
+    """Fail unless both sides agree; return the problems that the models find."""
     ours, theirs = problems(document), api.refusal(document)
     if bool(ours) != bool(theirs):
         listed = bool(ours) and is_listed(ours, ONLY_MODELS_SEE)
@@ -282,7 +282,7 @@ def profile(num_examples: int) -> settings:
 
 @profile(100)
 @given(document=specs.documents())
-def test_what_the_models_take_the_api_server_takes_with_the_same_defaults(
+def test_the_api_server_accepts_valid_documents_with_the_same_defaults(
     shared_api: Api, document: Document
 ) -> None:
     assert problems(document) == []
@@ -294,7 +294,7 @@ def test_what_the_models_take_the_api_server_takes_with_the_same_defaults(
 
 @profile(250)
 @given(document=specs.documents(), data=st.data())
-def test_a_document_with_one_change_is_judged_alike(
+def test_both_sides_agree_on_documents_with_one_change(
     shared_api: Api, document: Document, data: st.DataObject
 ) -> None:
     changed = copy.deepcopy(document)
@@ -375,18 +375,18 @@ def test_the_storage_root_cannot_be(api: Api, before: Document, after: Document)
     assert api.patch("first", {"spec": {"suspend": True}}) == ""
 
 
-def test_what_is_beside_the_storage_root_may_change(api: Api) -> None:
+def test_other_storage_fields_may_change(api: Api) -> None:
     api.create(experiment(storage={"root": "s3://a/"}), dry_run=False)
     assert api.patch("first", {"spec": {"storage": {"secretRef": {"name": "keys"}}}}) == ""
 
 
-def test_a_lax_client_s_typos_are_pruned(shared_api: Api) -> None:
+def test_typos_of_a_lax_client_are_pruned(shared_api: Api) -> None:
     stored = shared_api.create(experiment(training={"batchsize": 1}), strict=False)
     assert stored["spec"]["training"].get("batchsize") is None
     assert stored["spec"]["training"]["batchSize"] == 4096
 
 
-def test_the_status_is_written_apart_and_read_by_the_models(api: Api) -> None:
+def test_the_status_is_a_subresource_that_the_models_read(api: Api) -> None:
     status = {
         "phase": "Training",
         "gpus": 8,
@@ -414,7 +414,7 @@ def test_the_status_is_written_apart_and_read_by_the_models(api: Api) -> None:
 
 @profile(40)
 @given(status=specs.models(ExperimentStatus))
-def test_a_status_that_the_models_take_is_stored_as_it_is(api: Api, status: Document) -> None:
+def test_a_valid_status_is_stored_unchanged(api: Api, status: Document) -> None:
     if not api.exists("first"):
         api.create(experiment(), dry_run=False)
     assert api.set_status("first", status) == ""
@@ -463,7 +463,7 @@ SAMPLES = sorted((ROOT / "deploy" / "samples").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_a_sample_is_taken(shared_api: Api, path: Path) -> None:
+def test_samples_are_accepted(shared_api: Api, path: Path) -> None:
     for loaded in load_manifests(path):
         document = copy.deepcopy(loaded.document)
         document["metadata"].pop("namespace", None)
@@ -471,7 +471,7 @@ def test_a_sample_is_taken(shared_api: Api, path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_a_broken_manifest_is_refused_where_the_schema_can_see_it(crd: Box, path: Path) -> None:
+def test_broken_manifests_are_refused_unless_listed(crd: Box, path: Path) -> None:
     words = ("create", "--dry-run=server", "--validate=strict", "-o", "name", "-f", str(path))
     try:
         crd.kubectl(*words)
@@ -481,7 +481,7 @@ def test_a_broken_manifest_is_refused_where_the_schema_can_see_it(crd: Box, path
         assert path.stem in ADMITTED
 
 
-def test_the_crd_is_committed_as_the_api_server_stores_it(crd: Box) -> None:
+def test_the_api_server_stores_the_crd_as_committed(crd: Box) -> None:
     stored = json.loads(crd.kubectl("get", f"crd/{PLURAL}.{GROUP}", "-o", "json"))
     (version,) = stored["spec"]["versions"]
     (committed,) = yaml.safe_load(CRD_FILE.read_text(encoding="utf-8"))["spec"]["versions"]

@@ -1,7 +1,7 @@
-"""Two operators and one lease: one acts, the other takes over, and what runs goes on.
+"""Two operators and one lease: one leads, the other takes over, and runs continue.
 
-The processes are real, each with a proxy of its own before the API server, which counts what it
-writes. Times are those of the lease; a test waits for what is bound to happen.
+The processes are real. Each has its own proxy to the API server, which records its writes. The
+tests wait for events, not for fixed times.
 """
 
 import asyncio
@@ -44,13 +44,13 @@ from tools.cluster.box import Box
 LEASE = "lastmile-operator"
 Connect = Callable[[], AbstractAsyncContextManager[KubeClient]]
 AS_INSTALLED: dict[str, int] = {}
-# Far beyond any wait of a test: what happens all the same does not happen by the lease's end.
+# Longer than any wait of a test, so that no takeover is caused by the lease's expiry.
 LONG = {"leaseDurationSeconds": 3600, "renewDeadlineSeconds": 1800, "retryPeriodSeconds": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """One of the operators, its log, and what it asked of the API server."""
+    """One of the operators, with its log and its requests to the API server."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -68,12 +68,12 @@ class Replica:
 
     @property
     def is_leader(self) -> bool:
-        """By its metrics."""
+        """True if its metrics say that it leads."""
         [line] = re.findall(r"^lastmile_operator_leader (.*)$", self.answer("/metrics"), re.M)
         return float(line) == 1.0
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait for what is bound to happen while it runs."""
+        """Wait until something holds, and fail if the process ends before."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             while not await asyncio.to_thread(is_so):
                 assert self.process.poll() is None, self.log.read_text()
@@ -93,7 +93,7 @@ class Replica:
 
 @dataclass(slots=True, kw_only=True)
 class Replicas:
-    """Starts operators that stand for one lease of a namespace; at the end none is left."""
+    """Starts operators that share one lease in a namespace, and kills them at the end."""
 
     box: Box
     namespace: str
@@ -142,7 +142,7 @@ def replicas_of(
 
 
 def find_uids(stage: Stage) -> set[str]:
-    """Return the uids of the cluster and its pods, which change if any is started again."""
+    """Return the uids of the cluster and its pods, which change if one is recreated."""
     kinds = ("get", "rayclusters,pods", "-n", stage.namespace)
     return set(stage.box.kubectl(*kinds, "-o", "jsonpath={.items[*].metadata.uid}").split())
 
@@ -155,7 +155,7 @@ async def is_untouched(stage: Stage, uids: set[str]) -> None:
 
 
 @pytest.mark.usefixtures("played")
-def test_a_run_goes_on_while_its_operators_are_stopped_and_killed(
+def test_a_run_continues_while_operators_are_stopped_and_killed(
     box: Box, namespace: str, tmp_path: Path
 ) -> None:
     async def story(replicas: Replicas, stage: Stage) -> None:
@@ -196,7 +196,7 @@ def test_a_run_goes_on_while_its_operators_are_stopped_and_killed(
 
     async def run() -> None:
         async with stage_of(box, namespace, address=own_address()) as stage:
-            # Within, since the stage waits until all sockets are closed that came after it.
+            # Inside, since the stage waits until all sockets opened after it are closed.
             with replicas_of(box, namespace, tmp_path, AS_INSTALLED) as replicas:
                 await story(replicas, stage)
 
@@ -205,7 +205,7 @@ def test_a_run_goes_on_while_its_operators_are_stopped_and_killed(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kuberay")
-def test_a_lease_that_is_released_is_taken_long_before_its_end(
+def test_a_released_lease_is_taken_long_before_its_end(
     box: Box, namespace: str, tmp_path: Path
 ) -> None:
     async def run() -> None:
@@ -229,7 +229,7 @@ def test_a_lease_that_is_released_is_taken_long_before_its_end(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kuberay")
-def test_who_stands_by_ends_at_once_and_leaves_the_lease_alone(
+def test_a_standby_stops_at_once_without_writing_the_lease(
     box: Box, namespace: str, tmp_path: Path
 ) -> None:
     async def run() -> None:
@@ -248,7 +248,7 @@ def test_who_stands_by_ends_at_once_and_leaves_the_lease_alone(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kuberay")
-def test_who_is_cut_off_from_the_api_server_ends_by_itself(
+def test_a_leader_without_the_api_server_ends_itself(
     box: Box, namespace: str, tmp_path: Path
 ) -> None:
     async def run() -> None:
@@ -271,7 +271,7 @@ def test_who_is_cut_off_from_the_api_server_ends_by_itself(
 
 
 def grant(box: Box, namespace: str) -> None:
-    """The manifest's Role, for a user who has no other rights."""
+    """Create the manifest's Role for a user without other rights."""
     documents = yaml.safe_load_all(OPERATOR_FILE.read_text())
     roles = [document for document in documents if document["kind"] == "Role"]
     [role] = [role for role in roles if "leases" in str(role["rules"])]
@@ -297,9 +297,7 @@ def grant(box: Box, namespace: str) -> None:
     box.kubectl("apply", "-f", "-", stdin=json.dumps(both))
 
 
-def test_the_manifests_role_is_enough_for_its_lease_and_for_no_other(
-    box: Box, namespace: str
-) -> None:
+def test_the_manifests_role_suffices_for_its_own_lease_only(box: Box, namespace: str) -> None:
     grant(box, namespace)
 
     async def stand(connect: Connect, name: str) -> int:
@@ -311,7 +309,7 @@ def test_the_manifests_role_is_enough_for_its_lease_and_for_no_other(
         async with asyncio.timeout(DEADLINE_SECONDS), candidate.leading(asyncio.Event()) as leads:
             assert leads
             seen = candidate.elector.seen
-            while candidate.elector.seen == seen:  # until it has renewed it
+            while candidate.elector.seen == seen:  # until the lease is renewed
                 await asyncio.sleep(POLL_SECONDS)
         async with connect() as kube:
             document = await kube.get("Lease", namespace, name)
@@ -339,7 +337,7 @@ def test_the_manifests_role_is_enough_for_its_lease_and_for_no_other(
 
 
 @pytest.mark.slow
-def test_the_manifest_runs_two_of_whom_one_may_be_taken_away(box: Box, namespace: str) -> None:
+def test_the_manifest_runs_two_replicas_with_a_disruption_budget(box: Box, namespace: str) -> None:
     documents = {d["kind"]: d for d in yaml.safe_load_all(OPERATOR_FILE.read_text())}
     deployment, budget = documents["Deployment"], documents["PodDisruptionBudget"]
     assert deployment["spec"]["replicas"] == 2

@@ -1,4 +1,4 @@
-"""The operator's memory, whatever tenants store in the objects that it watches."""
+"""The operator's memory is bounded, whatever tenants store in the objects that it watches."""
 
 import json
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from tools.cluster.box import Box
 pytestmark = pytest.mark.usefixtures("played")
 
 NUM_EACH = 4
-OBJECT_BYTES = 1_400_000  # etcd takes 1.5 MB
+OBJECT_BYTES = 1_400_000  # etcd stores at most 1.5 MB
 # One pass over such an experiment takes half of this. Lists and watches of whole objects take more,
-# and so do passes that do not take turns.
+# and so do concurrent passes.
 MAX_GROWTH_MIB = 300.0
 
 
 def build_large_objects() -> Iterator[dict[str, Any]]:
-    """Yield objects that users may write; the experiments take 20 times their bytes once parsed."""
+    """Yield objects that users may write; once parsed, the experiments take 20 times the bytes."""
     container = {"name": "ray", "image": "example.com/none"}
     variables = [{"name": "LONG", "value": "x" * OBJECT_BYTES}]
     template = {"spec": {"containers": [{**container, "env": variables}]}}
@@ -40,7 +40,7 @@ def build_large_objects() -> Iterator[dict[str, Any]]:
 
 
 def read_peak_mib(operator: Operator) -> float:
-    """Return the most memory that the process ever had (proc(5))."""
+    """Return the peak memory of the process (proc(5))."""
     status = Path(f"/proc/{operator.process.pid}/status").read_text()
     [line] = [line for line in status.splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) / 1024

@@ -1,6 +1,6 @@
-"""Every right of the chart is needed: without it, each for itself, the operator says what it lacks.
+"""Every right in the chart is needed: if one is missing, the operator reports which.
 
-A right that nobody would miss fails here; one that is added needs a life that asks for it.
+A right that is never used fails here. If you add a right, extend `live` so that it is used.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.usefixtures("played")
 OPERATOR = "lastmile-operator"
 RBAC = "rbac.authorization.k8s.io"
 WATCHES = ("list", "watch")
-# What the API server or Kopf says in the place of the verb and the resource.
+# Refusals that do not name the verb and the resource.
 OTHER_WORDS = {
     "update datasetexperiments/finalizers": "cannot set blockOwnerDeletion",
 }
@@ -62,13 +62,13 @@ class Right:
 
     @property
     def words(self) -> str:
-        """By which its want is told."""
+        """The text in the refusal when the right is missing."""
         said = f'cannot {self.verb} resource "{self.resource}"'
         return OTHER_WORDS.get(f"{self.verb} {self.resource}", said)
 
     @property
     def account(self) -> str:
-        """The service account that has all but this one, as short as an experiment's name."""
+        """The service account without this right; short enough to name an experiment too."""
         return f"no-{self.verb}-{self.resource.replace('/', '-')}"
 
     def to_rule(self) -> Document:
@@ -76,7 +76,7 @@ class Right:
         return rule | ({"resourceNames": list(self.names)} if self.names else {})
 
 
-# Asked for when a cluster goes, and told of elsewhere than in a condition.
+# Needed when a cluster is deleted; their refusals are not reported in a condition.
 OF_HISTORY = {Right("", "pods", "create"), Right("", "pods", "delete"), Right("", "events", "list")}
 KEPT = SETTINGS.model_copy(
     update={"storage_root": "s3://bucket/", "history": HistorySettings(timeout_seconds=10)}
@@ -100,12 +100,12 @@ def chart(helm: str, tmp_path: Path) -> Helm:
 
 
 def named(chart: Helm, namespace: str) -> list[Document]:
-    """The chart for the experiments of one namespace, in which it is installed too."""
+    """Render the chart for one watched namespace, in which the operator runs too."""
     return chart.template(values={"watchNamespaces": [namespace]}, namespace=namespace)
 
 
 def take_each(box: Box, namespace: str, rights: set[Right], taken: Iterable[Right]) -> None:
-    """A service account for each of those taken, with all the other rights."""
+    """Create a service account for each right in `taken`, which has all rights except that one."""
     items: list[Document] = []
     for right in taken:
         metadata = {"name": right.account, "namespace": namespace}
@@ -127,7 +127,7 @@ def user_of(namespace: str, right: Right) -> str:
 
 
 def kubeconfig_of(box: Box, namespace: str, right: Right, folder: Path) -> Path:
-    """Nothing but a service account's token."""
+    """Write a kubeconfig with only the token of a service account."""
     token = box.kubectl("create", "token", right.account, "-n", namespace).strip()
     document = yaml.safe_load(box.kubeconfig.read_text())
     for user in document["users"]:
@@ -138,11 +138,11 @@ def kubeconfig_of(box: Box, namespace: str, right: Right, folder: Path) -> Path:
 
 
 class SaidError(Exception):
-    """The operator says in a condition that it is refused something."""
+    """The operator reports a refusal in a condition."""
 
 
 class Told(Stage):
-    """A stage whose passes end when a condition tells of a refusal."""
+    """A stage whose passes raise SaidError when a condition reports a refusal."""
 
     async def step(self) -> float | None:
         again = await super().step()
@@ -153,7 +153,7 @@ class Told(Stage):
 
 
 async def live(stage: Stage) -> None:
-    """All that an experiment may come through that takes a right of its own."""
+    """Take an experiment through every situation in which the operator needs a right."""
     workers = {"minReplicas": 1, "maxReplicas": 3}
     await stage.train(dataWorkers=workers)
     stage.apply(dataWorkers=workers | {"minReplicas": 2})
@@ -190,11 +190,9 @@ async def tell_of_life(box: Box, namespace: str, account: str) -> str:
     return ""
 
 
-def test_without_any_one_right_a_life_does_not_come_to_its_end(
-    box: Box, namespace: str, chart: Helm
-) -> None:
+def test_each_missing_right_is_reported(box: Box, namespace: str, chart: Helm) -> None:
     rights = rights_of(select(named(chart, namespace), "Role", OPERATOR))
-    # In the place of those that are watched, which are told of below: it has them all.
+    # A right that is not in the chart, so that its account has all rights of the chart.
     everything = Right("", "nothing", "get")
     taken = [right for right in sorted(rights - OF_HISTORY) if right.verb not in WATCHES]
     assert len(taken) >= 18
@@ -211,7 +209,7 @@ def test_without_any_one_right_a_life_does_not_come_to_its_end(
 
 
 async def tell_of_history(box: Box, namespace: str, account: str) -> str:
-    """Return what such an operator reports while it keeps the history of a complete run."""
+    """Return the report of such an operator while it stores the history of a complete run."""
     user = f"system:serviceaccount:{namespace}:{account}"
     async with stage_of(box, namespace, user=user, name=account, settings=KEPT) as stage:
         await stage.train()
@@ -227,7 +225,7 @@ async def tell_of_history(box: Box, namespace: str, account: str) -> str:
 
 
 @pytest.mark.slow
-def test_without_any_one_right_over_it_no_history_is_whole_and_each_cluster_goes(
+def test_each_missing_right_to_history_is_reported_and_the_cluster_is_deleted(
     box: Box, namespace: str, chart: Helm, caplog: pytest.LogCaptureFixture
 ) -> None:
     rights = rights_of(select(named(chart, namespace), "Role", OPERATOR))
@@ -240,14 +238,14 @@ def test_without_any_one_right_over_it_no_history_is_whole_and_each_cluster_goes
 
 
 def impatient() -> kopf.OperatorSettings:
-    """The operator's settings; but Kopf asks most of a minute long what is refused."""
+    """Build the operator's settings with short retries: Kopf repeats a refused request for long."""
     settings = build_kopf_settings()
     settings.networking.error_backoffs = (0.1,)
     return settings
 
 
 @pytest.mark.slow
-def test_without_any_one_watch_the_operator_says_that_it_is_blind(
+def test_each_missing_right_to_watch_is_logged(
     box: Box,
     namespace: str,
     chart: Helm,
@@ -262,7 +260,7 @@ def test_without_any_one_watch_the_operator_says_that_it_is_blind(
     take_each(box, namespace, rights, taken)
 
     def is_told(right: Right) -> bool:
-        # Not Kopf's words, which come before its end.
+        # Only the operator's own messages; Kopf's come earlier.
         records = [r for r in caplog.records if r.name == dataset_operator.serve.__name__]
         said = [record.getMessage() for record in records]
         user = f'User "{user_of(namespace, right)}"'
@@ -270,12 +268,12 @@ def test_without_any_one_watch_the_operator_says_that_it_is_blind(
 
     async def watch() -> None:
         async with stage_of(box, namespace) as stage:
-            reconciler = stage.reconciler  # without an experiment it is asked for nothing
+            reconciler = stage.reconciler  # without an experiment it does nothing
         for right in taken:
             login = Login(kubeconfig=str(kubeconfig_of(box, namespace, right, tmp_path)))
             async with (
                 asyncio.timeout(DEADLINE_SECONDS),
-                all_closed(),  # what a refusal left behind would grow with every try
+                all_closed(),  # otherwise open sockets add up with every try
                 serving(reconciler, [namespace], log_in=login.connection),
             ):
                 while not is_told(right):
@@ -284,14 +282,14 @@ def test_without_any_one_watch_the_operator_says_that_it_is_blind(
     asyncio.run(watch())
 
 
-def test_for_all_namespaces_it_has_the_same_rights(namespace: str, chart: Helm) -> None:
+def test_rights_for_all_namespaces_equal_those_for_one(namespace: str, chart: Helm) -> None:
     here = select(named(chart, namespace), "Role", OPERATOR)
     everywhere = select(chart.template(), "ClusterRole", OPERATOR)
     assert rights_of(everywhere) == rights_of(here)
 
 
 @pytest.mark.slow
-def test_without_any_one_right_to_the_lease_nobody_leads(
+def test_without_any_one_right_to_the_lease_no_operator_leads(
     box: Box, namespace: str, chart: Helm, caplog: pytest.LogCaptureFixture
 ) -> None:
     rights = rights_of(select(named(chart, namespace), "Role", f"{OPERATOR}-lease"))
@@ -326,11 +324,11 @@ def test_without_any_one_right_to_the_lease_nobody_leads(
                 await stop.wait()
         except KubeRefused as refused:
             return str(refused)
-        except TimeoutError as left:  # it led, and could not go on
+        except TimeoutError as left:  # it led, but could not renew
             return f"{left}\n{caplog.text}"
         return ""
 
-    for right in sorted(rights):  # `create` is the first: the lease is not there yet
+    for right in sorted(rights):  # `create` is the first: the lease does not exist yet
         assert right.words in asyncio.run(stand(right))
 
 
@@ -356,13 +354,13 @@ def test_without_any_one_right_to_its_key_no_operator_acts(
                 return str(refused)
         return ""
 
-    for right in sorted(rights):  # `create` is the first: the Secret is not there yet
+    for right in sorted(rights):  # `create` is the first: the Secret does not exist yet
         assert right.words in asyncio.run(ask(right))
     assert asyncio.run(ask(everything)) == ""
 
 
 @pytest.mark.slow
-def test_without_any_one_right_the_hook_that_lets_go_of_finalizers_fails(
+def test_the_finalizer_hook_fails_without_any_one_right(
     box: Box, namespace: str, chart: Helm, tmp_path: Path
 ) -> None:
     documents = hooks(named(chart, namespace))

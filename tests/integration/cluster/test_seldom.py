@@ -16,7 +16,7 @@ from tools.cluster.box import Box
 pytestmark = pytest.mark.usefixtures("kuberay")
 
 
-def test_a_run_that_took_too_long_is_stopped_and_goes_when_its_time_to_live_is_over(
+def test_a_run_past_its_deadline_is_stopped_and_deleted_after_its_ttl(
     box: Box, namespace: str
 ) -> None:
     async def story(stage: Stage) -> None:
@@ -41,7 +41,7 @@ def test_a_run_that_took_too_long_is_stopped_and_goes_when_its_time_to_live_is_o
 
 
 @pytest.mark.slow
-def test_a_cluster_whose_token_is_gone_is_made_again_with_another(box: Box, namespace: str) -> None:
+def test_a_cluster_without_its_token_is_recreated_with_another(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
         await stage.train()
         owner, first = await stage.owner(), stage.ray.token
@@ -63,7 +63,7 @@ def test_a_cluster_whose_token_is_gone_is_made_again_with_another(box: Box, name
 
 
 def write_number(cluster: Document, number: int) -> Document:
-    """A merge patch, for the observed version alone."""
+    """Build a merge patch that only applies to the observed version."""
     trainers, workers = cluster["spec"]["workerGroupSpecs"]
     return {
         "metadata": {"resourceVersion": cluster["metadata"]["resourceVersion"]},
@@ -72,9 +72,7 @@ def write_number(cluster: Document, number: int) -> Document:
 
 
 @pytest.mark.slow
-def test_a_number_of_workers_that_was_written_meanwhile_is_not_overwritten(
-    box: Box, namespace: str
-) -> None:
+def test_a_concurrent_change_of_workers_is_not_overwritten(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
         await stage.train(dataWorkers={"maxReplicas": 4})
         stage.apply(dataWorkers={"minReplicas": 2, "maxReplicas": 8})
@@ -89,7 +87,7 @@ def test_a_number_of_workers_that_was_written_meanwhile_is_not_overwritten(
 
         assert observed.ray_cluster is not None
         seen = dict(observed.ray_cluster)
-        # By hand, between a pass's look and its patch
+        # A user's write between a pass's observation and its patch.
         written = write_number(seen, 3)
         await kube.patch("RayCluster", namespace, owner.ray_cluster, written)
         with pytest.raises(KubeConflict):
@@ -108,7 +106,7 @@ def test_a_number_of_workers_that_was_written_meanwhile_is_not_overwritten(
 
 
 @pytest.mark.slow
-def test_settings_of_the_operator_that_change_leave_a_running_cluster_as_it_is(
+def test_changed_settings_of_the_operator_do_not_touch_a_running_cluster(
     box: Box, namespace: str
 ) -> None:
     async def story(stage: Stage) -> None:
@@ -125,7 +123,7 @@ def test_settings_of_the_operator_that_change_leave_a_running_cluster_as_it_is(
         status = await stage.status()
         assert (status["phase"], status["run"], status["attempt"]) == ("Training", 1, 1)
 
-        # What is made from now on is made by them.
+        # A new cluster uses the new settings.
         stage.apply(suspend=True)
         await stage.until_gone("RayCluster", owner.ray_cluster)
         stage.ray.crash()
