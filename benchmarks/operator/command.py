@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from benchmarks import records
 from benchmarks.dataloading.errors import BenchmarkError
@@ -147,11 +147,10 @@ async def _perform(run: Run, options: argparse.Namespace) -> Document:
     if run.arm == "asleep":
         return await arms.asleep(run.size, hold=options.hold)
     is_largest = run.size == max([options.size, *options.sizes])
-    changes: dict[str, Any] = {"changing": options.changing if is_largest else 0}
     return await arms.operator(
         run.size,
         hold=options.hold,
+        changing=options.changing if is_largest else 0,
         minutes=options.minutes,
         remembers=run.arm == "operator",
-        **changes,
     )

@@ -122,14 +122,7 @@ def _passes(rows: Sequence[Document]) -> Iterator[str]:
             (
                 str(row["size"]),
                 str(row["passes"]["number"]),
-                *(
-                    " and ".join(f"{value:g}" for value in row["passes"][name])
-                    for name in (
-                        "milliseconds",
-                        "withoutApiMilliseconds",
-                        "withoutWaitsMilliseconds",
-                    )
-                ),
+                *(" and ".join(f"{value:g}" for value in row["passes"][name]) for name in _TIMES),
             )
             for row in rows
             if "milliseconds" in row["passes"]
