@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dataset_operator.api import RAY_METRICS_PORT
-from dataset_operator.autoscaling.decision import PERIOD_SECONDS
+from dataset_operator.autoscaling.decision import EARLY_SECONDS, PERIOD_SECONDS
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.observed import Pod, Progress
 from dataset_operator.places import outside
@@ -38,7 +38,7 @@ SWEEP_SECONDS = SCRAPE_SECONDS
 # Simultaneous requests to the trainers' pods of a namespace; a page takes milliseconds.
 MAX_CONNECTIONS = 16
 # Every event causes a pass, but GPUs are read once per period; tolerate a pass that is early.
-_EVERY_SECONDS = PERIOD_SECONDS - 2.0
+_EVERY_SECONDS = PERIOD_SECONDS - EARLY_SECONDS
 # Ray's pages have 100 to 120 KB, with the GPUs near the end; no more than this is read of one.
 MAX_PAGE_BYTES = 1 << 20
 
