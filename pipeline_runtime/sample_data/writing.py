@@ -115,7 +115,7 @@ def _get_current_files(directory: Path, options: SampleDataOptions) -> dict[str,
 
 
 def _read_manifest(directory: Path) -> dict[str, object]:
-    """What the manifest says; empty where it is absent or torn."""
+    """Return the content of the manifest; empty if it is absent or torn."""
     try:
         content = from_json((directory / MANIFEST_NAME).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):

@@ -39,7 +39,7 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NestedLayout:
-    """Which columns a nested file holds once a request, and which once an impression."""
+    """The columns that a nested file holds once per request, and those once per impression."""
 
     request_key: str
     request_columns: tuple[str, ...]  # the key among them
@@ -74,7 +74,7 @@ def _listed(field: pa.Field) -> pa.Field:
 def build_metadata(
     layout: NestedLayout, flat: pa.Schema, row_groups: Sequence[tuple[int, int]]
 ) -> dict[str, str]:
-    """What a nested file says of itself; `row_groups` are (requests, flat rows) of each."""
+    """The description in the footer of a nested file; `row_groups` are (requests, flat rows)."""
     columns = [
         {
             "name": name,
@@ -218,7 +218,7 @@ def read_nested_rows(
     *,
     kernels: bool = True,
 ) -> NestedRows:
-    """Of a row group the flat rows at these places, which ascend, and the requests they are of.
+    """Return the flat rows at ascending places of a row group, and their requests.
 
     Of requests' columns only pages are decoded that have one of them; impressions' columns are
     decoded whole. `kernels` as in `take_rows`; raises as `read_nested` does.

@@ -1,4 +1,4 @@
-"""What `lastmile profile` measured, as far as a simulation uses it (docs/profile.md)."""
+"""Read the measurements of `lastmile profile` that a simulation uses (docs/profile.md)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Figure(Part):
 
 
 class Name(Part):
-    """Which experiment was measured."""
+    """The experiment that was measured."""
 
     name: str
 
@@ -76,7 +76,7 @@ class Need(Part):
 
 
 class Profile(Part):
-    """What is used of `profile.json`."""
+    """The fields of `profile.json` that a simulation uses."""
 
     experiment: Name
     measured_at: str
