@@ -61,7 +61,6 @@ from pipeline_runtime.config.quantities import parse_quantity
 from pipeline_runtime.config.run_hash import (
     diff_configs,
     hash_config,
-    hash_of_version_1,
     hash_parts,
     run_config,
     run_hash,
@@ -133,7 +132,6 @@ __all__ = [
     "diff_configs",
     "has_same_free_fields",
     "hash_config",
-    "hash_of_version_1",
     "hash_parts",
     "is_template",
     "is_too_large",

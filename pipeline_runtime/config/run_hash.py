@@ -16,9 +16,9 @@ Left out is what changes how a run is carried out and not what it trains on:
 `image` is what the spec says, not what the operator's default was, so that an upgrade of the
 operator starts no new run.
 
-If a release changes the meaning of a field, or its default, the version of the run config rises for
-the specs that the change reaches, and for no other: see `CHANGES`. Version 1 had the defaults
-filled in; `upgrade_config` reads it, so that its checkpoints resume.
+If a release changes the meaning of a field, the version of the run config rises for the specs that
+use the field, and for no other: see `CHANGES`. A changed default is such a change too. Version 1
+had the defaults filled in; `upgrade_config` reads it, so that its checkpoints resume.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def run_config(
     Args:
         changes: the changes of meaning so far.
     """
-    config = _build_config(experiment, with_defaults=False)
+    config = _build_config(experiment)
     used = (version for version, is_used in changes if is_used(config))
     return {"version": max(used, default=RUN_CONFIG_VERSION), **config}
 
@@ -69,12 +69,6 @@ def run_config(
 def run_hash(experiment: DatasetExperiment) -> str:
     """Return the run's identity: 16 hexadecimal digits of the SHA-256 of `run_config`."""
     return hash_config(run_config(experiment))
-
-
-def hash_of_version_1(experiment: DatasetExperiment) -> str:
-    """Return the identity that the status of an experiment has from an operator of version 1."""
-    config = _build_config(experiment, with_defaults=True)
-    return hash_config({"version": _FILLED_VERSION, **config})
 
 
 def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -95,7 +89,8 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
         experiment, unknown = parse_stored(document, RuleSet.NONE)
     except ManifestError:
         return config
-    return config if unknown else run_config(experiment)
+    # Without changes of meaning: the older release trained with what the fields meant then.
+    return config if unknown else run_config(experiment, changes=())
 
 
 def hash_config(config: Mapping[str, Any]) -> str:
@@ -119,9 +114,9 @@ def hash_parts(experiment: DatasetExperiment) -> dict[str, str]:
     return {field: hash_config({field: part}) for field, part in parts.items()}
 
 
-def _build_config(experiment: DatasetExperiment, *, with_defaults: bool) -> dict[str, Any]:
+def _build_config(experiment: DatasetExperiment) -> dict[str, Any]:
     spec = experiment.spec.model_dump(
-        mode="json", by_alias=True, exclude_none=True, exclude_defaults=not with_defaults
+        mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
     )
     options, training = spec.get("pipelineOptions", {}), spec.get("training", {})
     config = {
@@ -132,8 +127,7 @@ def _build_config(experiment: DatasetExperiment, *, with_defaults: bool) -> dict
         "code": spec.get("code"),
         "image": spec.get("image"),
     }
-    kept = {name: part for name, part in config.items() if part or with_defaults}
-    return {name: _canonical(part) for name, part in kept.items() if part is not None}
+    return {name: _canonical(part) for name, part in config.items() if part}
 
 
 def diff_configs(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

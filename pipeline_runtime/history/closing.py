@@ -23,13 +23,15 @@ from pipeline_runtime.errors import LastmileError, SourceError, StoreError
 from pipeline_runtime.report.decisions import ScalingDecision
 from pipeline_runtime.run.decisions import keep_decisions
 from pipeline_runtime.sources.filesystem import Location, open_location
-from pipeline_runtime.sources.stores import asking
+from pipeline_runtime.sources.stores import asking, read_file, write_files
 
 FOLDER = "history"
 EVENTS_FILE = "events.json"
 EXPERIMENT_FILE = "experiment.json"  # as the operator last saw it: metadata, spec and status
 PODS_FILE = "pods.json"
 DECISIONS_FILE = "decisions.json"
+_PURPOSE = "keep the history there"
+_MAX_BYTES = 64 << 20  # of a stored file; the operator hands over 128 KiB at a time
 _RUN_ID = re.compile(r"([0-9a-f]{8})-([0-9]+)")
 
 
@@ -66,24 +68,21 @@ def keep_history(uri: str, run_id: str, payload: Payload) -> list[str]:
     Args:
         uri: the experiment's folder.
 
-        Raises:
+    Raises:
         StoreError: the store refuses the request.
     """
     folder = open_location(uri).join(FOLDER, run_id)
-    with asking(folder.uri, "keep the history there"):
-        events = merge_events(_read_list(folder.join(EVENTS_FILE)), payload.events)
-        experiment = {**(payload.experiment or {}), "status": payload.status}
-        documents: dict[str, Any] = {
-            EVENTS_FILE: events,
-            EXPERIMENT_FILE: experiment,
-            PODS_FILE: _merge_pods(_read_list(folder.join(PODS_FILE)), payload.pods),
-            DECISIONS_FILE: [
-                decision.model_dump(mode="json", by_alias=True) for decision in payload.decisions
-            ],
-        }
-        folder.filesystem.create_dir(folder.path, recursive=True)
-        for name, document in documents.items():
-            _write(folder.join(name), document)
+    events = merge_events(_read_list(folder.join(EVENTS_FILE)), payload.events)
+    pods = {_find_uid(pod): pod for pod in (*_read_list(folder.join(PODS_FILE)), *payload.pods)}
+    decisions = [decision.model_dump(mode="json", by_alias=True) for decision in payload.decisions]
+    documents: dict[str, Any] = {
+        EVENTS_FILE: events,
+        EXPERIMENT_FILE: {**(payload.experiment or {}), "status": payload.status},
+        PODS_FILE: list(pods.values()),
+        DECISIONS_FILE: decisions,
+    }
+    files = {n: (json.dumps(value, indent=1) + "\n").encode() for n, value in documents.items()}
+    write_files(folder, files, _PURPOSE)
     written = [folder.join(name).uri for name in documents]
     return [*written, *_keep_decisions(uri, run_id, payload.decisions)]
 
@@ -109,32 +108,26 @@ def merge_events(
 
 
 def _key_of(event: Mapping[str, Any]) -> str:
-    return str((event.get("metadata") or {}).get("uid") or json.dumps(event, sort_keys=True))
+    return _find_uid(event) or json.dumps(event, sort_keys=True)
 
 
-def _merge_pods(
-    before: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
-) -> list[Mapping[str, Any]]:
-    by_uid = {(pod.get("metadata") or {}).get("uid"): pod for pod in (*before, *new)}
-    return list(by_uid.values())
+def _find_uid(document: Mapping[str, Any]) -> str | None:
+    """Return the uid of a stored object; None if others have written something else there."""
+    metadata = document.get("metadata")
+    uid = metadata.get("uid") if isinstance(metadata, Mapping) else None
+    return uid if isinstance(uid, str) else None
 
 
 def _read_list(file: Location) -> list[Any]:
     """Return the list in a file; empty if there is no file, or it cannot be parsed."""
-    if file.filesystem.get_file_info(file.path).type != pafs.FileType.File:
+    content = read_file(file, _PURPOSE, _MAX_BYTES)
+    if content is None:
         return []
-    with file.filesystem.open_input_stream(file.path) as stream:
-        content = stream.read()
     try:
         found = from_json(content)
     except ValueError:
         return []
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
-def _write(file: Location, document: Any) -> None:
-    with file.filesystem.open_output_stream(file.path) as stream:
-        stream.write((json.dumps(document, indent=1) + "\n").encode())
 
 
 def prune_history(uri: str, run_id: str, keep_days: int, now: datetime) -> list[str]:

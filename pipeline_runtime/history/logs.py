@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from pipeline_runtime.errors import StoreError
 from pipeline_runtime.sources.filesystem import Location
-from pipeline_runtime.sources.stores import asking
+from pipeline_runtime.sources.stores import asking, open_output
 
 # The two ends of a longer file that are kept: its beginning and its latest lines.
 HEAD_BYTES = 1 << 20
@@ -100,7 +100,7 @@ class LogCopier:
         place = self.target.join(session, *rest)
         with path.open("rb") as file, asking(self.target.uri, "copy logs there"):
             place.filesystem.create_dir(place.path.rsplit("/", 1)[0], recursive=True)
-            with place.filesystem.open_output_stream(place.path) as stream:
+            with open_output(place) as stream:
                 for chunk in read_ends(file, size):
                     stream.write(chunk)
 

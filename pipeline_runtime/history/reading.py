@@ -15,7 +15,7 @@ from pipeline_runtime.history.closing import EVENTS_FILE, EXPERIMENT_FILE, FOLDE
 from pipeline_runtime.run.folders import parse_run_id
 from pipeline_runtime.run.logs import FOLDER as DRIVER_LOGS
 from pipeline_runtime.sources.filesystem import Location, open_location
-from pipeline_runtime.sources.stores import asking
+from pipeline_runtime.sources.stores import asking, list_folder
 
 _LOGS = "logs"
 _CHUNK_BYTES = 1 << 20
@@ -97,12 +97,10 @@ class StoredRun:
     def _find_copy(self, name: str) -> str | None:
         """Return the newest copy in the run's own folders; None if there is none."""
         root = self._experiment
+        infos = list_folder(root, _PURPOSE)
+        mine = [info.path for info in infos if parse_run_id(info.base_name) == self.run_id]
+        paths = [f"{run}/{DRIVER_LOGS}/{name}" for run in sorted(mine, reverse=True)]
         with asking(root.uri, _PURPOSE):
-            infos = root.filesystem.get_file_info(
-                pafs.FileSelector(root.path.rstrip("/"), allow_not_found=True)
-            )
-            mine = [info.path for info in infos if parse_run_id(info.base_name) == self.run_id]
-            paths = [f"{run}/{DRIVER_LOGS}/{name}" for run in sorted(mine, reverse=True)]
             found = root.filesystem.get_file_info(paths) if paths else []
         return next((info.path for info in found if info.type == pafs.FileType.File), None)
 
@@ -141,9 +139,7 @@ def look_back(
 def find_last_report(uri: str, run: str | None) -> str:
     """Return the id of the run with the newest folder, of those with the id or number `run`."""
     experiment = open_location(uri)
-    with asking(experiment.uri, _PURPOSE):
-        selector = pafs.FileSelector(experiment.path.rstrip("/"), allow_not_found=True)
-        names = [info.base_name for info in experiment.filesystem.get_file_info(selector)]
+    names = [info.base_name for info in list_folder(experiment, _PURPOSE)]
     ids = [run_id for name in sorted(names) if (run_id := parse_run_id(name)) is not None]
     mine = [each for each in ids if run in (None, each, each.rpartition("-")[2])]
     if not mine:
@@ -179,10 +175,10 @@ def open_history(uri: str, run: str | None) -> StoredRun:
 def _list_runs(experiment: Location) -> list[str]:
     """Return the ids of runs with a history, the most recently written one last."""
     root, store = experiment.join(FOLDER), experiment.filesystem
+    infos = list_folder(root, _PURPOSE)
+    names = [info.base_name for info in infos if info.type == pafs.FileType.Directory]
+    times = {}
     with asking(root.uri, _PURPOSE):
-        infos = store.get_file_info(pafs.FileSelector(root.path, allow_not_found=True))
-        names = [info.base_name for info in infos if info.type == pafs.FileType.Directory]
-        times = {}
         for name in names:
             below = pafs.FileSelector(root.join(name).path, recursive=True)
             times[name] = max(

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from pyarrow import fs as pafs
 
 from pipeline_runtime.errors import LastmileError, StoreError
+from pipeline_runtime.files import replacing
 from pipeline_runtime.sources.filesystem import Location
 
 
@@ -86,8 +88,19 @@ def write_files(folder: Location, files: Mapping[str, bytes], what: str) -> None
     with asking(folder.uri, what):
         folder.filesystem.create_dir(folder.path, recursive=True)
         for name, content in files.items():
-            with folder.filesystem.open_output_stream(folder.join(name).path) as stream:
+            with open_output(folder.join(name)) as stream:
                 stream.write(content)
+
+
+@contextmanager
+def open_output(place: Location) -> Iterator[Any]:
+    """Open a file to write its bytes; a local one replaces the old file, and follows no link."""
+    if isinstance(place.filesystem, pafs.LocalFileSystem):
+        with replacing(Path(place.path)) as file:
+            yield file
+    else:
+        with place.filesystem.open_output_stream(place.path) as stream:
+            yield stream
 
 
 def open_stream(place: Location) -> Any:

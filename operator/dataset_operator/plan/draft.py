@@ -107,7 +107,7 @@ class Draft:
             return False
         wanted, accepted = self.current, self.accepted
         if accepted is None:
-            return not wanted.is_of_run(self.status.get("runHash"))
+            return wanted.run_hash != self.status.get("runHash")
         # Both are hashed by this version: another one may hash the same run differently.
         if wanted.run_hash != accepted.run_hash:
             return True
@@ -260,7 +260,7 @@ class Draft:
         if found.experiment is None:
             return None
         is_sealed = self.observed.is_accepted_sealed
-        return found if is_sealed or found.is_of_run(self.status.get("runHash")) else None
+        return found if is_sealed or found.run_hash == self.status.get("runHash") else None
 
     def read_again(self, spec: ExperimentSpec) -> Reading:
         """Return the reading that contains a spec of this pass."""

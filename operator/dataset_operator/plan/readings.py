@@ -26,7 +26,6 @@ from pipeline_runtime.config import (
     Problem,
     RuleSet,
     Trainers,
-    hash_of_version_1,
     is_template,
     is_too_large,
     parse_stored,
@@ -73,17 +72,6 @@ class Reading:
     def run_hash(self) -> str:
         """The hash that identifies the run."""
         return run_hash(self.valid)
-
-    @cached_property
-    def _older_run_hash(self) -> str:
-        return hash_of_version_1(self.valid)
-
-    def is_of_run(self, named: str | None) -> bool:
-        """Return whether this spec is of the run that a status names by its hash.
-
-        An older release of the operator may have written the status.
-        """
-        return named is not None and (named == self.run_hash or named == self._older_run_hash)
 
     @cached_property
     def cluster_hash(self) -> str:

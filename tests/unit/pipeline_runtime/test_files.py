@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from pipeline_runtime.files import write_atomically
+from pipeline_runtime.history.closing import Payload, keep_history
+from pipeline_runtime.history.logs import LogCopier
 from pipeline_runtime.report.history import HistoryWriter
 from pipeline_runtime.run.decisions import fetch_decisions
 from pipeline_runtime.sample_data.options import SampleDataOptions
 from pipeline_runtime.sample_data.writing import write_sample_data
 from pipeline_runtime.sources.durable import write_file
 from pipeline_runtime.sources.filesystem import open_location
+from pipeline_runtime.sources.stores import write_files
 
 SECRET = "of somebody else"
 
@@ -35,6 +38,22 @@ def write_state(folder: Path) -> None:
     write_file(open_location(str(folder)).join("state.pt"), b"state")
 
 
+def write_artifacts(folder: Path) -> None:
+    write_files(open_location(str(folder)), {"plan.json": b"{}"}, "keep the plan")
+
+
+def write_kept_history(folder: Path) -> None:
+    keep_history(str(folder), "0f3c6c1e-1", Payload(version=1))
+
+
+def write_logs(folder: Path) -> None:
+    log = folder.parent / "ray/session_1/logs/raylet.out"
+    log.parent.mkdir(parents=True)
+    log.write_text("a line")
+    copier = LogCopier(folder.parent / "ray", open_location(str(folder)), every=1.0)
+    assert copier.copy() == 1
+
+
 def write_decisions(folder: Path) -> None:
     store = folder.parent / "store"
     (store / "decisions").mkdir(parents=True)
@@ -50,6 +69,9 @@ def write_decisions(folder: Path) -> None:
         (write_sample, ["_lastmile_sample.json.tmp"]),
         (write_sample, ["spam_users/.part-00000.parquet.tmp"]),
         (write_state, ["state.pt"]),
+        (write_artifacts, ["plan.json"]),
+        (write_kept_history, ["history/0f3c6c1e-1/events.json"]),
+        (write_logs, ["session_1/raylet.out"]),
         (write_decisions, ["decisions/a.json"]),
     ],
 )

@@ -169,6 +169,14 @@ def test_a_run_config_with_defaults_is_upgraded() -> None:
     ]
 
 
+def test_an_older_run_config_has_the_older_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = parse_experiment(DOCUMENT)
+    filled = fill_defaults(experiment)
+    monkeypatch.setitem(run_config.__kwdefaults__, "changes", ((3, bool),))
+    assert run_config(experiment)["version"] == 3
+    assert upgrade_config(filled) != run_config(experiment)
+
+
 @pytest.mark.parametrize(
     "config",
     [

@@ -33,7 +33,7 @@ def read(folder: Path, name: str) -> Any:
     return json.loads((folder / "history" / "0f3c6c1e-1" / name).read_text())
 
 
-def test_what_a_second_cluster_of_a_run_tells_is_added_to_what_the_first_did(
+def test_the_history_of_a_second_cluster_is_merged(
     tmp_path: Path,
 ) -> None:
     first = payload(
@@ -52,7 +52,19 @@ def test_what_a_second_cluster_of_a_run_tells_is_added_to_what_the_first_did(
     assert read(tmp_path, "experiment.json") == {"status": {"phase": "Complete"}}
 
 
-def test_decisions_that_no_job_could_keep_stand_beside_the_report_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stored", [[{"metadata": "x"}], [{"metadata": {"uid": ["p1"]}}], [1], {}])
+def test_a_stored_history_of_another_shape_is_kept_or_replaced(tmp_path: Path, stored: Any) -> None:
+    folder = tmp_path / "history/0f3c6c1e-1"
+    folder.mkdir(parents=True)
+    for name in ("events.json", "pods.json"):
+        (folder / name).write_text(json.dumps(stored))
+    new = payload(events=[event("a", "2026")], pods=[{"metadata": {"uid": "p2"}}])
+    keep_history(str(tmp_path), "0f3c6c1e-1", parse_payload(new))
+    assert event("a", "2026") in read(tmp_path, "events.json")
+    assert {"metadata": {"uid": "p2"}} in read(tmp_path, "pods.json")
+
+
+def test_decisions_without_a_job_are_kept_beside_the_report(tmp_path: Path) -> None:
     text = payload(decisions=[DECISION])
     keep_history(str(tmp_path), "0f3c6c1e-1", parse_payload(text))
     assert read(tmp_path, "decisions.json")[0]["after"] == 3
@@ -62,12 +74,12 @@ def test_decisions_that_no_job_could_keep_stand_beside_the_report_too(tmp_path: 
     assert [path.name for path in (run / "decisions").iterdir()] == ["20260101T000000Z-1-3.json"]
 
 
-def test_a_payload_that_is_not_the_operators_is_refused() -> None:
+def test_an_invalid_payload_is_refused() -> None:
     with pytest.raises(LastmileError, match=r"--payload: .*version"):
         parse_payload('{"version": 2}')
 
 
-def test_only_older_runs_history_of_the_same_experiment_is_taken_away(tmp_path: Path) -> None:
+def test_only_older_runs_of_the_same_experiment_are_pruned(tmp_path: Path) -> None:
     old = (NOW - timedelta(days=31)).timestamp()
     places = [
         "history/0f3c6c1e-1/events.json",
@@ -92,5 +104,5 @@ def test_only_older_runs_history_of_the_same_experiment_is_taken_away(tmp_path: 
     assert left == {*places[1:]}
 
 
-def test_nothing_is_taken_away_for_a_run_without_an_experiments_id(tmp_path: Path) -> None:
+def test_a_run_without_an_id_prunes_nothing(tmp_path: Path) -> None:
     assert prune_history(str(tmp_path), "mine", 1, NOW) == []
