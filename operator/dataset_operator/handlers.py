@@ -67,7 +67,7 @@ def build_kopf_settings() -> kopf.OperatorSettings:
     """Build Kopf's settings."""
     settings = kopf.OperatorSettings()
     # Scanning CRDs and namespaces needs a right over the whole cluster. `process` has checked the
-    # CRDs. Deleting one ends its watch and the process; the next process waits for the CRD.
+    # CRDs. Deleting one ends its watch and the process, which cannot start again without the CRD.
     settings.scanning.disabled = True
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 360

@@ -20,10 +20,11 @@ from weakref import WeakValueDictionary
 
 from dataset_operator import slots
 
-# Passes that hold large objects and work: 60 MB parsed, by the worst that tenants can write.
+# Passes that hold large objects and work, and those that hold them while they ask. The worst that a
+# tenant can write (an experiment, a RayCluster and a NetworkPolicy of 1.4 MB each) take 83 MiB of a
+# pass when they are parsed, so three passes take half of the pod's 512 MiB.
 NUM_WORKING: Final = 2
-# Passes that hold large objects while they ask. Together they take a quarter of the pod's memory.
-NUM_ASKING: Final = 4
+NUM_ASKING: Final = 1
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from pydantic_core import from_json
@@ -16,8 +17,10 @@ from pydantic_core import from_json
 # `from_json` refuses more than 200 levels.
 MAX_DEPTH: Final = 128
 # A string, or a bracket outside of strings. The closing quote is optional, so that the search in a
-# broken text is linear too.
-_TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)
+# broken text is linear too. Possessive quantifiers (`*+`) keep no state for each escape.
+_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
+# Its own thread: name resolution in the event loop's pool must not wait for a deep object.
+_POOL: Final = ThreadPoolExecutor(1, "parse")
 
 
 async def parse_json(text: bytes) -> Any:
@@ -30,7 +33,8 @@ async def parse_json(text: bytes) -> Any:
         return from_json(text)
     except ValueError:
         # Nearly never. It takes half a second per MiB, so the event loop does not wait for it.
-        return await asyncio.to_thread(lambda: from_json(_cut(text)))
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(_POOL, lambda: from_json(_cut(text)))
 
 
 def _cut(text: bytes) -> bytes:

@@ -229,7 +229,10 @@ def _correct(draft: Draft, cluster: Mapping[str, Any]) -> None:
 def _refuse_collision(draft: Draft) -> bool:
     """Report foreign objects that have the names of ours; they are neither changed nor used."""
     names = ", ".join(draft.observed.foreign)
-    message = f"another owner has {names} in this namespace; delete it, or rename the experiment"
+    message = (
+        f"{names} in this namespace: not this experiment's, or damaged; delete it, or rename the "
+        "experiment"
+    )
     draft.condition(CLUSTER_READY, False, NAME_COLLISION, message, warns=True)
     draft.look_again(COLLISION_SECONDS)
     return True

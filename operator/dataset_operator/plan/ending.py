@@ -90,7 +90,10 @@ def refuse_invalid(draft: Draft) -> bool:
 
 def _name_lost_spec(draft: Draft) -> str:
     run, name = draft.status["run"], draft.owner.accepted
-    return f"run {run} waits for a valid spec: ConfigMap {name} does not hold the one it accepted"
+    return (
+        f"run {run} is not managed until the spec is valid, because ConfigMap {name} does not hold "
+        "the accepted one"
+    )
 
 
 def _refuse(draft: Draft, why: str, note: str = "") -> None:

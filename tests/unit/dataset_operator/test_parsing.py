@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from dataset_operator.sizing.measured import PROFILE_FILE, load_profile
 from pipeline_runtime.config import KIND
 
 DEPTHS = (MAX_DEPTH, 1_500, 9_990, 60_000)
+BACKSLASH_N = r"\n"
 TEXT = '"\\"[{\\\\"'  # brackets and quotes inside a string
 
 
@@ -30,6 +32,19 @@ def nest(depth: int) -> str:
 
 def parse(text: str) -> Any:
     return asyncio.run(parse_json(text.encode()))
+
+
+def test_escapes_beside_deep_parts_take_little_memory() -> None:
+    num_escapes = 500_000
+    text = f'[{"[" * 300}{"]" * 300}, "{BACKSLASH_N * num_escapes}"]'
+    tracemalloc.start()
+    try:
+        found = parse(text)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found[1] == "\n" * num_escapes
+    assert peak < 8 * len(text)
 
 
 @pytest.mark.parametrize("depth", DEPTHS)

@@ -50,7 +50,7 @@ def write_logs(folder: Path) -> None:
     log = folder.parent / "ray/session_1/logs/raylet.out"
     log.parent.mkdir(parents=True)
     log.write_text("a line")
-    copier = LogCopier(folder.parent / "ray", open_location(str(folder)), every=1.0)
+    copier = LogCopier(source=folder.parent / "ray", target=open_location(str(folder)), every=1)
     assert copier.copy() == 1
 
 
