@@ -193,7 +193,7 @@ class Condition(StatusModel):
     """Time when `status` last changed."""
     reason: Annotated[str, StringConstraints(max_length=1024)]
     """Reason, as one CamelCase word."""
-    message: Annotated[str, StringConstraints(max_length=32_768)] = ""
+    message: Annotated[str, StringConstraints(max_length=32_768)]
     """Explanation, as a sentence with the numbers."""
 
 

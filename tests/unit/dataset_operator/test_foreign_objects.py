@@ -272,6 +272,24 @@ def test_broken_objects_do_not_fail_a_pass(kind: str, path: str, value: Any) -> 
     assert store.finalizers == []
 
 
+@pytest.mark.parametrize("has_pods", [True, False])
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+def test_no_field_of_a_status_is_needed(state: Callable[[], World], has_pods: bool) -> None:
+    world = state()
+    world.document["metadata"]["resourceVersion"] = "1"
+    store = build_store(world)
+    if not has_pods:
+        store.lists["Pod"] = []
+    whole = store.experiment["status"]
+    num_places = len(list(places(whole)))
+    assert num_places > 20
+    for index in range(num_places):
+        store.experiment["status"] = copy.deepcopy(whole)
+        holder, key = list(places(store.experiment["status"]))[index]
+        del holder[key]
+        look(store, KEPT, world)
+
+
 QUIET = settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
 
 
