@@ -51,6 +51,7 @@ MAX_CURRENCY_CHARS = 16
 
 NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"  # RFC 1035 label, as Services are named
 NAMESPACE_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+SHA256_PATTERN = r"^[0-9a-f]{64}$"
 # The API conventions ask for non-integers as strings: floats do not round-trip between clients.
 DECIMAL_PATTERN = r"^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?$"
 
@@ -68,7 +69,7 @@ StatusText = Annotated[str, StringConstraints(max_length=1024)]
 ArtifactsUri = Annotated[str, StringConstraints(max_length=2 * MAX_STRING_CHARS + 64)]
 InputName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 TimeText = Annotated[str, StringConstraints(max_length=64)]
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, StringConstraints(pattern=SHA256_PATTERN)]
 _LABEL_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 

@@ -56,6 +56,7 @@ BY_PATTERN: Mapping[str, Sequence[str]] = {
         "TOKEN_PATH",
     ],
     cluster.DATA_KEY_PATTERN: ["key", ".a", "A-1_b"],
+    experiment.SHA256_PATTERN: ["0123456789abcdef" * 4],
     experiment.DECIMAL_PATTERN: ["0.25", "-1", "1.5e-3"],
     cluster.IMAGE_PATTERN: ["registry:5000/a/b:1.0", "a@sha256:0"],
 }

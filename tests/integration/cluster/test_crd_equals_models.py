@@ -397,6 +397,7 @@ def test_the_status_is_a_subresource_that_the_models_read(api: Api) -> None:
                 "type": "Accepted",
                 "status": "True",
                 "reason": "Valid",
+                "message": "",
                 "lastTransitionTime": "2026-01-01T00:00:00Z",
             }
         ],
