@@ -137,8 +137,8 @@ class _Watches:
                 self.watched.refuse(namespace)
                 self._started[namespace].set()
                 _LOG.error(
-                    "the operator may not watch the namespace %s, so its experiments are not "
-                    "reconciled; retry every %.0f s: %s",
+                    "the operator may not watch the namespace %s and reconciles none of its "
+                    "experiments; retry every %.0f s: %s",
                     *(namespace, REFUSED_SECONDS, error.args[0] if error.args else error),
                 )
                 with contextlib.suppress(TimeoutError):
