@@ -30,7 +30,7 @@ def take_batches(
     stream = BatchStream(
         pieces=iter(pieces),
         groups=groups,
-        cutting=Cutting(batch_size=batch_size, last_batch="pad", preserve_order=in_order),
+        cutting=Cutting(batch_size=batch_size, last_batch="Pad", preserve_order=in_order),
         position=Position(),
         waited=Waited(),
     )

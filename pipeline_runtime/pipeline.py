@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import yaml
 
-from pipeline_runtime.config import API_VERSION, KIND, DatasetExperiment, parse_experiment
+from pipeline_runtime.config import (
+    API_VERSION,
+    KIND,
+    Dataset,
+    DatasetExperiment,
+    PipelineOptions,
+    Step,
+    Training,
+    parse_experiment,
+)
 from pipeline_runtime.errors import StepError
 from pipeline_runtime.feed.work import places_of, read_group, run_stage
 from pipeline_runtime.plan import (
@@ -33,6 +42,7 @@ from pipeline_runtime.plan import (
     plan_groups,
     rows_per_piece,
 )
+from pipeline_runtime.spelling import to_manifest
 
 if TYPE_CHECKING:
     from pipeline_runtime.run.session import Finished
@@ -65,14 +75,14 @@ class Pipeline:
         s3: Mapping[str, Any] | None = None,
     ) -> Pipeline:
         """Start from a Parquet table; a URI without a scheme is relative to the storage root."""
-        source = _parquet(uri, s3) | _given(columns=_list(columns))
-        dataset = _given(
-            where=where,
-            rowKey=_list(row_key),
-            requestKey=request_key,
-            requestColumns=_list(request_columns),
-        )
-        return cls(dataset={"parquet": source} | dataset)
+        dataset = {
+            "parquet": _parquet(uri, s3) | {"columns": _list(columns)},
+            "where": where,
+            "row_key": _list(row_key),
+            "request_key": request_key,
+            "request_columns": _list(request_columns),
+        }
+        return cls(dataset=to_manifest(Dataset, dataset))
 
     def filter(self, where: str) -> Pipeline:
         """Keep the rows for which the expression is true."""
@@ -93,7 +103,7 @@ class Pipeline:
         """Drop the rows whose key is in a side table; options as in the manifest, snake_case too:
         `left_on` with `right_on`, `where`, `max_bytes`.
         """
-        return self._with("antiJoin", parquet=_parquet(uri, s3), on=_list(on), **_keys(options))
+        return self._with("anti_join", parquet=_parquet(uri, s3), on=_list(on), **_keys(options))
 
     def join(
         self,
@@ -126,15 +136,15 @@ class Pipeline:
         """Keep a share of the rows that `where` selects, and weigh them for it."""
         return self._with(
             "downsample",
-            keepPercent=keep_percent,
+            keep_percent=keep_percent,
             where=where,
             seed=seed,
-            weightColumn=weight_column,
+            weight_column=weight_column,
         )
 
     def sample(self, keep_percent: int, *, by: Names | None = None, seed: int = 0) -> Pipeline:
         """Keep a share of the rows, or of the values of a key with all their rows."""
-        return self._with("sample", keepPercent=keep_percent, by=_list(by), seed=seed)
+        return self._with("sample", keep_percent=keep_percent, by=_list(by), seed=seed)
 
     def weight(self, column: str, by: str) -> Pipeline:
         """Multiply a weight column by an expression."""
@@ -160,11 +170,11 @@ class Pipeline:
         self, columns: Mapping[str, bool | float | str] | None = None, /, **more: bool | float | str
     ) -> Pipeline:
         """Replace nulls of columns by constants."""
-        return self._with("fillNull", columns={**(columns or {}), **more})
+        return self._with("fill_null", columns={**(columns or {}), **more})
 
     def pad_sequence(self, *columns: str, length: int, value: float = 0) -> Pipeline:
         """Make every list of the columns exactly so long."""
-        return self._with("padSequence", columns=list(columns), length=length, value=value)
+        return self._with("pad_sequence", columns=list(columns), length=length, value=value)
 
     def truncate(self, *columns: str, length: int, keep: str = "head") -> Pipeline:
         """Cut lists of the columns to at most so many items."""
@@ -172,21 +182,22 @@ class Pipeline:
 
     def hash_bucket(self, *columns: str, buckets: int, seed: int = 0) -> Pipeline:
         """Replace ids by a hash in [0, buckets)."""
-        return self._with("hashBucket", columns=list(columns), buckets=buckets, seed=seed)
+        return self._with("hash_bucket", columns=list(columns), buckets=buckets, seed=seed)
 
     def map(self, function: str | Callable[..., Any], **options: Any) -> Pipeline:
         """Call a function of an importable module on every table; options as in the manifest,
         snake_case too: `input_columns`, `output_columns`, `changes_rows`.
         """
         name = function if isinstance(function, str) else _import_path(function)
-        return self._with("map", function=name, **_camel_case(options))
+        return self._with("map", function=name, **options)
 
     def with_options(self, **options: Any) -> Pipeline:
         """Set switches of the planner: `with_options(fusion=False)`; snake_case or camelCase."""
-        return replace(self, options=self.options | _camel_case(options))
+        return replace(self, options=self.options | to_manifest(PipelineOptions, options))
 
     def _with(self, kind: str, **fields: Any) -> Pipeline:
-        return replace(self, steps=(*self.steps, {kind: _given(**fields)}))
+        step = to_manifest(Step, {kind: fields})
+        return replace(self, steps=(*self.steps, step))
 
     # --- what it is good for ----------------------------------------------------------------------
 
@@ -196,7 +207,7 @@ class Pipeline:
         if self.options:
             spec["pipelineOptions"] = self.options
         if training:
-            spec["training"] = _camel_case(training)
+            spec["training"] = to_manifest(Training, training)
         return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
 
     def to_yaml(self, name: str, **training: Any) -> str:
@@ -209,7 +220,7 @@ class Pipeline:
 
     def plan(self, storage_root: str = DEFAULT_STORAGE_ROOT) -> Plan:
         """The optimised plan. Raises ManifestError or SourceError."""
-        return build_plan(self.experiment(_LOOK, shuffle={"unit": "none"}), storage_root)
+        return build_plan(self.experiment(_LOOK, shuffle={"unit": "None"}), storage_root)
 
     def explain(self, storage_root: str = DEFAULT_STORAGE_ROOT) -> str:
         """The plan as text, as `lastmile explain` prints it."""
@@ -282,28 +293,13 @@ def _list(names: Names | None) -> list[str] | None:
 
 def _parquet(uri: Names, s3: Mapping[str, Any] | None) -> Document:
     location: Document = {"uri": uri} if isinstance(uri, str) else {"uris": list(uri)}
-    return location | _given(s3=_camel_case(s3) if s3 is not None else None)
+    return location | {"s3": s3}
 
 
 def _keys(options: Mapping[str, Any]) -> Document:
-    """Options of a side table's step, with the names of keys as lists."""
-    named = _camel_case(options)
-    return {
-        name: _list(value) if name in ("leftOn", "rightOn") else value
-        for name, value in named.items()
-    }
-
-
-def _given(**fields: Any) -> Document:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _camel_case(fields: Mapping[str, Any]) -> Document:
-    def camel(name: str) -> str:
-        head, *rest = name.split("_")
-        return head + "".join(part.capitalize() for part in rest)
-
-    return {camel(name): value for name, value in fields.items() if value is not None}
+    """Return the options of a side table's step, with the names of keys as lists."""
+    keys = ("left_on", "right_on", "leftOn", "rightOn")
+    return {name: _list(value) if name in keys else value for name, value in options.items()}
 
 
 def _import_path(function: Callable[..., Any]) -> str:

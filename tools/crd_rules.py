@@ -334,9 +334,9 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
         Rule(
             mirrors="ExperimentSpec.rules",
             rule="!has(self.training) || !has(self.training.shuffle) || "
-            "!has(self.training.shuffle.unit) || self.training.shuffle.unit != 'request' || "
+            "!has(self.training.shuffle.unit) || self.training.shuffle.unit != 'Request' || "
             "has(self.dataset.requestKey)",
-            message="must come with dataset.requestKey to be 'request'; add it",
+            message="must come with dataset.requestKey to be 'Request'; add it",
             field="training.shuffle.unit",
         ),
     ],

@@ -39,7 +39,7 @@ class LastmileLoader:
         """The next epoch's batches, in the order in which they come."""
         self._waited, self._position = Waited(), Position()
         cutting = Cutting(
-            batch_size=BATCH_SIZE, last_batch="pad", weight_column=self._workload.weight_column
+            batch_size=BATCH_SIZE, last_batch="Pad", weight_column=self._workload.weight_column
         )
         groups, piece_rows = self._groups()
         stream = BatchStream(

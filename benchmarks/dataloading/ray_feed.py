@@ -1,4 +1,4 @@
-"""Lastmile's plain path, Ray Data under the same stream: `pipelineOptions.feed: rayData`."""
+"""Lastmile's plain path, Ray Data under the same stream: `pipelineOptions.feed: RayData`."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def _name(job: Job) -> str:
 
 def _without(workload: Workload, variant: str) -> Workload:
     if variant == ROW_SHUFFLE_ON:
-        return replace(workload, shuffle="row")
+        return replace(workload, shuffle="Row")
     return replace(workload, options=SWITCHES.get(variant, ()))
 
 

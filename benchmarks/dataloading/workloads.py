@@ -72,7 +72,7 @@ HEAVY_COLUMNS: Final = (*KEPT_COLUMNS, SEQUENCE, *HASHED, "label", "sample_weigh
 _HEAVY_INPUTS: Final = (SPAM_KEY, "clicked", "saves", "conversion_delay_hours")
 
 # Options with which Lastmile is fed by Ray Data, its plain path; all others do without Ray.
-RAY_DATA: Final = ("feed", "rayData")
+RAY_DATA: Final = ("feed", "RayData")
 FUSION_OFF: Final = ("fusion", False)  # each step in tasks of its own
 
 # The same model at every level: columns that all three deliver.
@@ -103,7 +103,7 @@ class Workload:
     form: str = "expanded"
     options: tuple[tuple[str, bool | str], ...] = ()
     where: str | None = None
-    shuffle: str = "none"
+    shuffle: str = "None"
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ in delivered rows a second:
 
 Models from small to large are tried first; of them those go on whose S/F comes closest to 0.5 (the
 model waits for data), 1 and 2 (data wait for the model). Bars are judged of the readers that
-`feed: auto` settles on, by its own rule: threads while the trainer waits much for rows. What the
+`feed: Auto` settles on, by its own rule: threads while the trainer waits much for rows. What the
 model loses beside pieces that it never sees is what cores, caches and memory of this machine take
 from each other: no feed gives it that back. A round in which the model alone is far off its median
 is set aside, repeated and counted.

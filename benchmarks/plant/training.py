@@ -113,7 +113,7 @@ def build_manifest(pace: Path) -> dict[str, Any]:
         "epochs": _NUM_EPOCHS,
         "labelColumn": "clicked",
         "columns": ["dense_00", "clicked"],
-        "shuffle": {"unit": "none"},
+        "shuffle": {"unit": "None"},
     }
     return {
         "apiVersion": "experiments.lastmile.dev/v1alpha1",

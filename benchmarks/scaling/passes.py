@@ -132,7 +132,7 @@ def run_pass(
     stream = BatchStream(
         pieces=feed.pieces(waited),
         groups=groups,
-        cutting=Cutting(batch_size=BATCH_SIZE, last_batch="pad"),
+        cutting=Cutting(batch_size=BATCH_SIZE, last_batch="Pad"),
         position=position,
         waited=waited,
     )

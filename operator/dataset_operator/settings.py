@@ -111,12 +111,12 @@ class PrometheusSettings(SpecModel):
 class MetricsSettings(SpecModel):
     """Source of the metrics of runs."""
 
-    source: Literal["runtime", "prometheus"] = "runtime"
+    source: Literal["Runtime", "Prometheus"] = "Runtime"
     prometheus: PrometheusSettings | None = None
 
     def rules(self) -> Iterator[tuple[str, str]]:
-        if self.source == "prometheus" and self.prometheus is None:
-            yield "prometheus", "must be set with source prometheus, but is absent; add its url"
+        if self.source == "Prometheus" and self.prometheus is None:
+            yield "prometheus", "must be set with source Prometheus, but is absent; add its url"
 
 
 class Prices(SpecModel):

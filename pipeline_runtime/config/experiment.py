@@ -150,10 +150,10 @@ class ExperimentSpec(SpecModel):
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from self._check_env_names()
         yield from self._check_deadlines()
-        if self.training.shuffle.unit == "request" and not self.dataset.request_key:
+        if self.training.shuffle.unit == "Request" and not self.dataset.request_key:
             yield (
                 "training.shuffle.unit",
-                "must come with dataset.requestKey to be 'request', got none; add it",
+                "must come with dataset.requestKey to be 'Request', got none; add it",
             )
 
     def _check_env_names(self) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pipeline_runtime.config.base import SpecModel
 from pipeline_runtime.config.documents import Path
@@ -22,6 +22,15 @@ def find_model(annotation: Any) -> type[SpecModel] | None:
     if get_origin(annotation) in (Annotated, Union, types.UnionType, tuple):
         return next(filter(None, map(find_model, get_args(annotation))), None)
     return None
+
+
+def find_constants(annotation: Any) -> tuple[str, ...]:
+    """Return the constants that a field allows (`Literal["Row", "None"]`); () if it has none."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    if get_origin(annotation) in (Annotated, Union, types.UnionType):
+        return next(filter(None, map(find_constants, get_args(annotation))), ())
+    return ()
 
 
 @cache

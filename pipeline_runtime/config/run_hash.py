@@ -18,7 +18,8 @@ operator starts no new run.
 
 If a release changes the meaning of a field, the version of the run config rises for the specs that
 use the field, and for no other: see `CHANGES`. A changed default is such a change too. Version 1
-had the defaults filled in; `upgrade_config` reads it, so that its checkpoints resume.
+had the defaults filled in, and older words; `upgrade_config` reads it, so that its checkpoints
+resume.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from pipeline_runtime.config.base import RuleSet
 from pipeline_runtime.config.credentials import hide_credentials
 from pipeline_runtime.config.experiment import API_VERSION, KIND, DatasetExperiment
 from pipeline_runtime.config.parsing import parse_stored
+from pipeline_runtime.config.version_1 import translate
 from pipeline_runtime.errors import ManifestError
 
 RUN_CONFIG_VERSION = 2
@@ -83,7 +85,7 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": "checkpoint"},
-        "spec": {name: part for name, part in config.items() if name != "version"},
+        "spec": {name: part for name, part in translate(config).items() if name != "version"},
     }
     try:
         experiment, unknown = parse_stored(document, RuleSet.NONE)

@@ -90,8 +90,8 @@ class AntiJoinStep(SideTableStep):
 class JoinStep(SideTableStep):
     """Add columns of the side table to the rows whose key is in it (a null key never matches)."""
 
-    how: Literal["inner", "left"] = "left"
-    """`left` keeps rows without a match."""
+    how: Literal["Inner", "Left"] = "Left"
+    """`Left` keeps rows without a match."""
     columns: Columns | None = None
     """Columns of the side table; all but the key if absent."""
 
@@ -187,7 +187,7 @@ class TruncateStep(SpecModel):
     """List columns."""
     length: Annotated[int, Field(ge=0, le=1_000_000)]
     """Largest number of items to keep."""
-    keep: Literal["head", "tail"] = "head"
+    keep: Literal["Head", "Tail"] = "Head"
     """The end to keep."""
 
 
@@ -220,7 +220,7 @@ class MapStep(SpecModel):
     """`package.module:function`."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Keyword arguments, checked against the function's signature; no credentials."""
-    format: Literal["arrow", "numpy", "torch"] = "arrow"
+    format: Literal["Arrow", "Numpy", "Torch"] = "Arrow"
     """Format of the function's input and output."""
     input_columns: Columns | None = None
     """Columns that the function reads; all if absent."""
@@ -287,8 +287,8 @@ class Step(SpecModel):
 class PipelineOptions(SpecModel):
     """Switches of the planner and the feed; none of them changes the rows."""
 
-    feed: Literal["auto", "threads", "readers", "rayData"] = "auto"
-    """The engine of the training feed; `explain` shows the choice of `auto` and the reason."""
+    feed: Literal["Auto", "Threads", "Readers", "RayData"] = "Auto"
+    """The engine of the training feed; `explain` shows the choice of `Auto` and the reason."""
     preserve_order: bool = False
     """The seed fixes the order of batches, and a resumed run repeats it exactly."""
     pushdown: bool = True
@@ -313,8 +313,8 @@ class PipelineOptions(SpecModel):
     """Data workers cut and collate the batches; else, or with `preserveOrder`, the trainer does."""
     sparse: bool = True
     """Lists that are mostly padding are sent without it, and padded on the device."""
-    compression: Literal["auto", "none", "lz4", "zstd"] = "auto"
-    """Codec of batches between processes; `auto` measures codecs once a trainer waits."""
+    compression: Literal["Auto", "None", "lz4", "zstd"] = "Auto"
+    """Codec of batches between processes; `Auto` measures codecs once a trainer waits."""
     batched_calls: bool = True
     """One call asks a data worker for several short chunks."""
     shared_memory: bool = True

@@ -30,7 +30,7 @@ DEFAULT_SHUFFLE_ROWS = 32_768
 class Shuffle(SpecModel):
     """The shuffle: a new order of row groups each epoch, and of the rows within windows of them."""
 
-    unit: Literal["none", "row", "request"] = "row"
+    unit: Literal["None", "Row", "Request"] = "Row"
     """The unit that moves: single rows, or whole requests (needs `dataset.requestKey`)."""
     window_rows: Annotated[int, Field(ge=1, le=100_000_000)] = DEFAULT_SHUFFLE_ROWS
     """Rows of a window, which are mixed with each other."""
@@ -92,7 +92,7 @@ class Training(SpecModel):
     weight_column: Column | None = None
     """Weights of the rows in the loss."""
     shuffle: Shuffle = Field(default_factory=Shuffle)
-    last_batch: Literal["pad", "drop"] = "pad"
+    last_batch: Literal["Pad", "Drop"] = "Pad"
     """The last, partial batch is padded with rows of weight zero, or dropped."""
     deduplicated: bool | None = None
     """Batches hold a request's columns once, with an index for the rows; the default for the

@@ -1,7 +1,7 @@
 """Whether pieces are compressed on their way to a trainer, by what that costs it.
 
 A codec costs a reader processor time, of which there can be more, and the trainer what it takes to
-undo it; it saves time on the network. So with `auto` nothing is compressed until the trainer waits
+undo it; it saves time on the network. So with `Auto` nothing is compressed until the trainer waits
 for pieces that are made and on their way. Then each codec has its turn, and the one with the fewest
 seconds a byte, on the way and undone, stays for a while. One rank decides for its own pieces.
 """
@@ -21,7 +21,7 @@ MAX_TRANSFER_SHARE = 0.05
 
 # By `pipelineOptions.compression`: what may be used, as Arrow names it.
 CODECS: Mapping[str, tuple[str | None, ...]] = MappingProxyType(
-    {"none": (None,), "lz4": ("lz4",), "zstd": ("zstd",), "auto": (None, "lz4", "zstd")}
+    {"None": (None,), "lz4": ("lz4",), "zstd": ("zstd",), "Auto": (None, "lz4", "zstd")}
 )
 
 

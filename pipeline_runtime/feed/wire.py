@@ -39,7 +39,7 @@ class Sending:
     """How pieces are asked for, and how those that were made ready travel."""
 
     sparse: bool = False  # pipelineOptions.sparse
-    compression: str = "none"  # pipelineOptions.compression
+    compression: str = "None"  # pipelineOptions.compression
     batched_calls: bool = True  # pipelineOptions.batchedCalls
     shared_memory: bool = True  # pipelineOptions.sharedMemory
     to_gpus: bool = False  # trainers copy batches to a GPU as they are packed

@@ -431,10 +431,10 @@ def _run_steps(
 
 def _shuffle(stream: StreamPlan, header: Header, rows: Rows) -> None:
     """Permute a piece's rows, or its requests with their rows kept together."""
-    if stream.shuffle.unit == "none" or rows.num_rows < 2:
+    if stream.shuffle.unit == "None" or rows.num_rows < 2:
         return
     keys = (header.group, header.piece)
-    if stream.shuffle.unit == "row":
+    if stream.shuffle.unit == "Row":
         rows.pick(permutation(stream.seed, header.epoch, *keys, size=rows.num_rows))
         return
     key = stream.request_key or ""

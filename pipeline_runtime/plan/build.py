@@ -52,7 +52,7 @@ from pipeline_runtime.steps.map import Map
 ROW_ID_COLUMN = "_lastmile_row_id"
 _T = TypeVar("_T")
 _OUTPUT = "the pipeline's output"
-_IN_ORDER = Shuffle(unit="none")
+_IN_ORDER = Shuffle(unit="None")
 # A step's live columns before the plan has worked them out.
 _ALL: frozenset[str] = frozenset()
 
@@ -103,7 +103,7 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
         for role, split in splits.items()
     }
     feed = choose_feed(options, streams["training"].stages)
-    reads_ahead = options.read_ahead and not table.is_local and feed.engine == "readers"
+    reads_ahead = options.read_ahead and not table.is_local and feed.engine == "Readers"
     streams = {role: replace(s, reads_ahead=reads_ahead) for role, s in streams.items()}
     return Plan(
         training=streams["training"],
@@ -254,7 +254,7 @@ def _batch_columns(spec: ExperimentSpec, output: pa.Schema) -> tuple[str, ...]:
         ("weightColumn", training.weight_column),
     ):
         problems.check_columns(f"spec.training.{field}", (name,) if name else None, output, _OUTPUT)
-    if training.shuffle.unit == "request":
+    if training.shuffle.unit == "Request":
         request_key = (spec.dataset.request_key or "",)
         problems.check_columns("spec.training.shuffle.unit", request_key, output, _OUTPUT)
     problems.raise_if_any()
@@ -277,7 +277,7 @@ class _Stream:
         options, training = self.spec.pipeline_options, self.spec.training
         push = self._pushdown()
         scan = self.table.scan(push.predicates if options.pushdown else ())
-        key = self.spec.dataset.request_key if training.shuffle.unit == "request" else None
+        key = self.spec.dataset.request_key if training.shuffle.unit == "Request" else None
         steps = [bound.step for bound in self.bound]
         kept = (*self.batch_columns, *((key,) if key else ()))
         needed, after = needed_columns([step.transform for step in steps], kept)

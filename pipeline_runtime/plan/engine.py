@@ -11,22 +11,22 @@ from pipeline_runtime.steps.map import Map
 
 def choose_feed(options: PipelineOptions, stages: Sequence[Stage]) -> FeedChoice:
     """The engine for a stream of these stages; the rows are the same with each."""
-    if options.feed == "rayData":
-        return FeedChoice(engine="rayData", reason="pipelineOptions.feed: rayData")
+    if options.feed == "RayData":
+        return FeedChoice(engine="RayData", reason="pipelineOptions.feed: RayData")
     apart = next((stage.steps[0] for stage in stages[1:] if stage.steps), None)
     if apart is not None:
-        return FeedChoice(engine="rayData", reason=f"{apart.path} runs in tasks of its own")
-    if options.feed == "readers":
-        return FeedChoice(engine="readers", reason="pipelineOptions.feed: readers")
-    if options.feed == "threads":
-        reason = "pipelineOptions.feed: threads, on one machine of the trainers"
-        return FeedChoice(engine="readers", reason=reason, may_be_threads=True)
+        return FeedChoice(engine="RayData", reason=f"{apart.path} runs in tasks of its own")
+    if options.feed == "Readers":
+        return FeedChoice(engine="Readers", reason="pipelineOptions.feed: Readers")
+    if options.feed == "Threads":
+        reason = "pipelineOptions.feed: Threads, on one machine of the trainers"
+        return FeedChoice(engine="Readers", reason=reason, may_be_threads=True)
     python = [step for stage in stages for step in stage.steps if isinstance(step.transform, Map)]
     if python:
         reason = f"in processes, since {python[0].path} calls Python"
-        return FeedChoice(engine="readers", reason=reason)
+        return FeedChoice(engine="Readers", reason=reason)
     reason = "on one machine as threads of the trainers, or processes if the only one binds"
-    return FeedChoice(engine="readers", reason=reason, may_be_threads=True, may_switch=True)
+    return FeedChoice(engine="Readers", reason=reason, may_be_threads=True, may_switch=True)
 
 
 # A smaller batch has more bytes of layout than of rows.
@@ -38,7 +38,7 @@ def choose_delivery(options: PipelineOptions, feed: FeedChoice, batch_size: int)
     is_ready, reason = True, "batches are made by the data workers"
     if not options.ready_batches:
         is_ready, reason = False, "pipelineOptions.readyBatches: false"
-    elif feed.engine == "rayData":
+    elif feed.engine == "RayData":
         is_ready, reason = False, "the feed is Ray Data"
     elif batch_size < _MIN_READY_ROWS:
         is_ready, reason = False, f"batches of fewer than {_MIN_READY_ROWS} rows"

@@ -156,9 +156,9 @@ def _stage_lines(index: int, stage: Stage, plan: Plan) -> list[str]:
 def _then(plan: Plan) -> str:
     shuffle = plan.training.shuffle
     mixed = {
-        "none": "no shuffle",
-        "row": f"rows shuffled in windows of {shuffle.window_rows:,}",
-        "request": f"requests shuffled in windows of {shuffle.window_rows:,} rows",
+        "None": "no shuffle",
+        "Row": f"rows shuffled in windows of {shuffle.window_rows:,}",
+        "Request": f"requests shuffled in windows of {shuffle.window_rows:,} rows",
     }[shuffle.unit]
     order = "in a fixed order" if plan.preserve_order else "in the order they are ready"
     once = plan.training.request_columns
@@ -178,7 +178,7 @@ def _delivery(plan: Plan) -> str:
         )
     filling = "lists without what fills them up" if delivery.sparse else "lists filled up"
     compressed = {
-        "none": "never compressed",
-        "auto": "compressed if the trainers wait for them",
+        "None": "never compressed",
+        "Auto": "compressed if the trainers wait for them",
     }.get(delivery.compression, f"compressed by {delivery.compression}")
     return f"{delivery.reason}; between processes {calls}, one buffer each, {filling}, {compressed}"

@@ -49,7 +49,7 @@ def rows_per_piece(units: Sequence[Unit], shuffle: Shuffle, limit: int | None = 
     width_bytes = max(1, sum(unit.num_bytes for unit in units) // max(1, rows))
     fitting = max(1, MAX_PIECE_BYTES // width_bytes)
     window = shuffle.window_rows
-    if shuffle.unit == "none" and window >= DEFAULT_SHUFFLE_ROWS:
+    if shuffle.unit == "None" and window >= DEFAULT_SHUFFLE_ROWS:
         window = max([window, *(min(unit.num_rows, _MAX_UNCUT_ROWS) for unit in units)])
     return min(window, fitting, limit or window)
 
@@ -59,7 +59,7 @@ def plan_groups(
 ) -> list[Group]:
     """Cut an epoch's units into groups of about `piece_rows` rows, in the epoch's order."""
     order = (
-        range(len(units)) if shuffle.unit == "none" else permutation(seed, epoch, size=len(units))
+        range(len(units)) if shuffle.unit == "None" else permutation(seed, epoch, size=len(units))
     )
     groups: list[Group] = []
     current: list[Unit] = []

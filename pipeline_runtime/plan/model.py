@@ -112,7 +112,7 @@ class StreamPlan:
 class FeedChoice:
     """What brings rows to the trainers, and why."""
 
-    engine: Literal["readers", "rayData"]
+    engine: Literal["Readers", "RayData"]
     reason: str
     may_be_threads: bool = False  # readers, on one machine: no step of theirs holds Python's lock
     may_switch: bool = False  # there, to processes, once the trainer is what binds
@@ -125,7 +125,7 @@ class Delivery:
     is_ready: bool  # readers make the batches
     reason: str
     sparse: bool
-    compression: Literal["auto", "none", "lz4", "zstd"]
+    compression: Literal["Auto", "None", "lz4", "zstd"]
     batched_calls: bool  # of readers in processes: several short pieces each
     shared_memory: bool  # of readers in processes, with a trainer on their machine
 

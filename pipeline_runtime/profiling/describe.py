@@ -179,5 +179,5 @@ def list_warnings(
             "trainers have a GPU by spec.trainers.gpusPerReplica, this machine has none: the model "
             "was measured on its CPU; measure where a GPU is to size a cluster"
         )
-    if experiment.spec.pipeline_options.feed == "rayData" or plan.feed.engine == "rayData":
+    if experiment.spec.pipeline_options.feed == "RayData" or plan.feed.engine == "RayData":
         yield f"the run uses Ray Data ({plan.feed.reason}), whose own cost a block is not measured"

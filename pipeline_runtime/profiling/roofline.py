@@ -94,7 +94,7 @@ def _build_stock(spec: Training, taken: Taken, device: torch.device, *, prefetch
     small: list[Batch] = []
     for table in _cut(rows, size):
         frozen.append(convert(table))
-        if spec.last_batch == "pad" and size > 1:  # else the loop never sees another size
+        if spec.last_batch == "Pad" and size > 1:  # else the loop never sees another size
             small.append(convert(table.slice(0, size // 2)))
         if len(frozen) >= MIN_FROZEN and _num_bytes(frozen) > MAX_FROZEN_BYTES:
             break

@@ -212,8 +212,8 @@ class Training(SummaryModel):
     evaluations: tuple[Evaluation, ...] = Field(
         default=(), description="Every evaluation, oldest first."
     )
-    dropped_rows: Count = Field(default=0, description="Rows left over by `lastBatch: drop`.")
-    padded_rows: Count = Field(default=0, description="Rows of weight 0 added by `lastBatch: pad`.")
+    dropped_rows: Count = Field(default=0, description="Rows left over by `lastBatch: Drop`.")
+    padded_rows: Count = Field(default=0, description="Rows of weight 0 added by `lastBatch: Pad`.")
 
 
 class Throughput(SummaryModel):

@@ -248,7 +248,7 @@ def _build_feeds(
     run: PreparedRun, options: RunOptions, monitor: Any, place: Placement
 ) -> tuple[FeedSource, dict[str, Any]]:
     """What ranks open their feeds by, and the datasets that Ray Train hands them if it is they."""
-    if run.plan.feed.engine == "rayData":
+    if run.plan.feed.engine == "RayData":
         return DatasetShards(), _datasets(run, monitor, place.data)
     plans = {"training": run.plan.training, "evaluation": run.plan.evaluation}
     training = run.experiment.spec.training

@@ -20,7 +20,7 @@ from pipeline_runtime.steps.side_tables import index_of
 class Join(BoundStep):
     """SQL's join: a row comes once for each match, in the side table's order; null matches nothing.
 
-    `inner` drops rows without a match, `left` gives them nulls. Left rows keep their order.
+    `Inner` drops rows without a match, `Left` gives them nulls. Left rows keep their order.
     """
 
     kind: ClassVar[str] = "join"
@@ -29,7 +29,7 @@ class Join(BoundStep):
     side_table: SideTable
     left_keys: tuple[str, ...]
     right_keys: tuple[str, ...]
-    how: Literal["inner", "left"]
+    how: Literal["Inner", "Left"]
     columns: tuple[str, ...]
     max_bytes: int
 
@@ -60,7 +60,7 @@ class Join(BoundStep):
         index = index_of(self.side_table, self.right_keys, self.max_bytes)
         left, right = index.find([table.column(key) for key in self.left_keys])
         payload = index.table.select(self.columns)
-        if self.how == "inner":
+        if self.how == "Inner":
             joined = table.take(pa.array(left))
             matches = payload.take(pa.array(right))
         else:

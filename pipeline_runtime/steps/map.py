@@ -44,7 +44,7 @@ class Map(BoundStep):
 
     function: str  # module:name, imported on the worker
     options: Mapping[str, JsonValue]
-    format: Literal["arrow", "numpy", "torch"]
+    format: Literal["Arrow", "Numpy", "Torch"]
     given: tuple[str, ...]  # the columns that the function sees
     returned: pa.Schema  # the columns that are taken from its result
     dropped: frozenset[str]  # given, and not in the output
@@ -172,7 +172,7 @@ def _given_schema(checks: Checks, config: MapStep, input_schema: pa.Schema) -> p
         FORMATS[config.format].check_input(given)
         if config.changes_rows and not FORMATS[config.format].carries_row_hash:
             raise broken(
-                "must be arrow or numpy with changesRows, so that the function can return "
+                "must be Arrow or Numpy with changesRows, so that the function can return "
                 f"{ROW_HASH_COLUMN}, got {config.format!r}"
             )
     return given

@@ -1,4 +1,4 @@
-"""The forms in which a `map` function takes and returns a batch: arrow, numpy, torch.
+"""The forms in which a `map` function takes and returns a batch: Arrow, Numpy, Torch.
 
 A table becomes the form and the function's result becomes a table again. Torch is imported only
 when a step asks for it.
@@ -120,9 +120,9 @@ class TorchFormat:
 
 
 FORMATS: Mapping[str, BatchFormat] = {
-    "arrow": ArrowFormat(),
-    "numpy": NumpyFormat(),
-    "torch": TorchFormat(),
+    "Arrow": ArrowFormat(),
+    "Numpy": NumpyFormat(),
+    "Torch": TorchFormat(),
 }
 
 

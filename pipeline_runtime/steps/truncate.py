@@ -30,7 +30,7 @@ class Truncate(BoundStep):
 
     columns: tuple[str, ...]
     length: int
-    keep: Literal["head", "tail"]
+    keep: Literal["Head", "Tail"]
     kernels: bool = True  # pipelineOptions.kernels
 
     @classmethod
@@ -74,7 +74,7 @@ class Truncate(BoundStep):
         surplus = ragged.lengths - lengths
         if not surplus.any():
             return array
-        starts = ragged.starts + surplus if self.keep == "tail" else ragged.starts
+        starts = ragged.starts + surplus if self.keep == "Tail" else ragged.starts
         cut = cut_lists(array, starts, lengths) if self.kernels else None
         if cut is not None:
             return cut

@@ -28,7 +28,7 @@ class Cutting:
     """How batches are cut; `weight_column` decides which rows the checksum counts."""
 
     batch_size: int
-    last_batch: str  # pad | drop
+    last_batch: str  # Pad | Drop
     weight_column: str | None = None
     preserve_order: bool = False
 
@@ -127,7 +127,7 @@ class BatchStream:
             agreed = self.agree(rows > 0, rows == self.cutting.batch_size)
             if not agreed.any_has_rows:
                 return
-            if self.cutting.last_batch == "drop" and not agreed.all_are_full:
+            if self.cutting.last_batch == "Drop" and not agreed.all_are_full:
                 self._drop_rest(arriving)
                 return
             self.position.batches += 1
@@ -280,8 +280,8 @@ def explain_no_rows(
     rule = "no rows reached the trainer"
     if dropped_rows:
         return (
-            f"{rule}: lastBatch: drop left out all {dropped_rows:,} rows, which do not fill a "
-            "batch on every rank; lower training.batchSize, or use lastBatch: pad"
+            f"{rule}: lastBatch: Drop left out all {dropped_rows:,} rows, which do not fill a "
+            "batch on every rank; lower training.batchSize, or use lastBatch: Pad"
         )
     for name, before, count in zip(step_names[1:], counts, counts[1:], strict=False):
         if before.rows and not count.rows:

@@ -144,7 +144,7 @@ def _evaluation_opener(plan: WorkerPlan, rank: int) -> Callable[[Waited], BatchS
         return BatchStream(
             pieces=_pieces(plan, "evaluation", rank, waited, WorkerUsage()),
             groups=groups,
-            cutting=Cutting(batch_size=plan.training.batch_size, last_batch="pad"),
+            cutting=Cutting(batch_size=plan.training.batch_size, last_batch="Pad"),
             position=Position(),
             waited=waited,
         )

@@ -20,7 +20,7 @@ def build_source(
         session: for requests to a Prometheus.
         reach_pod: for requests to pods.
     """
-    if settings.source == "prometheus":
+    if settings.source == "Prometheus":
         assert settings.prometheus is not None  # by the settings' own rule
         return PrometheusSource(settings=settings.prometheus, session=session)
     return RuntimeSource(reach_pod=reach_pod)

@@ -14,7 +14,7 @@ TWO_RANKS = {"trainers": {"replicas": 2, "gpusPerReplica": 0}}
     ("options", "training", "spec"),
     [
         pytest.param(
-            {"feed": "rayData", "rowsPerBlock": 170},
+            {"feed": "RayData", "rowsPerBlock": 170},
             {"epochs": 2},
             TWO_RANKS,
             id="over Ray Data",
@@ -28,14 +28,14 @@ TWO_RANKS = {"trainers": {"replicas": 2, "gpusPerReplica": 0}}
         ),
         pytest.param(
             {"pushdown": False, "batchedCalls": False, "sharedMemory": False},
-            {"shuffle": {"unit": "row", "windowRows": 1700}},
+            {"shuffle": {"unit": "Row", "windowRows": 1700}},
             {},
             id="pushdown, batched calls and shared memory off, windows over several row groups",
             marks=pytest.mark.slow,
         ),
         pytest.param(
             {"projection": False, "preserveOrder": True, "rowsPerBlock": 130},
-            {"shuffle": {"unit": "none"}},
+            {"shuffle": {"unit": "None"}},
             {},
             id="projection off, no shuffle, order kept, small blocks",
             marks=pytest.mark.slow,

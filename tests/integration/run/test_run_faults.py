@@ -327,7 +327,7 @@ def assert_reads_well(ended: Ended) -> None:
     assert "site-packages/ray" not in ended.stdout, str(ended)
 
 
-@pytest.mark.parametrize("feed", ["readers", pytest.param("rayData", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("feed", ["Readers", pytest.param("RayData", marks=pytest.mark.slow)])
 def test_a_killed_data_worker_costs_no_row(
     feed: str, clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
 ) -> None:

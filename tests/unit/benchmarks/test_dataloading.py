@@ -245,7 +245,7 @@ def test_ray_is_up_for_just_those_variants_that_it_feeds(tmp_path: Path) -> None
         options = SWITCHES.get(variant, ())
         workload = Workload(level="heavy", root=table.roots["flat"], options=options)
         feed = build_plan(build_experiment(workload), workload.root).feed
-        assert workload.needs_ray == (feed.engine == "rayData"), variant
+        assert workload.needs_ray == (feed.engine == "RayData"), variant
         assert workload.needs_ray != feed.may_be_threads, variant
 
 

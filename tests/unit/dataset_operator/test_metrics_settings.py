@@ -30,7 +30,7 @@ def test_the_settings_select_the_source() -> None:
             return build_source(parse(metrics).metrics, session, reach)
 
     assert isinstance(asyncio.run(build({})), RuntimeSource)
-    named = asyncio.run(build({"source": "prometheus", "prometheus": {"url": URL}}))
+    named = asyncio.run(build({"source": "Prometheus", "prometheus": {"url": URL}}))
     assert isinstance(named, PrometheusSource)
     assert named.settings.url == "https://prometheus.example.com/prefix"
 
@@ -38,8 +38,8 @@ def test_the_settings_select_the_source() -> None:
 @pytest.mark.parametrize(
     ("metrics", "why"),
     [
-        ({"source": "prometheus"}, "prometheus"),
-        ({"source": "dcgm"}, "'runtime' or 'prometheus'"),
+        ({"source": "Prometheus"}, "prometheus"),
+        ({"source": "dcgm"}, "'Runtime' or 'Prometheus'"),
         ({"prometheus": {}}, r"prometheus\.url"),
         ({"prometheus": {"url": "prometheus:9090"}}, r"prometheus\.url"),
         ({"prometheus": {"url": "http://host:99999"}}, r"prometheus\.url"),

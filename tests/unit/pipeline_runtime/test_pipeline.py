@@ -76,6 +76,21 @@ def test_side_tables_take_what_a_manifest_takes() -> None:
     assert pipeline.steps[2]["derive"]["columns"] == {"a-b": "x", "y": "x * 2"}
 
 
+@pytest.mark.parametrize(
+    ("feed", "unit", "window"),
+    [("ray_data", "none", "window_rows"), ("RayData", "None", "windowRows")],
+    ids=["as in Python", "as in a manifest"],
+)
+def test_options_have_two_spellings(feed: str, unit: str, window: str) -> None:
+    pipeline = Pipeline.read_parquet("t/").truncate("x", length=1, keep="tail")
+    pipeline = pipeline.with_options(feed=feed, compression="lz4")
+    spec = pipeline.experiment("a", shuffle={"unit": unit, window: 7}, last_batch="drop").spec
+    assert (spec.pipeline_options.feed, spec.pipeline_options.compression) == ("RayData", "lz4")
+    assert (spec.training.shuffle.unit, spec.training.shuffle.window_rows) == ("None", 7)
+    assert spec.training.last_batch == "Drop"
+    assert pipeline.steps[0]["truncate"]["keep"] == "Tail"
+
+
 @pytest.mark.parametrize("function", [lambda table: table, functools.partial(yaml.safe_load)])
 def test_a_function_that_workers_could_not_import_is_refused(
     function: Callable[..., object],

@@ -112,7 +112,7 @@ def batches_of(plan: StreamPlan, way: str = "rows") -> Iterator[Batch]:
     stream = BatchStream(
         pieces=(bring(piece) for group in groups for piece in read_group(plan, group, PIECE_ROWS)),
         groups=groups,
-        cutting=Cutting(batch_size=BATCH_SIZE, last_batch="pad"),
+        cutting=Cutting(batch_size=BATCH_SIZE, last_batch="Pad"),
         position=Position(),
         waited=Waited(),
     )

@@ -96,7 +96,7 @@ specs = st.fixed_dictionaries(
             optional={
                 "batchSize": st.integers(1, 10_000_000),
                 "epochs": st.integers(1, 100_000),
-                "lastBatch": st.sampled_from(["pad", "drop"]),
+                "lastBatch": st.sampled_from(["Pad", "Drop"]),
                 "evaluation": st.just({"holdoutPercent": 5}),
                 "config": st.dictionaries(names, scalars, max_size=3),
             },

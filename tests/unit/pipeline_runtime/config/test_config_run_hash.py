@@ -55,7 +55,7 @@ SAME = [
     "pipelineOptions.fusion=false",
     "pipelineOptions.kernels=false",
     "pipelineOptions.pushdown=false",
-    "pipelineOptions.feed=rayData",
+    "pipelineOptions.feed=RayData",
     "pipeline[0].antiJoin.maxBytes=1000",
     "pipeline[2].map.concurrency=3",
     "pipeline[2].map.resources.cpu=2",
@@ -121,7 +121,7 @@ def test_the_hash_is_pinned() -> None:
         "pipeline[2].map.changesRows=false",
         "pipelineOptions.preserveOrder=false",
         "training.epochs=1",
-        "training.shuffle={unit: row}",
+        "training.shuffle={unit: Row}",
         "training.seed=0",
         "code={}",
         "code.pip=[]",
@@ -177,6 +177,40 @@ def test_an_older_run_config_has_the_older_meaning(monkeypatch: pytest.MonkeyPat
     assert upgrade_config(filled) != run_config(experiment)
 
 
+# A run config of version 1 that uses every part of the API that has other words since, and the spec
+# that says the same today.
+VERSION_1: dict[str, Any] = {
+    "version": 1,
+    "dataset": {"parquet": {"uri": "clicks/"}, "requestKey": "request"},
+    "pipeline": [
+        {"join": {"parquet": {"uri": "side/"}, "on": ["user"], "how": "inner"}},
+        {"truncate": {"columns": ["items"], "length": 5, "keep": "tail"}},
+        {"map": {"function": "team.steps:embed", "options": {}, "format": "numpy"}},
+    ],
+    "pipelineOptions": {"preserveOrder": False},
+    "training": {
+        "shuffle": {"unit": "request", "windowRows": 40},
+        "lastBatch": "drop",
+        "precision": "float32",
+    },
+    "code": {"pip": []},
+}
+TODAY: dict[str, Any] = {
+    "dataset": {"parquet": {"uri": "clicks/"}, "requestKey": "request"},
+    "pipeline": [
+        {"join": {"parquet": {"uri": "side/"}, "on": ["user"], "how": "Inner"}},
+        {"truncate": {"columns": ["items"], "length": 5, "keep": "Tail"}},
+        {"map": {"function": "team.steps:embed", "format": "Numpy"}},
+    ],
+    "training": {"shuffle": {"unit": "Request", "windowRows": 40}, "lastBatch": "Drop"},
+}
+
+
+def test_a_run_config_of_version_1_is_translated() -> None:
+    experiment = parse_experiment(DOCUMENT | {"spec": TODAY})
+    assert upgrade_config(VERSION_1) == run_config(experiment)
+
+
 @pytest.mark.parametrize(
     "config",
     [
@@ -186,6 +220,17 @@ def test_an_older_run_config_has_the_older_meaning(monkeypatch: pytest.MonkeyPat
         {"version": 1, "dataset": {"parquet": {"uri": "a/"}}, "training": {"removed": 1}},
         {"version": "1", "dataset": {"parquet": {"uri": "a/"}}},
         {"version": 3, "dataset": {"parquet": {"uri": "a/"}}},
+        *(
+            {"version": 1, "dataset": {"parquet": {"uri": "a/"}}} | wrong
+            for wrong in (
+                {"pipeline": {"join": {"how": "inner"}}},
+                {"pipeline": ["join"]},
+                {"pipeline": [{"join": ["how"]}]},
+                {"pipeline": [{"join": {"how": []}}]},
+                {"training": [{"lastBatch": "pad"}]},
+                {"training": {"shuffle": "none"}},
+            )
+        ),
     ],
 )
 def test_what_is_no_older_run_config_stays_as_it_is(config: dict[str, Any]) -> None:

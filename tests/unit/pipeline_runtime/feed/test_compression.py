@@ -41,24 +41,24 @@ def feed(
 def test_the_codec_that_costs_least_stays(
     bytes_per_second: float, step: float, expected: str | None
 ) -> None:
-    used = feed(CodecChoice("auto"), bytes_per_second, 400, step)
+    used = feed(CodecChoice("Auto"), bytes_per_second, 400, step)
     assert used[0] is None  # nothing is compressed before it is known to help
     assert set(used[-300:]) == {expected}
 
 
 def test_a_network_that_gets_faster_is_noticed() -> None:
-    choice = CodecChoice("auto")
+    choice = CodecChoice("Auto")
     assert feed(choice, 0.1e9, 100, 0.1)[-1] == "zstd"
     assert feed(choice, 10e9, 1200, 0.1)[-1] is None
 
 
-@pytest.mark.parametrize(("setting", "codec"), [("none", None), ("lz4", "lz4"), ("zstd", "zstd")])
+@pytest.mark.parametrize(("setting", "codec"), [("None", None), ("lz4", "lz4"), ("zstd", "zstd")])
 def test_what_the_manifest_says_is_not_tried(setting: str, codec: str | None) -> None:
     assert set(feed(CodecChoice(setting), 0.05e9, 50, 0.1)) == {codec}
 
 
 def test_pieces_that_were_asked_for_before_a_codec_s_turn_do_not_count_in_it() -> None:
-    choice = CodecChoice("auto")
+    choice = CodecChoice("Auto")
     late: Mapping[str, float] = {"waited": 1.0, "undone": 0.0}
     for index in range(8):
         choice.note(None, PIECE_BYTES, **late, now=float(index))

@@ -128,7 +128,7 @@ def test_golden_hashes_hold_for_kernels(compiled: kernels.Kernels) -> None:
 
 
 @settings(deadline=None)
-@given(array=list_arrays(), length=st.integers(0, 6), keep=st.sampled_from(["head", "tail"]))
+@given(array=list_arrays(), length=st.integers(0, 6), keep=st.sampled_from(["Head", "Tail"]))
 def test_lists_cut_whole_are_those_cut_item_by_item(
     array: pa.Array, length: int, keep: Any
 ) -> None:

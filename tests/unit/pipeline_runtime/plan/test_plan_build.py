@@ -151,25 +151,25 @@ def test_a_filter_after_a_map_is_not_pushed_past_it(
 
 # steps, their options → the engine, why, whether it may be threads
 FEEDS = {
-    "no step calls Python": ({}, {}, "readers", "threads", True),
-    "a step calls Python": ({"function": "same"}, {}, "readers", "spec.pipeline[1]", False),
+    "no step calls Python": ({}, {}, "Readers", "threads", True),
+    "a step calls Python": ({"function": "same"}, {}, "Readers", "spec.pipeline[1]", False),
     "a step has resources": (
         {"function": "same", "resources": {"cpu": 2}},
         {},
-        "rayData",
+        "RayData",
         "spec.pipeline[1]",
         False,
     ),
-    "steps are not fused": ({}, {"fusion": False}, "rayData", "spec.pipeline[0]", False),
+    "steps are not fused": ({}, {"fusion": False}, "RayData", "spec.pipeline[0]", False),
     "threads are asked for": (
         {"function": "same"},
         {"feed": "threads"},
-        "readers",
-        "feed: threads",
+        "Readers",
+        "feed: Threads",
         True,
     ),
-    "readers are asked for": ({}, {"feed": "readers"}, "readers", "feed: readers", False),
-    "Ray Data is asked for": ({}, {"feed": "rayData"}, "rayData", "feed: rayData", False),
+    "readers are asked for": ({}, {"feed": "readers"}, "Readers", "feed: Readers", False),
+    "Ray Data is asked for": ({}, {"feed": "ray_data"}, "RayData", "feed: RayData", False),
 }
 
 
@@ -340,7 +340,7 @@ spec:
   - downsample: {where: not clicked, keepPercent: 50, seed: 3, weightColumn: w}
   - padSequence: {columns: [items], length: 3, value: 0}
   pipelineOptions: {preserveOrder: true}
-  training: {shuffle: {unit: none}}
+  training: {shuffle: {unit: None}}
 """
     )
     from_yaml = build_plan(load_manifests(path)[0].experiment, root)

@@ -43,16 +43,16 @@ def test_epochs_differ_and_no_shuffle_keeps_the_tables_order() -> None:
     many = [Unit(file=0, row_group=i, num_rows=1, num_bytes=1) for i in range(50)]
     shuffled = [plan_groups(many, seed=1, epoch=e, shuffle=Shuffle(), piece_rows=1) for e in (0, 1)]
     assert [g.units for g in shuffled[0]] != [g.units for g in shuffled[1]]
-    plain = plan_groups(many, seed=1, epoch=0, shuffle=Shuffle(unit="none"), piece_rows=1)
+    plain = plan_groups(many, seed=1, epoch=0, shuffle=Shuffle(unit="None"), piece_rows=1)
     assert [unit for group in plain for unit in group.units] == many
 
 
 def test_without_a_shuffle_a_long_row_group_stays_whole_up_to_a_limit() -> None:
-    def piece_rows(num_rows: int, unit: str = "none", limit: int | None = None) -> int:
+    def piece_rows(num_rows: int, unit: str = "None", limit: int | None = None) -> int:
         units = [Unit(file=0, row_group=0, num_rows=num_rows, num_bytes=num_rows)]
         return rows_per_piece(units, Shuffle(unit=unit), limit)  # type: ignore[arg-type]
 
-    assert piece_rows(100_000, "row") == piece_rows(100) == 32_768
+    assert piece_rows(100_000, "Row") == piece_rows(100) == 32_768
     assert piece_rows(60_000) == 60_000
     assert piece_rows(100_000) == 100_000
     assert piece_rows(200_000) == 131_072

@@ -90,7 +90,7 @@ def test_padding_is_the_plain_loop(
     values=st.lists(st.none() | st.lists(st.none() | st.text(max_size=3), max_size=6), max_size=8),
     list_type=st.sampled_from(LIST_TYPES),
     length=st.integers(0, 7),
-    keep=st.sampled_from(["head", "tail"]),
+    keep=st.sampled_from(["Head", "Tail"]),
     cut=CUTS,
     chunk=CUTS,
 )
@@ -108,7 +108,7 @@ def test_truncation_is_the_plain_loop(
     out = bound(table)
 
     def truncated(row: list[Any]) -> list[Any]:
-        return row[:length] if keep == "head" else row[max(0, len(row) - length) :]
+        return row[:length] if keep == "Head" else row[max(0, len(row) - length) :]
 
     expected = [None if row is None else truncated(row) for row in values[cut:]]
     assert out["v"].to_pylist() == expected
@@ -123,7 +123,7 @@ def test_truncation_of_short_lists_copies_nothing() -> None:
 
 def test_truncation_works_on_items_of_any_type() -> None:
     table = pa.table({"v": [[{"a": [1, 2]}, {"a": None}], [None]]})
-    out = Truncate.bind(TruncateStep(columns=("v",), length=1, keep="tail"), table.schema)(table)
+    out = Truncate.bind(TruncateStep(columns=("v",), length=1, keep="Tail"), table.schema)(table)
     assert out["v"].to_pylist() == [[{"a": None}], [None]]
 
 

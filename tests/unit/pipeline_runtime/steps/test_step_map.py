@@ -180,7 +180,7 @@ def test_a_function_is_asked_with_the_identity_that_it_is_to_hand_on() -> None:
 
 
 def test_numpy_batches_come_and_go() -> None:
-    bound = bind("numpy_score", format="numpy", input_columns=("x",))
+    bound = bind("numpy_score", format="Numpy", input_columns=("x",))
     out = bound(TABLE)
     assert out["score"].to_pylist() == [0.5, 1.0, 1.5]
     assert out["both"].to_pylist() == [[1, 1], [2, 2], [3, 3]]
@@ -188,24 +188,24 @@ def test_numpy_batches_come_and_go() -> None:
 
 
 def test_numpy_objects_take_the_type_that_the_column_had() -> None:
-    bound = bind("numpy_upper", format="numpy", input_columns=("s",))
+    bound = bind("numpy_upper", format="Numpy", input_columns=("s",))
     assert bound(TABLE)["s"].to_pylist() == ["A", None, "Ü"]
     assert bound.output_schema.field("s").type == pa.string()
 
 
 def test_numpy_rows_may_change_with_their_identity() -> None:
-    bound = bind("numpy_thin", format="numpy", changes_rows=True)
+    bound = bind("numpy_thin", format="Numpy", changes_rows=True)
     assert bound(TABLE)[ROW_HASH_COLUMN].to_pylist() == [7, 9]
 
 
 def test_torch_batches_come_and_go() -> None:
     pytest.importorskip("torch")
-    bound = bind("torch_score", format="torch", input_columns=("x",))
+    bound = bind("torch_score", format="Torch", input_columns=("x",))
     assert bound(TABLE)["y"].to_pylist() == [2.0, 3.0, 4.0]
 
 
 def test_no_rows_keep_the_schema() -> None:
-    for bound in (bind("double"), bind("numpy_score", format="numpy", input_columns=("x",))):
+    for bound in (bind("double"), bind("numpy_score", format="Numpy", input_columns=("x",))):
         out = public_schema(bound(TABLE.slice(0, 0)).schema)
         assert out == public_schema(bound(TABLE).schema) == bound.output_schema
 
@@ -277,14 +277,14 @@ BROKEN = [
     ),
     pytest.param(
         "user_functions:torch_score",
-        {"format": "torch"},
+        {"format": "Torch"},
         "map.format: … 's' … string … inputColumns",
         id="a string for torch",
     ),
     pytest.param(
         "user_functions:torch_score",
-        {"format": "torch", "input_columns": ("x",), "changes_rows": True},
-        "map.format: … changesRows … _lastmile_row_hash … 'torch'",
+        {"format": "Torch", "input_columns": ("x",), "changes_rows": True},
+        "map.format: … changesRows … _lastmile_row_hash … 'Torch'",
         id="torch that changes rows",
     ),
 ]
@@ -351,7 +351,7 @@ WRONG_RESULTS = [
     ),
     pytest.param(
         "numpy_ragged",
-        {"format": "numpy", "input_columns": ("x",), "output_columns": {"a": "int64"}},
+        {"format": "Numpy", "input_columns": ("x",), "output_columns": {"a": "int64"}},
         "{'a': 3, 'b': 1}",
         id="arrays of several lengths",
     ),
@@ -369,6 +369,6 @@ def test_a_result_that_breaks_its_promise_is_refused(
 
 def test_nulls_in_integers_do_not_become_numpy() -> None:
     table = pa.table({"x": [1, None]})
-    bound = bind("numpy_score", table.schema, format="numpy")
+    bound = bind("numpy_score", table.schema, format="Numpy")
     with pytest.raises(StepError, match=r"1 .*'x'.* fillNull"):
         bound(table)

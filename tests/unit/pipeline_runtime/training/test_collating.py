@@ -31,7 +31,7 @@ def make_stream(values: list[list[int | None]], batch_size: int) -> BatchStream:
     return BatchStream(
         pieces=iter(pieces),
         groups=[Group(epoch=0, index=i, units=()) for i in range(len(values))],
-        cutting=Cutting(batch_size=batch_size, last_batch="pad"),
+        cutting=Cutting(batch_size=batch_size, last_batch="Pad"),
         position=Position(),
         waited=Waited(),
     )
@@ -107,7 +107,7 @@ def test_batches_on_a_gpu_are_those_on_the_cpu(way: str, ahead: bool) -> None:
         stream = BatchStream(
             pieces=iter([brought]),
             groups=[Group(epoch=0, index=0, units=())],
-            cutting=Cutting(batch_size=size, last_batch="pad"),
+            cutting=Cutting(batch_size=size, last_batch="Pad"),
             position=Position(),
             waited=Waited(),
         )

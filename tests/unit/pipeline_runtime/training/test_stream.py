@@ -58,7 +58,7 @@ def make_stream(
     return BatchStream(
         pieces=iter(pieces),
         groups=groups,
-        cutting=Cutting(batch_size=batch_size, **({"last_batch": "pad"} | cutting)),  # type: ignore[arg-type]
+        cutting=Cutting(batch_size=batch_size, **({"last_batch": "Pad"} | cutting)),  # type: ignore[arg-type]
         position=position or Position(),
         waited=Waited(),
     )
@@ -195,7 +195,7 @@ def test_pieces_of_the_next_epoch_are_held_back() -> None:
 
 def test_drop_leaves_out_the_remainder_and_counts_it() -> None:
     shape = [[5], [4]]
-    stream = make_stream(make_pieces(shape), make_groups(shape), 4, last_batch="drop")
+    stream = make_stream(make_pieces(shape), make_groups(shape), 4, last_batch="Drop")
     assert rows_of(stream.epoch_rows(0)) == [[0, 1, 2, 3], [5, 6, 7, 8]]
     assert stream.dropped_rows == 1  # row 4
     assert stream.position.checksum.rows == 8

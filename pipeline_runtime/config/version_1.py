@@ -1,0 +1,58 @@
+"""Translates run configs of version 1 into the words of today's manifests.
+
+Checkpoints that were written before the API had its present words carry such a config.
+`run_hash.upgrade_config` calls this before it parses a config. A config comes from a store, so it
+may be any JSON: parts that have another shape are returned as they are, for the parser to refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Constants = Mapping[str, Mapping[str, str]]
+
+# By field, the constants that have new names.
+_TRAINING_CONSTANTS: Constants = {"lastBatch": {"pad": "Pad", "drop": "Drop"}}
+_SHUFFLE_CONSTANTS: Constants = {"unit": {"none": "None", "row": "Row", "request": "Request"}}
+_STEP_CONSTANTS: Mapping[str, Constants] = {
+    "join": {"how": {"inner": "Inner", "left": "Left"}},
+    "truncate": {"keep": {"head": "Head", "tail": "Tail"}},
+    "map": {"format": {"arrow": "Arrow", "numpy": "Numpy", "torch": "Torch"}},
+}
+
+
+def translate(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run config of version 1 in today's words."""
+    translated = dict(config)
+    if isinstance(steps := config.get("pipeline"), list):
+        translated["pipeline"] = [_translate_step(step) for step in steps]
+    if isinstance(training := config.get("training"), dict):
+        translated["training"] = _translate_training(training)
+    return translated
+
+
+def _translate_step(step: Any) -> Any:
+    if not isinstance(step, dict):
+        return step
+    return {kind: _translate_body(kind, body) for kind, body in step.items()}
+
+
+def _translate_body(kind: str, body: Any) -> Any:
+    if not isinstance(body, dict):
+        return body
+    return _rename_constants(body, _STEP_CONSTANTS.get(kind, {}))
+
+
+def _translate_training(training: dict[str, Any]) -> dict[str, Any]:
+    translated = _rename_constants(training, _TRAINING_CONSTANTS)
+    if isinstance(shuffle := training.get("shuffle"), dict):
+        translated["shuffle"] = _rename_constants(shuffle, _SHUFFLE_CONSTANTS)
+    return translated
+
+
+def _rename_constants(body: dict[str, Any], constants: Constants) -> dict[str, Any]:
+    def rename(field: str, value: Any) -> Any:
+        return constants.get(field, {}).get(value, value) if isinstance(value, str) else value
+
+    return {field: rename(field, value) for field, value in body.items()}

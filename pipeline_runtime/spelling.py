@@ -1,0 +1,44 @@
+"""Translates the options of the fluent API into the words of a manifest.
+
+Python code follows the habits of PyTorch and pandas: `last_batch="drop"`, `feed="ray_data"`. A
+manifest follows Kubernetes: `lastBatch: Drop`, `feed: RayData`. `pipeline` calls this before it
+validates a document, which reports the names and values that neither spelling has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline_runtime.config.base import SpecModel
+from pipeline_runtime.config.introspect import field_names, find_constants, find_model
+
+
+def to_manifest(model: type[SpecModel], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a model as a manifest has them; options that are None are left out.
+
+    Args:
+        model: the model that reads them.
+        options: values by field, each field in snake_case or camelCase.
+    """
+    names = field_names(model)
+    aliases = {name: alias for alias, name in names.items()}
+    document = {}
+    for option, value in options.items():
+        field = aliases.get(option, option)
+        if value is not None:
+            annotation = model.model_fields[names[field]].annotation if field in names else None
+            document[field] = _translate(annotation, value)
+    return document
+
+
+def _translate(annotation: Any, value: Any) -> Any:
+    below = find_model(annotation)
+    if below and isinstance(value, Mapping):
+        return to_manifest(below, value)
+    if below and isinstance(value, list | tuple):
+        return [_translate(below, item) for item in value]
+    if isinstance(value, str):
+        constants = {constant.lower(): constant for constant in find_constants(annotation)}
+        return constants.get(value.lower().replace("_", ""), value)
+    return value
