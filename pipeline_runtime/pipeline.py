@@ -103,7 +103,8 @@ class Pipeline:
         """Drop the rows whose key is in a side table; options as in the manifest, snake_case too:
         `left_on` with `right_on`, `where`, `max_bytes`.
         """
-        return self._with("anti_join", parquet=_parquet(uri, s3), on=_list(on), **_keys(options))
+        fields = _key_options(on, options)
+        return self._with("anti_join", parquet=_parquet(uri, s3), **fields)
 
     def join(
         self,
@@ -119,10 +120,9 @@ class Pipeline:
         return self._with(
             "join",
             parquet=_parquet(uri, s3),
-            on=_list(on),
             how=how,
             columns=_list(columns),
-            **_keys(options),
+            **_key_options(on, options),
         )
 
     def downsample(
@@ -296,10 +296,23 @@ def _parquet(uri: Names, s3: Mapping[str, Any] | None) -> Document:
     return location | {"s3": s3}
 
 
-def _keys(options: Mapping[str, Any]) -> Document:
-    """Return the options of a side table's step, with the names of keys as lists."""
-    keys = ("left_on", "right_on", "leftOn", "rightOn")
-    return {name: _list(value) if name in keys else value for name, value in options.items()}
+def _key_options(on: Names | None, options: Mapping[str, Any]) -> Document:
+    """Return the options of a side table's step, with the key as `keys` of the manifest.
+
+    Raises:
+        StepError: the key is not given in one way.
+    """
+    left, right = _list(options.get("left_on")), _list(options.get("right_on"))
+    if (on is None) == (left is None and right is None) or len(left or ()) != len(right or ()):
+        raise StepError(
+            "a join: must have the key as on, or as left_on and right_on of equally many columns, "
+            f"got on={on!r}, left_on={left!r} and right_on={right!r}"
+        )
+    pairs = [
+        {"left": one, "right": other} for one, other in zip(left or (), right or (), strict=True)
+    ]
+    others = {n: value for n, value in options.items() if n not in ("left_on", "right_on")}
+    return others | {"keys": _list(on) or pairs}
 
 
 def _import_path(function: Callable[..., Any]) -> str:

@@ -19,13 +19,13 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import annotated_types
 import yaml
-from pydantic import AfterValidator, StringConstraints
+from pydantic import AfterValidator, Discriminator, StringConstraints, Tag
 from pydantic.fields import FieldInfo
 
 from pipeline_runtime.config import GROUP, KIND, VERSION, DatasetExperiment, SpecModel
 from pipeline_runtime.config.base import MAX_INT32
 from pipeline_runtime.config.experiment import StatusModel
-from pipeline_runtime.config.introspect import field_names
+from pipeline_runtime.config.introspect import field_names, find_model
 from tools import chart
 from tools.crd_rules import (
     ATOMIC_MAPS,
@@ -137,6 +137,9 @@ def build_schema(annotation: Any, constraints: Iterable[Any] = ()) -> Schema:
 def _build_union(members: Sequence[Any]) -> Schema:
     if len(members) == 1:
         return build_schema(members[0])
+    text, model = members[0], find_model(members[-1])
+    if len(members) == 2 and model and get_args(text)[:1] == (str,):
+        return _build_name_or_object(build_schema(text), build_schema(model))
     match set(members):
         case kinds if kinds == {int, float}:
             return {"type": "number"}
@@ -145,6 +148,27 @@ def _build_union(members: Sequence[Any]) -> Schema:
         case kinds if kinds == {bool, int, float, str}:
             return dict(SCALAR_SCHEMA)
     raise TypeError(f"must be a union that a structural schema can say, got {members!r}")
+
+
+def _build_name_or_object(text: Schema, mapping: Schema) -> Schema:
+    """Return the schema of a text or a mapping whose fields are all required.
+
+    A structural schema cannot have a type below `anyOf`. But keywords of a text hold for texts
+    alone and those of a mapping for mappings alone: all other values have each of them. So the
+    negation of a keyword that no valid value has tells the two apart.
+    """
+    of_text = {word: value for word, value in text.items() if word not in ("type", "maxLength")}
+    return {
+        "x-kubernetes-preserve-unknown-fields": True,
+        "properties": mapping["properties"],
+        "anyOf": [
+            of_text | {"not": {"minLength": text["maxLength"] + 1}},
+            {
+                "required": mapping["required"],
+                "not": {"minProperties": len(mapping["required"]) + 1},
+            },
+        ],
+    }
 
 
 def _build_plain(annotation: Any, origin: Any, args: Sequence[Any]) -> Schema:
@@ -213,6 +237,8 @@ def _constrain(schema: Schema, constraints: Iterable[Any]) -> Schema:
                 schema |= _build_maximum(constraint.le)
             case AfterValidator():
                 schema = _merge(schema, VALIDATORS[constraint.func])
+            case Tag() | Discriminator():
+                continue  # they choose the member of a union, which the schema shows
             case _ if pattern := getattr(constraint, "pattern", None):
                 schema |= {"pattern": pattern}
             case _:

@@ -68,7 +68,6 @@ from pipeline_runtime.config.pod_template import (
     TUNING_ENV_PREFIXES,
 )
 from pipeline_runtime.config.quantities import MAX_QUANTITY_INTEGER, QUANTITY, check_quantity
-from pipeline_runtime.config.steps import SideTableStep
 
 Schema = dict[str, Any]
 
@@ -356,27 +355,6 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
     ],
     Step: [
         _exactly_one("Step.rules", *(field.alias or n for n, field in Step.model_fields.items()))
-    ],
-    SideTableStep: [
-        Rule(
-            mirrors="SideTableStep.rules",
-            rule="!has(self.on) || (!has(self.leftOn) && !has(self.rightOn))",
-            message="must not come with leftOn or rightOn; keep one way",
-            field="on",
-        ),
-        Rule(
-            mirrors="SideTableStep.rules",
-            rule="has(self.on) || (has(self.leftOn) && has(self.rightOn))",
-            message="must name the key: on, or leftOn with rightOn",
-            field="on",
-        ),
-        Rule(
-            mirrors="SideTableStep.rules",
-            rule="!has(self.leftOn) || !has(self.rightOn) || "
-            "self.leftOn.size() == self.rightOn.size()",
-            message="must have as many columns as leftOn",
-            field="rightOn",
-        ),
     ],
     Evaluation: [
         _exactly_one("Evaluation.rules", "where", "holdoutPercent"),

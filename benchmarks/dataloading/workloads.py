@@ -170,7 +170,7 @@ def build_experiment(workload: Workload) -> DatasetExperiment:
 def _build_steps(level: str) -> list[Any]:
     if level == "none":
         return []
-    spam = {"antiJoin": {"parquet": {"uri": "spam_users/"}, "on": [SPAM_KEY]}}
+    spam = {"antiJoin": {"parquet": {"uri": "spam_users/"}, "keys": [SPAM_KEY]}}
     return [spam] if level == "light" else [spam, *_build_heavy_steps()]
 
 

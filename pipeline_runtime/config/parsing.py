@@ -202,7 +202,11 @@ class _RuleSearch:
             return _freeze(value)
         if isinstance(value, list):
             few = value[:MAX_LIST_ITEMS]  # a longer list is reported already
-            return tuple(self.build(below, item, (*path, i)) for i, item in enumerate(few))
+            return tuple(
+                # A text in place of a mapping is valid where a field allows both.
+                self.build(below, item, (*path, i)) if isinstance(item, dict) else item
+                for i, item in enumerate(few)
+            )
         return self.build(below, value, path)
 
     def _ask(self, instance: SpecModel, value: dict[str, JsonValue], path: Path) -> None:

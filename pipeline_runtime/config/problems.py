@@ -71,6 +71,8 @@ def explain_errors(errors: Iterable[ErrorDetails], document: JsonValue) -> list[
         kind = error["type"]
         if kind == "rules":
             found += _flatten_rules(error, path, document)
+        elif kind == "too_short" and value_at(document, path):
+            continue  # pydantic does not count the items that are wrong, which it reports
         elif kind in _TYPE_WORDS and not is_key:
             expected.setdefault(path, []).append(_TYPE_WORDS[kind])
         else:
@@ -135,16 +137,16 @@ def locate(error: ErrorDetails, document: JsonValue) -> tuple[Path, bool]:
     """
     path: Path = ()
     value = document
-    for part in error["loc"]:
+    last = len(error["loc"]) - 1
+    for index, part in enumerate(error["loc"]):
         if part == "[key]":
             return path, True
-        absent = error["type"] == "missing" and len(path) == len(error["loc"]) - 1
+        absent = error["type"] == "missing" and index == last
         fits = isinstance(value, dict) and part in value
         fits |= isinstance(value, list) and isinstance(part, int)
-        if not (fits or absent):
-            break
-        path = (*path, part)
-        value = _child(value, part)
+        if fits or absent:
+            path = (*path, part)
+            value = _child(value, part)
     return path, False
 
 
@@ -232,7 +234,7 @@ def _explain_unknown(error: ErrorDetails, path: Path) -> str:
     wrong = str(path[-1]) if path else ""
     model = model_at(DatasetExperiment, path[:-1])
     known = list(field_names(model)) if model else []
-    if near := find_similar(wrong, known):
+    if near := find_similar(wrong, known) or _find_synonym(wrong, known):
         return f"{UNKNOWN}; did you mean {near}?"
     if elsewhere := _find_elsewhere(wrong, path[:-1]):
         return f"{UNKNOWN}; did you mean {elsewhere}?"
@@ -244,6 +246,20 @@ def find_similar(wrong: str, known: Iterable[str]) -> str | None:
     plain = {word.lower().replace("_", ""): word for word in known}
     near = difflib.get_close_matches(wrong.lower().replace("_", "").replace("-", ""), plain, n=1)
     return plain[near[0]] if near else None
+
+
+# Words of pandas and SQL, and how a manifest says the same: its field, and an example.
+_SYNONYMS = {
+    "on": ("keys", "keys: [name]"),
+    "leftOn": ("keys", "keys: [{left: name, right: name}]"),
+    "rightOn": ("keys", "keys: [{left: name, right: name}]"),
+}
+
+
+def _find_synonym(wrong: str, known: Iterable[str]) -> str | None:
+    """Return what a word of another tool is in a manifest, if the field is one of the known."""
+    field, example = _SYNONYMS.get(wrong, ("", None))
+    return example if field in known else None
 
 
 def _find_elsewhere(wrong: str, above: Path) -> str | None:

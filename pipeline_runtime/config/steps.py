@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import Discriminator, Field, JsonValue, StringConstraints, Tag
 
 from pipeline_runtime.config.base import (
     MAX_COLUMNS,
@@ -48,16 +48,33 @@ class DeriveStep(SpecModel):
     """Name to expression over the step's input columns."""
 
 
+class KeyPair(SpecModel):
+    """A column of the key that has different names on the two sides."""
+
+    left: Column
+    """Name of the column in the rows."""
+    right: Column
+    """Name of the column in the side table."""
+
+
+def _find_key_form(key: object) -> str:
+    return "pair" if isinstance(key, dict | KeyPair) else "name"
+
+
+# Only one member of the union is tried, so that its errors alone are reported.
+JoinKey = Annotated[
+    Annotated[Column, Tag("name")] | Annotated[KeyPair, Tag("pair")],
+    Discriminator(_find_key_form),
+]
+JoinKeys = Annotated[tuple[JoinKey, ...], Field(min_length=1, max_length=MAX_COLUMNS)]
+
+
 class SideTableStep(SourceChoice):
     """The fields that joins share: a small table, the keys, and a bound on its memory."""
 
-    on: Columns | None = None
-    """The key, with the same names on both sides. **Write it `"on"`**: kubectl reads the bare word
-    as true."""
-    left_on: Columns | None = None
-    """The key in the rows, with `rightOn`."""
-    right_on: Columns | None = None
-    """The key in the side table, as many columns as `leftOn`."""
+    keys: JoinKeys
+    """The key: columns by name or, if the two sides name them differently, as `left` and
+    `right`."""
     where: Expression | None = None
     """Condition for the rows of the side table that are used."""
     max_bytes: Annotated[int, Field(ge=1, le=1 << 40)] = DEFAULT_SIDE_TABLE_BYTES
@@ -65,22 +82,19 @@ class SideTableStep(SourceChoice):
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from super().rules()
-        if self.on:
-            if self.left_on or self.right_on:
-                yield "on", "must not come with leftOn or rightOn, got both; keep one way"
-        elif not (self.left_on and self.right_on):
-            yield "on", "must name the key: on, or leftOn with rightOn, got neither"
-        elif len(self.left_on) != len(self.right_on):
-            expected, got = len(self.left_on), len(self.right_on)
-            yield "rightOn", f"must have as many columns as leftOn ({expected}), got {got}"
+        for side, names in (("left", self.left_keys), ("right", self.right_keys)):
+            for name in sorted(name for name, count in Counter(names).items() if count > 1):
+                yield "keys", f"must not repeat a {side} column, got {name!r} twice; remove one"
 
     @property
     def left_keys(self) -> tuple[str, ...]:
-        return self.on or self.left_on or ()
+        """The key's columns in the rows."""
+        return tuple(key.left if isinstance(key, KeyPair) else key for key in self.keys)
 
     @property
     def right_keys(self) -> tuple[str, ...]:
-        return self.on or self.right_on or ()
+        """The key's columns in the side table."""
+        return tuple(key.right if isinstance(key, KeyPair) else key for key in self.keys)
 
 
 class AntiJoinStep(SideTableStep):

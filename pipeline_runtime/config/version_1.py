@@ -41,7 +41,20 @@ def _translate_step(step: Any) -> Any:
 def _translate_body(kind: str, body: Any) -> Any:
     if not isinstance(body, dict):
         return body
-    return _rename_constants(body, _STEP_CONSTANTS.get(kind, {}))
+    translated = _rename_constants(body, _STEP_CONSTANTS.get(kind, {}))
+    return _translate_keys(translated) if kind in ("antiJoin", "join") else translated
+
+
+def _translate_keys(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a join with `keys` instead of `on`, or of `leftOn` and `rightOn`."""
+    others = {n: value for n, value in body.items() if n not in ("on", "leftOn", "rightOn")}
+    left, right = body.get("leftOn"), body.get("rightOn")
+    if "on" in body:
+        return others | {"keys": body["on"]}
+    if isinstance(left, list) and isinstance(right, list):
+        pairs = zip(left, right, strict=False)
+        return others | {"keys": [{"left": one, "right": other} for one, other in pairs]}
+    return body
 
 
 def _translate_training(training: dict[str, Any]) -> dict[str, Any]:

@@ -89,7 +89,7 @@ spec:
   dataset:
     parquet: {uri: impressions/}
   pipeline:
-  - antiJoin: {parquet: {uri: spam_users/}, on: [user_id]}
+  - antiJoin: {parquet: {uri: spam_users/}, keys: [user_id]}
   - filter: {where: "country in ('US','CA')"}
   - downsample: {where: "label = 0", keepPercent: 10, seed: 17, weightColumn: sample_weight}
   training: {entrypoint: "pipeline_runtime.training.ranking:train_loop", batchSize: 4096}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline_runtime.config.steps import SideTableStep
+from pipeline_runtime.config.steps import KeyPair, SideTableStep
 from pipeline_runtime.hashing import check_hashable
 from pipeline_runtime.steps.base import BindContext, SideTable, SideTableRequest
 from pipeline_runtime.steps.checks import Checks, broken, find_field, unknown_column
@@ -40,14 +40,14 @@ def check_keys(
     checks: Checks, config: SideTableStep, input_schema: pa.Schema, side: SideTable | None
 ) -> None:
     """Each key must be on both sides, with types whose values can be equal."""
-    left_name, right_name = ("on", "on") if config.on else ("leftOn", "rightOn")
     for index, (left, right) in enumerate(zip(config.left_keys, config.right_keys, strict=True)):
+        is_pair = isinstance(config.keys[index], KeyPair)
         field = None
-        with checks.at(f"{left_name}[{index}]"):
+        with checks.at(f"keys[{index}].left" if is_pair else f"keys[{index}]"):
             field = find_field(input_schema, left)
         if side is None:
             continue
-        with checks.at(f"{right_name}[{index}]"):
+        with checks.at(f"keys[{index}].right" if is_pair else f"keys[{index}]"):
             if right not in side.schema.names:
                 raise broken(
                     unknown_column(right, side.schema.names, f"the side table {side.description}")

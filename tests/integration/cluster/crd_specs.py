@@ -103,6 +103,13 @@ TEMPLATES = st.sampled_from(
     ]
 )
 BY_FIELD: Mapping[tuple[str, str], Strategy] = {
+    ("SideTableStep", "keys"): st.lists(
+        st.sampled_from(COLUMNS), min_size=1, max_size=3, unique=True
+    ).flatmap(
+        lambda names: st.tuples(
+            *(st.sampled_from([name, {"left": name, "right": f"r{name[1:]}"}]) for name in names)
+        ).map(list)
+    ),
     ("S3Options", "endpoint"): st.sampled_from(["http://minio:9000", "https://s3"]),
     ("EnvVar", "value"): st.sampled_from(["", "1", "/var/run/key.json", "größe", "v" * 32_768]),
     ("PodGroup", "template"): TEMPLATES,
@@ -227,17 +234,6 @@ def _repair_dataset(given: Document) -> None:
         given.pop("requestColumns", None)
 
 
-def _repair_side_table(given: Document) -> None:
-    left, right = given.pop("leftOn", None), given.pop("rightOn", None)
-    if "on" in given:
-        return
-    if left and right:
-        size = min(len(left), len(right))
-        given |= {"leftOn": left[:size], "rightOn": right[:size]}
-    else:
-        given["on"] = ["user_id"]
-
-
 def _repair_rename(given: Document) -> None:
     given["columns"] = {old: f"new_{index}" for index, old in enumerate(given["columns"])}
 
@@ -284,7 +280,6 @@ def _repair_status(given: Document) -> None:
 
 REPAIRS: Mapping[type[SpecModel], Callable[[Document], None]] = {
     dataset.Dataset: _repair_dataset,
-    steps.SideTableStep: _repair_side_table,
     steps.RenameStep: _repair_rename,
     training.Evaluation: _repair_evaluation,
     cluster.DataWorkers: _repair_workers,
@@ -336,6 +331,9 @@ ODD: Sequence[Any] = [
     *({"cpu": "2", "memory": "1Gi"}, {"nvidia.com/gpu": 1}, {"amd.com/gpu": "1"}),
     *({"requests": {"cpu": 2}, "limits": {"cpu": "1999m"}}, {"limits": {"cpu": "-1"}}),
     *({"requests": {"memory": "1Ki"}, "limits": {"memory": "1k"}}, {"minReplicas": 51}),
+    *({"left": "a", "right": "b"}, {"left": "a"}, {"left": "", "right": "b"}),
+    *([{"left": "a", "x": 1}], [1], [True], [{"left": "_lastmile_x", "right": "b"}]),
+    [{"left": "a", "right": "b", "c": "d"}],
     *({"name": "A", "value": "1"}, {"name": "a", "key": "b"}, {"type": "Percent"}),
     *({"spec": {"hostPID": True}}, {"nodeSelector": {}}, {"spec": {"hostNetwork": False}}),
 ]

@@ -101,6 +101,12 @@ ONLY_MODELS_SEE = {
         problem=r"\.fillNull\.columns: key ",
         example=DATASET | {"pipeline": [{"fillNull": {"columns": {"": 1}}}]},
     ),
+    "a repeated column of a key": Difference(
+        reason="an item of `keys`, a text or a mapping, has no type, so CEL does not see the list",
+        problem=r"\.keys: must not repeat\b",
+        example=DATASET
+        | {"pipeline": [{"antiJoin": {"parquet": {"uri": "x/"}, "keys": ["a", "a"]}}]},
+    ),
     "null": Difference(
         reason="the API server takes nulls out before it looks: a field is absent, or its default",
         problem=r"\(null\)",

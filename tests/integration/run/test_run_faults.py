@@ -135,7 +135,7 @@ def corrupt_a_page(run: Project) -> None:
                     {
                         "antiJoin": {
                             "parquet": {"uri": "blocked/"},
-                            "on": ["user"],
+                            "keys": ["user"],
                             "maxBytes": 100,
                         }
                     }

@@ -32,6 +32,7 @@ WHOLE: Schema = VERSION["schema"]["openAPIV3Schema"]
 # What may stand below allOf, anyOf and not in a structural schema (Kubernetes, custom resource
 # definitions, «Specifying a structural schema»).
 VALUE_WORDS = {"pattern", "enum", "not", "allOf", "anyOf", "minimum", "maximum"}
+VALUE_WORDS |= {"minLength", "required", "minProperties"}
 # What a client-side `kubectl apply` keeps in an annotation of at most 256 KiB.
 MAX_CRD_BYTES = 200_000
 
@@ -215,6 +216,20 @@ def test_a_field_s_type_bounds_default_and_docstring_become_its_schema() -> None
     assert schema["properties"]["places"]["x-kubernetes-list-type"] == "set"
     rules = [rule["rule"] for rule in schema["properties"]["nested"]["x-kubernetes-validations"]]
     assert rules[:2] == ["!('' in self)", "self.all(key, key.size() <= 256)"]
+
+
+KEY_ITEMS = [
+    *((True, item) for item in ["a", "_lastmile_row_id", "x" * 256, {"left": "a", "right": "b"}]),
+    *((False, item) for item in ["", "x" * 257, "_lastmile_x", 1, True, [], ["a"], {}]),
+    *((False, item) for item in [{"left": "a"}, {"left": "a", "right": "b", "x": "c"}]),
+    *((False, {"left": "a", "right": wrong}) for wrong in ["", 1, "_lastmile_x", {}]),
+]
+
+
+@pytest.mark.parametrize(("is_valid", "item"), KEY_ITEMS)
+def test_an_item_of_keys_is_a_text_or_a_pair(is_valid: bool, item: Any) -> None:
+    schema = SCHEMAS[".spec.pipeline[].join.keys[]"]
+    assert Draft4Validator(schema).is_valid(item) == is_valid
 
 
 @pytest.mark.parametrize("annotation", [bytes, bool | str, list[int], set[str]])

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -89,6 +90,16 @@ def test_options_have_two_spellings(feed: str, unit: str, window: str) -> None:
     assert (spec.training.shuffle.unit, spec.training.shuffle.window_rows) == ("None", 7)
     assert spec.training.last_batch == "Drop"
     assert pipeline.steps[0]["truncate"]["keep"] == "Tail"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [{}, {"on": "a", "left_on": "a", "right_on": "b"}, {"left_on": "a"}, {"left_on": ["a", "b"]}],
+    ids=["no key", "two keys", "one side", "unequal sides"],
+)
+def test_a_join_without_one_key_is_refused(key: dict[str, Any]) -> None:
+    with pytest.raises(StepError, match="left_on"):
+        Pipeline.read_parquet("t/").join("side/", **key)
 
 
 @pytest.mark.parametrize("function", [lambda table: table, functools.partial(yaml.safe_load)])

@@ -50,7 +50,7 @@ sources = st.one_of(
     ),
     st.just({"iceberg": {"catalog": {"type": "rest"}, "table": "db.t", "snapshotId": 3}}),
 )
-side_tables = st.builds(lambda source, on: source | {"on": on}, sources, columns)
+side_tables = st.builds(lambda source, keys: source | {"keys": keys}, sources, columns)
 percents = st.integers(0, 100)
 steps = st.one_of(
     st.fixed_dictionaries({"filter": st.fixed_dictionaries({"where": texts})}),

@@ -25,7 +25,7 @@ DOCUMENT: dict[str, Any] = {
     "spec": {
         "dataset": {"parquet": {"uri": "impressions/"}},
         "pipeline": [
-            {"antiJoin": {"parquet": {"uri": "spam/"}, "on": ["user_id"]}},
+            {"antiJoin": {"parquet": {"uri": "spam/"}, "keys": ["user_id"]}},
             {"downsample": {"keepPercent": 10, "seed": 17}},
             {"map": {"function": "team.steps:embed", "options": {"size": 8}}},
         ],
@@ -108,7 +108,7 @@ def test_a_part_has_another_hash_with(override: str, changed: set[str]) -> None:
 
 def test_the_hash_is_pinned() -> None:
     # A change here makes every checkpoint that exists unusable: say so in the CHANGELOG.
-    assert hash_with() == "5465a0129230084a"
+    assert hash_with() == "f6aa0a88127083d3"
 
 
 # Each optional field of the run config, with its default.
@@ -184,6 +184,7 @@ VERSION_1: dict[str, Any] = {
     "dataset": {"parquet": {"uri": "clicks/"}, "requestKey": "request"},
     "pipeline": [
         {"join": {"parquet": {"uri": "side/"}, "on": ["user"], "how": "inner"}},
+        {"antiJoin": {"parquet": {"uri": "spam/"}, "leftOn": ["user"], "rightOn": ["id"]}},
         {"truncate": {"columns": ["items"], "length": 5, "keep": "tail"}},
         {"map": {"function": "team.steps:embed", "options": {}, "format": "numpy"}},
     ],
@@ -198,7 +199,8 @@ VERSION_1: dict[str, Any] = {
 TODAY: dict[str, Any] = {
     "dataset": {"parquet": {"uri": "clicks/"}, "requestKey": "request"},
     "pipeline": [
-        {"join": {"parquet": {"uri": "side/"}, "on": ["user"], "how": "Inner"}},
+        {"join": {"parquet": {"uri": "side/"}, "keys": ["user"], "how": "Inner"}},
+        {"antiJoin": {"parquet": {"uri": "spam/"}, "keys": [{"left": "user", "right": "id"}]}},
         {"truncate": {"columns": ["items"], "length": 5, "keep": "Tail"}},
         {"map": {"function": "team.steps:embed", "format": "Numpy"}},
     ],
@@ -227,6 +229,8 @@ def test_a_run_config_of_version_1_is_translated() -> None:
                 {"pipeline": ["join"]},
                 {"pipeline": [{"join": ["how"]}]},
                 {"pipeline": [{"join": {"how": []}}]},
+                {"pipeline": [{"join": {"leftOn": "a", "rightOn": [1]}}]},
+                {"pipeline": [{"join": {"on": {"a": "b"}}}]},
                 {"training": [{"lastBatch": "pad"}]},
                 {"training": {"shuffle": "none"}},
             )

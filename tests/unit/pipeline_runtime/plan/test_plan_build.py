@@ -335,7 +335,7 @@ spec:
     where: day >= '2026-01-01'
     rowKey: [user, day]
   pipeline:
-  - antiJoin: {parquet: {uri: spam/}, "on": [user]}
+  - antiJoin: {parquet: {uri: spam/}, keys: [user]}
   - filter: {where: country is not null}
   - downsample: {where: not clicked, keepPercent: 50, seed: 3, weightColumn: w}
   - padSequence: {columns: [items], length: 3, value: 0}

@@ -88,10 +88,10 @@ FIELDS: dict[str, dict[str, Any]] = {
     "spec.dataset.parquet.uri": {"dataset": {"parquet": {"uri": BAD}}},
     "spec.dataset.parquet.uris[1]": {"dataset": {"parquet": {"uris": ["t/", BAD]}}},
     "spec.pipeline[0].join.parquet.uri": {
-        "pipeline": [{"join": {"parquet": {"uri": BAD}, "on": ["a"], "columns": ["b"]}}]
+        "pipeline": [{"join": {"parquet": {"uri": BAD}, "keys": ["a"], "columns": ["b"]}}]
     },
     "spec.pipeline[0].antiJoin.parquet.uri": {
-        "pipeline": [{"antiJoin": {"parquet": {"uri": BAD}, "on": ["a"]}}]
+        "pipeline": [{"antiJoin": {"parquet": {"uri": BAD}, "keys": ["a"]}}]
     },
     "spec.storage.root": {"storage": {"root": BAD}},
     "spec.artifacts.uri": {"artifacts": {"uri": BAD}},

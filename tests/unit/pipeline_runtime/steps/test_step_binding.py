@@ -60,7 +60,7 @@ def test_each_step_is_bound_to_what_the_one_before_puts_out() -> None:
     steps = [
         Step(derive=DeriveStep(columns={"rate": "clicks / 10"})),
         Step(filter=FilterStep(where="rate > 0.5")),
-        Step(anti_join=AntiJoinStep(parquet=SOURCE, on=("user",))),
+        Step(anti_join=AntiJoinStep(parquet=SOURCE, keys=("user",))),
         Step(weight=WeightStep(column="w", by="rate")),
         Step(select=SelectStep(columns=("rate", "w"))),
     ]
@@ -140,7 +140,7 @@ def test_all_problems_are_reported_once(steps: list[SpecModel], paths: list[str]
 
 def test_a_join_that_cannot_be_opened_hides_no_other_problem() -> None:
     steps: list[SpecModel] = [
-        JoinStep(parquet=SOURCE, on=("user",)),
+        JoinStep(parquet=SOURCE, keys=("user",)),
         FilterStep(where="age > 18"),
         FilterStep(where="user = 'a'"),
     ]

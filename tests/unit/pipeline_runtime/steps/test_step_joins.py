@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline_runtime.config.dataset import ParquetSource
-from pipeline_runtime.config.steps import AntiJoinStep, JoinStep
+from pipeline_runtime.config.steps import AntiJoinStep, JoinStep, KeyPair
 from pipeline_runtime.errors import ManifestError, SourceError, StepError
 from pipeline_runtime.steps import (
     ROW_HASH_COLUMN,
@@ -131,7 +131,7 @@ def test_a_join_gives_the_rows_of_sql_in_the_left_order(
     tables: tuple[pa.Table, pa.Table, list[str]], how: str
 ) -> None:
     left, right, keys = tables
-    joined = join(left, right, on=tuple(keys), how=how, columns=("right_row", "right_list"))
+    joined = join(left, right, keys=tuple(keys), how=how, columns=("right_row", "right_list"))
     got = list(zip(joined["left_row"].to_pylist(), joined["right_row"].to_pylist(), strict=True))
     expected = sql(
         left,
@@ -150,7 +150,7 @@ def test_an_anti_join_keeps_the_rows_of_not_exists(
     tables: tuple[pa.Table, pa.Table, list[str]],
 ) -> None:
     left, right, keys = tables
-    kept = anti_join(left, right, on=tuple(keys))
+    kept = anti_join(left, right, keys=tuple(keys))
     expected = sql(
         left,
         right,
@@ -165,7 +165,7 @@ def test_many_keys_match_as_in_sql() -> None:
     rng = np.random.default_rng(0)
     left = pa.table({"k": rng.integers(0, 5_000, 20_000), "left_row": np.arange(20_000)})
     right = pa.table({"k": rng.integers(0, 9_000, 4_000), "right_row": np.arange(4_000)})
-    joined = join(left, right, on=("k",), how="Inner", columns=("right_row",))
+    joined = join(left, right, keys=("k",), how="Inner", columns=("right_row",))
     expected = sql(
         left,
         right,
@@ -179,30 +179,30 @@ def test_keys_of_one_hash_are_told_apart() -> None:
     # int64 -1 and uint64 2**64 - 1 share their 64 bits, and so their hash.
     left = pa.table({"k": pa.array([-1, 5])})
     right = pa.table({"k": pa.array([2**64 - 1, 5, 5], pa.uint64()), "v": [1, 2, 3]})
-    assert anti_join(left, right, on=("k",))["k"].to_pylist() == [-1]
-    assert join(left, right, on=("k",), how="Inner")["v"].to_pylist() == [2, 3]
+    assert anti_join(left, right, keys=("k",))["k"].to_pylist() == [-1]
+    assert join(left, right, keys=("k",), how="Inner")["v"].to_pylist() == [2, 3]
     both = pa.table({"k": pa.array([2**64 - 1, 5], pa.uint64())})
-    assert anti_join(both, right, on=("k",)).num_rows == 0
+    assert anti_join(both, right, keys=("k",)).num_rows == 0
 
 
 def test_keys_may_have_different_names() -> None:
     left = pa.table({"user": [1, 2]})
     right = pa.table({"uid": [2], "age": [30]})
-    joined = join(left, right, left_on=("user",), right_on=("uid",))
+    joined = join(left, right, keys=(KeyPair(left="user", right="uid"),))
     assert joined.to_pylist() == [{"user": 1, "age": None}, {"user": 2, "age": 30}]
 
 
 def test_a_key_may_be_added_when_its_name_is_free() -> None:
     left = pa.table({"user": [1, 2]})
     right = pa.table({"uid": [2], "age": [30]})
-    joined = join(left, right, left_on=("user",), right_on=("uid",), columns=("uid",))
+    joined = join(left, right, keys=(KeyPair(left="user", right="uid"),), columns=("uid",))
     assert joined["uid"].to_pylist() == [None, 2]
 
 
 def test_internal_columns_follow_their_rows() -> None:
     left = pa.table({"k": [1, 2], ROW_HASH_COLUMN: pa.array([10, 20], pa.uint64())})
     right = pa.table({"k": [2, 2], "v": [5, 6], ROW_HASH_COLUMN: pa.array([7, 8], pa.uint64())})
-    joined = join(left, right, on=("k",))
+    joined = join(left, right, keys=("k",))
     assert joined[ROW_HASH_COLUMN].to_pylist() == [10, 20, 20]
     assert joined["v"].to_pylist() == [None, 5, 6]
 
@@ -210,7 +210,7 @@ def test_internal_columns_follow_their_rows() -> None:
 def test_a_bound_join_says_what_it_reads_and_adds() -> None:
     left = pa.schema([("k", pa.int64()), ("x", pa.int64())])
     right = pa.table({"k": [1], "v": [1.0]})
-    bound = Join.bind(JoinStep(parquet=SOURCE, on=("k",)), left, context_of(right))
+    bound = Join.bind(JoinStep(parquet=SOURCE, keys=("k",)), left, context_of(right))
     assert (bound.kind, bound.inputs, bound.outputs) == ("join", {"k"}, {"v"})
     assert bound.changes_rows
     assert not bound.needs_row_hash
@@ -219,34 +219,34 @@ def test_a_bound_join_says_what_it_reads_and_adds() -> None:
 
 BROKEN_JOINS = [
     pytest.param(
-        {"on": ("usr",), "columns": ("age",)},
-        ["join.on[0]: … 'usr' … 'user'"],
+        {"keys": ("usr",), "columns": ("age",)},
+        ["join.keys[0]: … 'usr' … 'user'"],
         id="a key that the input has not",
     ),
     pytest.param(
-        {"left_on": ("user",), "right_on": ("name",), "columns": ("age",)},
+        {"keys": (KeyPair(left="user", right="name"),), "columns": ("age",)},
         [
-            "join.rightOn[0]: … 'user' … int64 … 'name' … string",
+            "join.keys[0].right: … 'user' … int64 … 'name' … string",
         ],
         id="an integer against a string",
     ),
     pytest.param(
-        {"on": ("price",)},
+        {"keys": ("price",)},
         [
-            "join.on[0]: … 'price' … double",
+            "join.keys[0]: … 'price' … double",
             "join.columns: … 'user'",
         ],
         id="a float key and a clash",
     ),
     pytest.param(
-        {"on": ("user",), "columns": ("price",)},
+        {"keys": ("user",), "columns": ("price",)},
         [
             "join.columns[0]: … 'price'",
         ],
         id="a column of both sides",
     ),
     pytest.param(
-        {"on": ("user",), "columns": ("age",), "max_bytes": 3},
+        {"keys": ("user",), "columns": ("age",), "max_bytes": 3},
         [
             "join.maxBytes: … 3 bytes … 16 bytes … side.parquet",
         ],
@@ -266,7 +266,7 @@ def test_a_source_that_cannot_be_opened_is_the_step_s_problem() -> None:
     def fail(request: SideTableRequest) -> SideTable:
         raise SourceError("spam.parquet: no such file")
 
-    config = AntiJoinStep(parquet=SOURCE, on=("k",))
+    config = AntiJoinStep(parquet=SOURCE, keys=("k",))
     with pytest.raises(ManifestError) as caught:
         AntiJoin.bind(config, pa.schema([("k", pa.int64())]), BindContext(open_side_table=fail))
     assert str(caught.value) == "antiJoin: spam.parquet: no such file"
@@ -289,7 +289,7 @@ def test_a_side_table_is_loaded_once_in_a_process_by_many_threads() -> None:
     )
     context = BindContext(open_side_table=lambda request: side)
     bound = AntiJoin.bind(
-        AntiJoinStep(parquet=SOURCE, on=("k",)), pa.schema([("k", pa.int64())]), context
+        AntiJoinStep(parquet=SOURCE, keys=("k",)), pa.schema([("k", pa.int64())]), context
     )
     results: list[list[int]] = []
     threads = [
@@ -318,7 +318,7 @@ def test_rows_larger_than_promised_are_refused_when_loaded() -> None:
         load=lambda: rows,
     )
     bound = AntiJoin.bind(
-        AntiJoinStep(parquet=SOURCE, on=("k",), max_bytes=100),
+        AntiJoinStep(parquet=SOURCE, keys=("k",), max_bytes=100),
         rows.schema,
         BindContext(open_side_table=lambda request: side),
     )
@@ -329,5 +329,5 @@ def test_rows_larger_than_promised_are_refused_when_loaded() -> None:
 
 def test_a_bound_join_travels_to_another_process() -> None:
     left, right = pa.table({"k": [1, 2]}), pa.table({"k": [2], "v": ["x"]})
-    bound = Join.bind(JoinStep(parquet=SOURCE, on=("k",)), left.schema, context_of(right))
+    bound = Join.bind(JoinStep(parquet=SOURCE, keys=("k",)), left.schema, context_of(right))
     assert pickle.loads(pickle.dumps(bound))(left)["v"].to_pylist() == [None, "x"]
