@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline_runtime.config.base import SpecModel
-from pipeline_runtime.config.introspect import field_names, find_constants, find_model
+from pipeline_runtime.config.introspect import field_names, find_constants, find_model, is_list
 
 
 def to_manifest(model: type[SpecModel], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a model as a manifest has them; options that are None are left out.
+
+    A list of named objects may be given as a mapping: `columns={"x": "float32"}`.
 
     Args:
         model: the model that reads them.
@@ -32,12 +34,21 @@ def to_manifest(model: type[SpecModel], options: Mapping[str, Any]) -> dict[str,
     return document
 
 
+def _list_items(model: type[SpecModel], value: Any) -> Any:
+    """Return a mapping of names to values as the list of objects that a manifest has instead."""
+    if not isinstance(value, Mapping):
+        return value
+    name_field, value_field = field_names(model)
+    return [{name_field: name, value_field: item} for name, item in value.items()]
+
+
 def _translate(annotation: Any, value: Any) -> Any:
     below = find_model(annotation)
+    if below and is_list(annotation):
+        value = _list_items(below, value)
+        return [_translate(below, v) for v in value] if isinstance(value, list | tuple) else value
     if below and isinstance(value, Mapping):
         return to_manifest(below, value)
-    if below and isinstance(value, list | tuple):
-        return [_translate(below, item) for item in value]
     if isinstance(value, str):
         constants = {constant.lower(): constant for constant in find_constants(annotation)}
         return constants.get(value.lower().replace("_", ""), value)

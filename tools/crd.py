@@ -30,7 +30,6 @@ from tools import chart
 from tools.crd_rules import (
     ATOMIC_MAPS,
     FIELD_SCHEMAS,
-    KEY_VALIDATORS,
     LIST_KEYS,
     PRINTER_COLUMNS,
     RULES,
@@ -189,8 +188,6 @@ def _build_plain(annotation: Any, origin: Any, args: Sequence[Any]) -> Schema:
 
 def _build_mapping(keys: Any, values: Any) -> Schema:
     schema: Schema = {"type": "object", "additionalProperties": build_schema(values)}
-    if schema["additionalProperties"] == SCALAR_SCHEMA:
-        return schema  # CEL sees no mapping of values without a type
     rules = [
         {"rule": rule, "message": f"must have keys {words}"} for rule, words in _key_rules(keys)
     ]
@@ -204,9 +201,6 @@ def _key_rules(annotation: Any) -> Iterator[tuple[str, str]]:
             case StringConstraints(min_length=1, max_length=most):
                 yield "!('' in self)", "that are not empty"
                 yield f"self.all(key, key.size() <= {most})", f"of at most {most} characters"
-            case AfterValidator():
-                test, words = KEY_VALIDATORS[constraint.func]
-                yield f"self.all(key, {test})", words
             case _:
                 raise TypeError(f"must be a constraint of a key, got {constraint!r}")
 

@@ -41,6 +41,7 @@ from pipeline_runtime.config.base import (
     check_store_uri,
     check_table_uri,
     check_unique,
+    check_unique_names,
     check_uri,
 )
 from pipeline_runtime.config.cluster import (
@@ -151,6 +152,10 @@ URI_SCHEMA: Schema = {"allOf": [{"not": {"pattern": r"^([^?]*/)?\.\.([/?]|$)"}},
 # The equivalent schema of each AfterValidator of a field.
 VALIDATORS: Mapping[Callable[..., Any], Schema] = {
     check_unique: {"x-kubernetes-list-type": "set"},
+    check_unique_names: {
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["name"],
+    },
     check_column: {
         "anyOf": [{"not": {"pattern": "^_lastmile_"}}, {"enum": ["_lastmile_row_id"]}],
     },
@@ -167,15 +172,8 @@ VALIDATORS: Mapping[Callable[..., Any], Schema] = {
         "exclusiveMaximum": True,
     },
 }
-# The same for the keys of a mapping, which only CEL can check.
-KEY_VALIDATORS: Mapping[Callable[..., Any], tuple[str, str]] = {
-    check_column: (
-        "!key.startsWith('_lastmile_') || key == '_lastmile_row_id'",
-        "that do not start with '_lastmile_', which is Lastmile's own",
-    ),
-}
 
-# steps.FillNullStep.columns: booleans, numbers and texts. A schema has no type for such a value, so
+# steps.FilledColumn.value: booleans, numbers and texts. A schema has no type for such a value, so
 # exclude mappings and lists by bounds that none of them satisfies.
 SCALAR_SCHEMA: Schema = {
     "x-kubernetes-preserve-unknown-fields": True,

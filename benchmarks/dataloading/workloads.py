@@ -175,9 +175,10 @@ def _build_steps(level: str) -> list[Any]:
 
 
 def _build_heavy_steps() -> list[Any]:
+    label = {"name": "label", "expression": "clicked or coalesce(saves, 0) > 0"}
     by = f"case when conversion_delay_hours is not null then {CONVERSION_WEIGHT} else 1.0 end"
     return [
-        {"derive": {"columns": {"label": "clicked or coalesce(saves, 0) > 0"}}},
+        {"derive": {"columns": [label]}},
         {
             "downsample": {
                 "where": "not label",
@@ -193,8 +194,9 @@ def _build_heavy_steps() -> list[Any]:
     ]
 
 
-def _build_fillers() -> dict[str, Any]:
-    return {**dict.fromkeys(TEXTS, UNKNOWN_TEXT), **dict.fromkeys(CATEGORIES_WITH_NULLS, 0)}
+def _build_fillers() -> list[dict[str, Any]]:
+    values = {**dict.fromkeys(TEXTS, UNKNOWN_TEXT), **dict.fromkeys(CATEGORIES_WITH_NULLS, 0)}
+    return [{"name": name, "value": value} for name, value in values.items()]
 
 
 # A day of the sample data is one file; with fewer rows the table has fewer days, not smaller files.

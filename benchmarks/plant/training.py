@@ -104,7 +104,7 @@ def build_manifest(pace: Path) -> dict[str, Any]:
         "function": "benchmarks.plant.paced:work",
         "options": {"pace": str(pace)},
         "inputColumns": ["clicked"],
-        "outputColumns": {"clicked": "bool"},
+        "outputColumns": [{"name": "clicked", "type": "bool"}],
     }
     training = {
         "entrypoint": "benchmarks.plant.paced:train",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Protocol, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -42,6 +42,9 @@ MAX_EXPRESSION_CHARS = 16_384
 MAX_INT32 = 2_147_483_647
 # 2**63 - 1: the largest integer of the API server, which is written in Go.
 MAX_INT64 = 9_223_372_036_854_775_807
+
+
+N = TypeVar("N", bound="Named")
 
 
 class RuleSet(Enum):
@@ -164,6 +167,20 @@ def check_unique(value: tuple[str, ...]) -> tuple[str, ...]:
     repeated = [item for item, count in Counter(value).items() if count > 1]
     if repeated:
         raise rule_error(f"must not repeat an item, got {repeated[0]!r} twice; remove one")
+    return value
+
+
+class Named(Protocol):
+    """An item of a list that is known by its name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def check_unique_names(value: tuple[N, ...]) -> tuple[N, ...]:
+    repeated = [name for name, n in Counter(item.name for item in value).items() if n > 1]
+    if repeated:
+        raise rule_error(f"must not repeat a name, got {repeated[0]!r} twice; remove one")
     return value
 
 

@@ -20,6 +20,7 @@ from pipeline_runtime.config.base import (
     Percent,
     PositiveInt,
     SpecModel,
+    check_unique_names,
     rule_error,
 )
 from pipeline_runtime.config.cluster import (
@@ -298,6 +299,15 @@ class GpuLawStatus(StatusModel):
     """The last failed trial of fewer workers."""
 
 
+class DecisionInputStatus(StatusModel):
+    """A number that a decision was made by."""
+
+    name: InputName
+    """Name of the number, such as `productionShare`."""
+    value: DecimalString
+    """The number."""
+
+
 class DecisionStatus(StatusModel):
     """A decision that changed the number of workers."""
 
@@ -315,9 +325,9 @@ class DecisionStatus(StatusModel):
     """Attempt whose trainers the decision was made for."""
     log: StatusText | None = None
     """`Pending` or `Failed` until the decision is in the run's artifacts."""
-    inputs: Annotated[dict[InputName, DecimalString], Field(max_length=32)] = Field(
-        default_factory=dict
-    )
+    inputs: Annotated[
+        tuple[DecisionInputStatus, ...], Field(max_length=32), AfterValidator(check_unique_names)
+    ] = ()
     """Inputs of the decision, by name, until it is there."""
 
 

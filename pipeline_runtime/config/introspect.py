@@ -24,6 +24,13 @@ def find_model(annotation: Any) -> type[SpecModel] | None:
     return None
 
 
+def is_list(annotation: Any) -> bool:
+    """Return whether a field holds a list, or nothing."""
+    if get_origin(annotation) in (Annotated, Union, types.UnionType):
+        return any(map(is_list, get_args(annotation)))
+    return get_origin(annotation) is tuple
+
+
 def find_constants(annotation: Any) -> tuple[str, ...]:
     """Return the constants that a field allows (`Literal["Row", "None"]`); () if it has none."""
     if get_origin(annotation) is Literal:

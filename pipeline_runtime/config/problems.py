@@ -18,7 +18,14 @@ from pipeline_runtime.config import base, cluster, dataset, experiment
 from pipeline_runtime.config.credentials import hide_credentials, is_secret_env
 from pipeline_runtime.config.documents import Path, format_path
 from pipeline_runtime.config.experiment import DatasetExperiment
-from pipeline_runtime.config.introspect import field_names, model_at, walk_fields
+from pipeline_runtime.config.introspect import (
+    annotation_at,
+    field_names,
+    find_model,
+    is_list,
+    model_at,
+    walk_fields,
+)
 
 MAX_GOT_CHARS = 60
 # Nobody reads more at once; a document of 1 MiB can break a hundred thousand rules.
@@ -191,7 +198,19 @@ def _explain_type(expected: list[str], path: Path, value: JsonValue) -> str:
     if "a number" in kinds and "an integer" in kinds:
         kinds.remove("an integer")
     words = " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
-    return f"must be {words}, got {show(value, path)}{_kind(value)}; {_type_hint(kinds, value)}"
+    hint = _named_list_hint(path, value) or _type_hint(kinds, value)
+    return f"must be {words}, got {show(value, path)}{_kind(value)}; {hint}"
+
+
+def _named_list_hint(path: Path, value: JsonValue) -> str | None:
+    """Return what to write for a mapping by name where the field is a list of named objects."""
+    annotation = annotation_at(DatasetExperiment, path)
+    model = find_model(annotation)
+    if not (isinstance(value, dict) and model and is_list(annotation)):
+        return None
+    fields = field_names(model)
+    example = ", ".join(f"{field}: …" for field in fields)
+    return f"write each entry as '- {{{example}}}'" if "name" in fields else None
 
 
 def _kind(value: JsonValue) -> str:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, JsonValue, StringConstraints, Tag
+from pydantic import AfterValidator, Discriminator, Field, JsonValue, StringConstraints, Tag
 
 from pipeline_runtime.config.base import (
     MAX_COLUMNS,
@@ -23,6 +23,7 @@ from pipeline_runtime.config.base import (
     Seed,
     SpecModel,
     check_options,
+    check_unique_names,
 )
 from pipeline_runtime.config.dataset import SourceChoice
 
@@ -41,11 +42,24 @@ class FilterStep(SpecModel):
     """A boolean expression."""
 
 
+class DerivedColumn(SpecModel):
+    """A column and the expression that gives its values."""
+
+    name: Column
+    """Name of the column, which is added or replaced."""
+    expression: Expression
+    """Expression over the step's input columns."""
+
+
 class DeriveStep(SpecModel):
     """Add or replace columns, each from an expression over the step's input columns."""
 
-    columns: Annotated[dict[Column, Expression], Field(min_length=1, max_length=MAX_COLUMNS)]
-    """Name to expression over the step's input columns."""
+    columns: Annotated[
+        tuple[DerivedColumn, ...],
+        Field(min_length=1, max_length=MAX_COLUMNS),
+        AfterValidator(check_unique_names),
+    ]
+    """Columns to add or replace, by name."""
 
 
 class KeyPair(SpecModel):
@@ -143,14 +157,27 @@ class WeightStep(SpecModel):
     """A numeric expression."""
 
 
-class RenameStep(SpecModel):
-    """Rename columns: old name to new name, all at once."""
+class RenamedColumn(SpecModel):
+    """A column and its new name."""
 
-    columns: Annotated[dict[Column, Column], Field(min_length=1, max_length=MAX_COLUMNS)]
-    """Old name to new name; no two new names may be equal."""
+    name: Column
+    """Present name of the column."""
+    new_name: Column
+    """New name of the column."""
+
+
+class RenameStep(SpecModel):
+    """Rename columns, all at once."""
+
+    columns: Annotated[
+        tuple[RenamedColumn, ...],
+        Field(min_length=1, max_length=MAX_COLUMNS),
+        AfterValidator(check_unique_names),
+    ]
+    """Columns to rename, by their present names; no two new names may be equal."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
-        counts = Counter(self.columns.values())
+        counts = Counter(column.new_name for column in self.columns)
         for name in sorted(name for name, count in counts.items() if count > 1):
             yield "columns", f"must not give two columns one name, got {name!r} twice; rename one"
 
@@ -169,18 +196,44 @@ class DropStep(SpecModel):
     """The columns to drop."""
 
 
+class TypedColumn(SpecModel):
+    """A column and its type."""
+
+    name: Column
+    """Name of the column."""
+    type: TypeName
+    """Type, as Arrow names it (`int64`, `float32`, `list<int64>`)."""
+
+
 class CastStep(SpecModel):
     """Convert columns to a type, named as Arrow names it (int64, float32, list<int64>, …)."""
 
-    columns: Annotated[dict[Column, TypeName], Field(min_length=1, max_length=MAX_COLUMNS)]
-    """Name to type, as Arrow names it (`int64`, `float32`, `list<int64>`)."""
+    columns: Annotated[
+        tuple[TypedColumn, ...],
+        Field(min_length=1, max_length=MAX_COLUMNS),
+        AfterValidator(check_unique_names),
+    ]
+    """Columns to convert, by name."""
+
+
+class FilledColumn(SpecModel):
+    """A column and the constant that replaces its nulls."""
+
+    name: Column
+    """Name of the column."""
+    value: Scalar
+    """Constant that replaces nulls: a boolean, a number or a text."""
 
 
 class FillNullStep(SpecModel):
     """Replace nulls of columns by a constant."""
 
-    columns: Annotated[dict[Column, Scalar], Field(min_length=1, max_length=MAX_COLUMNS)]
-    """Name to constant."""
+    columns: Annotated[
+        tuple[FilledColumn, ...],
+        Field(min_length=1, max_length=MAX_COLUMNS),
+        AfterValidator(check_unique_names),
+    ]
+    """Columns whose nulls are replaced, by name."""
 
 
 class PadSequenceStep(SpecModel):
@@ -238,9 +291,16 @@ class MapStep(SpecModel):
     """Format of the function's input and output."""
     input_columns: Columns | None = None
     """Columns that the function reads; all if absent."""
-    output_columns: Annotated[dict[Column, TypeName], Field(max_length=MAX_COLUMNS)] | None = None
-    """Name to type of the columns that the function adds or changes; if absent, found before the
-    run by one call on an empty table."""
+    output_columns: (
+        Annotated[
+            tuple[TypedColumn, ...],
+            Field(max_length=MAX_COLUMNS),
+            AfterValidator(check_unique_names),
+        ]
+        | None
+    ) = None
+    """Columns that the function adds or changes, by name; if absent, found before the run by one
+    call on an empty table."""
     changes_rows: bool = False
     """True if the function may drop or add rows."""
     resources: MapResources | None = None

@@ -20,6 +20,14 @@ _STEP_CONSTANTS: Mapping[str, Constants] = {
     "truncate": {"keep": {"head": "Head", "tail": "Tail"}},
     "map": {"format": {"arrow": "Arrow", "numpy": "Numpy", "torch": "Torch"}},
 }
+# By kind of step, the mapping that is a list of objects now, and the field for its values.
+_NAMED_LISTS: Mapping[str, tuple[str, str]] = {
+    "derive": ("columns", "expression"),
+    "rename": ("columns", "newName"),
+    "cast": ("columns", "type"),
+    "fillNull": ("columns", "value"),
+    "map": ("outputColumns", "type"),
+}
 
 
 def translate(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +50,12 @@ def _translate_body(kind: str, body: Any) -> Any:
     if not isinstance(body, dict):
         return body
     translated = _rename_constants(body, _STEP_CONSTANTS.get(kind, {}))
-    return _translate_keys(translated) if kind in ("antiJoin", "join") else translated
+    if kind in ("antiJoin", "join"):
+        return _translate_keys(translated)
+    field, value_name = _NAMED_LISTS.get(kind, ("", ""))
+    if isinstance(columns := body.get(field), dict):
+        translated[field] = [{"name": name, value_name: v} for name, v in columns.items()]
+    return translated
 
 
 def _translate_keys(body: dict[str, Any]) -> dict[str, Any]:

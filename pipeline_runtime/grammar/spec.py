@@ -55,7 +55,8 @@ def find_expressions(spec: ExperimentSpec) -> Iterator[tuple[str, str]]:
 def _step_expressions(step: Step) -> Iterator[tuple[str, str]]:
     match step.config:
         case DeriveStep(columns=columns):
-            yield from ((f"columns.{name}", text) for name, text in columns.items())
+            for index, column in enumerate(columns):
+                yield f"columns[{index}].expression", column.expression
         case WeightStep(by=by):
             yield "by", by
         case config:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from pipeline_runtime.config.base import SpecModel
 from pipeline_runtime.config.steps import (
     DownsampleStep,
     FilterStep,
@@ -50,10 +49,12 @@ def _describe(step: Step) -> str:
         case MapStep(function=function):
             return function
         case config:
-            return _describe_columns(getattr(config, "columns", ()))
+            return ", ".join(map(_describe_column, getattr(config, "columns", ())))
 
 
-def _describe_columns(columns: object) -> str:
-    if isinstance(columns, Mapping):
-        return ", ".join(f"{name}: {value}" for name, value in columns.items())
-    return ", ".join(columns) if isinstance(columns, tuple) else str(columns)
+def _describe_column(column: object) -> str:
+    """Return a column's name, with the other field of its model if it has one."""
+    if isinstance(column, SpecModel):
+        name, value = column.model_dump().values()
+        return f"{name}: {value}"
+    return str(column)

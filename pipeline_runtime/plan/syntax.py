@@ -27,9 +27,9 @@ def check_syntax(spec: ExperimentSpec) -> list[Problem]:
 
 def _wrong_types(spec: ExperimentSpec) -> Iterator[Problem]:
     for index, step in enumerate(spec.pipeline):
-        for column, name in (step.cast.columns if step.cast else {}).items():
+        for position, column in enumerate(step.cast.columns if step.cast else ()):
             try:
-                parse_type(name)
+                parse_type(column.type)
             except TypeNameError as error:
-                path = f"spec.pipeline[{index}].cast.columns.{column}"
+                path = f"spec.pipeline[{index}].cast.columns[{position}].type"
                 yield Problem(path=path, message=str(error))

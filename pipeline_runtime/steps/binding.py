@@ -161,15 +161,14 @@ def declared_outputs(config: SpecModel) -> frozenset[str] | None:
         case models.DownsampleStep(weight_column=str(name)) | models.WeightStep(column=name):
             return frozenset([name])
         case models.RenameStep(columns=columns):
-            return frozenset(columns.values())
-        case models.JoinStep(columns=columns) | models.MapStep(output_columns=columns):
+            return frozenset(column.new_name for column in columns)
+        case models.JoinStep(columns=columns):
             return None if columns is None else frozenset(columns)
-        case (
-            models.DeriveStep(columns=columns)
-            | models.CastStep(columns=columns)
-            | models.PadSequenceStep(columns=columns)
-            | models.HashBucketStep(columns=columns)
-        ):
+        case models.MapStep(output_columns=typed):
+            return None if typed is None else frozenset(column.name for column in typed)
+        case models.DeriveStep(columns=columns) | models.CastStep(columns=columns):
+            return frozenset(column.name for column in columns)
+        case models.PadSequenceStep(columns=columns) | models.HashBucketStep(columns=columns):
             return frozenset(columns)
     return frozenset()
 
@@ -199,10 +198,13 @@ def _named_columns(config: SpecModel) -> Iterator[str]:
             return
         case (
             models.RenameStep(columns=columns)
-            | models.SelectStep(columns=columns)
-            | models.DropStep(columns=columns)
             | models.CastStep(columns=columns)
             | models.FillNullStep(columns=columns)
+        ):
+            yield from (column.name for column in columns)
+        case (
+            models.SelectStep(columns=columns)
+            | models.DropStep(columns=columns)
             | models.PadSequenceStep(columns=columns)
             | models.TruncateStep(columns=columns)
             | models.HashBucketStep(columns=columns)
@@ -213,7 +215,7 @@ def _named_columns(config: SpecModel) -> Iterator[str]:
 def _expression_texts(config: SpecModel) -> Iterator[str]:
     match config:
         case models.DeriveStep(columns=columns):
-            yield from columns.values()
+            yield from (column.expression for column in columns)
         case models.FilterStep(where=text) | models.WeightStep(by=text):
             yield text
         case models.DownsampleStep(where=str(text)):

@@ -36,10 +36,12 @@ class Cast(BoundStep):
     ) -> Self:
         checks = Checks(cls.kind)
         types: dict[str, pa.DataType] = {}
-        for name, type_name in config.columns.items():
-            with checks.at(f"columns.{name}"):
-                source = find_field(input_schema, name).type
-                types[name] = _check_cast(source, type_name)
+        for index, column in enumerate(config.columns):
+            source = None
+            with checks.at(f"columns[{index}].name"):
+                source = find_field(input_schema, column.name).type
+            with checks.at(f"columns[{index}].type"):
+                types[column.name] = _check_cast(source, column.type)
         checks.finish()
         return cls(
             columns=tuple(types.items()),
@@ -89,11 +91,14 @@ def _check_finite(before: pa.Array, after: pa.Array) -> None:
         raise pa.ArrowInvalid(f"Float value {value.as_py()!r} not in range of {after.type}")
 
 
-def _check_cast(source: pa.DataType, type_name: str) -> pa.DataType:
+def _check_cast(source: pa.DataType | None, type_name: str) -> pa.DataType:
+    """Return the type; a source of None is that of an unknown column."""
     try:
         target = parse_type(type_name)
     except TypeNameError as error:
         raise broken(str(error)) from error
+    if source is None:
+        return target
     try:
         cast_array(pa.array([], decoded_type(source)), target)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -108,6 +113,6 @@ def _cast_column(name: str, column: pa.ChunkedArray, data_type: pa.DataType) -> 
         return map_chunks(column, data_type, lambda chunk: cast_array(chunk, data_type))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise StepError(
-            f"cast.columns.{name}: every value must fit {data_type}, got from {column.type}: "
+            f"cast.columns[{name}]: every value must fit {data_type}, got from {column.type}: "
             f"{error}; take a wider type, or filter or derive such values away first"
         ) from error

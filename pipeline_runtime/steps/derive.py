@@ -31,10 +31,10 @@ class Derive(BoundStep):
         checks = Checks(cls.kind)
         columns: list[tuple[str, expressions.Expression]] = []
         types: dict[str, pa.DataType] = {}
-        for name, text in config.columns.items():
-            with checks.at(f"columns.{name}"):
-                expression, types[name] = parse_value(text, input_schema)
-                columns.append((name, expression))
+        for index, column in enumerate(config.columns):
+            with checks.at(f"columns[{index}].expression"):
+                expression, types[column.name] = parse_value(column.expression, input_schema)
+                columns.append((column.name, expression))
         checks.finish()
         return cls(
             columns=tuple(columns),

@@ -35,12 +35,16 @@ class FillNull(BoundStep):
     ) -> Self:
         checks = Checks(cls.kind)
         columns: list[tuple[str, pa.Scalar]] = []
-        for name, value in config.columns.items():
-            with checks.at(f"columns.{name}"):
-                data_type = decoded_type(find_field(input_schema, name).type)
-                columns.append((name, fit_constant(value, data_type)))
+        for index, column in enumerate(config.columns):
+            field = None
+            with checks.at(f"columns[{index}].name"):
+                field = find_field(input_schema, column.name)
+            if field is not None:
+                with checks.at(f"columns[{index}].value"):
+                    constant = fit_constant(column.value, decoded_type(field.type))
+                    columns.append((column.name, constant))
         checks.finish()
-        names = frozenset(config.columns)
+        names = frozenset(name for name, _ in columns)
         return cls(columns=tuple(columns), inputs=names, outputs=names, output_schema=input_schema)
 
     def __call__(self, table: pa.Table) -> pa.Table:

@@ -182,11 +182,11 @@ def _declared_types(checks: Checks, config: MapStep) -> dict[str, pa.DataType] |
     if config.output_columns is None:
         return None
     types = {}
-    for name, type_name in config.output_columns.items():
+    for index, column in enumerate(config.output_columns):
         try:
-            types[name] = parse_type(type_name)
+            types[column.name] = parse_type(column.type)
         except TypeNameError as error:
-            checks.add(f"outputColumns.{name}", str(error))
+            checks.add(f"outputColumns[{index}].type", str(error))
     return types
 
 

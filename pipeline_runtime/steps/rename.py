@@ -25,22 +25,23 @@ class Rename(BoundStep):
         cls, config: RenameStep, input_schema: pa.Schema, context: BindContext | None = None
     ) -> Self:
         checks = Checks(cls.kind)
-        kept = set(input_schema.names) - set(config.columns)
-        for old, new in config.columns.items():
-            with checks.at(f"columns.{old}"):
+        new_names = {column.name: column.new_name for column in config.columns}
+        kept = set(input_schema.names) - new_names.keys()
+        for index, (old, new) in enumerate(new_names.items()):
+            with checks.at(f"columns[{index}].name"):
                 find_field(input_schema, old)
             if new in kept:
                 checks.add(
-                    f"columns.{old}",
+                    f"columns[{index}].newName",
                     f"must be a name of no other column, got {new!r}; rename or drop that one",
                 )
         checks.finish()
-        names = [config.columns.get(name, name) for name in input_schema.names]
+        names = [new_names.get(name, name) for name in input_schema.names]
         fields = [field.with_name(name) for field, name in zip(input_schema, names, strict=True)]
         return cls(
-            columns=tuple(config.columns.items()),
-            inputs=frozenset(config.columns),
-            outputs=frozenset(config.columns.values()),
+            columns=tuple(new_names.items()),
+            inputs=frozenset(new_names),
+            outputs=frozenset(new_names.values()),
             output_schema=pa.schema(fields),
         )
 

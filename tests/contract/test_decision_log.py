@@ -24,7 +24,11 @@ NOTED = {
     "message": 'trainers\' wait: 18 % of "their" time; $(rm -rf /)',
     "attempt": 2,
     "log": "Pending",
-    "inputs": {"need": "5.812", "productionShare": "0.18", "gpuUtilization": "0.7"},
+    "inputs": [
+        {"name": "gpuUtilization", "value": "0.7"},
+        {"name": "need", "value": "5.812"},
+        {"name": "productionShare", "value": "0.18"},
+    ],
 }
 
 

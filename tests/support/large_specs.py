@@ -6,7 +6,7 @@ Some values of a shape are random; the same seed gives the same values.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from random import Random
 from string import ascii_lowercase
@@ -68,12 +68,17 @@ def _container(list_field: str, make: Callable[[int], Spec]) -> Spec:
     return {"trainers": {"template": {"spec": {"containers": [ray]}}}}
 
 
+def _named(names: Sequence[str], field: str, value: Any) -> list[Spec]:
+    return [{"name": name, field: value} for name in names]
+
+
 def _build_renames(random: Random) -> Spec:
-    return {"rename": {"columns": dict(zip(_columns(random), _NAMES, strict=False))}}
+    names = zip(_columns(random), _NAMES, strict=False)
+    return {"rename": {"columns": [{"name": old, "newName": new} for old, new in names]}}
 
 
 def _build_constants(random: Random) -> Spec:
-    return {"fillNull": {"columns": dict.fromkeys(_columns(random), random.random())}}
+    return {"fillNull": {"columns": _named(_columns(random), "value", random.random())}}
 
 
 def _build_variable(random: Random, index: int) -> Spec:
@@ -102,14 +107,14 @@ SHAPES: dict[str, Callable[[Random], Spec]] = {
     "renames": lambda random: _steps(lambda: _build_renames(random)),
     "selections": lambda random: _steps(lambda: {"select": {"columns": _columns(random)}}),
     "casts": lambda random: _steps(
-        lambda: {"cast": {"columns": dict.fromkeys(_columns(random), "int64")}}
+        lambda: {"cast": {"columns": _named(_columns(random), "type", "int64")}}
     ),
     "constants": lambda random: _steps(lambda: _build_constants(random)),
     "many expressions": lambda random: _steps(
-        lambda: {"derive": {"columns": dict.fromkeys(_columns(random), "a")}}
+        lambda: {"derive": {"columns": _named(_columns(random), "expression", "a")}}
     ),
     "long expressions": lambda random: _steps(
-        lambda: {"derive": {"columns": dict.fromkeys(_columns(random, 2), _LONG_EXPRESSION)}}
+        lambda: {"derive": {"columns": _named(_columns(random, 2), "expression", _LONG_EXPRESSION)}}
     ),
     "files": lambda _: {
         "dataset": {"parquet": {"uris": [f"s3://bucket/{i:08}.parquet" for i in range(5_000)]}}

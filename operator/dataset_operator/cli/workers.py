@@ -283,6 +283,7 @@ def _tell_changes(known: _Known) -> str:
 
 def _tell_change(known: _Known, decision: Mapping[str, Any]) -> str:
     ago = format_age(decision["time"], known.now)
-    waited = (decision.get("inputs") or {}).get("productionShare")
+    inputs = {item["name"]: item["value"] for item in decision.get("inputs") or ()}
+    waited = inputs.get("productionShare")
     why = f", when trainers waited {float(waited):.0%}" if waited is not None else ""
     return f"{decision['before']} → {decision['after']} {ago} ago{why}"

@@ -58,13 +58,16 @@ def note_decision(draft: Draft, answer: Answer, before: int) -> None:
     _set(draft, [*known, noted])
 
 
-def _list_inputs(draft: Draft, answer: Answer) -> dict[str, str]:
+def _list_inputs(draft: Draft, answer: Answer) -> list[Document]:
     """Format the inputs of the decision; the GPU utilization is added if it is known."""
     progress = draft.observed.progress
     known = None if progress is None else progress.utilization
     busy = {} if known is None else {"gpuUtilization": known}
     inputs = {**busy, **answer.inputs}
-    return {name: format_decimal(value, _DIGITS) for name, value in sorted(inputs.items())}
+    return [
+        {"name": name, "value": format_decimal(value, _DIGITS)}
+        for name, value in sorted(inputs.items())
+    ]
 
 
 def carry_decisions(draft: Draft) -> Document:
@@ -123,7 +126,7 @@ def _settle(draft: Draft) -> None:
 def _mark(decision: Document, *, is_kept: bool) -> Document:
     if not is_kept:
         return {**decision, "log": _FAILED}
-    shown = {n: value for n, value in decision["inputs"].items() if n in _SHOWN_INPUTS}
+    shown = [item for item in decision["inputs"] if item["name"] in _SHOWN_INPUTS]
     return {**_without(decision, "log"), "inputs": shown}
 
 
@@ -144,7 +147,7 @@ def _without(decision: Document, *names: str) -> Document:
 
 def build_entry(decision: Document) -> Document:
     """Build a decision's entry for the artifacts; `pipeline_runtime.report.decisions` reads it."""
-    inputs = {name: float(value) for name, value in decision.get("inputs", {}).items()}
+    inputs = {item["name"]: float(item["value"]) for item in decision.get("inputs", ())}
     return {"version": 1, **_without(decision, "log"), "inputs": inputs}
 
 

@@ -191,8 +191,12 @@ def values(annotation: Any, constraints: Sequence[Any] = ()) -> Strategy:
     if origin is Literal:
         return st.sampled_from(args)
     if origin is tuple:
-        unique = base.check_unique in validators
         least = next((c.min_length for c in flat if isinstance(c, annotated_types.MinLen)), 0)
+        unique = base.check_unique in validators
+        if base.check_unique_names in validators:
+            return st.lists(
+                values(args[0]), min_size=least, max_size=3, unique_by=lambda item: item["name"]
+            )
         return st.lists(values(args[0]), min_size=least, max_size=3, unique=unique)
     if origin is dict:
         return _dict_values(args, flat)
@@ -235,7 +239,8 @@ def _repair_dataset(given: Document) -> None:
 
 
 def _repair_rename(given: Document) -> None:
-    given["columns"] = {old: f"new_{index}" for index, old in enumerate(given["columns"])}
+    for index, column in enumerate(given["columns"]):
+        column["newName"] = f"new_{index}"
 
 
 def _repair_evaluation(given: Document) -> None:

@@ -74,6 +74,8 @@ class Difference:
 
 DATASET = {"dataset": {"parquet": {"uri": "x/"}}}
 
+TWO_TO_ONE = [{"name": "a", "newName": "c"}, {"name": "b", "newName": "c"}]
+
 ONLY_MODELS_SEE = {
     "credentials in free-form options": Difference(
         reason="`options` and `config` have no schema, and CEL sees only fields with a schema",
@@ -94,12 +96,7 @@ ONLY_MODELS_SEE = {
     "two columns renamed to one": Difference(
         reason="comparing every new name with every other is over the CEL budget",
         problem=r"\.rename\.columns: .*\btwo columns\b",
-        example=DATASET | {"pipeline": [{"rename": {"columns": {"a": "c", "b": "c"}}}]},
-    ),
-    "the columns that fillNull names": Difference(
-        reason="a boolean, number or text has no type in a schema, so CEL does not see the mapping",
-        problem=r"\.fillNull\.columns: key ",
-        example=DATASET | {"pipeline": [{"fillNull": {"columns": {"": 1}}}]},
+        example=DATASET | {"pipeline": [{"rename": {"columns": TWO_TO_ONE}}]},
     ),
     "a repeated column of a key": Difference(
         reason="an item of `keys`, a text or a mapping, has no type, so CEL does not see the list",

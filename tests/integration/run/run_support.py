@@ -164,7 +164,7 @@ def clicks_spec(
 CLICKS_PIPELINE: list[dict[str, Any]] = [
     {"antiJoin": {"parquet": {"uri": "blocked/"}, "keys": ["user"]}},
     {"filter": {"where": "country is not null and score < 0.9"}},
-    {"derive": {"columns": {"label": "score > 0.5"}}},
+    {"derive": {"columns": [{"name": "label", "expression": "score > 0.5"}]}},
     {"downsample": {"where": "not label", "keepPercent": 50, "seed": 3}},
     {"padSequence": {"columns": ["items"], "length": 4}},
 ]

@@ -169,8 +169,8 @@ def test_invalid_input_is_refused_before_the_run(
 
 
 def label_with_nulls() -> dict[str, Any]:
-    label = {"label": "case when score < 0.8 then 1.0 end"}
-    return {"pipeline": [{"derive": {"columns": label}}], "training": {"labelColumn": "label"}}
+    label = {"name": "label", "expression": "case when score < 0.8 then 1.0 end"}
+    return {"pipeline": [{"derive": {"columns": [label]}}], "training": {"labelColumn": "label"}}
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,9 @@ def label_with_nulls() -> dict[str, Any]:
         ),
         pytest.param(
             {
-                "pipeline": [{"derive": {"columns": {"clicked": "score > 0.5"}}}],
+                "pipeline": [
+                    {"derive": {"columns": [{"name": "clicked", "expression": "score > 0.5"}]}}
+                ],
                 "training": {
                     "entrypoint": "pipeline_runtime.training.ranking:train_loop",
                     "columns": ["user", "clicked"],

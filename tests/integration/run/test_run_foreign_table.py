@@ -58,6 +58,9 @@ def fit(ctx):
 """
 
 
+BASKET_SIZE = {"name": "basket_size", "expression": "coalesce(list_length(basket), 0)"}
+
+
 def spec(folder: Path) -> dict[str, Any]:
     """Other step order than the samples have: renames and the map first, the filter last."""
     return {
@@ -67,16 +70,16 @@ def spec(folder: Path) -> dict[str, Any]:
             "rowKey": ["order no"],
         },
         "pipeline": [
-            {"rename": {"columns": {"order no": "order"}}},
+            {"rename": {"columns": [{"name": "order no", "newName": "order"}]}},
             {
                 "map": {
                     "function": "shop_steps:discount",
                     "options": {"rate": 0.1},
                     "inputColumns": ["price"],
-                    "outputColumns": {"net": "float32"},
+                    "outputColumns": [{"name": "net", "type": "float32"}],
                 }
             },
-            {"derive": {"columns": {"basket_size": "coalesce(list_length(basket), 0)"}}},
+            {"derive": {"columns": [BASKET_SIZE]}},
             {"filter": {"where": "price >= 5 and level <> 'low'"}},
             {"filter": {"where": "placed < timestamp '2024-01-04 12:00:00'"}},
             {"hashBucket": {"columns": ["city", "shop"], "buckets": 64}},

@@ -36,7 +36,8 @@ def test_a_change_of_the_number_is_written_down_with_what_it_rests_on() -> None:
     assert decision["time"] == run.world.status["lastScaleTime"]
     assert decision["attempt"] == 1
     assert "4 with 7.5% headroom" in decision["message"]
-    assert 0.3 < float(decision["inputs"]["productionShare"]) < 0.5
+    inputs = {item["name"]: float(item["value"]) for item in decision["inputs"]}
+    assert 0.3 < inputs["productionShare"] < 0.5
     [log] = run.world.logs
     assert log.artifacts_uri == run.world.status["artifactsUri"]
     assert log.run_id == run.world.owner.run_id(1)

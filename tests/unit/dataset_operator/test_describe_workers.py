@@ -234,8 +234,18 @@ def test_the_latest_changes_are_told_with_the_waits_that_they_rest_on() -> None:
     changes = [
         {"time": before(minutes=50), "before": 1, "after": 2},
         {"time": before(minutes=30), "before": 2, "after": 4},
-        {"time": before(minutes=9), "before": 4, "after": 7, "inputs": {"productionShare": "0.18"}},
-        {"time": before(minutes=3), "before": 7, "after": 6, "inputs": {"productionShare": "0"}},
+        {
+            "time": before(minutes=9),
+            "before": 4,
+            "after": 7,
+            "inputs": [{"name": "productionShare", "value": "0.18"}],
+        },
+        {
+            "time": before(minutes=3),
+            "before": 7,
+            "after": 6,
+            "inputs": [{"name": "productionShare", "value": "0"}],
+        },
     ]
     words = told(experiment(limited(law.SCALE_DOWN_LIMIT), scaling={"decisions": changes}))
     expected = ["7 → 6 … 3m … 0%", "4 → 7 … 9m … 18%", "2 → 4 … 30m"]
@@ -250,7 +260,12 @@ def test_of_a_finished_run_nothing_is_explained() -> None:
 
 def test_all_of_it_fits_on_one_screen() -> None:
     changes = [
-        {"time": before(minutes=i), "before": 4, "after": 7, "inputs": {"productionShare": "0.18"}}
+        {
+            "time": before(minutes=i),
+            "before": 4,
+            "after": 7,
+            "inputs": [{"name": "productionShare", "value": "0.18"}],
+        }
         for i in range(30, 20, -1)
     ]
     victims = [{"name": f"p{index}", "time": before(seconds=30)} for index in range(2)]

@@ -12,7 +12,9 @@ from dataset_operator.plan.readings import MAX_EXPRESSION_CHARS
 BROKEN = {
     "spec.dataset.where": {"dataset": {"parquet": {"uri": "t/"}, "where": "day >="}},
     "spec.pipeline[0].filter.where": {"pipeline": [{"filter": {"where": "a and or b"}}]},
-    "spec.pipeline[0].derive.columns.x": {"pipeline": [{"derive": {"columns": {"x": "(a"}}}]},
+    "spec.pipeline[0].derive.columns[0].expression": {
+        "pipeline": [{"derive": {"columns": [{"name": "x", "expression": "(a"}]}}]
+    },
     "spec.pipeline[0].weight.by": {"pipeline": [{"weight": {"column": "w", "by": "case"}}]},
     "spec.training.evaluation.where": {"training": {"evaluation": {"where": "'open"}}},
 }

@@ -37,7 +37,9 @@ LONGEST_DECISIONS = [
     | (
         {
             "message": "m" * MAX_MESSAGE_CHARS,
-            "inputs": {"gpuUtilization": "0.1234", "productionShare": "0.1234"},
+            "inputs": [
+                {"name": n, "value": "0.1234"} for n in ("gpuUtilization", "productionShare")
+            ],
         }
         if index >= MAX_DECISIONS - MAX_MESSAGES
         else {}
@@ -62,7 +64,8 @@ LONGEST_USAGE = {
 
 # The policy by GPU utilization has only one input.
 GPU_DECISIONS = [
-    decision | ({"inputs": {"gpuUtilization": "0.1234"}} if "inputs" in decision else {})
+    decision
+    | ({"inputs": [{"name": "gpuUtilization", "value": "0.1234"}]} if "inputs" in decision else {})
     for decision in LONGEST_DECISIONS
 ]
 LONGEST_FAILURE = {"replicas": 1000, "times": 100, "until": WHEN}

@@ -74,7 +74,10 @@ def test_side_tables_take_what_a_manifest_takes() -> None:
     assert spec.dataset.request_columns == ("user",)
     assert spec.dataset.parquet is not None
     assert spec.dataset.parquet.s3 is not None
-    assert pipeline.steps[2]["derive"]["columns"] == {"a-b": "x", "y": "x * 2"}
+    assert pipeline.steps[2]["derive"]["columns"] == [
+        {"name": "a-b", "expression": "x"},
+        {"name": "y", "expression": "x * 2"},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -136,10 +136,12 @@ def test_validate_finds_errors_in_expressions(
 def test_validate_finds_an_unknown_type(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    cast = MANIFEST.replace('filter: {{where: "{where}"}}', "cast: {{columns: {{x: {where}}}}}")
+    cast = MANIFEST.replace(
+        'filter: {{where: "{where}"}}', "cast: {{columns: [{{name: x, type: {where}}}]}}"
+    )
     (folder / "cast.yaml").write_text(cast.format(name="cast", where="int65"))
     assert call(monkeypatch, "validate", "-f", "cast.yaml") == 2
-    found = "error: cast.yaml:8:22: spec.pipeline[0].cast.columns.x: … 'int65' … 'int64'"
+    found = "error: cast.yaml:8:32: spec.pipeline[0].cast.columns[0].type: … 'int65' … 'int64'"
     assert_told(capsys.readouterr().err, found)
 
 

@@ -136,6 +136,7 @@ def test_a_quantity_is(text: str | int, number: Decimal | None) -> None:
     assert parse_quantity(text) == number
 
 
+CONSTANTS = [{"name": f"c{i}", "value": value} for i, value in enumerate([1, 0.5, "x", False])]
 ACCEPTED: dict[str, dict[str, Any]] = {
     "a request equal to its limit": {
         "head": {"resources": {"requests": {"cpu": "1000m"}, "limits": {"cpu": 1}}}
@@ -160,9 +161,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     },
     "null in free-form options": {"training": {"config": {"a": None, "b": [None]}}},
     "keeping nothing": {"pipeline": [{"downsample": {"keepPercent": 0}}]},
-    "constants of every type": {
-        "pipeline": [{"fillNull": {"columns": {"a": 1, "b": 0.5, "c": "x", "d": False}}}]
-    },
+    "constants of every type": {"pipeline": [{"fillNull": {"columns": CONSTANTS}}]},
 }
 
 

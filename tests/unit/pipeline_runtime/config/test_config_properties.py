@@ -51,15 +51,20 @@ sources = st.one_of(
     st.just({"iceberg": {"catalog": {"type": "rest"}, "table": "db.t", "snapshotId": 3}}),
 )
 side_tables = st.builds(lambda source, keys: source | {"keys": keys}, sources, columns)
+
+
+def named(field: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[dict[str, Any]]]:
+    """Lists of columns, each with another field."""
+    return st.dictionaries(names, values, min_size=1, max_size=3).map(
+        lambda columns: [{"name": name, field: value} for name, value in columns.items()]
+    )
+
+
 percents = st.integers(0, 100)
 steps = st.one_of(
     st.fixed_dictionaries({"filter": st.fixed_dictionaries({"where": texts})}),
     st.fixed_dictionaries(
-        {
-            "derive": st.fixed_dictionaries(
-                {"columns": st.dictionaries(names, texts, min_size=1, max_size=3)}
-            )
-        }
+        {"derive": st.fixed_dictionaries({"columns": named("expression", texts)})}
     ),
     st.fixed_dictionaries({"antiJoin": side_tables}),
     st.fixed_dictionaries({"join": side_tables}),
@@ -72,11 +77,7 @@ steps = st.one_of(
     ),
     st.fixed_dictionaries({"select": st.fixed_dictionaries({"columns": columns})}),
     st.fixed_dictionaries(
-        {
-            "fillNull": st.fixed_dictionaries(
-                {"columns": st.dictionaries(names, scalars, min_size=1, max_size=3)}
-            )
-        }
+        {"fillNull": st.fixed_dictionaries({"columns": named("value", scalars)})}
     ),
     st.fixed_dictionaries(
         {"padSequence": st.fixed_dictionaries({"columns": columns, "length": st.integers(1, 99)})}

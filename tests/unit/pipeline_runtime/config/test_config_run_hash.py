@@ -186,7 +186,18 @@ VERSION_1: dict[str, Any] = {
         {"join": {"parquet": {"uri": "side/"}, "on": ["user"], "how": "inner"}},
         {"antiJoin": {"parquet": {"uri": "spam/"}, "leftOn": ["user"], "rightOn": ["id"]}},
         {"truncate": {"columns": ["items"], "length": 5, "keep": "tail"}},
-        {"map": {"function": "team.steps:embed", "options": {}, "format": "numpy"}},
+        {
+            "map": {
+                "function": "team.steps:embed",
+                "options": {},
+                "format": "numpy",
+                "outputColumns": {"e": "float32"},
+            }
+        },
+        {"derive": {"columns": {"y": "x * 2", "a": "b"}}},
+        {"rename": {"columns": {"y": "z"}}},
+        {"cast": {"columns": {"z": "int8"}}},
+        {"fillNull": {"columns": {"z": 0}}},
     ],
     "pipelineOptions": {"preserveOrder": False},
     "training": {
@@ -202,7 +213,24 @@ TODAY: dict[str, Any] = {
         {"join": {"parquet": {"uri": "side/"}, "keys": ["user"], "how": "Inner"}},
         {"antiJoin": {"parquet": {"uri": "spam/"}, "keys": [{"left": "user", "right": "id"}]}},
         {"truncate": {"columns": ["items"], "length": 5, "keep": "Tail"}},
-        {"map": {"function": "team.steps:embed", "format": "Numpy"}},
+        {
+            "map": {
+                "function": "team.steps:embed",
+                "format": "Numpy",
+                "outputColumns": [{"name": "e", "type": "float32"}],
+            }
+        },
+        {
+            "derive": {
+                "columns": [
+                    {"name": "y", "expression": "x * 2"},
+                    {"name": "a", "expression": "b"},
+                ]
+            }
+        },
+        {"rename": {"columns": [{"name": "y", "newName": "z"}]}},
+        {"cast": {"columns": [{"name": "z", "type": "int8"}]}},
+        {"fillNull": {"columns": [{"name": "z", "value": 0}]}},
     ],
     "training": {"shuffle": {"unit": "Request", "windowRows": 40}, "lastBatch": "Drop"},
 }
@@ -231,6 +259,8 @@ def test_a_run_config_of_version_1_is_translated() -> None:
                 {"pipeline": [{"join": {"how": []}}]},
                 {"pipeline": [{"join": {"leftOn": "a", "rightOn": [1]}}]},
                 {"pipeline": [{"join": {"on": {"a": "b"}}}]},
+                {"pipeline": [{"derive": {"columns": ["x"]}}]},
+                {"pipeline": [{"cast": {"columns": {"x": {}}}}]},
                 {"training": [{"lastBatch": "pad"}]},
                 {"training": {"shuffle": "none"}},
             )

@@ -15,10 +15,11 @@ import pytest
 from facts import assert_one_tells
 from hypothesis import given
 from hypothesis import strategies as st
+from step_models import cast
 
 from pipeline_runtime import Pipeline, kernels
 from pipeline_runtime.config import ParquetSource
-from pipeline_runtime.config.steps import CastStep, FilterStep
+from pipeline_runtime.config.steps import FilterStep
 from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.feed import requests
 from pipeline_runtime.feed.requests import find_requests
@@ -203,8 +204,8 @@ def test_a_step_runs_once_a_request_and_sees_no_request_without_rows() -> None:
     rows = Rows.of(found)
     live = frozenset(table.schema.names)
     keep: Any = Filter.bind(FilterStep(where="request != 1 and id > 2"), table.schema)
-    cast: Any = Watched(Cast.bind(CastStep(columns={"text": "int64"}), table.schema))
-    for transform in (keep, cast):
+    watched: Any = Watched(Cast.bind(cast({"text": "int64"}), table.schema))
+    for transform in (keep, watched):
         rows.run(SimpleNamespace(transform=transform, live=live))
     assert seen == [2]
     assert rows.table().to_pydict() == {

@@ -7,17 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from step_models import cast, derive, rename
 
 from pipeline_runtime.config.base import SpecModel
 from pipeline_runtime.config.dataset import ParquetSource
 from pipeline_runtime.config.steps import (
     AntiJoinStep,
-    CastStep,
-    DeriveStep,
     FilterStep,
     JoinStep,
     MapStep,
-    RenameStep,
     SelectStep,
     Step,
     WeightStep,
@@ -58,7 +56,7 @@ def problems_of(steps: list[SpecModel], context: BindContext = CONTEXT) -> list[
 
 def test_each_step_is_bound_to_what_the_one_before_puts_out() -> None:
     steps = [
-        Step(derive=DeriveStep(columns={"rate": "clicks / 10"})),
+        Step(derive=derive({"rate": "clicks / 10"})),
         Step(filter=FilterStep(where="rate > 0.5")),
         Step(anti_join=AntiJoinStep(parquet=SOURCE, keys=("user",))),
         Step(weight=WeightStep(column="w", by="rate")),
@@ -107,18 +105,18 @@ ALL_AT_ONCE: list[Any] = [
         id="problems of several steps",
     ),
     pytest.param(
-        [DeriveStep(columns={"y": "nope"}), FilterStep(where="y > 1"), FilterStep(where="z")],
-        ["spec.pipeline[0].derive.columns.y", "spec.pipeline[2].filter.where"],
+        [derive({"y": "nope"}), FilterStep(where="y > 1"), FilterStep(where="z")],
+        ["spec.pipeline[0].derive.columns[0].expression", "spec.pipeline[2].filter.where"],
         id="a problem that follows from an earlier one is left out",
     ),
     pytest.param(
-        [CastStep(columns={"user": "itn8"}), FilterStep(where="user = 'a'")],
-        ["spec.pipeline[0].cast.columns.user"],
+        [cast({"user": "itn8"}), FilterStep(where="user = 'a'")],
+        ["spec.pipeline[0].cast.columns[0].type"],
         id="the type of a column whose cast failed is not known",
     ),
     pytest.param(
-        [RenameStep(columns={"usr": "id"}), SelectStep(columns=("id", "clicks", "x"))],
-        ["spec.pipeline[0].rename.columns.usr", "spec.pipeline[1].select.columns[2]"],
+        [rename({"usr": "id"}), SelectStep(columns=("id", "clicks", "x"))],
+        ["spec.pipeline[0].rename.columns[0].name", "spec.pipeline[1].select.columns[2]"],
         id="the new name of a failed rename is not reported",
     ),
     pytest.param(

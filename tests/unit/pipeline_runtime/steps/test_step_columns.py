@@ -11,6 +11,7 @@ import pytest
 from facts import assert_all_told, assert_told
 from hypothesis import given
 from hypothesis import strategies as st
+from step_models import cast, fill_null, rename
 
 from pipeline_runtime.config.base import SpecModel
 from pipeline_runtime.config.steps import CastStep, DropStep, FillNullStep, RenameStep, SelectStep
@@ -49,10 +50,8 @@ def bind(config: SpecModel, schema: pa.Schema = SCHEMA) -> BoundStep:
 
 
 NAMES = [
-    pytest.param(
-        RenameStep(columns={"a": "b", "b": "a"}), ["b", "a", "c"], id="rename trades two names"
-    ),
-    pytest.param(RenameStep(columns={"c": "d"}), ["a", "b", "d"], id="rename keeps the place"),
+    pytest.param(rename({"a": "b", "b": "a"}), ["b", "a", "c"], id="rename trades two names"),
+    pytest.param(rename({"c": "d"}), ["a", "b", "d"], id="rename keeps the place"),
     pytest.param(SelectStep(columns=("c", "a")), ["c", "a"], id="select orders"),
     pytest.param(DropStep(columns=("b",)), ["a", "c"], id="drop leaves the others"),
 ]
@@ -75,7 +74,7 @@ def test_columns_that_the_planner_left_out_stay_out(config: SpecModel, names: li
 
 
 def test_rename_moves_values_with_their_names() -> None:
-    out = bind(RenameStep(columns={"a": "b", "b": "a"}))(TABLE)
+    out = bind(rename({"a": "b", "b": "a"}))(TABLE)
     assert out["b"].to_pylist() == [1, None]
     assert out["a"].to_pylist() == ["x", "y"]
 
@@ -86,10 +85,10 @@ def test_select_of_no_present_column_keeps_the_number_of_rows() -> None:
 
 BROKEN = [
     pytest.param(
-        RenameStep(columns={"aa": "z", "a": "b"}),
+        rename({"aa": "z", "a": "b"}),
         [
-            "rename.columns.aa: … 'aa' … 'a'",
-            "rename.columns.a: … 'b'",
+            "rename.columns[0].name: … 'aa' … 'a'",
+            "rename.columns[1].newName: … 'b'",
         ],
         id="rename of an unknown column and to a name that is taken",
     ),
@@ -106,26 +105,26 @@ BROKEN = [
         id="drop of everything",
     ),
     pytest.param(
-        CastStep(columns={"a": "itn32", "b": "list<int64>", "q": "int8"}),
+        cast({"a": "itn32", "b": "list<int64>", "q": "int8"}),
         [
-            "cast.columns.a: … 'itn32' … 'int32'",
-            "cast.columns.b: … string … 'list<int64>'",
-            "cast.columns.q: … 'q' … a, b, c",
+            "cast.columns[0].type: … 'itn32' … 'int32'",
+            "cast.columns[1].type: … string … 'list<int64>'",
+            "cast.columns[2].name: … 'q' … a, b, c",
         ],
         id="casts to no type, to an impossible one and of no column",
     ),
     pytest.param(
-        FillNullStep(columns={"a": "x", "b": 1, "c": 0}),
+        fill_null({"a": "x", "b": 1, "c": 0}),
         [
-            "fillNull.columns.a: … int64 … 'x'",
-            "fillNull.columns.b: … string … 1",
-            "fillNull.columns.c: … bool … 0",
+            "fillNull.columns[0].value: … int64 … 'x'",
+            "fillNull.columns[1].value: … string … 1",
+            "fillNull.columns[2].value: … bool … 0",
         ],
         id="constants of another kind",
     ),
     pytest.param(
-        FillNullStep(columns={"a": 1.5}),
-        ["fillNull.columns.a: … int64 … 1.5"],
+        fill_null({"a": 1.5}),
+        ["fillNull.columns[0].value: … int64 … 1.5"],
         id="a fraction for an integer",
     ),
 ]
@@ -154,8 +153,8 @@ def test_a_broken_step_reports_every_problem(config: SpecModel, expected: list[s
 )
 def test_a_constant_out_of_range_is_refused(data_type: pa.DataType, value: Any) -> None:
     with pytest.raises(ManifestError) as caught:
-        bind(FillNullStep(columns={"v": value}), pa.schema([("v", data_type)]))
-    assert_told(str(caught.value), f"fillNull.columns.v: … {data_type} … {value!r}")
+        bind(fill_null({"v": value}), pa.schema([("v", data_type)]))
+    assert_told(str(caught.value), f"fillNull.columns[0].value: … {data_type} … {value!r}")
 
 
 FILLS = [
@@ -192,7 +191,7 @@ def test_fill_null_replaces_nulls_and_keeps_the_type(
     array: pa.Array, value: Any, expected: list[Any]
 ) -> None:
     table = pa.table({"v": array})
-    filled = bind(FillNullStep(columns={"v": value}), table.schema)(table)["v"]
+    filled = bind(fill_null({"v": value}), table.schema)(table)["v"]
     assert filled.to_pylist() == expected
     assert filled.type == array.type
 
@@ -200,7 +199,7 @@ def test_fill_null_replaces_nulls_and_keeps_the_type(
 @given(values=st.lists(st.none() | st.integers(-5, 5)), cut=st.integers(0, 5))
 def test_fill_null_is_the_plain_loop_over_slices(values: list[int | None], cut: int) -> None:
     table = pa.table({"v": pa.array(values, pa.int64())}).slice(cut)
-    filled = bind(FillNullStep(columns={"v": 9}), table.schema)(table)
+    filled = bind(fill_null({"v": 9}), table.schema)(table)
     assert filled["v"].to_pylist() == [9 if value is None else value for value in values[cut:]]
 
 
@@ -224,7 +223,7 @@ CASTS = [
 @pytest.mark.parametrize(("array", "type_name", "expected"), CASTS)
 def test_cast_converts_values(array: pa.Array, type_name: str, expected: list[Any]) -> None:
     table = pa.table({"v": pa.chunked_array([array, array])})
-    bound = bind(CastStep(columns={"v": type_name}), table.schema)
+    bound = bind(cast({"v": type_name}), table.schema)
     out = bound(table)["v"]
     assert out.to_pylist() == expected * 2
     assert out.type == bound.output_schema.field("v").type
@@ -246,8 +245,8 @@ TOO_LARGE = [
 def test_a_value_that_does_not_fit_is_named(array: pa.Array, type_name: str, value: str) -> None:
     table = pa.table({"v": array})
     with pytest.raises(StepError) as caught:
-        bind(CastStep(columns={"v": type_name}), table.schema)(table)
-    assert_told(str(caught.value), f"cast.columns.v: … {value}")
+        bind(cast({"v": type_name}), table.schema)(table)
+    assert_told(str(caught.value), f"cast.columns[v]: … {value}")
 
 
 @given(
@@ -256,7 +255,7 @@ def test_a_value_that_does_not_fit_is_named(array: pa.Array, type_name: str, val
 )
 def test_cast_is_the_plain_conversion_or_an_error(values: list[int | None], type_name: str) -> None:
     table = pa.table({"v": pa.array(values, pa.int64())})
-    bound = bind(CastStep(columns={"v": type_name}), table.schema)
+    bound = bind(cast({"v": type_name}), table.schema)
     try:
         expected = pa.array(
             [None if v is None else (str(v) if type_name == "string" else v) for v in values],

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from facts import assert_all_told, assert_told
+from step_models import derive
 
-from pipeline_runtime.config.steps import DeriveStep, FilterStep, WeightStep
+from pipeline_runtime.config.steps import FilterStep, WeightStep
 from pipeline_runtime.errors import ManifestError, StepError
 from pipeline_runtime.steps import ROW_HASH_COLUMN, Derive, Filter, Weight
 
@@ -37,7 +38,7 @@ def test_filter_of_a_column_that_is_not_boolean_is_refused() -> None:
 
 
 def test_derive_sees_the_columns_as_they_were() -> None:
-    bound = Derive.bind(DeriveStep(columns={"x": "x + 1", "y": "x * 10", "z": "s"}), SCHEMA)
+    bound = Derive.bind(derive({"x": "x + 1", "y": "x * 10", "z": "s"}), SCHEMA)
     derived = bound(TABLE)
     assert derived["x"].to_pylist() == [2, 3, None, 5]
     assert derived["y"].to_pylist() == [10, 20, None, 40]
@@ -48,15 +49,15 @@ def test_derive_sees_the_columns_as_they_were() -> None:
 
 
 def test_derive_leaves_out_what_its_table_has_no_columns_for() -> None:
-    bound = Derive.bind(DeriveStep(columns={"x": "s", "y": "x * 10"}), SCHEMA)
+    bound = Derive.bind(derive({"x": "s", "y": "x * 10"}), SCHEMA)
     assert bound(TABLE.select(["x"])).schema.names == ["y"]  # never the old x for the new one
 
 
 def test_derive_reports_every_broken_expression() -> None:
     with pytest.raises(ManifestError) as caught:
-        Derive.bind(DeriveStep(columns={"a": "x +", "b": "nope", "c": "x"}), SCHEMA)
+        Derive.bind(derive({"a": "x +", "b": "nope", "c": "x"}), SCHEMA)
     paths = [problem.path for problem in caught.value.problems]
-    assert paths == ["derive.columns.a", "derive.columns.b"]
+    assert paths == ["derive.columns[0].expression", "derive.columns[1].expression"]
 
 
 def weigh(table: pa.Table, by: str, column: str = "w") -> pa.ChunkedArray:

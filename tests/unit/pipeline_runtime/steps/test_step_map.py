@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from facts import assert_told
+from step_models import typed
 
 from pipeline_runtime.config.steps import MapResources, MapStep
 from pipeline_runtime.errors import ManifestError, StepError
@@ -154,14 +155,14 @@ def test_without_declared_columns_the_result_replaces_what_was_given() -> None:
 
 
 def test_with_declared_columns_all_others_stay() -> None:
-    bound = bind("only_y", output_columns={"y": "int64"})
+    bound = bind("only_y", output_columns=typed({"y": "int64"}))
     assert bound.output_schema.names == ["x", "f", "s", "y"]
     assert bound.outputs == {"y"}
     assert bound(TABLE)["s"].to_pylist() == ["a", None, "ü"]
 
 
 def test_columns_that_the_planner_left_out_are_not_needed() -> None:
-    bound = bind("only_y", input_columns=("x",), output_columns={"y": "int64"})
+    bound = bind("only_y", input_columns=("x",), output_columns=typed({"y": "int64"}))
     assert bound(TABLE.select(["x"])).schema.names == ["x", "y"]
 
 
@@ -265,8 +266,8 @@ BROKEN = [
     ),
     pytest.param(
         "user_functions:only_y",
-        {"output_columns": {"y": "it64"}},
-        "map.outputColumns.y: … 'it64' … 'int64'",
+        {"output_columns": typed({"y": "it64"})},
+        "map.outputColumns[0].type: … 'it64' … 'int64'",
         id="an unknown type",
     ),
     pytest.param(
@@ -315,31 +316,31 @@ def test_a_module_that_raises_while_imported_is_named(
 WRONG_RESULTS = [
     pytest.param(
         "fewer",
-        {"output_columns": {"x": "int64"}},
+        {"output_columns": typed({"x": "int64"})},
         "3 … 1 … changesRows",
         id="fewer rows",
     ),
     pytest.param(
         "narrow",
-        {"output_columns": {"y": "int64"}},
+        {"output_columns": typed({"y": "int64"})},
         "'y' … int64 … int32 … outputColumns",
         id="another type",
     ),
     pytest.param(
         "only_y",
-        {"output_columns": {"z": "int64"}},
+        {"output_columns": typed({"z": "int64"})},
         "'z' … int64 … ['y']",
         id="a column that is missing",
     ),
     pytest.param(
         "extra",
-        {"output_columns": {"y": "int64"}},
+        {"output_columns": typed({"y": "int64"})},
         "['y'] … 'z' … outputColumns",
         id="a column that nobody declared",
     ),
     pytest.param(
         "a_list",
-        {"output_columns": {"y": "int64"}},
+        {"output_columns": typed({"y": "int64"})},
         "pyarrow.Table … list",
         id="no table",
     ),
@@ -351,7 +352,7 @@ WRONG_RESULTS = [
     ),
     pytest.param(
         "numpy_ragged",
-        {"format": "Numpy", "input_columns": ("x",), "output_columns": {"a": "int64"}},
+        {"format": "Numpy", "input_columns": ("x",), "output_columns": typed({"a": "int64"})},
         "{'a': 3, 'b': 1}",
         id="arrays of several lengths",
     ),

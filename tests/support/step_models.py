@@ -1,0 +1,42 @@
+"""Models of steps from mappings, as the fluent API takes them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline_runtime.config.steps import (
+    CastStep,
+    DerivedColumn,
+    DeriveStep,
+    FilledColumn,
+    FillNullStep,
+    RenamedColumn,
+    RenameStep,
+    TypedColumn,
+)
+
+
+def derive(columns: Mapping[str, str]) -> DeriveStep:
+    """Return the model of a step that derives columns, each from its expression."""
+    return DeriveStep(
+        columns=tuple(DerivedColumn(name=n, expression=e) for n, e in columns.items())
+    )
+
+
+def rename(columns: Mapping[str, str]) -> RenameStep:
+    """Return the model of a step that gives columns new names."""
+    return RenameStep(columns=tuple(RenamedColumn(name=n, new_name=m) for n, m in columns.items()))
+
+
+def typed(columns: Mapping[str, str]) -> tuple[TypedColumn, ...]:
+    """Return columns with their types."""
+    return tuple(TypedColumn(name=name, type=type_) for name, type_ in columns.items())
+
+
+def cast(columns: Mapping[str, str]) -> CastStep:
+    """Return the model of a step that converts columns to types."""
+    return CastStep(columns=typed(columns))
+
+
+def fill_null(columns: Mapping[str, Any]) -> FillNullStep:
+    """Return the model of a step that replaces nulls of columns by constants."""
+    return FillNullStep(columns=tuple(FilledColumn(name=n, value=v) for n, v in columns.items()))
