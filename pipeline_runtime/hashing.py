@@ -12,6 +12,7 @@ hands them in, give the same bits sooner.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -64,14 +65,14 @@ def seeded(hashes: U64, seed: int) -> U64:
     return mix64(hashes ^ np.uint64(_mix_int(seed)))
 
 
-def keep_mask(hashes: U64, seed: int, keep_percent: int) -> npt.NDArray[np.bool_]:
-    """True for the rows that a sample of `keep_percent` (0 to 100) of this seed keeps.
+def keep_mask(hashes: U64, seed: int, keep_percent: Fraction | int) -> npt.NDArray[np.bool_]:
+    """Return True for the rows that a sample of `keep_percent` (0 to 100) of this seed keeps.
 
-    With one seed, what a smaller percentage keeps is a subset of what a larger one keeps.
+    With one seed, the rows of a smaller percentage are a subset of those of a larger one.
     """
     if keep_percent >= 100:
         return np.ones(len(hashes), dtype=np.bool_)
-    threshold = np.uint64((keep_percent << 64) // 100)
+    threshold = np.uint64(keep_percent * (1 << 64) // 100)
     return np.asarray(seeded(hashes, seed) < threshold)
 
 

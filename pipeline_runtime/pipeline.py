@@ -127,7 +127,7 @@ class Pipeline:
 
     def downsample(
         self,
-        keep_percent: int,
+        keep_percent: float | str,
         *,
         where: str | None = None,
         seed: int = 0,
@@ -142,7 +142,9 @@ class Pipeline:
             weight_column=weight_column,
         )
 
-    def sample(self, keep_percent: int, *, by: Names | None = None, seed: int = 0) -> Pipeline:
+    def sample(
+        self, keep_percent: float | str, *, by: Names | None = None, seed: int = 0
+    ) -> Pipeline:
         """Keep a share of the rows, or of the values of a key with all their rows."""
         return self._with("sample", keep_percent=keep_percent, by=_list(by), seed=seed)
 

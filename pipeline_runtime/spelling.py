@@ -11,13 +11,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline_runtime.config.base import SpecModel
-from pipeline_runtime.config.introspect import field_names, find_constants, find_model, is_list
+from pipeline_runtime.config.decimals import format_decimal
+from pipeline_runtime.config.introspect import (
+    field_names,
+    find_constants,
+    find_model,
+    is_list,
+    takes_text,
+)
 
 
 def to_manifest(model: type[SpecModel], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a model as a manifest has them; options that are None are left out.
 
-    A list of named objects may be given as a mapping: `columns={"x": "float32"}`.
+    A list of named objects may be given as a mapping: `columns={"x": "float32"}`. Numbers that a
+    manifest has as texts may be given as numbers.
 
     Args:
         model: the model that reads them.
@@ -49,6 +57,9 @@ def _translate(annotation: Any, value: Any) -> Any:
         return [_translate(below, v) for v in value] if isinstance(value, list | tuple) else value
     if below and isinstance(value, Mapping):
         return to_manifest(below, value)
+    if isinstance(value, int | float) and takes_text(annotation):
+        # Booleans are integers in Python, and no number to write.
+        return value if isinstance(value, bool) else format_decimal(value)
     if isinstance(value, str):
         constants = {constant.lower(): constant for constant in find_constants(annotation)}
         return constants.get(value.lower().replace("_", ""), value)

@@ -49,7 +49,7 @@ LINE_CHARS = 100
 # Of a schema, in the order in which they are written.
 KEYWORDS = (
     *("description", "type", "x-kubernetes-int-or-string", "format", "enum", "default"),
-    *("minimum", "maximum", "exclusiveMaximum", "minLength", "maxLength", "pattern"),
+    *("minimum", "maximum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern"),
     *("minItems", "maxItems", "minProperties", "maxProperties", "allOf", "anyOf", "not"),
     *("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type"),
     *("x-kubernetes-preserve-unknown-fields", "rule", "message", "fieldPath"),
@@ -60,7 +60,7 @@ KEYWORDS = (
 Schema = dict[str, Any]
 T = TypeVar("T")
 
-_PLAIN_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
+_PLAIN_TYPES = {bool: "boolean", int: "integer", str: "string"}
 _OBJECT_META = {
     "apiVersion": "Version of this object's schema: `experiments.lastmile.dev/v1alpha1`.",
     "kind": "Kind of this object: `DatasetExperiment`.",
@@ -140,11 +140,9 @@ def _build_union(members: Sequence[Any]) -> Schema:
     if len(members) == 2 and model and get_args(text)[:1] == (str,):
         return _build_name_or_object(build_schema(text), build_schema(model))
     match set(members):
-        case kinds if kinds == {int, float}:
-            return {"type": "number"}
         case kinds if kinds == {int, str}:
             return {"x-kubernetes-int-or-string": True}
-        case kinds if kinds == {bool, int, float, str}:
+        case kinds if kinds == {bool, int, str}:
             return dict(SCALAR_SCHEMA)
     raise TypeError(f"must be a union that a structural schema can say, got {members!r}")
 
@@ -250,9 +248,6 @@ def _size_word(bound: str, schema: Schema) -> str:
 
 
 def _build_maximum(maximum: Any) -> Schema:
-    """A maximum of 2**63 - 1 is no float64, as the API server reads bounds; the format says it."""
-    if maximum > 2**53:
-        return {"format": "int64"}
     return {"format": "int32" if maximum <= MAX_INT32 else "int64", "maximum": maximum}
 
 

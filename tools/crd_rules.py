@@ -36,6 +36,8 @@ from pipeline_runtime.config import (
     Step,
 )
 from pipeline_runtime.config.base import (
+    MAX_INT64,
+    MAX_SAFE_INTEGER,
     check_column,
     check_expression,
     check_store_uri,
@@ -60,6 +62,17 @@ from pipeline_runtime.config.credentials import (
     REFERENCE_ENDINGS,
     SECRET_WORDS,
     TOKEN_OWNERS,
+)
+from pipeline_runtime.config.dataset import check_snapshot
+from pipeline_runtime.config.decimals import (
+    HOLDOUT_PATTERN,
+    MAX_HOLDOUT_PERCENT,
+    NUMBER_PATTERN,
+    PERCENT_PATTERN,
+    check_constant,
+    check_holdout_percent,
+    check_number,
+    check_percent,
 )
 from pipeline_runtime.config.experiment import MAX_NAME_CHARS, NAME_PATTERN
 from pipeline_runtime.config.pod_security import HOST_NAMESPACES
@@ -147,6 +160,13 @@ NO_CREDENTIALS: list[Schema] = [
     {"not": {"pattern": KEY_VALUE.pattern}},
 ]
 
+
+def _int_or_text(pattern: str, lowest: int, highest: int) -> Schema:
+    """Return the keywords of an integer within bounds, or a text that matches a pattern."""
+    either: list[Schema] = [{"type": "integer"}, {"type": "string"}]
+    return {"anyOf": either, "pattern": pattern, "minimum": lowest, "maximum": highest}
+
+
 URI_SCHEMA: Schema = {"allOf": [{"not": {"pattern": r"^([^?]*/)?\.\.([/?]|$)"}}, *NO_CREDENTIALS]}
 
 # The equivalent schema of each AfterValidator of a field.
@@ -163,6 +183,15 @@ VALIDATORS: Mapping[Callable[..., Any], Schema] = {
     check_uri: URI_SCHEMA,
     check_store_uri: URI_SCHEMA,  # not its newer rules, which must not refuse older objects
     check_table_uri: URI_SCHEMA,
+    check_percent: _int_or_text(PERCENT_PATTERN, 0, 100),
+    check_holdout_percent: _int_or_text(HOLDOUT_PATTERN, 1, MAX_HOLDOUT_PERCENT),
+    check_number: _int_or_text(NUMBER_PATTERN, -MAX_SAFE_INTEGER, MAX_SAFE_INTEGER),
+    check_constant: {
+        "minimum": -MAX_SAFE_INTEGER,
+        "maximum": MAX_SAFE_INTEGER,
+        "multipleOf": 1,
+    },
+    check_snapshot: {},  # a rule of IcebergSource
     check_quantity: {
         "anyOf": [{"type": "integer"}, {"type": "string"}],
         "pattern": f"^({re.sub(r'[?]P<[a-z]+>', '', QUANTITY.pattern)})$",
@@ -173,7 +202,7 @@ VALIDATORS: Mapping[Callable[..., Any], Schema] = {
     },
 }
 
-# steps.FilledColumn.value: booleans, numbers and texts. A schema has no type for such a value, so
+# steps.FilledColumn.value: booleans, integers and texts. A schema has no type for such a value, so
 # exclude mappings and lists by bounds that none of them satisfies.
 SCALAR_SCHEMA: Schema = {
     "x-kubernetes-preserve-unknown-fields": True,
@@ -353,6 +382,16 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
     ],
     Step: [
         _exactly_one("Step.rules", *(field.alias or n for n, field in Step.model_fields.items()))
+    ],
+    IcebergSource: [
+        Rule(
+            mirrors="dataset.check_snapshot",
+            # Texts of equal length are ordered as their numbers are.
+            rule="!has(self.snapshotId) || self.snapshotId.size() < 19 || "
+            f"self.snapshotId <= '{MAX_INT64}'",
+            message=f"must be at most {MAX_INT64}; correct it",
+            field="snapshotId",
+        )
     ],
     Evaluation: [
         _exactly_one("Evaluation.rules", "where", "holdoutPercent"),

@@ -40,7 +40,9 @@ MAX_EXPRESSION_CHARS = 16_384
 
 # 2**31 - 1: Kubernetes' int32, large enough for each counter and number of seconds in a spec.
 MAX_INT32 = 2_147_483_647
-# 2**63 - 1: the largest integer of the API server, which is written in Go.
+# 2**53 - 1: the largest integer of programs that read JSON's numbers as float64, such as jq.
+MAX_SAFE_INTEGER = 9_007_199_254_740_991
+# 2**63 - 1: the largest integer of Iceberg's snapshots.
 MAX_INT64 = 9_223_372_036_854_775_807
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, StringConstraints
 
 from pipeline_runtime.config.base import (
     MAX_INT64,
@@ -18,10 +18,24 @@ from pipeline_runtime.config.base import (
     Text,
     Uri,
     check_one_of,
+    rule_error,
 )
 
 _PART = r"[^.\p{Z}\t-\r\x{85}]+"  # no dot, no white space
 ICEBERG_TABLE_PATTERN = rf"^{_PART}(\.{_PART})+$"  # namespace.table, namespaces may nest
+SNAPSHOT_PATTERN = r"^[1-9][0-9]{0,18}$"
+
+
+def check_snapshot(value: str) -> str:
+    """Refuse an id beyond Iceberg's 64 bits."""
+    if int(value) > MAX_INT64:
+        raise rule_error(f"must be at most {MAX_INT64}, got {value!r}; correct it")
+    return value
+
+
+SnapshotId = Annotated[
+    str, StringConstraints(max_length=19, pattern=SNAPSHOT_PATTERN), AfterValidator(check_snapshot)
+]
 Uris = Annotated[tuple[TableUri, ...], Field(min_length=1, max_length=10_000)]
 
 
@@ -84,8 +98,8 @@ class IcebergSource(SpecModel):
     catalog: IcebergCatalog
     table: Annotated[str, Field(pattern=ICEBERG_TABLE_PATTERN, max_length=512)]
     """The table, as `namespace.table`."""
-    snapshot_id: Annotated[int, Field(ge=1, le=MAX_INT64)] | None = None
-    """The snapshot to read; the newest if absent."""
+    snapshot_id: SnapshotId | None = None
+    """The snapshot to read, as a text: ids have up to 19 digits. The newest if absent."""
     columns: Columns | None = None
     """Columns to read; all if absent."""
 

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, StringConstraints
 
 from pipeline_runtime.config.base import (
-    MAX_INT64,
+    MAX_SAFE_INTEGER,
     MAX_STRING_CHARS,
     Count,
     Percent,
@@ -62,7 +62,7 @@ Name = Annotated[
 Namespace = Annotated[
     str, StringConstraints(min_length=1, max_length=63, pattern=NAMESPACE_PATTERN)
 ]
-Count64 = Annotated[int, Field(ge=0, le=MAX_INT64)]
+LargeCount = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
 LabelName = Annotated[str, StringConstraints(min_length=1, max_length=317)]
 DecimalString = Annotated[str, StringConstraints(max_length=32, pattern=DECIMAL_PATTERN)]
 StatusText = Annotated[str, StringConstraints(max_length=1024)]
@@ -189,7 +189,7 @@ class Condition(StatusModel):
     """Name of the condition."""
     status: Literal["True", "False", "Unknown"]
     """`True` if the condition holds; `Unknown` if the operator cannot tell."""
-    observed_generation: Count64 | None = None
+    observed_generation: LargeCount | None = None
     """Generation of the spec that the condition describes."""
     last_transition_time: Annotated[str, StringConstraints(max_length=64)]
     """Time when `status` last changed."""
@@ -364,7 +364,7 @@ class TrainerStatus(StatusModel):
 
     progress_percentage: Percent | None = None
     """Share of the whole training that is done."""
-    estimated_remaining_seconds: Count64 | None = None
+    estimated_remaining_seconds: LargeCount | None = None
     """Estimated seconds until the end."""
     samples_per_second: DecimalString | None = None
     """Rows per second of all trainers together."""
@@ -396,13 +396,13 @@ class AccountedStatus(StatusModel):
 class UsageStatus(StatusModel):
     """Resources that all attempts of the present run used, each pod counted once it has a node."""
 
-    gpu_seconds: Count64 = 0
+    gpu_seconds: LargeCount = 0
     """GPUs of trainers times seconds."""
-    gpu_measured_seconds: Count64 = 0
+    gpu_measured_seconds: LargeCount = 0
     """GPU seconds for which it is known whether the GPUs worked."""
-    gpu_idle_seconds: Count64 = 0
+    gpu_idle_seconds: LargeCount = 0
     """Measured GPU seconds in which the GPUs did not work."""
-    data_worker_seconds: Count64 = 0
+    data_worker_seconds: LargeCount = 0
     """Data workers times seconds."""
     cost: DecimalString | None = None
     """Cost of GPUs and data workers, at the prices in the operator's settings."""
@@ -457,7 +457,7 @@ class HistoryStatus(StatusModel):
 class ExperimentStatus(StatusModel):
     """State that the operator records. The conditions count; `phase` is for printing."""
 
-    observed_generation: Count64 | None = None
+    observed_generation: LargeCount | None = None
     """Generation of the spec that this status describes."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32)] = ()
     """`Accepted`, `ClusterReady`, `Training`, `ScalingActive`, `ScalingLimited`, `Suspended`,

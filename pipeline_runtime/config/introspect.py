@@ -31,6 +31,22 @@ def is_list(annotation: Any) -> bool:
     return get_origin(annotation) is tuple
 
 
+def takes_text(annotation: Any) -> bool:
+    """Return whether a field holds a text of any content, alone or as one of several types."""
+    return _takes(annotation, str)
+
+
+def takes_integer(annotation: Any) -> bool:
+    """Return whether a field holds an integer, alone or as one of several types."""
+    return _takes(annotation, int)
+
+
+def _takes(annotation: Any, kind: type) -> bool:
+    if get_origin(annotation) in (Annotated, Union, types.UnionType):
+        return any(_takes(member, kind) for member in get_args(annotation))
+    return annotation is kind
+
+
 def find_constants(annotation: Any) -> tuple[str, ...]:
     """Return the constants that a field allows (`Literal["Row", "None"]`); () if it has none."""
     if get_origin(annotation) is Literal:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from pydantic import JsonValue
 
 from pipeline_runtime.config.documents import Path, format_path, read_value
+from pipeline_runtime.config.experiment import DatasetExperiment
+from pipeline_runtime.config.introspect import annotation_at, takes_integer, takes_text
 from pipeline_runtime.config.problems import show
 from pipeline_runtime.errors import ManifestError, Problem
 
@@ -24,8 +26,8 @@ def apply_overrides(document: JsonValue, overrides: Sequence[str]) -> JsonValue:
     Args:
         document: a manifest as JSON values.
         overrides: `path=value` each, in order. `spec.` may be left out; `pipeline[2].filter.where`
-            reaches into lists; the value is a scalar as YAML reads it, or JSON; an empty value or
-            null removes the field.
+            reaches into lists; the value is a scalar as YAML reads it, or JSON, but a number is a
+            text where the field takes one; an empty value or null removes the field.
 
     Raises:
         ManifestError: with every override that cannot be applied.
@@ -68,7 +70,19 @@ def parse_override(override: str) -> tuple[Path, JsonValue]:
     if not path or not isinstance(path[0], str):
         raise ValueError("must be path=value, got no field's name before '='; add one")
     whole = tuple(path) if path[0] in _ROOTS else ("spec", *path)
-    return whole, read_value(value.strip())
+    return whole, _read(whole, value.strip())
+
+
+def _read(path: Path, text: str) -> JsonValue:
+    """Return the value of a text at a path. A number stays a text where the field is a text.
+
+    A shell takes the quotes away that the field would need in a file.
+    """
+    value = read_value(text)
+    annotation = annotation_at(DatasetExperiment, path)
+    is_text = takes_text(annotation) and not (isinstance(value, int) and takes_integer(annotation))
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return text if is_number and is_text else value
 
 
 def _split(override: str) -> tuple[str, str, str]:

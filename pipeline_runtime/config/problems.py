@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 
 from pipeline_runtime.config import base, cluster, dataset, experiment
 from pipeline_runtime.config.credentials import hide_credentials, is_secret_env
+from pipeline_runtime.config.decimals import format_decimal
 from pipeline_runtime.config.documents import Path, format_path
 from pipeline_runtime.config.experiment import DatasetExperiment
 from pipeline_runtime.config.introspect import (
@@ -40,6 +41,7 @@ _PATTERN_WORDS = {
         "must name a function as package.module:function",
         "put a colon between module and function",
     ),
+    dataset.SNAPSHOT_PATTERN: ("must be a positive number of at most 19 digits", "correct it"),
     dataset.ICEBERG_TABLE_PATTERN: ("must name a table as namespace.table", "add the namespace"),
     experiment.NAME_PATTERN: (
         "must be lower-case letters, digits and '-', begin with a letter, not end with '-'",
@@ -183,7 +185,7 @@ _TYPE_WORDS = {
     "string_type": "a string",
     "int_type": "an integer",
     "int_from_float": "an integer",
-    "float_type": "a number",
+    "float_type": "a number",  # in training.config of the built-in model
     "bool_type": "true or false",
     "tuple_type": "a list",
     "list_type": "a list",
@@ -195,8 +197,6 @@ _TYPE_WORDS = {
 
 def _explain_type(expected: list[str], path: Path, value: JsonValue) -> str:
     kinds = list(dict.fromkeys(expected))
-    if "a number" in kinds and "an integer" in kinds:
-        kinds.remove("an integer")
     words = " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
     hint = _named_list_hint(path, value) or _type_hint(kinds, value)
     return f"must be {words}, got {show(value, path)}{_kind(value)}; {hint}"
@@ -234,6 +234,9 @@ def _type_hint(expected: list[str], value: JsonValue) -> str:
         return "remove the quotes" if _looks_plain(value) else f"write {expected[0]}"
     if expected == ["a string"] and not isinstance(value, dict | list):
         return "quote it"
+    if isinstance(value, float) and {"an integer", "a string"} <= set(expected):
+        written = format_decimal(value)
+        return f"write {written}" if isinstance(written, int) else f"quote it: {written!r}"
     if isinstance(value, float) and expected == ["an integer"]:
         return f"write {round(value)}" if value.is_integer() else "round it"
     if "a mapping" in expected and isinstance(value, list):

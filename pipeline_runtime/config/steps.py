@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Discriminator, Field, JsonValue, StringCons
 
 from pipeline_runtime.config.base import (
     MAX_COLUMNS,
-    MAX_INT64,
+    MAX_SAFE_INTEGER,
     Column,
     Columns,
     Expression,
@@ -26,13 +26,12 @@ from pipeline_runtime.config.base import (
     check_unique_names,
 )
 from pipeline_runtime.config.dataset import SourceChoice
+from pipeline_runtime.config.decimals import Constant, KeepPercent, Number
 
 # Memory that a side table may take on each data worker unless the step sets `maxBytes`: 1 GiB.
 DEFAULT_SIDE_TABLE_BYTES = 1 << 30
 
-KeepPercent = Annotated[int, Field(ge=0, le=100)]
 TypeName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
-Scalar = bool | int | float | str
 
 
 class FilterStep(SpecModel):
@@ -128,7 +127,8 @@ class DownsampleStep(SpecModel):
     """Keep a share of the rows, or of those in `where`, by a hash of the seed and row identity."""
 
     keep_percent: KeepPercent
-    """Percentage of the rows that is kept."""
+    """Percentage of the rows that is kept, 0 to 100: an integer, or a decimal number as a text,
+    such as `"0.5"`."""
     where: Expression | None = None
     """Condition for the rows that are thinned; all others are kept."""
     seed: Seed = 0
@@ -141,7 +141,8 @@ class SampleStep(SpecModel):
     """Keep a share of the rows or, with `by`, of a key's values with all their rows."""
 
     keep_percent: KeepPercent
-    """Percentage of the rows, or of the key's values, that is kept."""
+    """Percentage of the rows, or of the key's values, that is kept, 0 to 100: an integer, or a
+    decimal number as a text, such as `"0.5"`."""
     by: Columns | None = None
     """The key whose rows stay together."""
     seed: Seed = 0
@@ -221,8 +222,9 @@ class FilledColumn(SpecModel):
 
     name: Column
     """Name of the column."""
-    value: Scalar
-    """Constant that replaces nulls: a boolean, a number or a text."""
+    value: Constant
+    """Constant that replaces nulls: a boolean, an integer or a text. A number with a point is
+    written as a text, such as `"0.5"`."""
 
 
 class FillNullStep(SpecModel):
@@ -243,8 +245,8 @@ class PadSequenceStep(SpecModel):
     """List columns."""
     length: Annotated[int, Field(ge=1, le=1_000_000)]
     """Length of every list: longer ones lose their end, shorter ones are padded."""
-    value: int | float = 0
-    """Value that pads the lists."""
+    value: Number = 0
+    """Value that pads the lists: an integer, or a number as a text, such as `"0.5"`."""
 
 
 class TruncateStep(SpecModel):
@@ -276,7 +278,7 @@ class MapResources(SpecModel):
     """Cores that one call needs."""
     gpu: Annotated[int, Field(ge=0, le=64)] | None = None
     """GPUs that one call needs."""
-    memory_bytes: Annotated[int, Field(ge=1, le=MAX_INT64)] | None = None
+    memory_bytes: Annotated[int, Field(ge=1, le=MAX_SAFE_INTEGER)] | None = None
     """Memory that one call needs."""
 
 

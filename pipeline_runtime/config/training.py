@@ -19,9 +19,8 @@ from pipeline_runtime.config.base import (
     check_one_of,
     check_options,
 )
+from pipeline_runtime.config.decimals import HoldoutPercent
 
-# One in a hundred rows is enough for an AUC within 0.01 on a table of a million.
-MAX_HOLDOUT_PERCENT = 50
 # Rows of a shuffle window: two row groups of 16,384 rows, the size that Lastmile writes. One task
 # makes a whole window before the trainer gets any of it, so larger windows start later.
 DEFAULT_SHUFFLE_ROWS = 32_768
@@ -41,8 +40,9 @@ class Evaluation(SpecModel):
 
     where: Expression | None = None
     """Condition for the rows that evaluate the model."""
-    holdout_percent: Annotated[int, Field(ge=1, le=MAX_HOLDOUT_PERCENT)] | None = None
-    """Percentage of the rows that evaluate the model, chosen by a hash."""
+    holdout_percent: HoldoutPercent | None = None
+    """Percentage of the rows that evaluate the model, above 0 and at most 50, chosen by a hash: an
+    integer, or a decimal number as a text, such as `"0.5"`."""
     by: Columns | None = None
     """A key whose rows stay together; the row's identity if absent."""
     seed: Seed = 0

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline_runtime.config.decimals import format_decimal
+
 Constants = Mapping[str, Mapping[str, str]]
 
 # By field, the constants that have new names.
@@ -54,8 +56,16 @@ def _translate_body(kind: str, body: Any) -> Any:
         return _translate_keys(translated)
     field, value_name = _NAMED_LISTS.get(kind, ("", ""))
     if isinstance(columns := body.get(field), dict):
-        translated[field] = [{"name": name, value_name: v} for name, v in columns.items()]
+        translated[field] = [{"name": n, value_name: _number(v)} for n, v in columns.items()]
+    if kind == "padSequence" and "value" in body:
+        translated["value"] = _number(body["value"])
     return translated
+
+
+def _number(value: Any) -> Any:
+    """Return a number as a manifest has it now, and any other value as it is."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return format_decimal(value) if is_number else value
 
 
 def _translate_keys(body: dict[str, Any]) -> dict[str, Any]:

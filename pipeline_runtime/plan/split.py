@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from pipeline_runtime import expressions, hashing
 from pipeline_runtime.config import Evaluation
+from pipeline_runtime.config.decimals import parse_percent
 from pipeline_runtime.expressions import Expression
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN, BoundStep
 
@@ -68,8 +69,9 @@ class Split(BoundStep):
         if self.expression is not None:
             return expressions.mask(self.expression, table)
         seed = self.evaluation.seed ^ _HOLDOUT_SALT
+        percent = parse_percent(self.evaluation.holdout_percent or 0)
         if self.evaluation.by:
             hashes = hashing.hash_columns([table.column(n) for n in self.evaluation.by], seed=0)
         else:
             hashes = table.column(ROW_HASH_COLUMN).to_numpy()
-        return pa.array(hashing.keep_mask(hashes, seed, self.evaluation.holdout_percent or 0))
+        return pa.array(hashing.keep_mask(hashes, seed, percent))

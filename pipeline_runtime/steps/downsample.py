@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar, Self
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline_runtime import expressions
+from pipeline_runtime.config.decimals import parse_percent
 from pipeline_runtime.config.steps import DownsampleStep
 from pipeline_runtime.hashing import keep_mask
 from pipeline_runtime.sources.gather import one_chunk
@@ -37,7 +39,7 @@ class Downsample(BoundStep):
     kind: ClassVar[str] = "downsample"
     changes_rows: bool = True
 
-    keep_percent: int
+    keep_percent: Fraction
     seed: int
     where: expressions.Expression | None = None
     weight_column: str | None = None
@@ -66,7 +68,7 @@ class Downsample(BoundStep):
                 output_schema = replace_types(input_schema, {weight: pa.float32()})
         checks.finish()
         return cls(
-            keep_percent=config.keep_percent,
+            keep_percent=parse_percent(config.keep_percent),
             seed=config.seed,
             where=where,
             weight_column=weight,
@@ -99,7 +101,8 @@ class Downsample(BoundStep):
         """Each thinned row stands for 100 / keepPercent of its like."""
         name = self.weight_column
         assert name is not None
-        factor = np.where(thinned, 100 / max(1, self.keep_percent), 1.0)
+        share = float(100 / self.keep_percent) if self.keep_percent else 1.0
+        factor = np.where(thinned, share, 1.0)
         if name in rows.schema.names:
             return set_column(rows, name, multiply(rows.column(name), factor))
         if name in self.inputs:  # an existing column that nothing downstream wants

@@ -10,7 +10,8 @@ from typing import ClassVar, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline_runtime.config.steps import FillNullStep, Scalar
+from pipeline_runtime.config.decimals import is_number
+from pipeline_runtime.config.steps import FillNullStep
 from pipeline_runtime.steps.base import BindContext, BoundStep
 from pipeline_runtime.steps.cast import cast_array
 from pipeline_runtime.steps.checks import Checks, broken, find_field, set_column
@@ -54,8 +55,11 @@ class FillNull(BoundStep):
         return table
 
 
-def fit_constant(value: Scalar, data_type: pa.DataType) -> pa.Scalar:
-    """The constant as a scalar of the type; broken rule if it does not fit."""
+def fit_constant(value: bool | int | str, data_type: pa.DataType) -> pa.Scalar:
+    """Return the constant as a scalar of the type. Raises a broken rule if it does not fit.
+
+    A text is a number where the type is one: "0.5" for a float or a decimal.
+    """
     wrong = broken(f"must be a constant that fits {data_type}, got {value!r}")
     if not _is_of_kind(value, data_type):
         raise wrong
@@ -63,35 +67,39 @@ def fit_constant(value: Scalar, data_type: pa.DataType) -> pa.Scalar:
         scalar = _build_scalar(value, data_type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError) as error:
         raise wrong from error
-    if _became_infinite(value, scalar):
+    # Arrow narrows 1e300 to an infinite float without a word, and no constant is infinite.
+    narrowed = scalar.as_py()
+    if isinstance(narrowed, float) and math.isinf(narrowed):
         raise wrong
     return scalar
 
 
-def _build_scalar(value: Scalar, data_type: pa.DataType) -> pa.Scalar:
-    """Raises what Arrow does where the type does not hold the value."""
+def _build_scalar(value: bool | int | str, data_type: pa.DataType) -> pa.Scalar:
+    """Return the scalar. Raises what Arrow does if the type does not hold the value."""
+    if not _is_numeric(data_type):
+        return pa.scalar(value).cast(data_type)
+    if pa.types.is_floating(data_type):
+        return pa.scalar(float(value)).cast(data_type)
+    number = Decimal(value)
     if pa.types.is_decimal(data_type):
-        return pa.scalar(Decimal(repr(value)), data_type)  # as written: no digit is lost
-    if pa.types.is_integer(data_type) and isinstance(value, int):
-        return pa.scalar(value, data_type)  # by way of int64, uint64 would lose its upper half
-    return pa.scalar(value).cast(data_type)
+        return pa.scalar(number, data_type)  # as written: no digit is lost
+    if number != number.to_integral_value():
+        raise OverflowError(f"{value!r} is no integer")
+    return pa.scalar(int(number), data_type)  # by way of int64, uint64 would lose its upper half
 
 
-def _became_infinite(value: Scalar, scalar: pa.Scalar) -> bool:
-    """Arrow narrows 1e300 to an infinite float without a word."""
-    narrowed = scalar.as_py()
-    if not (isinstance(value, int | float) and isinstance(narrowed, float)):
-        return False
-    return math.isinf(narrowed) and not math.isinf(value)
+def _is_numeric(data_type: pa.DataType) -> bool:
+    is_float = pa.types.is_floating(data_type)
+    return bool(is_float or pa.types.is_decimal(data_type) or pa.types.is_integer(data_type))
 
 
-def _is_of_kind(value: Scalar, data_type: pa.DataType) -> bool:
+def _is_of_kind(value: bool | int | str, data_type: pa.DataType) -> bool:
     if isinstance(value, bool):
         return bool(pa.types.is_boolean(data_type))
-    if isinstance(value, str):
-        return any(is_kind(data_type) for is_kind in _TEXT_TYPES + _TIME_TYPES)
-    numeric = pa.types.is_floating(data_type) or pa.types.is_decimal(data_type)
-    return bool(numeric or pa.types.is_integer(data_type))
+    if _is_numeric(data_type):
+        return not isinstance(value, str) or is_number(value)
+    is_text = any(is_kind(data_type) for is_kind in _TEXT_TYPES + _TIME_TYPES)
+    return isinstance(value, str) and is_text
 
 
 def _fill(column: pa.ChunkedArray, value: pa.Scalar) -> pa.ChunkedArray:

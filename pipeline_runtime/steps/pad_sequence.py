@@ -178,7 +178,7 @@ def _item_type(field: pa.Field) -> pa.DataType:
     return item_type
 
 
-def _fit_value(value: int | float, name: str, item_type: pa.DataType) -> pa.Scalar:
+def _fit_value(value: int | str, name: str, item_type: pa.DataType) -> pa.Scalar:
     try:
         return fit_constant(value, item_type)
     except ManifestError as error:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar, Self
 
 import pyarrow as pa
 
+from pipeline_runtime.config.decimals import parse_percent
 from pipeline_runtime.config.steps import SampleStep
 from pipeline_runtime.hashing import U64, check_hashable, hash_columns, keep_mask
 from pipeline_runtime.steps.base import BindContext, BoundStep
@@ -28,7 +30,7 @@ class Sample(BoundStep):
     kind: ClassVar[str] = "sample"
     changes_rows: bool = True
 
-    keep_percent: int
+    keep_percent: Fraction
     seed: int
     by: tuple[str, ...] = ()
     draw: int = 0  # earlier steps of the pipeline that drew with the same seed: see `draws`
@@ -48,7 +50,7 @@ class Sample(BoundStep):
                 _check_key(input_schema, name)
         checks.finish()
         return cls(
-            keep_percent=config.keep_percent,
+            keep_percent=parse_percent(config.keep_percent),
             seed=config.seed,
             by=by,
             inputs=frozenset(by),

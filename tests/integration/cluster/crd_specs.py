@@ -21,6 +21,7 @@ from pipeline_runtime.config import (
     base,
     cluster,
     dataset,
+    decimals,
     experiment,
     quantities,
     steps,
@@ -60,12 +61,19 @@ BY_PATTERN: Mapping[str, Sequence[str]] = {
     experiment.DECIMAL_PATTERN: ["0.25", "-1", "1.5e-3"],
     cluster.IMAGE_PATTERN: ["registry:5000/a/b:1.0", "a@sha256:0"],
 }
+PERCENTS = [1, 50, "0.5", "12.250000", "50.0", "0.000001", "09.5"]
+PADDINGS = [0, -1, base.MAX_SAFE_INTEGER, "0.5", "-1e300", "18446744073709551615"]
 BY_VALIDATOR: Mapping[Callable[..., Any], Strategy] = {
     base.check_uri: st.sampled_from(URIS),
     base.check_store_uri: st.sampled_from(PLACES),
     base.check_table_uri: st.sampled_from([*PLACES, "day=*/part-?.parquet"]),
     base.check_column: st.sampled_from(COLUMNS),
     base.check_expression: st.sampled_from(["a > 1", "x", " y\n", "größe = 'ß'", "z" * 16_384]),
+    dataset.check_snapshot: st.sampled_from(["1", "9007199254740993", str(base.MAX_INT64)]),
+    decimals.check_percent: st.sampled_from([0, 100, "100.0", "0", *PERCENTS]),
+    decimals.check_holdout_percent: st.sampled_from(PERCENTS[:-1]),
+    decimals.check_number: st.sampled_from(PADDINGS),
+    decimals.check_constant: st.sampled_from([True, -7, -base.MAX_SAFE_INTEGER, "", "x", "0.5"]),
     quantities.check_quantity: st.sampled_from(
         [0, 2, 10**18 - 1, "500m", "1.5Gi", ".5", "1e3", "+1"]
     ),
@@ -206,9 +214,8 @@ def values(annotation: Any, constraints: Sequence[Any] = ()) -> Strategy:
 
 
 def _union_values(members: Sequence[Any]) -> Strategy:
-    if len(members) == 1:
-        return values(members[0])
-    return SCALARS if str in members else st.sampled_from([0, -1, 0.5, 1e300])
+    assert len(members) == 1, members  # others have an entry in BY_VALIDATOR or BY_FIELD
+    return values(members[0])
 
 
 def _dict_values(args: Sequence[Any], flat: Sequence[Any]) -> Strategy:
@@ -296,7 +303,8 @@ REPAIRS: Mapping[type[SpecModel], Callable[[Document], None]] = {
 }
 
 FIELDS = sorted({str(path[-1]) for path, _ in walk_fields(DatasetExperiment)})
-NUMBERS: Sequence[Any] = [0, 1, -1, 101, 2**31 - 1, 2**31, 2**63, 10**20, 0.5, 7.0, True, False]
+NUMBERS: Sequence[Any] = [0, 1, -1, 101, 2**31 - 1, 2**31, 2**53, 2**63, 10**20, 0.5, 7.0]
+NUMBERS = [*NUMBERS, True, False]
 TEXTS: Sequence[Any] = [
     *(
         "",
@@ -326,6 +334,20 @@ TEXTS: Sequence[Any] = [
         "https://h/p?token=",
     ),
     *("h?secret=1#x", "h#?secret=1", "h?a=secret", "AKIA" + "A" * 16, "hf_" + "a" * 20),
+    *(
+        "0.5",
+        "5",
+        "050",
+        "50.5",
+        "100.0",
+        "100.000001",
+        "0.0",
+        "0.0000001",
+        "-0.5",
+        "1e5",
+        "1e9999",
+    ),
+    *("9223372036854775807", "9223372036854775808", "9" * 20, "0", "007", "1."),
     *("8Gi", "16 GB", "8Gi\n", "-1", "1e3", "12.5u", "0.1234567891", "1" * 19, "1e100"),
 ]
 ODD: Sequence[Any] = [

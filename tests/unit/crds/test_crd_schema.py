@@ -236,6 +236,34 @@ def test_an_item_of_keys_is_a_text_or_a_pair(is_valid: bool, item: Any) -> None:
     assert Draft4Validator(schema).is_valid(item) == is_valid
 
 
+NUMBERS = {
+    ".spec.pipeline[].downsample.keepPercent": (
+        [0, 100, "0", "100.0", "0.5", "12.345678", "99.999999"],
+        [-1, 101, 0.5, True, "", "100.1", "-1", "1e1", ".5", "5.", "0.0000001", [], {}],
+    ),
+    ".spec.training.evaluation.holdoutPercent": (
+        [1, 50, "1", "50.0", "49.999999", "0.5", "0.000001"],
+        [0, 51, 0.5, "0", "0.0", "50.000001", "00.5", "0.0000001", "60"],
+    ),
+    ".spec.pipeline[].padSequence.value": (
+        [0, -7, 2**53 - 1, "0.5", "-1e300", str(2**63)],
+        [2**53, 0.5, "", "nan", "1.", "1e9999", "x", True, None],
+    ),
+    ".spec.pipeline[].fillNull.columns[].value": (
+        [True, 0, 1 - 2**53, "", "text", "0.5"],
+        [2**53, 0.5, [], {}, [1], {"a": 1}],
+    ),
+}
+
+
+@pytest.mark.parametrize("path", NUMBERS)
+def test_a_number_is_an_integer_or_a_decimal_text(path: str) -> None:
+    good, bad = NUMBERS[path]
+    validator = Draft4Validator(for_python(SCHEMAS[path]))
+    assert [value for value in good if not validator.is_valid(value)] == []
+    assert [value for value in bad if validator.is_valid(value)] == []
+
+
 @pytest.mark.parametrize("annotation", [bytes, bool | str, list[int], set[str]])
 def test_a_type_that_no_schema_can_say_is_an_error(annotation: Any) -> None:
     with pytest.raises(TypeError, match="schema"):

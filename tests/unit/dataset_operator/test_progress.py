@@ -208,7 +208,7 @@ def test_whatever_a_page_says_gives_a_status_that_the_api_server_takes(lines: li
     shown = build_trainer(progress or Progress())
     assert 0 <= shown.get("progressPercentage", 0) <= 100
     assert 0 <= shown.get("productionWaitPercent", 0) <= 100
-    assert 0 <= shown.get("estimatedRemainingSeconds", 0) < 2**63
+    assert 0 <= shown.get("estimatedRemainingSeconds", 0) < 2**53
     values = [shown.get("samplesPerSecond", "0")]
     values += [metric["value"] for metric in shown.get("metrics", [])]
     assert all(re.fullmatch(DECIMAL, value) for value in values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
@@ -232,11 +233,11 @@ def test_an_integer_hashes_by_its_value(data: st.DataObject, data_type: pa.DataT
     assert hashes(pa.array(values, data_type)) == hashes(pa.array(values, pa.int64()))
 
 
-@pytest.mark.parametrize("keep_percent", [0, 1, 10, 50, 99, 100])
-def test_a_sample_keeps_its_share(keep_percent: int) -> None:
+@pytest.mark.parametrize("keep_percent", [0, Fraction(1, 2), 1, 10, 50, 99, 100])
+def test_a_sample_keeps_its_share(keep_percent: Fraction | int) -> None:
     num_rows = 100_000
     kept = hashing.keep_mask(hashing.hash_columns([pa.array(range(num_rows))], 0), 3, keep_percent)
-    share = keep_percent / 100
+    share = float(keep_percent) / 100
     spread = 5 * (num_rows * share * (1 - share)) ** 0.5  # five standard deviations
     assert abs(int(kept.sum()) - num_rows * share) <= spread
 

@@ -95,6 +95,23 @@ def test_options_have_two_spellings(feed: str, unit: str, window: str) -> None:
     assert pipeline.steps[0]["truncate"]["keep"] == "Tail"
 
 
+def test_numbers_are_written_as_a_manifest_has_them() -> None:
+    pipeline = (
+        Pipeline.read_parquet("t/")
+        .downsample(0.5)
+        .sample(5.0)
+        .fill_null(a=0.25, b=2**60, c=True, d="x", e=1e300)
+        .pad_sequence("x", length=3, value=-1.5)
+    )
+    steps = pipeline.steps
+    assert steps[0]["downsample"]["keepPercent"] == "0.5"
+    assert steps[1]["sample"]["keepPercent"] == 5
+    constants = [column["value"] for column in steps[2]["fillNull"]["columns"]]
+    assert constants == ["0.25", str(2**60), True, "x", "1E+300"]
+    assert steps[3]["padSequence"]["value"] == "-1.5"
+    pipeline.experiment("numbers", evaluation={"holdout_percent": 2.5})
+
+
 @pytest.mark.parametrize(
     "key",
     [{}, {"on": "a", "left_on": "a", "right_on": "b"}, {"left_on": "a"}, {"left_on": ["a", "b"]}],

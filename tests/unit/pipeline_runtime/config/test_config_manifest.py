@@ -161,6 +161,7 @@ def test_problems_in_a_list_have_the_item_in_their_path() -> None:
     assert caught.value.problems[0].line == 10
 
 
+EVALUATION = ("spec", "training", "evaluation")
 OVERRIDES: list[tuple[str, tuple[str | int, ...], Any]] = [
     ("training.epochs=2", ("spec", "training", "epochs"), 2),
     ("spec.training.batchSize=256", ("spec", "training", "batchSize"), 256),
@@ -173,6 +174,9 @@ OVERRIDES: list[tuple[str, tuple[str | int, ...], Any]] = [
     ('training.config["a=b"]=x', ("spec", "training", "config", "a=b"), "x"),
     ("dataset.where='US", ("spec", "dataset", "where"), "'US"),
     ('image="1"', ("spec", "image"), "1"),
+    ("image=1.0", ("spec", "image"), "1.0"),
+    ("training.evaluation.holdoutPercent=2.50", (*EVALUATION, "holdoutPercent"), "2.50"),
+    ("training.evaluation.holdoutPercent=2", (*EVALUATION, "holdoutPercent"), 2),
 ]
 
 

@@ -136,7 +136,7 @@ def test_a_quantity_is(text: str | int, number: Decimal | None) -> None:
     assert parse_quantity(text) == number
 
 
-CONSTANTS = [{"name": f"c{i}", "value": value} for i, value in enumerate([1, 0.5, "x", False])]
+CONSTANTS = [{"name": f"c{i}", "value": value} for i, value in enumerate([1, "0.5", "x", False])]
 ACCEPTED: dict[str, dict[str, Any]] = {
     "a request equal to its limit": {
         "head": {"resources": {"requests": {"cpu": "1000m"}, "limits": {"cpu": 1}}}

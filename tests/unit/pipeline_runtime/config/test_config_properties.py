@@ -18,6 +18,7 @@ from pipeline_runtime.config import (
     run_config,
     run_hash,
 )
+from pipeline_runtime.config.base import MAX_SAFE_INTEGER
 from pipeline_runtime.config.documents import read_documents
 from pipeline_runtime.config.introspect import walk_fields
 
@@ -35,7 +36,7 @@ texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), m
 )
 uris = st.one_of(names.map(lambda name: f"{name}/"), names.map(lambda name: f"s3://{name}/x/"))
 seeds = st.integers(0, 2**31 - 1)
-scalars = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False, width=32), texts)
+scalars = st.one_of(st.booleans(), st.integers(-MAX_SAFE_INTEGER, MAX_SAFE_INTEGER), texts)
 sources = st.one_of(
     st.fixed_dictionaries(
         {"parquet": st.fixed_dictionaries({"uri": uris}, optional={"columns": columns})}
@@ -48,7 +49,7 @@ sources = st.one_of(
             )
         }
     ),
-    st.just({"iceberg": {"catalog": {"type": "rest"}, "table": "db.t", "snapshotId": 3}}),
+    st.just({"iceberg": {"catalog": {"type": "rest"}, "table": "db.t", "snapshotId": "3"}}),
 )
 side_tables = st.builds(lambda source, keys: source | {"keys": keys}, sources, columns)
 
@@ -60,7 +61,7 @@ def named(field: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[
     )
 
 
-percents = st.integers(0, 100)
+percents = st.integers(0, 100) | st.sampled_from(["0.5", "12.25", "99.999999"])
 steps = st.one_of(
     st.fixed_dictionaries({"filter": st.fixed_dictionaries({"where": texts})}),
     st.fixed_dictionaries(

@@ -60,11 +60,13 @@ SAME = [
     "pipeline[2].map.concurrency=3",
     "pipeline[2].map.resources.cpu=2",
     "training.epochs=1",  # the default, said
+    'pipeline[1].downsample.keepPercent="10.0"',
 ]
 OTHER = [
     "dataset.where=day = 3",
     "dataset.parquet.uri=other/",
     "pipeline[1].downsample.seed=18",
+    "pipeline[1].downsample.keepPercent=10.5",
     "pipeline[2].map.options.size=9",
     "pipelineOptions.preserveOrder=true",
     "pipelineOptions.rowsPerBlock=1000",
@@ -197,7 +199,8 @@ VERSION_1: dict[str, Any] = {
         {"derive": {"columns": {"y": "x * 2", "a": "b"}}},
         {"rename": {"columns": {"y": "z"}}},
         {"cast": {"columns": {"z": "int8"}}},
-        {"fillNull": {"columns": {"z": 0}}},
+        {"fillNull": {"columns": {"z": 0, "f": 0.5, "b": True}}},
+        {"padSequence": {"columns": ["items"], "length": 3, "value": -1.5}},
     ],
     "pipelineOptions": {"preserveOrder": False},
     "training": {
@@ -230,7 +233,16 @@ TODAY: dict[str, Any] = {
         },
         {"rename": {"columns": [{"name": "y", "newName": "z"}]}},
         {"cast": {"columns": [{"name": "z", "type": "int8"}]}},
-        {"fillNull": {"columns": [{"name": "z", "value": 0}]}},
+        {
+            "fillNull": {
+                "columns": [
+                    {"name": "z", "value": 0},
+                    {"name": "f", "value": "0.5"},
+                    {"name": "b", "value": True},
+                ]
+            }
+        },
+        {"padSequence": {"columns": ["items"], "length": 3, "value": "-1.5"}},
     ],
     "training": {"shuffle": {"unit": "Request", "windowRows": 40}, "lastBatch": "Drop"},
 }

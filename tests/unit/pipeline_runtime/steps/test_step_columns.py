@@ -123,7 +123,7 @@ BROKEN = [
         id="constants of another kind",
     ),
     pytest.param(
-        fill_null({"a": 1.5}),
+        fill_null({"a": "1.5"}),
         ["fillNull.columns[0].value: … int64 … 1.5"],
         id="a fraction for an integer",
     ),
@@ -142,13 +142,16 @@ def test_a_broken_step_reports_every_problem(config: SpecModel, expected: list[s
     [
         pytest.param(pa.int8(), 128, id="int8 ends at 127"),
         pytest.param(pa.uint8(), -1, id="uint8 begins at 0"),
-        pytest.param(pa.float32(), 1e39, id="float32 ends before 1e39"),
+        pytest.param(pa.float32(), "1e39", id="float32 ends before 1e39"),
+        pytest.param(pa.float64(), "1e999", id="float64 ends before 1e999"),
+        pytest.param(pa.float64(), "nan", id="NaN is no number"),
+        pytest.param(pa.int64(), "1_000", id="an integer is plain digits"),
         pytest.param(pa.date32(), "yesterday", id="a date is written year-month-day"),
         pytest.param(pa.list_(pa.int64()), 0, id="a list has no constant"),
         pytest.param(pa.int64(), True, id="true is no integer"),
-        pytest.param(pa.uint64(), 2**64, id="uint64 ends before 2**64"),
+        pytest.param(pa.uint64(), str(2**64), id="uint64 ends before 2**64"),
         pytest.param(pa.decimal128(4, 2), 100, id="a decimal of two digits before its point"),
-        pytest.param(pa.decimal128(4, 2), 0.125, id="a decimal of two digits after its point"),
+        pytest.param(pa.decimal128(4, 2), "0.125", id="a decimal of two digits after its point"),
     ],
 )
 def test_a_constant_out_of_range_is_refused(data_type: pa.DataType, value: Any) -> None:
@@ -160,11 +163,16 @@ def test_a_constant_out_of_range_is_refused(data_type: pa.DataType, value: Any) 
 FILLS = [
     pytest.param(pa.array([1, None], pa.int8()), 7, [1, 7], id="integer"),
     pytest.param(pa.array([1.5, None], pa.float32()), 0, [1.5, 0.0], id="float from an integer"),
-    pytest.param(pa.array([1, None], pa.uint64()), 2**64 - 1, [1, 2**64 - 1], id="widest integer"),
+    pytest.param(pa.array([1.5, None], pa.float64()), "-0.1", [1.5, -0.1], id="float from a text"),
+    pytest.param(pa.array([1, None], pa.int8()), "-5", [1, -5], id="integer from a text"),
+    pytest.param(pa.array(["a", None]), "0.5", ["a", "0.5"], id="a text of digits"),
+    pytest.param(
+        pa.array([1, None], pa.uint64()), str(2**64 - 1), [1, 2**64 - 1], id="widest integer"
+    ),
     pytest.param(
         pa.array([None], pa.decimal128(10, 2)), 0, [Decimal("0.00")], id="decimal from an integer"
     ),
-    pytest.param(pa.array([None], pa.decimal128(10, 2)), 0.1, [Decimal("0.10")], id="decimal"),
+    pytest.param(pa.array([None], pa.decimal128(10, 2)), "0.1", [Decimal("0.10")], id="decimal"),
     pytest.param(pa.array(["a", None]), "ü", ["a", "ü"], id="string"),
     pytest.param(pa.array([None, True]), False, [False, True], id="bool"),
     pytest.param(

@@ -45,14 +45,14 @@ def no_side_tables(request: SideTableRequest) -> SideTable:
 CONTEXT = BindContext(open_side_table=no_side_tables)
 
 
-def within_five_deviations(kept: int, num_rows: int, keep_percent: int) -> bool:
+def within_five_deviations(kept: int, num_rows: int, keep_percent: float) -> bool:
     share = keep_percent / 100
     return abs(kept - num_rows * share) <= 5 * (num_rows * share * (1 - share)) ** 0.5
 
 
-@pytest.mark.parametrize("keep_percent", [0, 1, 10, 50, 100])
+@pytest.mark.parametrize("keep_percent", [0, "0.5", 1, 10, "12.25", 50, 100])
 def test_downsample_thins_matching_rows_to_the_share_and_keeps_all_others(
-    keep_percent: int,
+    keep_percent: int | str,
 ) -> None:
     config = DownsampleStep(keep_percent=keep_percent, where="not label", seed=5)
     kept = Downsample.bind(config, SCHEMA)(ROWS)
@@ -61,7 +61,7 @@ def test_downsample_thins_matching_rows_to_the_share_and_keeps_all_others(
         assert kept["label"].to_pylist().count(label) == sum(mask)
     num_false = ROWS["label"].to_pylist().count(False)
     num_kept = kept["label"].to_pylist().count(False)
-    assert within_five_deviations(num_kept, num_false, keep_percent)
+    assert within_five_deviations(num_kept, num_false, float(keep_percent))
 
 
 @settings(deadline=None, max_examples=examples(10))
@@ -122,6 +122,21 @@ def test_downsample_to_nothing_keeps_the_other_rows_at_their_weight() -> None:
     kept = Downsample.bind(config, SCHEMA)(ROWS)
     assert set(kept["label"].to_pylist()) == {True, None}
     assert set(kept["w"].to_pylist()) == {1.0}
+
+
+@pytest.mark.parametrize(("fraction", "whole"), [("10.0", 10), ("0.5", 1), ("99.5", 100)])
+def test_a_fraction_keeps_a_subset_of_a_larger_percentage(fraction: str, whole: int) -> None:
+    few, many = (
+        set(Downsample.bind(DownsampleStep(keep_percent=p), SCHEMA)(ROWS)["id"].to_pylist())
+        for p in (fraction, whole)
+    )
+    assert few <= many
+    assert (few == many) is (fraction == "10.0")
+
+
+def test_a_fraction_weighs_its_rows_exactly() -> None:
+    config = DownsampleStep(keep_percent="12.5", weight_column="w")
+    assert set(Downsample.bind(config, SCHEMA)(ROWS)["w"].to_pylist()) == {8.0}
 
 
 def test_downsample_of_no_rows_still_makes_the_weight() -> None:
