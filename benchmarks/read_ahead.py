@@ -1,9 +1,9 @@
 """Measures the gain of reading ahead from a slow store: `python -m benchmarks.read_ahead`.
 
 One reader, a thread, reads a table from a slow store, and a consumer discards its chunks, all on
-one core, as for a reader of a data worker. Passes with and without `pipelineOptions.readAhead` take
-turns over the same rows, for each level of work and each speed of the store. The sums of all rows'
-hashes must be equal.
+one core, as for a reader of a data worker. Passes with and without
+`pipelineOptions.debug.readAhead` take turns over the same rows, for each level of work and each
+speed of the store. The sums of all rows' hashes must be equal.
 
     store     local files; each read takes a latency, and then a number of bytes per second
     gain      rows per second with reading ahead, divided by those without in the same round

@@ -2,8 +2,8 @@
 
 A reader, a process, makes ready batches on one core, and this process takes them on the other and
 does nothing with them: through memory that both have mapped, and through Ray's object store
-(`pipelineOptions.sharedMemory: false`). The ways take turns over the same rows, at each level of
-work; the sums of all rows' hashes must be equal.
+(`pipelineOptions.debug.sharedMemory: false`). The ways take turns over the same rows, at each level
+of work; the sums of all rows' hashes must be equal.
 
     rate      delivered rows a second, in the middle 80 % of them
     taking    seconds of this process's cores for a million rows, Ray's threads included

@@ -3,7 +3,7 @@
 A piece of padded sequences, dense and categorical columns goes the whole way but for the network:
 made ready and packed as a reader does it, unpacked to tensors as a trainer does it. Ways take
 turns; how full the sequences are is varied. The peer is Arrow's own format, of which the trainer
-makes batches: `pipelineOptions.readyBatches: false`.
+makes batches: `pipelineOptions.debug.readyBatches: false`.
 
     python -m benchmarks.wire [--rows N] [--repeats N] [--output DIR]
 """

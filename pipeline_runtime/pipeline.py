@@ -27,7 +27,6 @@ from pipeline_runtime.config import (
     KIND,
     Dataset,
     DatasetExperiment,
-    PipelineOptions,
     Step,
     Training,
     parse_experiment,
@@ -42,7 +41,7 @@ from pipeline_runtime.plan import (
     plan_groups,
     rows_per_piece,
 )
-from pipeline_runtime.spelling import to_manifest
+from pipeline_runtime.spelling import to_manifest, to_options
 
 if TYPE_CHECKING:
     from pipeline_runtime.run.session import Finished
@@ -194,8 +193,12 @@ class Pipeline:
         return self._with("map", function=name, **options)
 
     def with_options(self, **options: Any) -> Pipeline:
-        """Set switches of the planner: `with_options(fusion=False)`; snake_case or camelCase."""
-        return replace(self, options=self.options | to_manifest(PipelineOptions, options))
+        """Set options of the planner and the feed, the switches of `debug` among them:
+        `with_options(feed="threads", fusion=False)`.
+        """
+        new = to_options(options)
+        debug = self.options.get("debug", {}) | new.get("debug", {})
+        return replace(self, options=self.options | new | ({"debug": debug} if debug else {}))
 
     def _with(self, kind: str, **fields: Any) -> Pipeline:
         step = to_manifest(Step, {kind: fields})

@@ -19,6 +19,16 @@ from pipeline_runtime.config.introspect import (
     is_list,
     takes_text,
 )
+from pipeline_runtime.config.steps import DebugOptions, PipelineOptions
+
+
+def to_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `pipelineOptions` of a manifest from options that may be switches of `debug`."""
+    names = field_names(DebugOptions)
+    switches = {n: on for n, on in options.items() if n in names or n in names.values()}
+    others = {name: option for name, option in options.items() if name not in switches}
+    debug = {"debug": switches} if switches else {}
+    return to_manifest(PipelineOptions, others | debug)
 
 
 def to_manifest(model: type[SpecModel], options: Mapping[str, Any]) -> dict[str, Any]:

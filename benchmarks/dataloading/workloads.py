@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from pipeline_runtime.config import DatasetExperiment, parse_experiment
 from pipeline_runtime.sample_data.options import SampleDataOptions
+from pipeline_runtime.spelling import to_options
 
 LEVELS: Final = ("none", "light", "heavy")
 # How a table lies in its files: a row an impression, or a row a request with lists of impressions.
@@ -160,7 +161,7 @@ def build_experiment(workload: Workload) -> DatasetExperiment:
             "spec": {
                 "dataset": dataset,
                 "pipeline": _build_steps(workload.level),
-                "pipelineOptions": dict(workload.options),
+                "pipelineOptions": to_options(dict(workload.options)),
                 "training": training,
             },
         }

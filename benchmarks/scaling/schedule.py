@@ -2,7 +2,7 @@
 
     intake   readers not slowed: what the trainer takes; a slowed reader's rate is its twelfth
     rounds   the number of nodes goes down, up, down, …; at each, units of both sizes, and at the
-             most nodes small ones without `pipelineOptions.batchedCalls`
+             most nodes small ones without `pipelineOptions.debug.batchedCalls`
     elastic  nodes join and leave during a pass, with units of both sizes
 
 All passes over the same groups must give the same checksum.

@@ -124,7 +124,7 @@ class Packer:
     """A batch that is about to be packed: `slots` and `num_bytes` are known, nothing is copied yet.
 
     Args:
-        sparse: leave out filling (`pipelineOptions.sparse`).
+        sparse: leave out filling (`pipelineOptions.debug.sparse`).
     """
 
     def __init__(self, arrays: Arrays, *, sparse: bool = False) -> None:

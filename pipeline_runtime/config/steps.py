@@ -360,13 +360,10 @@ class Step(SpecModel):
         return next(value for value in values if isinstance(value, SpecModel))
 
 
-class PipelineOptions(SpecModel):
-    """Switches of the planner and the feed; none of them changes the rows."""
+class DebugOptions(SpecModel):
+    """Switches that turn single optimisations off, to compare or to find a fault. None of them
+    changes the rows."""
 
-    feed: Literal["Auto", "Threads", "Readers", "RayData"] = "Auto"
-    """The engine of the training feed; `explain` shows the choice of `Auto` and the reason."""
-    preserve_order: bool = False
-    """The seed fixes the order of batches, and a resumed run repeats it exactly."""
     pushdown: bool = True
     """Predicates prune partitions and row groups."""
     projection: bool = True
@@ -389,13 +386,23 @@ class PipelineOptions(SpecModel):
     """Data workers cut and collate the batches; else, or with `preserveOrder`, the trainer does."""
     sparse: bool = True
     """Lists that are mostly padding are sent without it, and padded on the device."""
-    compression: Literal["Auto", "None", "lz4", "zstd"] = "Auto"
-    """Codec of batches between processes; `Auto` measures codecs once a trainer waits."""
     batched_calls: bool = True
     """One call asks a data worker for several short chunks."""
     shared_memory: bool = True
     """Data workers that are processes share memory with a trainer on the same machine."""
     read_ahead: bool = True
     """A data worker reads the next rows from a store while it processes the previous ones."""
+
+
+class PipelineOptions(SpecModel):
+    """Options of the planner and the feed; none of them changes the rows."""
+
+    feed: Literal["Auto", "Threads", "Readers", "RayData"] = "Auto"
+    """The engine of the training feed; `explain` shows the choice of `Auto` and the reason."""
+    preserve_order: bool = False
+    """The seed fixes the order of batches, and a resumed run repeats it exactly."""
     rows_per_block: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     """Largest number of rows in a chunk; derived from the files' row width if absent."""
+    compression: Literal["Auto", "None", "lz4", "zstd"] = "Auto"
+    """Codec of batches between processes; `Auto` measures codecs once a trainer waits."""
+    debug: DebugOptions = Field(default_factory=DebugOptions)

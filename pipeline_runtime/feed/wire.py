@@ -30,7 +30,7 @@ _SCHEMA = pa.schema([("header", pa.string()), ("payload", pa.large_binary())])
 class Wire:
     """How batches are packed; rows are the same whatever it is."""
 
-    sparse: bool = False  # pipelineOptions.sparse
+    sparse: bool = False  # pipelineOptions.debug.sparse
     codec: str | None = None  # of Arrow's
 
 
@@ -38,12 +38,12 @@ class Wire:
 class Sending:
     """How pieces are asked for, and how those that were made ready travel."""
 
-    sparse: bool = False  # pipelineOptions.sparse
+    sparse: bool = False  # pipelineOptions.debug.sparse
     compression: str = "None"  # pipelineOptions.compression
-    batched_calls: bool = True  # pipelineOptions.batchedCalls
-    shared_memory: bool = True  # pipelineOptions.sharedMemory
+    batched_calls: bool = True  # pipelineOptions.debug.batchedCalls
+    shared_memory: bool = True  # pipelineOptions.debug.sharedMemory
     to_gpus: bool = False  # trainers copy batches to a GPU as they are packed
-    reads_ahead: bool = False  # pipelineOptions.readAhead, from a store
+    reads_ahead: bool = False  # pipelineOptions.debug.readAhead, from a store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,7 @@ def select(wanted: bool, num_items: int) -> Kernels | None:
     """The kernels, if they are wanted and ready; never waits.
 
     Args:
-        wanted: `pipelineOptions.kernels`.
+        wanted: `pipelineOptions.debug.kernels`.
         num_items: items of the work at hand; from `MIN_ITEMS` on, kernels begin to be loaded.
     """
     if not wanted:
@@ -110,7 +110,7 @@ def warm() -> bool:
 def describe(wanted: bool, plain: str = "numpy") -> str:
     """Which path is taken here and why, for people; `plain` is what does it without kernels."""
     if not wanted:
-        return f"by {plain}, since pipelineOptions.kernels is false"
+        return f"by {plain}, since pipelineOptions.debug.kernels is false"
     if importlib.util.find_spec("numba") is None:
         return f"by {plain}, since numba is not installed"
     return "by compiled kernels, once a process has loaded them"

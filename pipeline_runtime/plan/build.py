@@ -74,12 +74,12 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
     """
     spec = experiment.spec
     options = spec.pipeline_options
-    decodes_pages = options.kernels and options.page_decoding
+    decodes_pages = options.debug.kernels and options.debug.page_decoding
     table = open_table(spec.dataset, storage_root, decodes_pages=decodes_pages)
     schema = _source_schema(spec, table)
     context = BindContext(
         open_side_table=lambda request: open_side_table(request, storage_root),
-        kernels=spec.pipeline_options.kernels,
+        kernels=options.debug.kernels,
     )
     problems = _Problems()
     problems.check_columns("spec.dataset.rowKey", spec.dataset.row_key, schema)
@@ -103,15 +103,15 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
         for role, split in splits.items()
     }
     feed = choose_feed(options, streams["training"].stages)
-    reads_ahead = options.read_ahead and not table.is_local and feed.engine == "Readers"
+    reads_ahead = options.debug.read_ahead and not table.is_local and feed.engine == "Readers"
     streams = {role: replace(s, reads_ahead=reads_ahead) for role, s in streams.items()}
     return Plan(
         training=streams["training"],
         evaluation=streams.get("evaluation"),
         batch_columns=batch_columns or (),
         preserve_order=spec.pipeline_options.preserve_order,
-        broadcast=spec.pipeline_options.broadcast,
-        prefetch=spec.pipeline_options.prefetch,
+        broadcast=options.debug.broadcast,
+        prefetch=options.debug.prefetch,
         feed=feed,
         delivery=choose_delivery(options, feed, spec.training.batch_size),
         warnings=tuple(_warnings(spec, streams["training"])),
@@ -276,19 +276,19 @@ class _Stream:
     def build(self, role: str) -> StreamPlan:
         options, training = self.spec.pipeline_options, self.spec.training
         push = self._pushdown()
-        scan = self.table.scan(push.predicates if options.pushdown else ())
+        scan = self.table.scan(push.predicates if options.debug.pushdown else ())
         key = self.spec.dataset.request_key if training.shuffle.unit == "Request" else None
         steps = [bound.step for bound in self.bound]
         kept = (*self.batch_columns, *((key,) if key else ()))
         needed, after = needed_columns([step.transform for step in steps], kept)
-        if not options.projection:
+        if not options.debug.projection:
             everything = frozenset(self.schema.names).union(*(s.transform.outputs for s in steps))
             needed, after = everything, [everything] * len(steps)
         read_columns = tuple(name for name in self.schema.names if name in needed)
         sharing = choose_sharing(
-            self.spec.dataset, self.table, read_columns, deduplication=options.deduplication
+            self.spec.dataset, self.table, read_columns, deduplication=options.debug.deduplication
         )
-        stages = _fuse(_annotate(steps, push, after), fusion=options.fusion)
+        stages = _fuse(_annotate(steps, push, after), fusion=options.debug.fusion)
         is_apart = any(stage.steps for stage in stages[1:])  # rows between tasks are flat
         request_columns = () if is_apart else self._request_columns(steps, sharing)
         looks_for_requests = sharing.key is not None and request_columns  # at any rate
@@ -296,7 +296,7 @@ class _Stream:
             role=role,
             table=self.table,
             scan=scan,
-            pushed=push.texts if options.pushdown else (),
+            pushed=push.texts if options.debug.pushdown else (),
             read_columns=read_columns,
             identity=self._identity(),
             stages=stages,
@@ -305,7 +305,7 @@ class _Stream:
             request_key=key,
             seed=training.seed,
             max_rows_per_block=options.rows_per_block,
-            kernels=options.kernels,
+            kernels=options.debug.kernels,
             sharing=sharing,
             request_columns=request_columns,
             first_look=None if looks_for_requests else self._first_look(stages[0], read_columns),
@@ -313,7 +313,7 @@ class _Stream:
 
     def _first_look(self, stage: Stage, read_columns: Sequence[str]) -> FirstLook | None:
         """The columns that the steps up to the last filter need; None if that spares nothing."""
-        if not self.spec.pipeline_options.late_materialisation:
+        if not self.spec.pipeline_options.debug.late_materialisation:
             return None
         known = list(takewhile(lambda step: _keeps_places(step.transform), stage.steps))
         drops = [index for index, step in enumerate(known) if step.transform.changes_rows]

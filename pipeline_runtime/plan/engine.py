@@ -36,8 +36,8 @@ _MIN_READY_ROWS = 16
 def choose_delivery(options: PipelineOptions, feed: FeedChoice, batch_size: int) -> Delivery:
     """Whether readers make the batches, and how they send them; the rows are the same."""
     is_ready, reason = True, "batches are made by the data workers"
-    if not options.ready_batches:
-        is_ready, reason = False, "pipelineOptions.readyBatches: false"
+    if not options.debug.ready_batches:
+        is_ready, reason = False, "pipelineOptions.debug.readyBatches: false"
     elif feed.engine == "RayData":
         is_ready, reason = False, "the feed is Ray Data"
     elif batch_size < _MIN_READY_ROWS:
@@ -47,8 +47,8 @@ def choose_delivery(options: PipelineOptions, feed: FeedChoice, batch_size: int)
     return Delivery(
         is_ready=is_ready,
         reason=reason,
-        sparse=options.sparse,
+        sparse=options.debug.sparse,
         compression=options.compression,
-        batched_calls=options.batched_calls,
-        shared_memory=options.shared_memory,
+        batched_calls=options.debug.batched_calls,
+        shared_memory=options.debug.shared_memory,
     )

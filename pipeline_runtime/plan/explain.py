@@ -107,7 +107,7 @@ def _read_notes(stream: StreamPlan) -> list[str]:
     if stream.sharing.key is not None and not stream.request_columns:
         notes.append("requests are looked for as long as that makes a reader faster")
     if not stream.kernels:
-        notes.append("lists copied item by item, since pipelineOptions.kernels is false")
+        notes.append("lists copied item by item, since pipelineOptions.debug.kernels is false")
     return [*notes, f"row identity: {stream.identity}"]
 
 

@@ -22,7 +22,9 @@ def choose_sharing(
     """What the stream shares; tables nested by request say of themselves what they hold once."""
     schema = table.schema
     if not deduplication:
-        reason = "a request's columns repeated at the read, since pipelineOptions.deduplication is"
+        reason = (
+            "a request's columns repeated at the read, since pipelineOptions.debug.deduplication is"
+        )
         return Sharing(is_on=False, reason=f"{reason} false")
     stored = tuple(name for name in read_columns if name in table.request_columns)
     known = [name for name in read_columns if _is_known(schema.field(name).type)]

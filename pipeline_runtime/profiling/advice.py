@@ -32,7 +32,7 @@ _WORTH_RATIO = 0.1
 # A part that takes this much is what one looks at first.
 _LARGE_RATIO = 0.3
 _MAX_NAMES = 5
-# Of pipelineOptions: each only takes work away.
+# Of pipelineOptions.debug: each only takes work away.
 _SWITCHES = (
     *("projection", "pushdown", "fusion", "kernels", "page_decoding", "deduplication"),
     *("prefetch", "late_materialisation", "ready_batches", "sparse"),
@@ -100,14 +100,14 @@ def _storage(found: Findings) -> Iterator[Advice]:
 
 
 def _switches(found: Findings) -> Iterator[Advice]:
-    options = found.spec.pipeline_options
+    switches = found.spec.pipeline_options.debug
     for name in _SWITCHES:
-        if not getattr(options, name):
+        if not getattr(switches, name):
             field = to_camel(name)
             yield Advice(
-                field=f"spec.pipelineOptions.{field}",
+                field=f"spec.pipelineOptions.debug.{field}",
                 text="it is off; on gives the same rows for less work: measure again with "
-                f"--set pipelineOptions.{field}=true",
+                f"--set pipelineOptions.debug.{field}=true",
             )
 
 

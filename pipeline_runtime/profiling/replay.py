@@ -71,8 +71,8 @@ class Stock:
     pieces: Sequence[Piece | ReadyPiece]
     batch_rows: int
     request_columns: tuple[str, ...]  # columns that batches hold once per request
-    prefetch: bool  # pipelineOptions.prefetch
-    sparse: bool  # pipelineOptions.sparse
+    prefetch: bool  # pipelineOptions.debug.prefetch
+    sparse: bool  # pipelineOptions.debug.sparse
 
 
 class ReplayContext(TrainContext):

@@ -52,7 +52,7 @@ def measure_roofline(
             null or value that has no place in its tensor.
     """
     spec = experiment.training
-    stock = _build_stock(spec, taken, device, prefetch=experiment.pipeline_options.prefetch)
+    stock = _build_stock(spec, taken, device, prefetch=experiment.pipeline_options.debug.prefetch)
     context = ReplayContext(spec, taken.stream.output_schema, device, stock, seconds)
     try:
         call_entrypoint(spec.entrypoint, context)

@@ -269,8 +269,8 @@ def _check_same_data(header: CheckpointHeader | None, identity: RunIdentity) -> 
         raise CheckpointError(
             f"{header.uri}: the row groups to read must be those of the checkpoint (digest "
             f"{header.data_digest}), but differ ({identity.data_digest}): files were added, "
-            "removed or rewritten, or pipelineOptions.pushdown was changed; undo that, or start "
-            "anew without --resume"
+            "removed or rewritten, or pipelineOptions.debug.pushdown was changed; undo that, or "
+            "start anew without --resume"
         )
 
 

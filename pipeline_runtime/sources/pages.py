@@ -11,8 +11,8 @@ Python's lock decodes all of them.
                     the caller limits the rows; all other columns by pyarrow
 
 The result equals pyarrow's bit for bit. If a page holds an unknown encoding or invalid bytes,
-pyarrow reads its column, or reports what is wrong with it. `pipelineOptions.pageDecoding` turns
-decoding by kernels off; without numba it is always off.
+pyarrow reads its column, or reports what is wrong with it. `pipelineOptions.debug.pageDecoding`
+turns decoding by kernels off; without numba it is always off.
 
 `read_rows` reads some rows of a row group, and skips the pages that hold none of them.
 """

@@ -127,7 +127,7 @@ class BindContext:
 
     # The side table of a join: (source model, columns, where text, byte bound) -> SideTable.
     open_side_table: Callable[[SideTableRequest], SideTable]
-    kernels: bool = True  # pipelineOptions.kernels
+    kernels: bool = True  # pipelineOptions.debug.kernels
 
 
 def wants_kernels(context: BindContext | None) -> bool:

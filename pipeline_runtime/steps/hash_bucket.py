@@ -40,7 +40,7 @@ class HashBucket(BoundStep):
     columns: tuple[str, ...]
     buckets: int
     seed: int
-    kernels: bool = True  # pipelineOptions.kernels
+    kernels: bool = True  # pipelineOptions.debug.kernels
 
     @classmethod
     def bind(

@@ -37,7 +37,7 @@ class PadSequence(BoundStep):
 
     columns: tuple[tuple[str, pa.Scalar], ...]  # the value in the type of the column's items
     length: int
-    kernels: bool = True  # pipelineOptions.kernels
+    kernels: bool = True  # pipelineOptions.debug.kernels
 
     @classmethod
     def bind(

@@ -31,7 +31,7 @@ class Truncate(BoundStep):
     columns: tuple[str, ...]
     length: int
     keep: Literal["Head", "Tail"]
-    kernels: bool = True  # pipelineOptions.kernels
+    kernels: bool = True  # pipelineOptions.debug.kernels
 
     @classmethod
     def bind(
@@ -59,7 +59,7 @@ class Truncate(BoundStep):
         """For people: which way the step takes, and why."""
         if self.kernels:
             return "lists of numbers copied whole, others item by item"
-        return "lists copied item by item, since pipelineOptions.kernels is false"
+        return "lists copied item by item, since pipelineOptions.debug.kernels is false"
 
     def __call__(self, table: pa.Table) -> pa.Table:
         for name in self.columns:

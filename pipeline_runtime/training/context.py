@@ -98,8 +98,8 @@ class Wiring:
     evaluated: Callable[[Evaluated], None]
     stop_event: threading.Event  # set when the run was asked to stop
     request_columns: tuple[str, ...] = ()  # columns that batches hold once per request
-    prefetch: bool = True  # pipelineOptions.prefetch
-    sparse: bool = False  # pipelineOptions.sparse
+    prefetch: bool = True  # pipelineOptions.debug.prefetch
+    sparse: bool = False  # pipelineOptions.debug.sparse
 
 
 class TrainContext:

@@ -17,11 +17,15 @@ _STAGES: dict[str, tuple[Stage, str, str]] = {
         "batches are on their way",
         "raise pipelineOptions.compression or the bandwidth",
     ),
-    "batching": ("Collate", "the trainers cut batches", "set pipelineOptions.readyBatches"),
+    "batching": (
+        "Collate",
+        "the trainers cut batches",
+        "turn pipelineOptions.debug.readyBatches on",
+    ),
     "collate": (
         "Collate",
         "the trainers make tensors",
-        "set pipelineOptions.readyBatches, or give them more CPU",
+        "turn pipelineOptions.debug.readyBatches on, or give them more CPU",
     ),
     "ordering": (
         "Ordering",

@@ -27,28 +27,28 @@ TWO_RANKS = {"trainers": {"replicas": 2, "gpusPerReplica": 0}}
             id="over readers in order, two ranks, two epochs",
         ),
         pytest.param(
-            {"pushdown": False, "batchedCalls": False, "sharedMemory": False},
+            {"debug": {"pushdown": False, "batchedCalls": False, "sharedMemory": False}},
             {"shuffle": {"unit": "Row", "windowRows": 1700}},
             {},
             id="pushdown, batched calls and shared memory off, windows over several row groups",
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            {"projection": False, "preserveOrder": True, "rowsPerBlock": 130},
+            {"debug": {"projection": False}, "preserveOrder": True, "rowsPerBlock": 130},
             {"shuffle": {"unit": "None"}},
             {},
             id="projection off, no shuffle, order kept, small blocks",
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            {"fusion": False},
+            {"debug": {"fusion": False}},
             {"epochs": 2},
             TWO_RANKS,
             id="fusion off, two ranks, two epochs",
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            {"broadcast": False, "preserveOrder": True},
+            {"debug": {"broadcast": False}, "preserveOrder": True},
             {},
             TWO_RANKS,
             id="broadcast off, order kept, two ranks",
@@ -77,7 +77,7 @@ def test_the_same_rows_reach_the_trainer(
     assert summary.training.samples == epochs * len(clicks.kept)
     assert summary.training.world_size == ranks
     read, *steps = [flow.rows_out for flow in summary.steps]
-    is_pruned = options.get("pushdown", True)
+    is_pruned = options.get("debug", {}).get("pushdown", True)
     assert read == epochs * (clicks.counts[0] if is_pruned else 12_000)
     assert steps == [epochs * rows for rows in clicks.counts[1:]]
     seen = sorted(row for rank in range(ranks) for row in run.attempts(rank)[0].ids)

@@ -88,9 +88,11 @@ def test_a_killed_run_in_order_repeats_the_batches_that_are_left(
     refused = on_cluster.run(*run.args("--resume", "--set", "spec.training.batchSize=50"))
     assert refused.code == 4, refused
     assert "training.batchSize: 100 → 50" in refused.stderr
-    refused = on_cluster.run(*run.args("--resume", "--set", "spec.pipelineOptions.pushdown=false"))
+    refused = on_cluster.run(
+        *run.args("--resume", "--set", "spec.pipelineOptions.debug.pushdown=false")
+    )
     assert refused.code == 4, refused
-    assert "pipelineOptions.pushdown" in refused.stderr
+    assert "pipelineOptions.debug.pushdown" in refused.stderr
 
     ended = on_cluster.run(*run.args("--resume", "--address", "auto"))
     assert ended.code == 0, str(ended)

@@ -95,6 +95,13 @@ def test_options_have_two_spellings(feed: str, unit: str, window: str) -> None:
     assert pipeline.steps[0]["truncate"]["keep"] == "Tail"
 
 
+def test_switches_of_single_optimisations_go_to_debug() -> None:
+    pipeline = Pipeline.read_parquet("t/").with_options(fusion=False, rows_per_block=7)
+    pipeline = pipeline.with_options(readAhead=False, rows_per_block=8)
+    assert pipeline.options == {"rowsPerBlock": 8, "debug": {"fusion": False, "readAhead": False}}
+    pipeline.experiment("switches")
+
+
 def test_numbers_are_written_as_a_manifest_has_them() -> None:
     pipeline = (
         Pipeline.read_parquet("t/")
@@ -140,8 +147,10 @@ def test_a_method_leaves_the_pipeline_it_was_called_on_as_it_was() -> None:
 def test_a_mistake_is_reported_as_in_a_manifest() -> None:
     with pytest.raises(ManifestError, match=r"spec\.pipeline\[0\]\.downsample\.keepPercent: "):
         Pipeline.read_parquet("t/").downsample(101).experiment("x")
-    with pytest.raises(ManifestError, match=r"spec\.pipelineOptions\.fusoin: .*fusion"):
-        Pipeline.read_parquet("t/").with_options(fusoin=False).experiment("x")
+    with pytest.raises(
+        ManifestError, match=r"spec\.pipelineOptions\.preserve_ordr: .*preserveOrder"
+    ):
+        Pipeline.read_parquet("t/").with_options(preserve_ordr=False).experiment("x")
 
 
 def test_an_error_of_a_later_stage_names_the_file_too(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_explain_prints_the_plan_and_set_changes_it(
 ) -> None:
     assert call(monkeypatch, "explain", "-f", "good.yaml") == 0
     assert "x > 1" in capsys.readouterr().out
-    change = "pipelineOptions.pushdown=false"
+    change = "pipelineOptions.debug.pushdown=false"
     assert call(monkeypatch, "explain", "-f", "good.yaml", "--set", change, "--json") == 0
     assert json.loads(capsys.readouterr().out)["pushedPredicates"] == []
 

@@ -98,7 +98,7 @@ def test_only_a_store_is_read_ahead_and_only_if_enabled(store: str) -> None:
     assert open_stream(store)[0].plan.reads_ahead
     assert not open_stream(store.removeprefix("watched://"))[0].plan.reads_ahead
     assert not open_stream(store, read_ahead=False)[0].plan.reads_ahead
-    assert PipelineOptions().read_ahead
+    assert PipelineOptions().debug.read_ahead
 
 
 def test_the_next_group_is_read_ahead(store: str) -> None:

@@ -203,10 +203,10 @@ def test_a_run_without_numba_or_with_kernels_off_gives_the_same(
 def test_explain_says_which_way_steps_go_and_why(
     table: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "pipelineOptions.kernels" not in explain(table.plan())
+    assert "pipelineOptions.debug.kernels" not in explain(table.plan())
     off = explain(table.with_options(kernels=False).plan())
     # Why hashing and the copying of lists go another way, among what else is decided by it.
-    assert off.count("pipelineOptions.kernels") >= 2
+    assert off.count("pipelineOptions.debug.kernels") >= 2
     assert "numba" not in off
     without_numba(monkeypatch)
     assert "numba" in explain(table.plan())

@@ -190,8 +190,8 @@ def test_columns_that_reach_nothing_are_named(root: Path) -> None:
 
 def test_an_optimisation_that_is_off_is_named(root: Path) -> None:
     found = find(root, TABLE.with_options(kernels=False))
-    [text] = texts(found, "spec.pipelineOptions.kernels")
-    assert "--set pipelineOptions.kernels=true" in text
+    [text] = texts(found, "spec.pipelineOptions.debug.kernels")
+    assert "--set pipelineOptions.debug.kernels=true" in text
 
 
 def test_a_step_that_costs_much_whatever_its_size_wants_larger_batches(root: Path) -> None:
