@@ -192,6 +192,13 @@ class Pipeline:
         name = function if isinstance(function, str) else _import_path(function)
         return self._with("map", function=name, **options)
 
+    def named(self, name: str) -> Pipeline:
+        """Give the last step a name, for people and for `--set` on the manifest."""
+        if not self.steps:
+            raise StepError(f"named: must follow a step, got {name!r} before the first; move it")
+        *before, last = self.steps
+        return replace(self, steps=(*before, {"name": name} | last))
+
     def with_options(self, **options: Any) -> Pipeline:
         """Set options of the planner and the feed, the switches of `debug` among them:
         `with_options(feed="threads", fusion=False)`.

@@ -82,6 +82,7 @@ from pipeline_runtime.config.pod_template import (
     TUNING_ENV_PREFIXES,
 )
 from pipeline_runtime.config.quantities import MAX_QUANTITY_INTEGER, QUANTITY, check_quantity
+from pipeline_runtime.config.steps import list_kinds
 
 Schema = dict[str, Any]
 
@@ -343,6 +344,13 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
     ],
     ExperimentSpec: [
         Rule(
+            mirrors="experiment._check_names",
+            rule="!has(self.pipeline) || self.pipeline.all(step, !has(step.name) || "
+            "self.pipeline.exists_one(other, has(other.name) && other.name == step.name))",
+            message="must have steps of unique names; rename or remove one",
+            field="pipeline",
+        ),
+        Rule(
             mirrors="nothing: only the API server sees what a spec was",
             rule=f"({_STORED_ROOT.format('self')}) == ({_STORED_ROOT.format('oldSelf')}) && "
             f"(!({_STORED_ROOT.format('self')}) || self.storage.root == oldSelf.storage.root)",
@@ -380,9 +388,7 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
     Dataset: [
         _needs("Dataset.rules", "requestColumns", "requestKey", "must come with requestKey; add it")
     ],
-    Step: [
-        _exactly_one("Step.rules", *(field.alias or n for n, field in Step.model_fields.items()))
-    ],
+    Step: [_exactly_one("Step.rules", *list_kinds())],
     IcebergSource: [
         Rule(
             mirrors="dataset.check_snapshot",

@@ -225,6 +225,9 @@ _NAME = r"[A-Za-z_][\p{L}\p{M}\p{N}\p{Pc}]*"
 IMPORT_PATH_PATTERN = rf"^{_NAME}(\.{_NAME})*:{_NAME}(\.{_NAME})*$"
 ImportPath = Annotated[str, StringConstraints(max_length=512, pattern=IMPORT_PATH_PATTERN)]
 Percent = Annotated[int, Field(ge=0, le=100)]
+# RFC 1123 label, as Kubernetes names containers.
+LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+Label = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=LABEL_PATTERN)]
 PositiveInt = Annotated[int, Field(ge=1, le=MAX_INT32)]
 Count = Annotated[int, Field(ge=0, le=MAX_INT32)]
 Seed = Annotated[int, Field(ge=0, le=MAX_INT32)]

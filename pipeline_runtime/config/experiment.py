@@ -8,7 +8,7 @@ output of `kubectl get -o yaml` is a manifest too.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, StringConstraints
@@ -17,6 +17,7 @@ from pipeline_runtime.config.base import (
     MAX_SAFE_INTEGER,
     MAX_STRING_CHARS,
     Count,
+    Label,
     Percent,
     PositiveInt,
     SpecModel,
@@ -51,16 +52,12 @@ MAX_STATUS_METRICS = 16
 MAX_CURRENCY_CHARS = 16
 
 NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"  # RFC 1035 label, as Services are named
-NAMESPACE_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SHA256_PATTERN = r"^[0-9a-f]{64}$"
 # The API conventions ask for non-integers as strings: floats do not round-trip between clients.
 DECIMAL_PATTERN = r"^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?$"
 
 Name = Annotated[
     str, StringConstraints(min_length=1, max_length=MAX_NAME_CHARS, pattern=NAME_PATTERN)
-]
-Namespace = Annotated[
-    str, StringConstraints(min_length=1, max_length=63, pattern=NAMESPACE_PATTERN)
 ]
 LargeCount = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
 LabelName = Annotated[str, StringConstraints(min_length=1, max_length=317)]
@@ -78,7 +75,7 @@ class Metadata(SpecModel):
     """The object's metadata: the fields that users set, and those that the API server adds."""
 
     name: Name
-    namespace: Namespace | None = None
+    namespace: Label | None = None
     labels: dict[LabelName, str] | None = None
     annotations: dict[LabelName, str] | None = None
     # Set by the API server or by other tools; accepted so that kubectl's output is a manifest.
@@ -131,7 +128,7 @@ class ExperimentSpec(SpecModel):
     storage: Storage = Field(default_factory=Storage)
     dataset: Dataset
     pipeline: Annotated[tuple[Step, ...], Field(max_length=MAX_STEPS)] = ()
-    """Steps in order, at most 256, each a mapping with one key."""
+    """Steps in order, at most 256, each with one kind and perhaps a name."""
     pipeline_options: PipelineOptions = Field(default_factory=PipelineOptions)
     training: Training = Field(default_factory=Training)
     trainers: Trainers = Field(default_factory=Trainers)
@@ -149,7 +146,8 @@ class ExperimentSpec(SpecModel):
     """Seconds after which a finished experiment is deleted."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
-        yield from self._check_env_names()
+        yield from _check_names("env", [variable.name for variable in self.env])
+        yield from _check_names("pipeline", [step.name for step in self.pipeline])
         yield from self._check_deadlines()
         if self.training.shuffle.unit == "Request" and not self.dataset.request_key:
             yield (
@@ -157,22 +155,24 @@ class ExperimentSpec(SpecModel):
                 "must come with dataset.requestKey to be 'Request', got none; add it",
             )
 
-    def _check_env_names(self) -> Iterator[tuple[str, str]]:
-        seen: dict[str, int] = {}
-        for index, variable in enumerate(self.env):
-            first = seen.setdefault(variable.name, index)
-            if first != index:
-                yield (
-                    f"env[{index}].name",
-                    f"must be unique, got {variable.name!r} in env[{first}] too; remove one",
-                )
-
     def _check_deadlines(self) -> Iterator[tuple[str, str]]:
         whole, start = self.active_deadline_seconds, self.pre_running_deadline_seconds
         if whole is not None and start is not None and start >= whole:
             yield (
                 "preRunningDeadlineSeconds",
                 f"must be < activeDeadlineSeconds ({whole}), which counts that too, got {start}",
+            )
+
+
+def _check_names(field: str, names: Sequence[str | None]) -> Iterator[tuple[str, str]]:
+    """Yield a broken rule for each item of a list that has the name of an earlier one."""
+    seen: dict[str, int] = {}
+    for index, name in enumerate(names):
+        first = index if name is None else seen.setdefault(name, index)
+        if first != index:
+            yield (
+                f"{field}[{index}].name",
+                f"must be unique, got {name!r} in {field}[{first}] too; rename or remove one",
             )
 
 

@@ -226,7 +226,7 @@ def _judge(
     value = candidate.value
     try:
         value = apply_overrides(value, overrides) if overrides else value
-        overridden = overridden_paths(overrides)
+        overridden = overridden_paths(value, overrides)
     except ManifestError as error:
         findings.problems += [p for p in error.problems if p not in findings.problems]
         overridden = []

@@ -11,13 +11,24 @@ from pydantic import JsonValue
 from pipeline_runtime.config.documents import Path, format_path, read_value
 from pipeline_runtime.config.experiment import DatasetExperiment
 from pipeline_runtime.config.introspect import annotation_at, takes_integer, takes_text
-from pipeline_runtime.config.problems import show
+from pipeline_runtime.config.problems import find_similar, show, value_at
 from pipeline_runtime.errors import ManifestError, Problem
 
-# name, [2], or ["a key with dots"]
-_PART = re.compile(r'\.?(?P<name>[^.\[\]="\s]+)|\[(?P<index>\d{1,6})\]|\["(?P<key>[^"]*)"\]')
+# field, [2], [name of an item], or ["a key with dots"]
+_PART = re.compile(
+    r'\.?(?P<field>[^.\[\]="\s]+)'
+    r"|\[(?P<index>\d{1,6})\]"
+    r'|\[(?P<name>[^"\[\]]+)\]'
+    r'|\["(?P<key>[^"]*)"\]'
+)
 _ROOTS = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
 OVERRIDE_FILE = "--set"
+
+
+class _Bracketed(str):
+    """A part of a path in brackets: a key of a mapping, or the name of an item of a list."""
+
+    __slots__ = ()
 
 
 def apply_overrides(document: JsonValue, overrides: Sequence[str]) -> JsonValue:
@@ -25,9 +36,10 @@ def apply_overrides(document: JsonValue, overrides: Sequence[str]) -> JsonValue:
 
     Args:
         document: a manifest as JSON values.
-        overrides: `path=value` each, in order. `spec.` may be left out; `pipeline[2].filter.where`
-            reaches into lists; the value is a scalar as YAML reads it, or JSON, but a number is a
-            text where the field takes one; an empty value or null removes the field.
+        overrides: `path=value` each, in order. `spec.` may be left out. `pipeline[2].filter.where`
+            and, by the item's name, `pipeline[thin].downsample.seed` reach into lists. The value is
+            a scalar as YAML reads it, or JSON, but a number is a text where the field takes one. An
+            empty value or null removes the field.
 
     Raises:
         ManifestError: with every override that cannot be applied.
@@ -37,7 +49,7 @@ def apply_overrides(document: JsonValue, overrides: Sequence[str]) -> JsonValue:
     for override in overrides:
         try:
             path, value = parse_override(override)
-            _assign(changed, path, value)
+            _assign(changed, _find_items(changed, path), value)
         except ValueError as error:
             problems.append(Problem(path=override.partition("=")[0], message=str(error)))
     if problems:
@@ -60,12 +72,12 @@ def parse_override(override: str) -> tuple[Path, JsonValue]:
     position = 0
     while position < len(text):
         match = _PART.match(text, position)
-        if not match or (text[position] == ".") != (position > 0 and match["name"] is not None):
+        if not match or (text[position] == ".") != (position > 0 and match["field"] is not None):
             raise ValueError(
                 f"must be a path such as training.batchSize or pipeline[2].filter.where, got "
                 f"{show(text)}; correct it at character {position + 1}"
             )
-        path.append(int(match["index"]) if match["index"] else match["name"] or match["key"] or "")
+        path.append(_parse_part(match))
         position = match.end()
     if not path or not isinstance(path[0], str):
         raise ValueError("must be path=value, got no field's name before '='; add one")
@@ -79,10 +91,37 @@ def _read(path: Path, text: str) -> JsonValue:
     A shell takes the quotes away that the field would need in a file.
     """
     value = read_value(text)
-    annotation = annotation_at(DatasetExperiment, path)
+    indexed = tuple(0 if isinstance(part, _Bracketed) else part for part in path)
+    annotation = annotation_at(DatasetExperiment, indexed)
     is_text = takes_text(annotation) and not (isinstance(value, int) and takes_integer(annotation))
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return text if is_number and is_text else value
+
+
+def _parse_part(match: re.Match[str]) -> str | int:
+    if match["index"]:
+        return int(match["index"])
+    return match["field"] or _Bracketed(match["name"] or match["key"] or "")
+
+
+def _find_items(document: JsonValue, path: Path) -> Path:
+    """Return the path with the names of lists' items as their indexes."""
+    found: Path = ()
+    for part in path:
+        above = value_at(document, found)
+        is_item = isinstance(part, _Bracketed) and isinstance(above, list)
+        found = (*found, _find_item(above, part, format_path(found)) if is_item else part)
+    return found
+
+
+def _find_item(items: list[JsonValue], name: str, at: str) -> int:
+    names = [item.get("name") if isinstance(item, dict) else None for item in items]
+    if name in names:
+        return names.index(name)
+    known = [known for known in names if isinstance(known, str)]
+    near = find_similar(name, known)
+    advice = f"did you mean {near}?" if near else f"the names are {', '.join(known) or 'none'}"
+    raise ValueError(f"must name an item that is there, but {at} has none of {name!r}; {advice}")
 
 
 def _split(override: str) -> tuple[str, str, str]:
@@ -129,12 +168,12 @@ def _assign_field(target: JsonValue, name: str, at: str, rest: Path, value: Json
     return target.get(name)
 
 
-def overridden_paths(overrides: Iterable[str]) -> list[Path]:
-    """The paths that overrides touch; those that cannot be read are left out."""
+def overridden_paths(document: JsonValue, overrides: Iterable[str]) -> list[Path]:
+    """Return the paths in a document that overrides touched; unreadable ones are left out."""
     paths = []
     for override in overrides:
         try:
-            paths.append(parse_override(override)[0])
+            paths.append(_find_items(document, parse_override(override)[0]))
         except ValueError:
             continue
     return paths

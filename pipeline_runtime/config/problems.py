@@ -47,9 +47,9 @@ _PATTERN_WORDS = {
         "must be lower-case letters, digits and '-', begin with a letter, not end with '-'",
         "rename it",
     ),
-    experiment.NAMESPACE_PATTERN: (
+    base.LABEL_PATTERN: (
         "must be lower-case letters, digits and '-', begin and end with a letter or digit",
-        "name an existing namespace",
+        "choose another name",
     ),
     experiment.DECIMAL_PATTERN: ("must be a decimal number as a text", "write it like '0.25'"),
     cluster.OBJECT_NAME_PATTERN: (

@@ -10,7 +10,7 @@ Left out is what changes how a run is carried out and not what it trains on:
 - artifacts and training.checkpoint: where and how often state is kept;
 - pipelineOptions whose rows are the same either way; `preserveOrder` and `rowsPerBlock` stay in,
   as the position in a checkpoint counts batches and blocks;
-- resources, concurrency and maxBytes of steps;
+- names, resources, concurrency and maxBytes of steps;
 - every field that has its default, so that a field that a later release adds changes no hash.
 
 `image` is what the spec says, not what the operator's default was, so that an upgrade of the
@@ -146,6 +146,7 @@ def _trim_step(step: dict[str, Any]) -> dict[str, Any]:
     return {
         kind: {k: v for k, v in body.items() if k not in _STEP_FIELDS_LEFT_OUT.get(kind, ())}
         for kind, body in step.items()
+        if kind != "name"
     }
 
 

@@ -19,6 +19,7 @@ from pipeline_runtime.config.base import (
     Columns,
     Expression,
     ImportPath,
+    Label,
     PositiveInt,
     Seed,
     SpecModel,
@@ -314,8 +315,11 @@ class MapStep(SpecModel):
 
 
 class Step(SpecModel):
-    """One step: exactly one of these keys."""
+    """One step: exactly one kind, and perhaps a name."""
 
+    name: Label | None = None
+    """Name of the step, unique in the pipeline, for people and for `--set`; another name makes no
+    other run."""
     filter: FilterStep | None = None
     derive: DeriveStep | None = None
     anti_join: AntiJoinStep | None = None
@@ -339,14 +343,12 @@ class Step(SpecModel):
             got = " and ".join(given)
             yield "", f"must have exactly one step kind, got {got}; write each step as a list item"
         elif not given:
-            kinds = ", ".join(
-                field.alias or name for name, field in type(self).model_fields.items()
-            )
+            kinds = ", ".join(list_kinds())
             yield "", f"must have exactly one step kind, got none; write one of {kinds}"
 
     def _given(self) -> list[str]:
-        fields = type(self).model_fields
-        return [f.alias or n for n, f in fields.items() if getattr(self, n) is not None]
+        kinds = _KINDS.items()
+        return [alias for name, alias in kinds if getattr(self, name, None) is not None]
 
     @property
     def kind(self) -> str:
@@ -356,8 +358,17 @@ class Step(SpecModel):
     @property
     def config(self) -> SpecModel:
         """The model of the step's kind."""
-        values: list[Any] = [getattr(self, name) for name in type(self).model_fields]
+        values: list[Any] = [getattr(self, name) for name in _KINDS]
         return next(value for value in values if isinstance(value, SpecModel))
+
+
+# Field of `Step` to kind of step, as a manifest writes it.
+_KINDS = {name: f.alias or name for name, f in Step.model_fields.items() if name != "name"}
+
+
+def list_kinds() -> list[str]:
+    """Return the kinds of steps, as a manifest writes them."""
+    return list(_KINDS.values())
 
 
 class DebugOptions(SpecModel):

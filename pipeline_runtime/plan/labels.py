@@ -21,8 +21,11 @@ MAX_LABEL_CHARS = 60
 
 
 def describe_step(step: Step) -> str:
-    """What a step does, without its kind: `country in ('US','CA')`, `spam_users/ on user_id`."""
-    text = " ".join(_describe(step).split())
+    """Return a step's name, if it has one, and what it does, without its kind:
+    `country in ('US','CA')`, `spam: spam_users/ on user_id`.
+    """
+    name = f"{step.name}: " if step.name else ""
+    text = name + " ".join(_describe(step).split())
     return text if len(text) <= MAX_LABEL_CHARS else text[: MAX_LABEL_CHARS - 1] + "…"
 
 

@@ -57,6 +57,7 @@ BY_PATTERN: Mapping[str, Sequence[str]] = {
         "TOKEN_PATH",
     ],
     cluster.DATA_KEY_PATTERN: ["key", ".a", "A-1_b"],
+    base.LABEL_PATTERN: ["a", "thin", "1-x", "x" * 63],
     experiment.SHA256_PATTERN: ["0123456789abcdef" * 4],
     experiment.DECIMAL_PATTERN: ["0.25", "-1", "1.5e-3"],
     cluster.IMAGE_PATTERN: ["registry:5000/a/b:1.0", "a@sha256:0"],
@@ -132,7 +133,7 @@ RESOURCE_NAMES = st.sampled_from(["cpu", "memory", "ephemeral-storage", "example
 CHOICES: Mapping[type[SpecModel], Sequence[str]] = {
     dataset.SourceChoice: ["parquet", "iceberg"],
     dataset.ParquetSource: ["uri", "uris"],
-    steps.Step: [field.alias or name for name, field in steps.Step.model_fields.items()],
+    steps.Step: steps.list_kinds(),
     training.Evaluation: ["where", "holdoutPercent"],
     cluster.EnvSource: ["secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef"],
     cluster.EnvFromSource: ["secretRef", "configMapRef"],
@@ -277,6 +278,9 @@ def _repair_env(given: Document) -> None:
 
 
 def _repair_spec(given: Document) -> None:
+    for index, step in enumerate(given.get("pipeline", [])):
+        if "name" in step:
+            step["name"] = f"{step['name'][:60]}{index}"
     for index, variable in enumerate(given.get("env", [])):
         variable["name"] = variable["name"] + f"_{index}_PATH"
     if "activeDeadlineSeconds" in given:

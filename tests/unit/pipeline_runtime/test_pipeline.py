@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from pipeline_runtime import Pipeline
-from pipeline_runtime.config import Step, load_manifests
+from pipeline_runtime.config import load_manifests
+from pipeline_runtime.config.steps import list_kinds
 from pipeline_runtime.errors import ManifestError, StepError
 
 EVERY_STEP = (
@@ -37,7 +38,7 @@ EVERY_STEP = (
 
 def test_there_is_a_method_for_every_kind_of_step() -> None:
     kinds = {next(iter(step)) for step in EVERY_STEP.steps}
-    assert kinds == {field.alias or name for name, field in Step.model_fields.items()}
+    assert kinds == set(list_kinds())
 
 
 def test_what_the_methods_write_is_a_valid_manifest(tmp_path: Path) -> None:
@@ -93,6 +94,17 @@ def test_options_have_two_spellings(feed: str, unit: str, window: str) -> None:
     assert (spec.training.shuffle.unit, spec.training.shuffle.window_rows) == ("None", 7)
     assert spec.training.last_batch == "Drop"
     assert pipeline.steps[0]["truncate"]["keep"] == "Tail"
+
+
+def test_the_last_step_may_have_a_name() -> None:
+    pipeline = Pipeline.read_parquet("t/").downsample(50).named("thin").filter("x > 1")
+    assert [step.get("name") for step in pipeline.steps] == ["thin", None]
+    assert [step.kind for step in pipeline.experiment("a").spec.pipeline] == [
+        "downsample",
+        "filter",
+    ]
+    with pytest.raises(StepError, match="thin"):
+        Pipeline.read_parquet("t/").named("thin")
 
 
 def test_switches_of_single_optimisations_go_to_debug() -> None:

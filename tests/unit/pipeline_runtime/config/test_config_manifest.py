@@ -26,7 +26,7 @@ metadata: {name: first}
 spec:
   dataset: {parquet: {uri: impressions/}}
   pipeline:
-  - filter: {where: label = 0}
+  - {name: odd, filter: {where: label = 0}}
 """
 CONFIG_MAP = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\n"
 
@@ -64,7 +64,7 @@ def test_problems_of_all_files_are_reported(tmp_path: Path) -> None:
     one.write_text(VALID.replace("label = 0", "''"))
     two.write_text(VALID.replace("uri:", "url:"))
     expected = [
-        f"{one}:7:14: spec.pipeline[0].filter.where: … empty",
+        f"{one}:7:26: spec.pipeline[0].filter.where: … empty",
         f"{two}:5:23: spec.dataset.parquet.url: … uri",
         f"{tmp_path / 'none.yaml'}: … No such file or directory",
     ]
@@ -161,6 +161,7 @@ def test_problems_in_a_list_have_the_item_in_their_path() -> None:
     assert caught.value.problems[0].line == 10
 
 
+ODD = ("spec", "pipeline", 0)
 EVALUATION = ("spec", "training", "evaluation")
 OVERRIDES: list[tuple[str, tuple[str | int, ...], Any]] = [
     ("training.epochs=2", ("spec", "training", "epochs"), 2),
@@ -174,6 +175,10 @@ OVERRIDES: list[tuple[str, tuple[str | int, ...], Any]] = [
     ('training.config["a=b"]=x', ("spec", "training", "config", "a=b"), "x"),
     ("dataset.where='US", ("spec", "dataset", "where"), "'US"),
     ('image="1"', ("spec", "image"), "1"),
+    ("pipeline[odd].filter.where=label = 1", (*ODD, "filter", "where"), "label = 1"),
+    ('pipeline["odd"].filter.where=label = 1', (*ODD, "filter", "where"), "label = 1"),
+    ("pipeline[odd].name=even", (*ODD, "name"), "even"),
+    ("training.config[rate]=1", ("spec", "training", "config", "rate"), 1),
     ("image=1.0", ("spec", "image"), "1.0"),
     ("training.evaluation.holdoutPercent=2.50", (*EVALUATION, "holdoutPercent"), "2.50"),
     ("training.evaluation.holdoutPercent=2", (*EVALUATION, "holdoutPercent"), 2),
@@ -200,6 +205,9 @@ BAD_OVERRIDES = {
     "training.batchsize=3": "--set: spec.training.batchsize: … batchSize",
     "training.epochs=x": "--set: spec.training.epochs: … integer … 'x' … string",
     "pipeline[7].filter.where=a": "--set: pipeline[7].filter.where: … spec.pipeline … 1 … [7]",
+    "pipeline[even].filter.where=a": "--set: pipeline[even].filter.where: … spec.pipeline … odd",
+    "pipeline[od].filter.where=a": "--set: pipeline[od].filter.where: … did you mean odd",
+    "pipeline[odd].filter.were=a": "--set: spec.pipeline[0].filter.were: … where",
     "pipeline.filter=a": "--set: pipeline.filter: … spec.pipeline[0].filter",
     "metadata.name.x=a": "--set: metadata.name.x: … metadata.name … 'first'",
     "metadata[0]=a": "--set: metadata[0]: … list … mapping",

@@ -60,6 +60,7 @@ SAME = [
     "pipeline[2].map.concurrency=3",
     "pipeline[2].map.resources.cpu=2",
     "training.epochs=1",  # the default, said
+    "pipeline[1].name=thin",
     'pipeline[1].downsample.keepPercent="10.0"',
 ]
 OTHER = [

@@ -149,6 +149,12 @@ def test_a_filter_after_a_map_is_not_pushed_past_it(
     assert_one_tells(explain(plan).splitlines(), "… not pushed … user < 25 … map")
 
 
+def test_a_plan_shows_the_names_of_steps(root: str) -> None:
+    plan = base().filter("score > 0.1").named("good").plan(root)
+    assert_one_tells(explain(plan).splitlines(), "… good: score > 0.1")
+    assert [label for _, _, label in plan.training.step_rows][-1] == "good: score > 0.1"
+
+
 # steps, their options → the engine, why, whether it may be threads
 FEEDS = {
     "no step calls Python": ({}, {}, "Readers", "threads", True),
