@@ -11,7 +11,7 @@ Rules that neither can express are listed in tests/integration/cluster/test_crd_
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -327,6 +327,19 @@ def _build_resource_rules() -> list[Rule]:
     return [*no_gpus, *within]
 
 
+def _build_catalog_rules() -> Iterator[tuple[str, str]]:
+    """Yield the field and the rule for the tables of a spec, which name their catalogs."""
+    known = (
+        "has(self.catalogs) && self.catalogs.exists(catalog, catalog.name == {}.iceberg.catalog)"
+    )
+    yield "dataset", f"!has(self.dataset.iceberg) || ({known.format('self.dataset')})"
+    for kind in ("antiJoin", "join"):
+        side = f"step.{kind}"
+        is_other = f"!has({side}) || !has({side}.iceberg)"
+        rule = f"self.pipeline.all(step, {is_other} || ({known.format(side)}))"
+        yield "pipeline", f"!has(self.pipeline) || {rule}"
+
+
 RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
     DatasetExperiment: [
         Rule(
@@ -357,6 +370,15 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
             message="storage.root must not change, be added or be removed, since checkpoints lie "
             "below it; make another experiment",
             field="storage.root",
+        ),
+        *(
+            Rule(
+                mirrors="ExperimentSpec._check_catalogs",
+                rule=rule,
+                message="must be the name of a catalog in spec.catalogs; add it there",
+                field=field,
+            )
+            for field, rule in _build_catalog_rules()
         ),
         Rule(
             mirrors="ExperimentSpec._check_deadlines",

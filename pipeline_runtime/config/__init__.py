@@ -22,8 +22,8 @@ from pipeline_runtime.config.cluster import (
     Trainers,
 )
 from pipeline_runtime.config.dataset import (
+    Catalog,
     Dataset,
-    IcebergCatalog,
     IcebergSource,
     ParquetSource,
     S3Options,
@@ -86,6 +86,7 @@ __all__ = [
     "VERSION",
     "Artifacts",
     "Autoscaling",
+    "Catalog",
     "CheckpointPolicy",
     "Code",
     "Condition",
@@ -98,7 +99,6 @@ __all__ = [
     "ExperimentSpec",
     "ExperimentStatus",
     "Head",
-    "IcebergCatalog",
     "IcebergSource",
     "LoadedManifest",
     "ManifestError",

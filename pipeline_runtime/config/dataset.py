@@ -12,6 +12,7 @@ from pipeline_runtime.config.base import (
     Column,
     Columns,
     Expression,
+    Label,
     SpecModel,
     StoreUri,
     TableUri,
@@ -20,6 +21,7 @@ from pipeline_runtime.config.base import (
     check_one_of,
     rule_error,
 )
+from pipeline_runtime.config.cluster import ObjectReference
 
 _PART = r"[^.\p{Z}\t-\r\x{85}]+"  # no dot, no white space
 ICEBERG_TABLE_PATTERN = rf"^{_PART}(\.{_PART})+$"  # namespace.table, namespaces may nest
@@ -79,23 +81,27 @@ class ParquetSource(SpecModel):
         return self.uris or ((self.uri,) if self.uri else ())
 
 
-class IcebergCatalog(SpecModel):
-    """An Iceberg catalog, in pyiceberg's terms; credentials come from the environment."""
+class Catalog(SpecModel):
+    """An Iceberg catalog; credentials come from its Secret or from the environment."""
 
-    name: Text = "default"
-    """The catalog's name."""
-    type: Literal["rest", "sql", "hive", "glue", "dynamodb"] = "rest"
-    """The kind of catalog."""
+    name: Label
+    """Name of the catalog, by which `iceberg.catalog` refers to it."""
+    type: Literal["Rest", "Sql", "Hive", "Glue", "DynamoDb"] = "Rest"
+    """The kind of catalog; in lower case, it is pyiceberg's name of it."""
     uri: Uri | None = None
-    """The catalog's address; credentials come from the environment."""
+    """The catalog's address, without credentials."""
     warehouse: StoreUri | None = None
     """The warehouse's location."""
+    secret_ref: ObjectReference | None = None
+    """The Secret with the catalog's credentials: `name`. Its keys are properties of pyiceberg, such
+    as `credential` or `token`."""
 
 
 class IcebergSource(SpecModel):
     """An Iceberg table, pinned to a snapshot if one is given."""
 
-    catalog: IcebergCatalog
+    catalog: Label
+    """The catalog, by its name in `spec.catalogs`."""
     table: Annotated[str, Field(pattern=ICEBERG_TABLE_PATTERN, max_length=512)]
     """The table, as `namespace.table`."""
     snapshot_id: SnapshotId | None = None

@@ -36,7 +36,7 @@ from pipeline_runtime.config.cluster import (
     Storage,
     Trainers,
 )
-from pipeline_runtime.config.dataset import Dataset
+from pipeline_runtime.config.dataset import Catalog, Dataset, IcebergSource
 from pipeline_runtime.config.steps import PipelineOptions, Step
 from pipeline_runtime.config.training import Artifacts, Training
 
@@ -48,6 +48,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 # Names of Pods and Services derive from it: 63 less "-data-workers-" and KubeRay's suffix.
 MAX_NAME_CHARS = 40
 MAX_STEPS = 256
+MAX_CATALOGS = 32
 MAX_STATUS_METRICS = 16
 MAX_CURRENCY_CHARS = 16
 
@@ -126,6 +127,10 @@ class ExperimentSpec(SpecModel):
     env_from: EnvFrom = ()
     """All keys of Secrets or ConfigMaps as variables."""
     storage: Storage = Field(default_factory=Storage)
+    catalogs: Annotated[
+        tuple[Catalog, ...], Field(max_length=MAX_CATALOGS), AfterValidator(check_unique_names)
+    ] = ()
+    """Iceberg catalogs, by name."""
     dataset: Dataset
     pipeline: Annotated[tuple[Step, ...], Field(max_length=MAX_STEPS)] = ()
     """Steps in order, at most 256, each with one kind and perhaps a name."""
@@ -148,12 +153,38 @@ class ExperimentSpec(SpecModel):
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from _check_names("env", [variable.name for variable in self.env])
         yield from _check_names("pipeline", [step.name for step in self.pipeline])
+        yield from self._check_catalogs()
         yield from self._check_deadlines()
         if self.training.shuffle.unit == "Request" and not self.dataset.request_key:
             yield (
                 "training.shuffle.unit",
                 "must come with dataset.requestKey to be 'Request', got none; add it",
             )
+
+    @property
+    def used_catalogs(self) -> tuple[Catalog, ...]:
+        """The catalogs of the table and the side tables."""
+        used = {source.catalog for _, source in self._find_iceberg()}
+        return tuple(catalog for catalog in self.catalogs if catalog.name in used)
+
+    def _find_iceberg(self) -> Iterator[tuple[str, IcebergSource]]:
+        """Yield the path and source of each Iceberg table."""
+        if self.dataset.iceberg:
+            yield "dataset.iceberg", self.dataset.iceberg
+        for index, step in enumerate(self.pipeline):
+            config = step.anti_join or step.join
+            if config and config.iceberg:
+                yield f"pipeline[{index}].{step.kind}.iceberg", config.iceberg
+
+    def _check_catalogs(self) -> Iterator[tuple[str, str]]:
+        names = [catalog.name for catalog in self.catalogs]
+        for path, source in self._find_iceberg():
+            if source.catalog not in names:
+                yield (
+                    f"{path}.catalog",
+                    "must be the name of a catalog in spec.catalogs, got "
+                    f"{str(source.catalog)[:80]!r}; add it there",
+                )
 
     def _check_deadlines(self) -> Iterator[tuple[str, str]]:
         whole, start = self.active_deadline_seconds, self.pre_running_deadline_seconds

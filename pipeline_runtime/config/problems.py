@@ -198,12 +198,14 @@ _TYPE_WORDS = {
 def _explain_type(expected: list[str], path: Path, value: JsonValue) -> str:
     kinds = list(dict.fromkeys(expected))
     words = " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
-    hint = _named_list_hint(path, value) or _type_hint(kinds, value)
+    hint = _mapping_hint(path, value) or _type_hint(kinds, value)
     return f"must be {words}, got {show(value, path)}{_kind(value)}; {hint}"
 
 
-def _named_list_hint(path: Path, value: JsonValue) -> str | None:
-    """Return what to write for a mapping by name where the field is a list of named objects."""
+def _mapping_hint(path: Path, value: JsonValue) -> str | None:
+    """Return what to write for a mapping where the field is a list of named objects or a name."""
+    if path[-2:] == ("iceberg", "catalog") and isinstance(value, dict):
+        return "write the name of an item of spec.catalogs"
     annotation = annotation_at(DatasetExperiment, path)
     model = find_model(annotation)
     if not (isinstance(value, dict) and model and is_list(annotation)):

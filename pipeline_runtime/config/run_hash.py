@@ -7,6 +7,7 @@ Left out is what changes how a run is carried out and not what it trains on:
 - the cluster side (trainers, dataWorkers, head, autoscaling, env, storage, deadlines, suspend):
   a run may move, grow and wait; the checkpoint has the number of ranks, to which `preserveOrder`
   holds it;
+- catalogs that no table uses, and the Secrets of the others;
 - artifacts and training.checkpoint: where and how often state is kept;
 - pipelineOptions whose rows are the same either way; `preserveOrder` and `rowsPerBlock` stay in,
   as the position in a checkpoint counts batches and blocks;
@@ -33,6 +34,7 @@ from pydantic import JsonValue
 
 from pipeline_runtime.config.base import RuleSet
 from pipeline_runtime.config.credentials import hide_credentials
+from pipeline_runtime.config.dataset import Catalog
 from pipeline_runtime.config.experiment import API_VERSION, KIND, DatasetExperiment
 from pipeline_runtime.config.parsing import parse_stored
 from pipeline_runtime.config.version_1 import translate
@@ -123,6 +125,7 @@ def _build_config(experiment: DatasetExperiment) -> dict[str, Any]:
     options, training = spec.get("pipelineOptions", {}), spec.get("training", {})
     config = {
         "dataset": spec["dataset"],
+        "catalogs": [_trim_catalog(catalog) for catalog in experiment.spec.used_catalogs],
         "pipeline": [_trim_step(step) for step in spec.get("pipeline", ())],
         "pipelineOptions": {key: options[key] for key in _OPTIONS_KEPT if key in options},
         "training": {key: part for key, part in training.items() if key != "checkpoint"},
@@ -140,6 +143,12 @@ def diff_configs(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[st
         for path in sorted(old.keys() | new.keys())
         if old.get(path, _ABSENT) != new.get(path, _ABSENT)
     ]
+
+
+def _trim_catalog(catalog: Catalog) -> dict[str, Any]:
+    return catalog.model_dump(
+        mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, exclude={"secret_ref"}
+    )
 
 
 def _trim_step(step: dict[str, Any]) -> dict[str, Any]:

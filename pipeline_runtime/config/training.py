@@ -104,7 +104,7 @@ class Training(SpecModel):
     evaluation: Evaluation | None = None
     checkpoint: CheckpointPolicy = Field(default_factory=CheckpointPolicy)
     config: dict[str, JsonValue] = Field(default_factory=dict)
-    """The entrypoint's own settings; no credentials."""
+    """The entrypoint's own settings, in its own words; no credentials."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from check_options("config", self.config)

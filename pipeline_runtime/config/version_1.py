@@ -3,6 +3,7 @@
 Checkpoints that were written before the API had its present words carry such a config.
 `run_hash.upgrade_config` calls this before it parses a config. A config comes from a store, so it
 may be any JSON: parts that have another shape are returned as they are, for the parser to refuse.
+Iceberg tables need no translation: no run of version 1 could read one, so no checkpoint names one.
 """
 
 from __future__ import annotations

@@ -67,6 +67,9 @@ def hash_cluster_side(spec: ExperimentSpec) -> str:
     document = spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
     workers = document.get("dataWorkers", {})
     part = {field: document[field] for field in _WHOLE_FIELDS if field in document}
+    secrets = {c.name: c.secret_ref.name for c in spec.used_catalogs if c.secret_ref}
+    if secrets:
+        part["catalogSecrets"] = secrets
     part["dataWorkers"] = {field: workers[field] for field in _WORKER_FIELDS if field in workers}
     text = json.dumps(part, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]

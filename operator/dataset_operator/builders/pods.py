@@ -129,7 +129,16 @@ def _build_ray_container(cluster: ClusterInput, resources: Document) -> Document
     secrets = [spec.storage.secret_ref.name] if spec.storage.secret_ref else []
     if not secrets and settings.storage_secret:
         secrets = [settings.storage_secret]
-    env_from = [{"secretRef": {"name": name}} for name in secrets]
+    env_from: list[Document] = [{"secretRef": {"name": name}} for name in secrets]
+    env_from += [
+        # pyiceberg reads its properties from variables of this form, and "_" as "-" in names.
+        {
+            "prefix": f"PYICEBERG_CATALOG__{catalog.name.upper().replace('-', '_')}__",
+            "secretRef": catalog.secret_ref.to_document(),
+        }
+        for catalog in spec.used_catalogs
+        if catalog.secret_ref
+    ]
     return {
         "name": RAY_CONTAINER,
         "image": spec.image or settings.runtime_image,

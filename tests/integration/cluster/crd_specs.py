@@ -277,14 +277,23 @@ def _repair_env(given: Document) -> None:
         given.pop("value", None)
 
 
+_JOINS = ("antiJoin", "join")
+
+
 def _repair_spec(given: Document) -> None:
-    for index, step in enumerate(given.get("pipeline", [])):
+    steps_ = given.get("pipeline", [])
+    for index, step in enumerate(steps_):
         if "name" in step:
             step["name"] = f"{step['name'][:60]}{index}"
     for index, variable in enumerate(given.get("env", [])):
         variable["name"] = variable["name"] + f"_{index}_PATH"
     if "activeDeadlineSeconds" in given:
         given.pop("preRunningDeadlineSeconds", None)
+    sources = [given["dataset"], *(step.get(kind, {}) for step in steps_ for kind in _JOINS)]
+    used = {source["iceberg"]["catalog"] for source in sources if "iceberg" in source}
+    known = {catalog["name"] for catalog in given.get("catalogs", [])}
+    if missing := sorted(used - known):
+        given["catalogs"] = given.get("catalogs", []) + [{"name": name} for name in missing]
     if "requestKey" not in given["dataset"]:
         given.get("training", {}).get("shuffle", {}).pop("unit", None)
 

@@ -324,7 +324,7 @@ REFUSED: dict[str, tuple[Document, str]] = {
         r"spec\.dataWorkers\.maxReplicas: .*minReplicas",
     ),
     "two sources": (
-        {"dataset": {"parquet": {"uri": "x/"}, "iceberg": {"catalog": {}, "table": "a.b"}}},
+        {"dataset": {"parquet": {"uri": "x/"}, "iceberg": {"catalog": "m", "table": "a.b"}}},
         r"spec\.dataset: .*parquet, iceberg",
     ),
     "a step of two kinds": (

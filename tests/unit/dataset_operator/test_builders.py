@@ -133,6 +133,24 @@ def test_the_spec_sets_image_environment_and_secrets() -> None:
     assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}]
 
 
+def test_the_secrets_of_used_catalogs_reach_the_pods() -> None:
+    catalogs = [
+        {"name": "my-lake", "secretRef": {"name": "lake-keys"}},
+        {"name": "unused", "secretRef": {"name": "other-keys"}},
+        {"name": "open"},
+    ]
+    join = {"iceberg": {"catalog": "open", "table": "db.s"}, "keys": ["a"]}
+    spec = {
+        "catalogs": catalogs,
+        "dataset": {"iceberg": {"catalog": "my-lake", "table": "db.t"}},
+        "pipeline": [{"join": join}],
+    }
+    ray = ray_container(build_pod_template(cluster(**spec), HEAD))
+    assert ray["envFrom"] == [
+        {"prefix": "PYICEBERG_CATALOG__MY_LAKE__", "secretRef": {"name": "lake-keys"}}
+    ]
+
+
 def test_the_operators_storage_secret_is_the_default() -> None:
     pod = build_pod_template(cluster({"storageSecret": "default-keys"}), TRAINERS)
     assert ray_container(pod)["envFrom"] == [{"secretRef": {"name": "default-keys"}}]

@@ -148,7 +148,8 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "tuning of Ray Data": {"env": [{"name": "RAY_DATA_DISABLE_PROGRESS_BARS", "value": "1"}]},
     "a module, a table and an image of other scripts": {
         "pipeline": [{"map": {"function": "_x1.größe:f"}}],
-        "dataset": {"iceberg": {"catalog": {}, "table": "größe.t-1"}},
+        "catalogs": [{"name": "main"}],
+        "dataset": {"iceberg": {"catalog": "main", "table": "größe.t-1"}},
         "image": "registry:5000/a/b@sha256:0",
     },
     "a path to credentials": {

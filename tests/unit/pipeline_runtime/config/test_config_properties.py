@@ -49,7 +49,7 @@ sources = st.one_of(
             )
         }
     ),
-    st.just({"iceberg": {"catalog": {"type": "rest"}, "table": "db.t", "snapshotId": "3"}}),
+    st.just({"iceberg": {"catalog": "main", "table": "db.t", "snapshotId": "3"}}),
 )
 side_tables = st.builds(lambda source, keys: source | {"keys": keys}, sources, columns)
 
@@ -90,7 +90,7 @@ workers = st.builds(
     st.integers(0, 1000),
 )
 specs = st.fixed_dictionaries(
-    {"dataset": sources},
+    {"dataset": sources, "catalogs": st.just([{"name": "main", "type": "Sql"}])},
     optional={
         "pipeline": st.lists(steps, max_size=5),
         "training": st.fixed_dictionaries(

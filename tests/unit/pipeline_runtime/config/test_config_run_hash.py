@@ -135,6 +135,32 @@ def test_a_default_that_is_written_out_changes_no_hash(override: str) -> None:
     assert hash_with(override) == hash_with()
 
 
+ICEBERG: dict[str, Any] = {
+    "catalogs": [
+        {"name": "main", "uri": "https://catalog", "secretRef": {"name": "keys"}},
+        {"name": "other", "type": "Glue"},
+    ],
+    "dataset": {"iceberg": {"catalog": "main", "table": "db.t"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("override", "is_same"),
+    [
+        ("catalogs[main].secretRef.name=others", True),
+        ("catalogs[other].type=Sql", True),
+        ("catalogs[other]={name: third}", True),
+        ("catalogs[main].uri=https://elsewhere", False),
+        ("catalogs[main].type=Sql", False),
+    ],
+)
+def test_the_catalog_of_the_table_is_part_of_the_run(override: str, is_same: bool) -> None:
+    document = DOCUMENT | {"spec": ICEBERG}
+    changed = apply_overrides(document, [override])
+    hashes = {run_hash(parse_experiment(part)) for part in (document, changed)}
+    assert (len(hashes) == 1) is is_same
+
+
 def test_the_version_rises_only_for_specs_that_use_the_changed_field() -> None:
     def has_epochs(config: Mapping[str, Any]) -> bool:
         return "epochs" in config.get("training", {})
