@@ -269,7 +269,7 @@ PRINTER_COLUMNS: Sequence[Schema] = [
     {"name": "Desired", "type": "integer", "jsonPath": ".status.dataWorkers.desiredReplicas"},
     {"name": "GPU%", "type": "integer", "jsonPath": ".status.trainer.gpuUtilizationPercent"},
     {"name": "Wait%", "type": "integer", "jsonPath": ".status.trainer.productionWaitPercent"},
-    {"name": "Progress", "type": "integer", "jsonPath": ".status.trainer.progressPercentage"},
+    {"name": "Progress", "type": "integer", "jsonPath": ".status.trainer.progressPercent"},
     # With -o wide: it is empty without prices in the operator's settings.
     {"name": "Cost", "type": "string", "jsonPath": ".status.usage.cost", "priority": 1},
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},

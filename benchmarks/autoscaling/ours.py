@@ -78,7 +78,7 @@ ABLATIONS: Final[dict[str, Callable[[Rules], Rules]]] = {
     "stabilisation": lambda rules: replace(rules, down=AT_ONCE),
     "headroom": lambda rules: replace(rules, headroom=0.0),
     "the cure test": _leave_out("cure"),
-    "the knee": _leave_out("knee"),
+    "the saturation point": _leave_out("saturation"),
     "the limit of growth": _leave_out("growth"),
     "change detection": _leave_out("change"),
 }

@@ -26,9 +26,9 @@ _PUSHDOWN_OFF: Final = ("pushdown", False)
 # By variant: what of `spec.pipelineOptions` differs from the default.
 SWITCHES: Final[Mapping[str, tuple[tuple[str, bool | str], ...]]] = {
     "pushdown off": (_PUSHDOWN_OFF,),
-    "late materialisation off": (("lateMaterialisation", False),),
+    "late materialisation off": (("lateMaterialization", False),),
     # Where statistics prune, little is left to it.
-    "pushdown, late materialisation off": (_PUSHDOWN_OFF, ("lateMaterialisation", False)),
+    "pushdown, late materialisation off": (_PUSHDOWN_OFF, ("lateMaterialization", False)),
     "projection off": (("projection", False),),
     "fusion off": (FUSION_OFF,),
     "kernels off": (("kernels", False),),

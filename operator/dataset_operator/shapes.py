@@ -116,7 +116,7 @@ _EXPERIMENT: Shape = {
         "trainer": {
             "gpuUtilizationPercent": _is_count,
             "productionWaitPercent": _is_count,
-            "progressPercentage": _is_count,
+            "progressPercent": _is_count,
         },
         "scaling": {"decisions": [_DECISION]},
     },
@@ -171,7 +171,7 @@ _SHAPES: Mapping[str, Shape] = {
 _ANY_OBJECT: Shape = {"metadata!": _METADATA}
 # Fields of a status that a run needs; a status without one of them has no run.
 _RUN_FIELDS = ("run", "runHash", "startTime")
-_TIMES = re.compile(r"(time|until|since|.*Time)")
+_TIMES = re.compile(r"(time|.*Time)")
 
 
 def fit_object(kind: str, document: Any) -> Document | None:

@@ -39,7 +39,7 @@ _SKEW_SECONDS = 5.0
 _AHEAD = frozenset({"scaling", "usage"})
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 # Messages of scaling are shorter, since the status has more about scaling; we write all of them.
-MAX_SCALING_BYTES = 400
+MAX_SCALING_BYTES = 384
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 Condition = dict[str, Any]

@@ -278,16 +278,16 @@ class MoveStatus(StatusModel):
     """Desired workers after the change."""
 
 
-class KneeStatus(StatusModel):
+class SaturationPointStatus(StatusModel):
     """The saturation point: a number of workers beyond which throughput did not rise."""
 
     replicas: Count
     """Fewest workers that reach nearly the full throughput."""
-    until: TimeText
+    until_time: TimeText
     """Time when a few more workers are tried."""
     rows_per_second: DecimalString
     """Throughput of these workers."""
-    times: Count = 1
+    count: Count = 1
     """Number of consecutive times that it was found."""
 
 
@@ -309,13 +309,13 @@ class ProbeFailureStatus(StatusModel):
 
     replicas: Count
     """Number of workers that the trial started from."""
-    times: Count
+    count: Count
     """Number of consecutive failures."""
-    until: TimeText
+    until_time: TimeText
     """Time until which the trial is not repeated."""
 
 
-class GpuLawStatus(StatusModel):
+class GpuTrialsStatus(StatusModel):
     """Trials of the autoscaling policy that follows the GPUs alone."""
 
     attempt: Count
@@ -354,7 +354,7 @@ class DecisionStatus(StatusModel):
     """Explanation, with the numbers."""
     attempt: Count = 0
     """Attempt whose trainers the decision was made for."""
-    log: StatusText | None = None
+    log_state: StatusText | None = None
     """`Pending` or `Failed` until the decision is in the run's artifacts."""
     inputs: Annotated[
         tuple[DecisionInputStatus, ...], Field(max_length=32), AfterValidator(check_unique_names)
@@ -365,7 +365,7 @@ class DecisionStatus(StatusModel):
 class ScalingStatus(StatusModel):
     """State of the autoscaler, from which another operator process continues."""
 
-    since: TimeText
+    since_time: TimeText
     """Time from which recommendations are known."""
     verified_replicas: Count = 0
     """Largest number of workers that was observed to help."""
@@ -373,9 +373,9 @@ class ScalingStatus(StatusModel):
     """Recommendations within the longest window."""
     moves: Annotated[tuple[MoveStatus, ...], Field(max_length=16)] = ()
     """Changes within the longest period of a policy."""
-    knee: KneeStatus | None = None
+    saturation_point: SaturationPointStatus | None = None
     """The saturation point, if one was found."""
-    gpu: GpuLawStatus | None = None
+    gpu: GpuTrialsStatus | None = None
     """Trials, with `autoscaling.signal: GpuUtilization`."""
     decisions: Annotated[tuple[DecisionStatus, ...], Field(max_length=10)] = ()
     """The latest decisions that changed the number; the run's artifacts hold all of them."""
@@ -393,7 +393,7 @@ class MetricStatus(StatusModel):
 class TrainerStatus(StatusModel):
     """Progress of the training."""
 
-    progress_percentage: Percent | None = None
+    progress_percent: Percent | None = None
     """Share of the whole training that is done."""
     estimated_remaining_seconds: LargeCount | None = None
     """Estimated seconds until the end."""
@@ -420,7 +420,7 @@ class AccountedStatus(StatusModel):
     """GPUs of each trainer."""
     data_workers: Count = 0
     """Data workers that held a node at that time."""
-    idle_rest: DecimalString = "0"
+    gpu_idle_remainder_seconds: DecimalString = "0"
     """Fraction of an idle GPU second that is not yet in `gpuIdleSeconds`."""
 
 
@@ -475,14 +475,14 @@ class HistoryStatus(StatusModel):
     """`Pending`, `Kept`, `Failed` or `Skipped`."""
     message: StatusText | None = None
     """Reason why the history is not kept."""
-    cluster_uid: StatusText | None = None
+    ray_cluster_uid: StatusText | None = None
     """UID of the RayCluster that the history describes."""
     attempt: Count | None = None
     """The last attempt in the history."""
     time: TimeText | None = None
     """Time when the cluster was to be deleted."""
-    pod: StatusText | None = None
-    """The pod that writes the history, as long as it exists."""
+    pod_name: StatusText | None = None
+    """Name of the pod that writes the history, as long as it exists."""
 
 
 class ExperimentStatus(StatusModel):

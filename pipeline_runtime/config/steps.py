@@ -379,7 +379,7 @@ class DebugOptions(SpecModel):
     """Predicates prune partitions and row groups."""
     projection: bool = True
     """Only columns that are used are read."""
-    late_materialisation: bool = True
+    late_materialization: bool = True
     """If filters empty many row groups or pages, the other columns are read after filtering."""
     fusion: bool = True
     """Adjacent steps run in the task that reads."""

@@ -313,7 +313,7 @@ class _Stream:
 
     def _first_look(self, stage: Stage, read_columns: Sequence[str]) -> FirstLook | None:
         """The columns that the steps up to the last filter need; None if that spares nothing."""
-        if not self.spec.pipeline_options.debug.late_materialisation:
+        if not self.spec.pipeline_options.debug.late_materialization:
             return None
         known = list(takewhile(lambda step: _keeps_places(step.transform), stage.steps))
         drops = [index for index, step in enumerate(known) if step.transform.changes_rows]

@@ -35,7 +35,7 @@ _MAX_NAMES = 5
 # Of pipelineOptions.debug: each only takes work away.
 _SWITCHES = (
     *("projection", "pushdown", "fusion", "kernels", "page_decoding", "deduplication"),
-    *("prefetch", "late_materialisation", "ready_batches", "sparse"),
+    *("prefetch", "late_materialization", "ready_batches", "sparse"),
     *("batched_calls", "shared_memory"),
 )
 

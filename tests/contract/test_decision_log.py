@@ -23,10 +23,10 @@ NOTED = {
     "reason": "ScaleUpLimit",
     "message": 'trainers\' wait: 18 % of "their" time; $(rm -rf /)',
     "attempt": 2,
-    "log": "Pending",
+    "logState": "Pending",
     "inputs": [
         {"name": "gpuUtilization", "value": "0.7"},
-        {"name": "need", "value": "5.812"},
+        {"name": "requiredWorkers", "value": "5.812"},
         {"name": "productionShare", "value": "0.18"},
     ],
 }
@@ -65,4 +65,8 @@ def test_a_job_on_the_head_keeps_decisions_and_again_it_changes_nothing(
     assert (decision.before, decision.after, decision.attempt) == (4, 6, 2)
     assert decision.reason == NOTED["reason"]
     assert decision.message == NOTED["message"]
-    assert decision.inputs == {"need": 5.812, "productionShare": 0.18, "gpuUtilization": 0.7}
+    assert decision.inputs == {
+        "requiredWorkers": 5.812,
+        "productionShare": 0.18,
+        "gpuUtilization": 0.7,
+    }

@@ -124,7 +124,7 @@ def test_the_readmes_commands_train_in_real_pods_and_fetch_the_report(
     done = stage.until("quickstart", lambda found: condition(found, "Complete"))
     status = done["status"]
     assert [status[field] for field in ("run", "attempt", "failures")] == [1, 1, 0]
-    assert status["trainer"]["progressPercentage"] == 100
+    assert status["trainer"]["progressPercent"] == 100
     check_history(stage, environment, tmp_path)
 
     fetched = {path.name for path in (tmp_path / "build" / "quickstart").iterdir()}

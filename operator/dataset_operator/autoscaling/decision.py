@@ -19,10 +19,10 @@ SCALING_DISABLED = "ScalingDisabled"
 VALID_METRIC_FOUND = "ValidMetricFound"
 METRICS_UNKNOWN = "MetricsUnknown"
 UNSCHEDULABLE = "Unschedulable"
-KNEE_REACHED = "KneeReached"
+SATURATION_POINT_REACHED = "SaturationPointReached"
 
 # Rules that a benchmark can leave out, to measure what each one brings.
-Rule = Literal["cure", "knee", "growth", "change"]
+Rule = Literal["cure", "saturation", "growth", "change"]
 Stage = Literal["Model", "Transfer", "Collate", "Ordering", "RankSkew", "Storage"]
 
 

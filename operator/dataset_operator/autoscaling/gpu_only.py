@@ -54,7 +54,7 @@ class Failure:
     """A probe that did not help, from so many workers; tried again only after `until`."""
 
     workers: int
-    times: int
+    count: int
     until: float
 
 
@@ -180,9 +180,9 @@ def _judge_probe(memory: GpuMemory, probe: Probe, sample: Sample) -> tuple[Verdi
 
 
 def _fail(before: Failure | None, workers: int, now: float) -> Failure:
-    times = before.times + 1 if before is not None and before.workers == workers else 1
-    pause = min(_MAX_REPEAT_SECONDS, REPEAT_SECONDS * 2.0 ** (min(times, 8) - 1))
-    return Failure(workers=workers, times=times, until=now + pause)
+    count = before.count + 1 if before is not None and before.workers == workers else 1
+    pause = min(_MAX_REPEAT_SECONDS, REPEAT_SECONDS * 2.0 ** (min(count, 8) - 1))
+    return Failure(workers=workers, count=count, until=now + pause)
 
 
 def _is_barred(failed: Failure | None, workers: int, now: float) -> bool:

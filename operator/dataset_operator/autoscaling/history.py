@@ -84,12 +84,12 @@ class Plateau:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knee:
+class SaturationPoint:
     """More workers than these bring no more rows than so many a second.
 
     Attributes:
         until: when a few more are tried.
-        times: how often it was found, one time after another.
+        count: how often it was found, one time after another.
         probed_at: since when a few more are tried; None: they are not.
         undone_at: when that was last given up.
     """
@@ -97,7 +97,7 @@ class Knee:
     workers: int
     until: float
     rows_per_second: float
-    times: int = 1
+    count: int = 1
     probed_at: float | None = None
     undone_at: float | None = None
 
@@ -146,7 +146,7 @@ class Memory:
     has_estimate: bool = False
     ready_since: float | None = None
     plateaus: tuple[Plateau, ...] = ()
-    knee: Knee | None = None
+    saturation: SaturationPoint | None = None
     ceiling: tuple[int, float] | None = None
     refusals: int = 0
     refused_at: int = 0

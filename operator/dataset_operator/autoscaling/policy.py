@@ -19,8 +19,8 @@ from dataset_operator.autoscaling.decision import (
 )
 from dataset_operator.autoscaling.estimates import Estimate, estimate
 from dataset_operator.autoscaling.history import Memory, note_recommendation, take_in
-from dataset_operator.autoscaling.knee import judge
 from dataset_operator.autoscaling.recommend import Known, recommend
+from dataset_operator.autoscaling.saturation import judge
 from dataset_operator.autoscaling.signals import Sample
 
 # A request that was refused is made again after twice L, then twice as long each time, up to this.
@@ -39,7 +39,7 @@ def decide(memory: Memory, sample: Sample, rules: Rules) -> tuple[Decision, Memo
     found = estimate(memory)
     memory = replace(memory, has_estimate=memory.has_estimate or found is not None)
     if found is not None and _is_known(sample):
-        memory = judge(memory, sample, found, finds_knees="knee" not in rules.left_out)
+        memory = judge(memory, sample, found, finds_saturation="saturation" not in rules.left_out)
     known = Known(memory=memory, sample=sample, rules=rules, estimate=found)
     verdict = recommend(known)
     memory = _remember(memory, known, verdict)
@@ -70,7 +70,7 @@ def _constrain(
         return last.workers, last if last.reason else None
     if verdict.reason == UNSCHEDULABLE:
         return verdict.workers, verdict  # nobody loses a worker by it
-    if memory.knee is not None and memory.knee.undone_at == now:
+    if memory.saturation is not None and memory.saturation.undone_at == now:
         return clamp(verdict.workers, rules).workers, None  # what was only tried goes at once
     wanted, ceiled = clamp(verdict.workers, rules).workers, None
     if memory.ceiling is not None and wanted > memory.ceiling[0]:
@@ -135,11 +135,11 @@ def _list_inputs(found: Estimate | None, sample: Sample) -> dict[str, float]:
     return {
         **pods,
         **gpu,
-        "demand": found.demand,
-        "workerRate": found.worker_rate,
-        "need": found.need,
-        "needLow": found.need_low,
-        "needHigh": found.need_high,
+        "demandRowsPerSecond": found.demand,
+        "workerRowsPerSecond": found.worker_rate,
+        "requiredWorkers": found.need,
+        "requiredWorkersLow": found.need_low,
+        "requiredWorkersHigh": found.need_high,
         "productionShare": found.production_share,
         "blockedShare": found.blocked_share,
         "readShare": found.read_share,

@@ -9,8 +9,8 @@ from dataset_operator.autoscaling.bottleneck import find_bottleneck, is_starved
 from dataset_operator.autoscaling.decision import (
     DESIRED_WITHIN_RANGE,
     EARLY_SECONDS,
-    KNEE_REACHED,
     METRICS_UNKNOWN,
+    SATURATION_POINT_REACHED,
     SCALE_UP_LIMIT,
     UNSCHEDULABLE,
     Rules,
@@ -109,21 +109,22 @@ def _after_first(memory: Memory) -> tuple[Interval, ...]:
     return memory.intervals[next(first, len(memory.intervals)) + 1 :]
 
 
-def stay_at_knee(known: Known) -> Verdict | None:
-    """Beyond the knee more workers bring no more rows."""
-    knee, estimate = known.memory.knee, known.estimate
-    if knee is None or estimate is None:
+def stay_at_saturation(known: Known) -> Verdict | None:
+    """Beyond the saturation point more workers bring no more rows."""
+    point, estimate = known.memory.saturation, known.estimate
+    if point is None or estimate is None:
         return None
-    if _needed(estimate.need, known.rules) < knee.workers:
+    if _needed(estimate.need, known.rules) < point.workers:
         return None
-    if knee.probed_at is not None:
-        message = f"whether {knee.probe} workers bring more rows than {knee.workers} is tried"
-        return Verdict(workers=knee.probe, reason=KNEE_REACHED, message=message)
+    if point.probed_at is not None:
+        message = f"trying if {point.probe} workers bring more rows than {point.workers}"
+        return Verdict(workers=point.probe, reason=SATURATION_POINT_REACHED, message=message)
     message = (
-        f"more than {knee.workers} workers brought no more rows ({estimate.rows_per_second:,.0f} a "
-        "second): their source is at its limit; look at storage bandwidth"
+        f"more than {point.workers} workers brought no more rows "
+        f"({estimate.rows_per_second:,.0f} per second): their source "
+        "is at its limit; look at storage bandwidth"
     )
-    return Verdict(workers=knee.workers, reason=KNEE_REACHED, message=message)
+    return Verdict(workers=point.workers, reason=SATURATION_POINT_REACHED, message=message)
 
 
 def add_needed(known: Known) -> Verdict | None:
@@ -166,7 +167,15 @@ def hold(known: Known) -> Verdict:
     return Verdict(workers=known.sample.desired, reason=DESIRED_WITHIN_RANGE, message=message)
 
 
-_RULES = (hold_unknown, withdraw_stuck, start_cold, stay_at_knee, add_needed, remove_spare, hold)
+_RULES = (
+    hold_unknown,
+    withdraw_stuck,
+    start_cold,
+    stay_at_saturation,
+    add_needed,
+    remove_spare,
+    hold,
+)
 
 
 def _needed(need: float, rules: Rules) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dataset_operator.autoscaling.decision import SCALE_DOWN_WINDOW_SECONDS
 from dataset_operator.autoscaling.gpu_only import PROBE_SHARE, Failure, GpuMemory, Probe
-from dataset_operator.autoscaling.history import Knee, Memory, Move
+from dataset_operator.autoscaling.history import Memory, Move, SaturationPoint
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 # `status.scaling.recommendations` and `.moves` in the CRD; older ones are left out.
@@ -29,7 +29,7 @@ def save(memory: Memory) -> Document:
     changes = memory.recommendations[-MAX_RECOMMENDATIONS:]
     is_cut = len(changes) < len(memory.recommendations)
     saved: Document = {
-        "since": _format(changes[0][0] if is_cut else memory.since),
+        "sinceTime": _format(changes[0][0] if is_cut else memory.since),
         "verifiedReplicas": memory.verified,
         "recommendations": [{"time": _format(at), "replicas": workers} for at, workers in changes],
     }
@@ -38,12 +38,12 @@ def save(memory: Memory) -> Document:
             {"time": _format(move.at), "before": move.before, "after": move.after}
             for move in memory.moves[-MAX_MOVES:]
         ]
-    if memory.knee is not None:
-        saved["knee"] = {
-            "replicas": memory.knee.workers,
-            "until": _format(memory.knee.until),
-            "rowsPerSecond": f"{memory.knee.rows_per_second:.0f}",
-            "times": memory.knee.times,
+    if memory.saturation is not None:
+        saved["saturationPoint"] = {
+            "replicas": memory.saturation.workers,
+            "untilTime": _format(memory.saturation.until),
+            "rowsPerSecond": f"{memory.saturation.rows_per_second:.0f}",
+            "count": memory.saturation.count,
         }
     return saved
 
@@ -57,22 +57,22 @@ def restore(saved: Mapping[str, Any], now: float, seen: float) -> Memory:
     is_fresh = now - seen <= MAX_ABSENCE_SECONDS
     listed = [(_parse(r["time"]), int(r["replicas"])) for r in saved.get("recommendations", ())]
     recommendations = [pair for pair in listed if pair[0] <= now and is_fresh]
-    knee = saved.get("knee")
+    point = saved.get("saturationPoint")
     return Memory(
-        since=min(now, _parse(saved["since"])) if recommendations else now,
+        since=min(now, _parse(saved["sinceTime"])) if recommendations else now,
         verified=int(saved.get("verifiedReplicas", 0)),
         recommendations=tuple(recommendations),
         moves=tuple(
             Move(at=_parse(move["time"]), before=int(move["before"]), after=int(move["after"]))
             for move in saved.get("moves", ())
         ),
-        knee=None
-        if knee is None
-        else Knee(
-            workers=int(knee["replicas"]),
-            until=_parse(knee["until"]),
-            rows_per_second=float(knee["rowsPerSecond"]),
-            times=int(knee.get("times", 1)),
+        saturation=None
+        if point is None
+        else SaturationPoint(
+            workers=int(point["replicas"]),
+            until=_parse(point["untilTime"]),
+            rows_per_second=float(point["rowsPerSecond"]),
+            count=int(point.get("count", 1)),
         ),
     )
 
@@ -90,7 +90,7 @@ def save_gpu(memory: GpuMemory) -> Document:
     for name, failed in (("failedUp", memory.failed_up), ("failedDown", memory.failed_down)):
         if failed is not None:
             until = _format(failed.until)
-            saved[name] = {"replicas": failed.workers, "times": failed.times, "until": until}
+            saved[name] = {"replicas": failed.workers, "count": failed.count, "untilTime": until}
     return saved
 
 
@@ -117,7 +117,7 @@ def _restore_failure(saved: Mapping[str, Any] | None) -> Failure | None:
     if saved is None:
         return None
     return Failure(
-        workers=int(saved["replicas"]), times=int(saved["times"]), until=_parse(saved["until"])
+        workers=int(saved["replicas"]), count=int(saved["count"]), until=_parse(saved["untilTime"])
     )
 
 

@@ -191,7 +191,7 @@ def _describe_phase(document: Document) -> str:
 
 
 def _describe_training(trainer: Mapping[str, Any]) -> Iterator[str]:
-    if (done := trainer.get("progressPercentage")) is not None:
+    if (done := trainer.get("progressPercent")) is not None:
         yield f"{done} %"
     if (left := trainer.get("estimatedRemainingSeconds")) is not None:
         yield f"{format_duration(left)} left"

@@ -112,7 +112,7 @@ def build_row(document: Document) -> list[Any]:
         workers.get("desiredReplicas"),
         trainer.get("gpuUtilizationPercent"),
         trainer.get("productionWaitPercent"),
-        trainer.get("progressPercentage"),
+        trainer.get("progressPercent"),
         format_cost(status.get("usage") or {}),
         format_age(metadata.get("creationTimestamp")),
     ]

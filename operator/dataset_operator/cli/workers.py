@@ -189,9 +189,10 @@ def _fewer_soon(known: _Known) -> str:
     return f"by itself, once fewer would have done for a whole {window}"
 
 
-def _at_knee(known: _Known) -> str:
-    knee = (known.status.get("scaling") or {}).get("knee") or {}
-    left = (parse_time(knee["until"]) - known.now).total_seconds() if "until" in knee else 0.0
+def _at_saturation(known: _Known) -> str:
+    point = (known.status.get("scaling") or {}).get("saturationPoint") or {}
+    until = point.get("untilTime")
+    left = (parse_time(until) - known.now).total_seconds() if until else 0.0
     when = f", or in {format_duration(left)}" if left > 0 else ""
     return f"once so many could bring more rows, as when rows become cheaper{when}"
 
@@ -241,8 +242,8 @@ _REASONS: Mapping[str, _Reason] = {
         more=_always("asked for again after a pause; add nodes, raise a quota or ask for less"),
         fewer=_fewer_if_spare,
     ),
-    law.KNEE_REACHED: _Reason(
-        means="more bring no more rows", more=_at_knee, fewer=_fewer_if_spare
+    law.SATURATION_POINT_REACHED: _Reason(
+        means="more bring no more rows", more=_at_saturation, fewer=_fewer_if_spare
     ),
     api.BOTTLENECK_ELSEWHERE: _Reason(
         means="more workers would not help",

@@ -28,7 +28,7 @@ async def find_history_pod(
     kube: Kube, owner: Owner, status: Mapping[str, Any]
 ) -> HistoryPod | None:
     """Find the pod that the status names. It is listed: the operator has no right to get a pod."""
-    name = (status.get("history") or {}).get("pod")
+    name = (status.get("history") or {}).get("podName")
     if name is None:
         return None
     selector = f"{HISTORY_LABEL}={owner.ray_cluster}"

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dataset_operator.api import (
-    CHILD_REFUSED,
     CLUSTER_CORRECTED,
     CLUSTER_CREATING,
     CLUSTER_LOST,
@@ -19,6 +18,7 @@ from dataset_operator.api import (
     NAME_COLLISION,
     NOT_CORRECTED,
     OUT_OF_MEMORY,
+    OWNED_OBJECT_REFUSED,
     PODS_READY,
     RAY_UNREACHABLE,
     REPLICA_FAILURE,
@@ -332,11 +332,13 @@ def _say_up(draft: Draft) -> None:
         draft.condition(CLUSTER_READY, False, RAY_UNREACHABLE, message, warns=True)
     elif refusal is not None and draft.trial is None:
         message = f"the cluster is up, but the API server refuses an object: {refusal.message}"
-        draft.condition(CLUSTER_READY, True, CHILD_REFUSED, message, warns=True)
+        draft.condition(CLUSTER_READY, True, OWNED_OBJECT_REFUSED, message, warns=True)
     elif draft.not_corrected:
         message = f"the cluster is up, but edits by hand are not undone: {draft.not_corrected}"
         draft.condition(CLUSTER_READY, True, NOT_CORRECTED, message, warns=True)
-    elif not (is_wrong and draft.reason(CLUSTER_READY) == CHILD_REFUSED):  # it is retried now
+    elif not (
+        is_wrong and draft.reason(CLUSTER_READY) == OWNED_OBJECT_REFUSED
+    ):  # it is retried now
         draft.condition(CLUSTER_READY, True, PODS_READY, "head, trainers and data workers are up")
 
 

@@ -49,11 +49,11 @@ def note_decision(draft: Draft, answer: Answer, before: int) -> None:
         "message": _shorten(message),
         "attempt": draft.attempt,
         "inputs": _list_inputs(draft, answer),
-        "log": _PENDING,
+        "logState": _PENDING,
     }
     known = list_decisions(draft.status)
     last = known[-1] if known else {}
-    if "log" in last and (last["before"], last["after"]) == (before, answer.desired):
+    if "logState" in last and (last["before"], last["after"]) == (before, answer.desired):
         known = known[:-1]  # the same decision again, since it was not carried out
     _set(draft, [*known, noted])
 
@@ -96,14 +96,14 @@ def keep_log(draft: Draft) -> bool:
         submission_id=name,
         artifacts_uri=uri,
         run_id=draft.owner.run_id(draft.status["run"]),
-        decisions=tuple(build_entry(d) for d in list_decisions(draft.status) if "log" in d),
+        decisions=tuple(build_entry(d) for d in list_decisions(draft.status) if "logState" in d),
     )
     return False
 
 
 def find_log_job(owner: Owner, status: Mapping[str, Any]) -> str | None:
     """Return the Ray job id for writing the pending decisions; None if none is pending."""
-    pending = [d for d in list_decisions(status) if d.get("log") == _PENDING]
+    pending = [d for d in list_decisions(status) if d.get("logState") == _PENDING]
     if not pending:
         return None
     return f"decisions-{owner.uid[:8]}-{parse_time(pending[-1]['time']).timestamp():.0f}"
@@ -114,7 +114,7 @@ def _settle(draft: Draft) -> None:
     job = draft.observed.scaling.log_job
     if job is None or job.is_active:
         return
-    written = {d["time"] for d in list_decisions(draft.observed.status) if "log" in d}
+    written = {d["time"] for d in list_decisions(draft.observed.status) if "logState" in d}
     is_kept = job.status == "SUCCEEDED"
     settled = [
         _mark(decision, is_kept=is_kept) if decision["time"] in written else decision
@@ -125,9 +125,9 @@ def _settle(draft: Draft) -> None:
 
 def _mark(decision: Document, *, is_kept: bool) -> Document:
     if not is_kept:
-        return {**decision, "log": _FAILED}
+        return {**decision, "logState": _FAILED}
     shown = [item for item in decision["inputs"] if item["name"] in _SHOWN_INPUTS]
-    return {**_without(decision, "log"), "inputs": shown}
+    return {**_without(decision, "logState"), "inputs": shown}
 
 
 def _set(draft: Draft, decisions: Sequence[Document]) -> None:
@@ -135,7 +135,9 @@ def _set(draft: Draft, decisions: Sequence[Document]) -> None:
     latest = decisions[-MAX_DECISIONS:]
     old = len(latest) - MAX_MESSAGES
     fitted = [
-        _without(decision, "message", "inputs") if i < old and "log" not in decision else decision
+        _without(decision, "message", "inputs")
+        if i < old and "logState" not in decision
+        else decision
         for i, decision in enumerate(latest)
     ]
     draft.status["scaling"] = {**draft.status.get("scaling", {}), "decisions": fitted}
@@ -148,7 +150,7 @@ def _without(decision: Document, *names: str) -> Document:
 def build_entry(decision: Document) -> Document:
     """Build a decision's entry for the artifacts; `pipeline_runtime.report.decisions` reads it."""
     inputs = {item["name"]: float(item["value"]) for item in decision.get("inputs", ())}
-    return {"version": 1, **_without(decision, "log"), "inputs": inputs}
+    return {"version": 1, **_without(decision, "logState"), "inputs": inputs}
 
 
 def _shorten(message: str) -> str:

@@ -32,7 +32,7 @@ from pipeline_runtime.config import ExperimentSpec
 
 POLL_SECONDS = 5.0
 PENDING: Literal["Pending"] = "Pending"
-_PENDING_FIELDS = ("pod", "time", "clusterUid", "attempt")
+_PENDING_FIELDS = ("podName", "time", "rayClusterUid", "attempt")
 _State = Literal["Pending", "Kept", "Failed", "Skipped"]
 _MAX_PODS = 64  # pods described in the history; the logs of all pods are stored
 _NO_STORE = "the artifacts are not in a store that outlives the pods"
@@ -79,7 +79,7 @@ def hold(draft: Draft) -> bool:
     elif cluster is None or "deletionTimestamp" in cluster["metadata"]:
         is_held = False
     else:
-        about = {"clusterUid": cluster["metadata"]["uid"], "attempt": draft.attempt}
+        about = {"rayClusterUid": cluster["metadata"]["uid"], "attempt": draft.attempt}
         is_done = all(history.get(name) == value for name, value in about.items())
         is_held = not is_done and _begin(draft, about)
     if is_held:
@@ -111,7 +111,7 @@ def _begin(draft: Draft, about: Document) -> bool:
     else:
         _set(draft, PENDING, "")
         name = draft.owner.history_pod(draft.status["run"], draft.attempt)
-        draft.status["history"] = {**draft.status["history"], "pod": name}
+        draft.status["history"] = {**draft.status["history"], "podName": name}
         draft.look_again(0.0)  # `observe` collects the history once the status is Pending
         return True
     return False
@@ -135,7 +135,7 @@ def _go_on(draft: Draft, history: Mapping[str, Any]) -> bool:
     accepted = draft.accepted
     if accepted is None or "artifactsUri" not in draft.status:
         return _fail(draft, _NO_SPEC)
-    if pod is None and (why := _make(draft, history["pod"], accepted.valid.spec)):
+    if pod is None and (why := _make(draft, history["podName"], accepted.valid.spec)):
         return _fail(draft, why)
     draft.look_again(min(POLL_SECONDS, left))
     return True
@@ -175,7 +175,7 @@ def _build_payload(draft: Draft) -> Document:
         "decisions": [
             build_entry(decision)
             for decision in list_decisions(draft.status)
-            if "inputs" in decision or "log" in decision
+            if "inputs" in decision or "logState" in decision
         ],
     }
 
@@ -194,11 +194,11 @@ def _set(draft: Draft, state: _State, message: str) -> None:
 
 def _clean(draft: Draft, history: Mapping[str, Any]) -> None:
     """Delete the pod of a stored history; its name is kept until it is gone."""
-    if "pod" not in history or history.get("state") == PENDING:
+    if "podName" not in history or history.get("state") == PENDING:
         return
     pod = draft.observed.history_pod
     if pod is None:
-        draft.status["history"] = {k: value for k, value in history.items() if k != "pod"}
+        draft.status["history"] = {k: value for k, value in history.items() if k != "podName"}
         return
     if not pod.is_going:
         draft.delete.append(("Pod", pod.name))

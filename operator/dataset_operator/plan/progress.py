@@ -26,7 +26,7 @@ def take_progress(draft: Draft, job: Job) -> None:
     """Record the progress that the driver reports; a job that succeeded is at 100 %."""
     before = draft.status.get("trainer", {})
     if job.status == "SUCCEEDED":
-        known: dict[str, Any] = {"progressPercentage": 100, "estimatedRemainingSeconds": 0}
+        known: dict[str, Any] = {"progressPercent": 100, "estimatedRemainingSeconds": 0}
     elif draft.observed.progress is not None and _is_time(draft, before):
         known = build_trainer(draft.observed.progress)
     else:
@@ -49,7 +49,7 @@ def build_trainer(progress: Progress) -> dict[str, Any]:
     """Build `status.trainer` from the known values: integers, and decimals as strings."""
     ratio, seconds, rate = progress.ratio, progress.remaining_seconds, progress.samples_per_second
     fields = {
-        "progressPercentage": None if ratio is None else min(_MOST_PERCENT, int(100 * ratio)),
+        "progressPercent": None if ratio is None else min(_MOST_PERCENT, int(100 * ratio)),
         "estimatedRemainingSeconds": None if seconds is None else math.ceil(seconds),
         "samplesPerSecond": None if rate is None else format_decimal(rate, _RATE_DIGITS),
         "productionWaitPercent": _percent(progress.production_wait_ratio),

@@ -23,9 +23,9 @@ from dataset_operator.api import (
 from dataset_operator.autoscaling import Memory, Rules, Sample
 from dataset_operator.autoscaling.decision import (
     DOWN,
-    KNEE_REACHED,
     METRICS_UNKNOWN,
     PERIOD_SECONDS,
+    SATURATION_POINT_REACHED,
     SCALE_UP_LIMIT,
     TOO_MANY_REPLICAS,
     UNSCHEDULABLE,
@@ -124,7 +124,7 @@ def keep_below_most(draft: Draft) -> bool:
 def tell_change(draft: Draft, answer: Answer, before: int) -> None:
     """Record a change of the number and report it as an event."""
     draft.status["lastScaleTime"] = draft.stamp()
-    if "since" in (draft.status.get("scaling") or {}):  # else no policy decides
+    if "sinceTime" in (draft.status.get("scaling") or {}):  # else no policy decides
         note_decision(draft, answer, before)
     why = answer.recommended.message
     if answer.limited is not None:
@@ -162,7 +162,7 @@ def take_away(draft: Draft, answer: Answer, before: int) -> None:
 def _remember(draft: Draft, now: float) -> Memory:
     """Restore the memory that an earlier operator process stored for the run, or start empty."""
     saved = draft.status.get("scaling")
-    if saved is None or "since" not in saved:
+    if saved is None or "sinceTime" not in saved:
         return Memory(since=now)
     seen = draft.observed.status.get("trainer", {}).get("lastUpdateTime")
     seen_at = parse_time(seen).timestamp() if seen else -math.inf  # not known
@@ -318,7 +318,7 @@ def _find_limit(answer: Answer) -> Verdict | None:
     """Return the most important limit of the number; None if nothing limits it."""
     if answer.limited is not None:
         return answer.limited
-    if answer.recommended.reason in (SCALE_UP_LIMIT, KNEE_REACHED):
+    if answer.recommended.reason in (SCALE_UP_LIMIT, SATURATION_POINT_REACHED):
         return answer.recommended
     if answer.bottleneck is None:
         return None

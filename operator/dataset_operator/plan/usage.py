@@ -125,7 +125,9 @@ def _add(draft: Draft, usage: Document, span: _Span) -> Document:
     per_trainer = _count_gpus(draft, usage)
     gpus = span.trainers.seconds * per_trainer
     share = _find_idle_share(draft.observed.progress) if span.is_watched else None
-    rest = float((usage.get("accounted") or {}).get("idleRest", 0)) + gpus * (share or 0.0)
+    rest = float((usage.get("accounted") or {}).get("gpuIdleRemainderSeconds", 0)) + gpus * (
+        share or 0.0
+    )
     idle = math.floor(round(rest, _REST_DIGITS))
     sums = {
         "gpuSeconds": usage.get("gpuSeconds", 0) + gpus,
@@ -138,7 +140,7 @@ def _add(draft: Draft, usage: Document, span: _Span) -> Document:
         "trainers": span.trainers.now,
         "gpusPerTrainer": per_trainer,
         "dataWorkers": span.workers.now,
-        "idleRest": f"{max(0.0, rest - idle):.{_REST_DIGITS}f}",
+        "gpuIdleRemainderSeconds": f"{max(0.0, rest - idle):.{_REST_DIGITS}f}",
     }
     return {**sums, **_price(sums, draft.settings.prices), "accounted": accounted}
 

@@ -18,7 +18,7 @@ _WORKERS = {"currentReplicas": "current", "readyReplicas": "ready", "desiredRepl
 _PERCENTAGES = {
     "gpuUtilizationPercent": "gpu_utilization",
     "productionWaitPercent": "production_wait",
-    "progressPercentage": "progress",
+    "progressPercent": "progress",
 }
 
 

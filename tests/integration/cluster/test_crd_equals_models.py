@@ -394,7 +394,7 @@ def test_the_status_is_a_subresource_that_the_models_read(api: Api) -> None:
         "phase": "Training",
         "gpus": 8,
         "dataWorkers": {"currentReplicas": 3, "desiredReplicas": 5},
-        "trainer": {"progressPercentage": 12, "samplesPerSecond": "1.5e3"},
+        "trainer": {"progressPercent": 12, "samplesPerSecond": "1.5e3"},
         "conditions": [
             {
                 "type": "Accepted",
@@ -412,7 +412,7 @@ def test_the_status_is_a_subresource_that_the_models_read(api: Api) -> None:
     assert read is not None
     assert read.trainer is not None
     assert (read.gpus, read.trainer.samples_per_second) == (8, "1.5e3")
-    wrong = {"trainer": {"progressPercentage": 101}}
+    wrong = {"trainer": {"progressPercent": 101}}
     assert "less than or equal to 100" in api.set_status("first", wrong)
 
 
@@ -427,7 +427,7 @@ def test_a_valid_status_is_stored_unchanged(api: Api, status: Document) -> None:
 
 def test_kubectl_lists_and_explains(crd: Box, api: Api, namespace: str) -> None:
     api.create(experiment(), dry_run=False)
-    trainer = {"progressPercentage": 12, "gpuUtilizationPercent": 97, "productionWaitPercent": 2}
+    trainer = {"progressPercent": 12, "gpuUtilizationPercent": 97, "productionWaitPercent": 2}
     status = {
         "phase": "Training",
         "gpus": 8,

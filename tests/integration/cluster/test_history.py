@@ -107,7 +107,7 @@ def test_a_cluster_goes_when_its_history_is_kept(box: Box, namespace: str) -> No
         await stage.until_gone("RayCluster", owner.ray_cluster)
         await until_no_pod(stage, owner.ray_cluster)
         await stage.step()
-        assert "pod" not in (await stage.status())["history"]
+        assert "podName" not in (await stage.status())["history"]
         document = await stage.child(KIND, NAME)
         assert not document["metadata"].get("finalizers")
 

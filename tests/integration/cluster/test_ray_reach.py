@@ -225,13 +225,13 @@ def test_progress_comes_into_the_status_and_the_table(box: Box, namespace: str) 
             trainer = (await stage.status())["trainer"]
             assert trainer.pop("lastUpdateTime")
             assert trainer == {
-                "progressPercentage": 42,
+                "progressPercent": 42,
                 "productionWaitPercent": 7,
                 "metrics": [{"name": "loss", "value": "0.693147"}],
             }
             assert " 42 " in box.kubectl("get", "dsexp", NAME, "-n", namespace)
             stage.ray.end(stage.only_job()["submission_id"], "SUCCEEDED")
             await stage.until("Complete", "True", "Succeeded")
-            assert (await stage.status())["trainer"]["progressPercentage"] == 100
+            assert (await stage.status())["trainer"]["progressPercent"] == 100
 
     asyncio.run(story())

@@ -74,9 +74,9 @@ def test_a_part_that_is_refused_while_the_cluster_is_up_is_said_and_made_once_it
             with pytest.raises(KubeRefused, match="exceeded quota"):
                 await stage.step()
             said = await condition(stage, "ClusterReady")
-            assert (said["status"], said["reason"]) == ("True", "ChildRefused")
+            assert (said["status"], said["reason"]) == ("True", "OwnedObjectRefused")
             assert "networkpolicies" in said["message"]
-        assert [kind for kind, _ in events(stage, "ChildRefused")] == ["Warning"]
+        assert [kind for kind, _ in events(stage, "OwnedObjectRefused")] == ["Warning"]
         assert (await stage.status())["phase"] == "Training"  # nobody is stopped for it
 
         box.kubectl("delete", "resourcequota", "none", "-n", namespace)

@@ -217,7 +217,7 @@ async def tell_of_history(box: Box, namespace: str, account: str) -> str:
         cluster = (await stage.owner()).ray_cluster
         try:
             await stage.until_gone("RayCluster", cluster)
-            while "pod" in (status := await stage.status())["history"]:
+            while "podName" in (status := await stage.status())["history"]:
                 await stage.step()
         except KubeRefused as error:
             return str(error)

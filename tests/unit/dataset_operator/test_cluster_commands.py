@@ -118,7 +118,7 @@ def test_rows_have_the_crds_columns_and_empty_unknown_cells() -> None:
         phase="Training",
         gpus=4,
         dataWorkers={"currentReplicas": 3, "desiredReplicas": 5},
-        trainer={"gpuUtilizationPercent": 93, "progressPercentage": 40},
+        trainer={"gpuUtilizationPercent": 93, "progressPercent": 40},
     )
     assert build_row(document)[:-1] == [
         *("team", "clicks", "Training", 4, 3, 5, 93, None, 40, None)
@@ -136,7 +136,7 @@ def test_the_summary_has_phase_run_workers_and_training() -> None:
         failures=1,
         dataWorkers={"readyReplicas": 2, "desiredReplicas": 4},
         trainer={
-            "progressPercentage": 40,
+            "progressPercent": 40,
             "estimatedRemainingSeconds": 600,
             "samplesPerSecond": "18000.5",
             "metrics": [{"name": "loss", "value": "0.31"}],

@@ -42,7 +42,9 @@ def test_a_change_of_the_number_is_written_down_with_what_it_rests_on() -> None:
     assert log.artifacts_uri == run.world.status["artifactsUri"]
     assert log.run_id == run.world.owner.run_id(1)
     [entry] = log.decisions
-    assert {"demand", "workerRate", "need", "productionShare", "ready"} <= entry["inputs"].keys()
+    assert {"demandRowsPerSecond", "workerRowsPerSecond", "requiredWorkers", "ready"} <= entry[
+        "inputs"
+    ].keys()
     assert entry["version"] == 1
     json.dumps(log.decisions, allow_nan=False)
 
@@ -52,7 +54,7 @@ def test_every_change_is_kept_and_a_steady_run_asks_for_nothing() -> None:
     run.run(600)
     asked = len(run.world.logs)
     assert asked == 1
-    assert all("log" not in decision for decision in decisions(run))
+    assert all("logState" not in decision for decision in decisions(run))
     run.run(600)
     assert len(run.world.logs) == asked
     wander(run, rounds=2)
@@ -82,12 +84,12 @@ def test_while_the_head_takes_no_jobs_decisions_wait_and_none_is_lost() -> None:
     run.run(300)
     waiting = decisions(run)
     assert len(waiting) >= 2
-    assert {decision["log"] for decision in waiting} == {"Pending"}
+    assert {decision["logState"] for decision in waiting} == {"Pending"}
     run.world.log_ends = "SUCCEEDED"
     run.run(30)
     [log] = run.world.logs
     assert [entry["time"] for entry in log.decisions] == [each["time"] for each in waiting]
-    assert all("log" not in decision for decision in decisions(run))
+    assert all("logState" not in decision for decision in decisions(run))
 
 
 def test_what_a_store_refused_goes_with_the_next_decision_and_not_before() -> None:
@@ -95,14 +97,14 @@ def test_what_a_store_refused_goes_with_the_next_decision_and_not_before() -> No
     run.world.log_ends = "FAILED"
     run.run(600)
     assert len(run.world.logs) == 1
-    assert [decision["log"] for decision in decisions(run)] == ["Failed"]
+    assert [decision["logState"] for decision in decisions(run)] == ["Failed"]
     run.world.log_ends = "SUCCEEDED"
     run.demand = 900.0
     run.run(300)
     first, second, *_ = run.world.logs
     assert first.decisions[0] in second.decisions
     assert len(second.decisions) == 2
-    assert all("log" not in decision for decision in decisions(run))
+    assert all("logState" not in decision for decision in decisions(run))
 
 
 def test_another_operator_goes_on_with_what_the_one_before_had_begun() -> None:
@@ -112,7 +114,7 @@ def test_another_operator_goes_on_with_what_the_one_before_had_begun() -> None:
     run.world.memory = None
     run.run(60)
     assert len(run.world.logs) == 1
-    assert "log" not in decisions(run)[0]
+    assert "logState" not in decisions(run)[0]
 
 
 def test_the_status_holds_the_latest_and_stays_small() -> None:

@@ -110,8 +110,11 @@ REASONS: dict[str, tuple[list[dict[str, str]], str, str, str]] = {
         "… quota",
         SPARE,
     ),
-    law.KNEE_REACHED: (
-        limited(law.KNEE_REACHED, "more than 6 workers brought no more rows (900 a second)"),
+    law.SATURATION_POINT_REACHED: (
+        limited(
+            law.SATURATION_POINT_REACHED,
+            "more than 6 workers brought no more rows (900 per second)",
+        ),
         "… more than 6 workers brought no more rows",
         "… rows",
         SPARE,
@@ -168,7 +171,7 @@ def test_without_autoscaling_it_says_who_sets_the_number() -> None:
 
 
 def test_at_its_beginning_the_law_says_what_it_waits_for() -> None:
-    words = told(experiment([], scaling={"since": before(seconds=20)}))
+    words = told(experiment([], scaling={"sinceTime": before(seconds=20)}))
     assert "20 steps" in words["why"]
     assert "more" not in words
 
@@ -210,9 +213,15 @@ def test_a_run_that_follows_its_gpus_is_explained_by_them() -> None:
     assert_told(words["fewer"], "… GPU … 90%")
 
 
-def test_a_knee_says_when_more_are_tried_again() -> None:
-    knee = {"replicas": 6, "until": format_time(NOW + timedelta(minutes=20)), "rowsPerSecond": "9"}
-    words = told(experiment(limited(law.KNEE_REACHED), scaling={"knee": knee}))
+def test_a_saturation_point_says_when_more_are_tried_again() -> None:
+    point = {
+        "replicas": 6,
+        "untilTime": format_time(NOW + timedelta(minutes=20)),
+        "rowsPerSecond": "9",
+    }
+    words = told(
+        experiment(limited(law.SATURATION_POINT_REACHED), scaling={"saturationPoint": point})
+    )
     assert "20m" in words["more"]
 
 
@@ -274,7 +283,7 @@ def test_all_of_it_fits_on_one_screen() -> None:
     document["status"] |= {
         "run": 1,
         "runHash": "0123456789abcdef",
-        "trainer": {"progressPercentage": 40, "samplesPerSecond": "18000.5"},
+        "trainer": {"progressPercent": 40, "samplesPerSecond": "18000.5"},
         "usage": {"gpuSeconds": 36_000, "dataWorkerSeconds": 90_000, "cost": "27.50"},
     }
     lines = [

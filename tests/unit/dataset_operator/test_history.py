@@ -49,7 +49,7 @@ def test_a_complete_runs_cluster_goes_once_its_history_is_kept() -> None:
     world.history_ends = "Succeeded"
     world.settle()
     assert world.ray_cluster is None
-    assert (history(world)["state"], history(world).get("pod")) == ("Kept", None)
+    assert (history(world)["state"], history(world).get("podName")) == ("Kept", None)
     assert pod["metadata"]["name"] not in world.children
     assert len(world.history_pods) == 1
 

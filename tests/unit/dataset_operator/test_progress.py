@@ -21,7 +21,7 @@ GOING = Progress(
     metrics={"loss": 0.123456789, "auc": 1.0},
 )
 SHOWN = {
-    "progressPercentage": 42,
+    "progressPercent": 42,
     "estimatedRemainingSeconds": 120,
     "samplesPerSecond": "12300",
     "productionWaitPercent": 2,
@@ -49,10 +49,10 @@ def test_it_is_told_at_most_every_30_seconds() -> None:
     world.step()
     world.progress = Progress(ratio=0.9)
     decision = world.step(seconds=29)
-    assert trainer(world)["progressPercentage"] == 42
+    assert trainer(world)["progressPercent"] == 42
     assert decision.again_seconds == 1.0
     world.step(seconds=1)
-    assert trainer(world)["progressPercentage"] == 90
+    assert trainer(world)["progressPercent"] == 90
 
 
 def test_a_training_that_goes_on_costs_one_pass_every_quarter_of_a_minute() -> None:
@@ -94,7 +94,7 @@ def test_a_complete_run_is_at_100_percent_with_its_last_values_and_is_written_no
     world.end_job("SUCCEEDED")
     world.step(seconds=1)
     assert world.condition("Complete") == ("True", "Succeeded")
-    whole = {"progressPercentage": 100, "estimatedRemainingSeconds": 0}
+    whole = {"progressPercent": 100, "estimatedRemainingSeconds": 0}
     assert trainer(world) == SHOWN | whole
     before = copy.deepcopy(world.status)
     world.step(seconds=3600)
@@ -103,7 +103,7 @@ def test_a_complete_run_is_at_100_percent_with_its_last_values_and_is_written_no
 
 def test_the_end_alone_is_100_percent() -> None:
     # The last row has been read; the last evaluation and checkpoint have not been made.
-    assert build_trainer(Progress(ratio=1.0)) == {"progressPercentage": 99}
+    assert build_trainer(Progress(ratio=1.0)) == {"progressPercent": 99}
 
 
 def test_a_failed_attempt_leaves_its_last_values() -> None:
@@ -206,7 +206,7 @@ LINES = st.lists(
 def test_whatever_a_page_says_gives_a_status_that_the_api_server_takes(lines: list[str]) -> None:
     progress = parse_progress("\n".join(lines))
     shown = build_trainer(progress or Progress())
-    assert 0 <= shown.get("progressPercentage", 0) <= 100
+    assert 0 <= shown.get("progressPercent", 0) <= 100
     assert 0 <= shown.get("productionWaitPercent", 0) <= 100
     assert 0 <= shown.get("estimatedRemainingSeconds", 0) < 2**53
     values = [shown.get("samplesPerSecond", "0")]

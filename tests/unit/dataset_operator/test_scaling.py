@@ -189,7 +189,7 @@ def test_a_scaling_that_is_refused_is_not_told_as_done() -> None:
         now=lambda: world.now,
     )
     asyncio.run(reconciler._report(observed, KubeRefused("no")))
-    assert kube.reasons == ["ChildRefused"]
+    assert kube.reasons == ["OwnedObjectRefused"]
 
 
 def test_in_an_outage_the_law_is_asked_once_a_period_all_the_same() -> None:

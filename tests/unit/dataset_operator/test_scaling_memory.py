@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from world import SETTINGS, running
 
 from dataset_operator.autoscaling.decision import PERIOD_SECONDS
-from dataset_operator.autoscaling.history import Knee, Memory, Move, note_recommendation
+from dataset_operator.autoscaling.history import Memory, Move, SaturationPoint, note_recommendation
 from dataset_operator.autoscaling.saved import MAX_RECOMMENDATIONS, restore, save
 from pipeline_runtime.config import ScalingStatus
 
@@ -19,31 +19,31 @@ MINUTE = 60.0
     since=st.integers(0, 2**31),
     recommended=st.lists(st.tuples(st.integers(1, 900), st.integers(1, 2000)), max_size=60),
     verified=st.integers(0, 2000),
-    knee=st.none() | st.tuples(st.integers(1, 2000), st.integers(1, 10**9)),
+    point=st.none() | st.tuples(st.integers(1, 2000), st.integers(1, 10**9)),
 )
 def test_what_is_saved_is_restored(
     since: int,
     recommended: list[tuple[int, int]],
     verified: int,
-    knee: tuple[int, int] | None,
+    point: tuple[int, int] | None,
 ) -> None:
     at, memory = float(since), Memory(since=float(since), verified=verified)
     for pause, workers in recommended:
         at += pause
         memory = note_recommendation(memory, at, workers, window=900.0)
-    if knee is not None:
-        found = Knee(workers=knee[0], until=at + 60.0, rows_per_second=float(knee[1]))
+    if point is not None:
+        found = SaturationPoint(workers=point[0], until=at + 60.0, rows_per_second=float(point[1]))
         memory = Memory(
             since=memory.since,
             verified=verified,
             recommendations=memory.recommendations,
-            knee=found,
+            saturation=found,
         )
     saved = save(memory)
     ScalingStatus.model_validate_json(json.dumps(saved), by_alias=True, by_name=False)
     restored = restore(saved, at, at)
     assert restored.verified == memory.verified
-    assert restored.knee == memory.knee
+    assert restored.saturation == memory.saturation
     assert restored.recommendations == memory.recommendations[-MAX_RECOMMENDATIONS:]
 
 
@@ -90,13 +90,15 @@ def test_moves_survive() -> None:
     assert [(m.before, m.after) for m in restored.moves] == [(8, 11)]
 
 
-def test_an_operator_that_begins_anew_keeps_moves_and_a_knee_though_no_progress_was_told() -> None:
+def test_an_operator_that_begins_anew_keeps_moves_and_saturation_though_no_progress_was_told() -> (
+    None
+):
     world = running(SETTINGS, dataWorkers={"minReplicas": 2, "maxReplicas": 40})
-    knee = Knee(workers=2, until=world.now.timestamp() + 900.0, rows_per_second=7.0)
+    point = SaturationPoint(workers=2, until=world.now.timestamp() + 900.0, rows_per_second=7.0)
     move = Move(at=world.now.timestamp(), before=3, after=2)
-    memory = Memory(since=world.now.timestamp(), knee=knee, moves=(move,))
+    memory = Memory(since=world.now.timestamp(), saturation=point, moves=(move,))
     world.document["status"]["scaling"], world.memory = save(memory), None
     assert "trainer" not in world.status
     decided = world.step(PERIOD_SECONDS).memory
     assert decided is not None
-    assert (decided.knee, decided.moves) == (knee, (move,))
+    assert (decided.saturation, decided.moves) == (point, (move,))

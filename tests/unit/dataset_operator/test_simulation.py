@@ -339,7 +339,9 @@ def test_rows_that_become_dearer_as_a_few_workers_come_are_no_knee(seed: int) ->
     )
     setting = replace(STEADY, rows=8192.0 * 7200, phases=dearer, noise=0.05, start_seconds=300.0)
     _, log = simulate_ours(setting, seed)
-    assert not [s.at for s, decision in log if decision.recommended.reason == "KneeReached"]
+    assert not [
+        s.at for s, decision in log if decision.recommended.reason == "SaturationPointReached"
+    ]
 
 
 def test_what_lost_workers_leave_is_made_in_order_or_all_wait_for_it_for_ever() -> None:
@@ -377,7 +379,7 @@ def test_on_any_plant_the_law_keeps_its_promises(setting: Setting, seed: int) ->
     ]
     for (at, before, first), (later, _, second) in pairwise(moves):
         is_turn = first.desired > before and second.desired < first.desired
-        caused = {"Unschedulable", "KneeReached"}
+        caused = {"Unschedulable", "SaturationPointReached"}
         reasons = {second.recommended.reason, second.limited.reason if second.limited else ""}
         if is_turn and not caused & reasons:
             assert later - at >= 300.0

@@ -57,7 +57,7 @@ LONGEST_USAGE = {
         "trainers": 1000,
         "gpusPerTrainer": 16,
         "dataWorkers": 1000,
-        "idleRest": "0.999",
+        "gpuIdleRemainderSeconds": "0.999",
     },
 }
 
@@ -68,7 +68,7 @@ GPU_DECISIONS = [
     | ({"inputs": [{"name": "gpuUtilization", "value": "0.1234"}]} if "inputs" in decision else {})
     for decision in LONGEST_DECISIONS
 ]
-LONGEST_FAILURE = {"replicas": 1000, "times": 100, "until": WHEN}
+LONGEST_FAILURE = {"replicas": 1000, "count": 100, "untilTime": WHEN}
 LONGEST_GPU_LAW = {
     "attempt": 1000,
     "sharePercent": 100,
@@ -100,7 +100,7 @@ def test_the_largest_status_has_16_kib(letter: str, scaling: dict[str, Any]) -> 
     world = running(storage={"root": LONGEST_URI}, artifacts={"uri": "y" * 1024})
     world.progress = Progress(ratio=0.5, remaining_seconds=1e12, metrics=LONGEST_METRICS)
     world.step()
-    world.status["scaling"] = {"since": WHEN, **scaling}
+    world.status["scaling"] = {"sinceTime": WHEN, **scaling}
     world.status["usage"] = LONGEST_USAGE
     world.status["acceptedDigests"] = ["0" * 64, "f" * 64]
     draft = Draft(observed=world.observe(), settings=SETTINGS, now=world.now, token="")
@@ -122,7 +122,7 @@ def test_the_largest_status_during_a_drain_has_16_kib(letter: str) -> None:
     world = running(storage={"root": LONGEST_URI}, artifacts={"uri": "y" * 1024})
     world.progress = Progress(ratio=0.5, remaining_seconds=1e12, metrics=LONGEST_METRICS)
     world.step()
-    world.status["scaling"] = {"since": WHEN, "decisions": LONGEST_DECISIONS}
+    world.status["scaling"] = {"sinceTime": WHEN, "decisions": LONGEST_DECISIONS}
     world.status["usage"] = LONGEST_USAGE
     world.status["acceptedDigests"] = ["0" * 64, "f" * 64]
     world.status["dataWorkers"]["draining"] = [

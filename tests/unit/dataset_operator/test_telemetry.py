@@ -185,7 +185,7 @@ def test_edits_precede_other_changes(metadata: dict[str, Any], waker: Waker) -> 
     assert watched.see("MODIFIED", document) is waker
 
 
-GOES_ON: dict[str, Any] = {"trainer": {"progressPercentage": 42}, "usage": {"gpuSeconds": 60}}
+GOES_ON: dict[str, Any] = {"trainer": {"progressPercent": 42}, "usage": {"gpuSeconds": 60}}
 
 
 @pytest.mark.parametrize("event_comes", ["in the pass", "before the answer", "after the pass"])
@@ -353,7 +353,7 @@ def training(**status: Any) -> Any:
             "draining": [{"name": "w", "time": "2026-11-21T00:05:00Z"}],
         },
         "trainer": {
-            "progressPercentage": 40,
+            "progressPercent": 40,
             "gpuUtilizationPercent": 95,
             "productionWaitPercent": 0,
         },

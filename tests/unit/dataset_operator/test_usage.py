@@ -154,7 +154,9 @@ def test_idle_seconds_are_a_part_of_the_measured_ones(
         exact += (wait or 0.0) * (measured - before.get("gpuMeasuredSeconds", 0))
         assert story.usage["gpuIdleSeconds"] <= measured <= story.usage["gpuSeconds"]
         assert exact == pytest.approx(
-            story.usage["gpuIdleSeconds"] + float(story.usage["accounted"]["idleRest"]), abs=0.05
+            story.usage["gpuIdleSeconds"]
+            + float(story.usage["accounted"]["gpuIdleRemainderSeconds"]),
+            abs=0.05,
         )
 
 

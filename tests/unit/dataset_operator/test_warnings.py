@@ -83,9 +83,9 @@ def test_a_refused_object_is_reported_until_it_exists() -> None:
         said = plan(replace(world.observe(), refusal=FORBIDDEN), SETTINGS, world.now, "")
         world.document["status"] = said.status
         world.events += [f"{event.type} {event.reason}" for event in said.events]
-        assert world.condition("ClusterReady") == ("True", "ChildRefused")
+        assert world.condition("ClusterReady") == ("True", "OwnedObjectRefused")
         assert FORBIDDEN.message in str(world.status["conditions"])
-    assert world.events.count("Warning ChildRefused") == 1
+    assert world.events.count("Warning OwnedObjectRefused") == 1
     world.children[policy] = kept
     world.settle()
     assert world.condition("ClusterReady") == ("True", "PodsReady")

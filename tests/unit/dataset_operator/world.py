@@ -140,7 +140,7 @@ class World:
         )
 
     def _history_pod(self) -> HistoryPod | None:
-        name = self.status.get("history", {}).get("pod")
+        name = self.status.get("history", {}).get("podName")
         pod = self.children.get(name)
         if pod is None:
             return None

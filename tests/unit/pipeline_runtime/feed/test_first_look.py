@@ -176,7 +176,7 @@ def test_where_it_spares_nothing_all_is_read_at_once(folder: str) -> None:
     assert first is not None
     assert first.columns == ("sorted",)
     assert plan_of(uri, lambda base: base.derive(one="1")).first_look is None
-    off = plan_of(uri, lambda base: base.filter("sorted < 2"), late_materialisation=False)
+    off = plan_of(uri, lambda base: base.filter("sorted < 2"), late_materialization=False)
     assert off.first_look is None
     narrow = plan_of(uri, lambda base: base.filter("sorted < 2 and id > 1").select("sorted", "id"))
     assert narrow.first_look is None

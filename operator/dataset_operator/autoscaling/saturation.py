@@ -21,9 +21,9 @@ from dataset_operator.autoscaling.history import (
     MIN_BLOCK_STEPS,
     NOISE_DEGREES,
     SMOOTHING_SECONDS,
-    Knee,
     Memory,
     Plateau,
+    SaturationPoint,
 )
 from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Sample
 from dataset_operator.autoscaling.statistics import mean_of, squares_of
@@ -50,9 +50,9 @@ _A_FEW = 0.5
 
 
 def judge(
-    memory: Memory, sample: Sample, estimate: Estimate, *, finds_knees: bool = True
+    memory: Memory, sample: Sample, estimate: Estimate, *, finds_saturation: bool = True
 ) -> Memory:
-    """Remember what this window says of the number of workers; a knee, if it shows one."""
+    """Record what this window shows about the number of workers, perhaps a saturation point."""
     memory = _forget(memory, sample, estimate)
     ready, since = sample.pods.ready, memory.ready_since
     is_clean = since is not None and sample.at - since >= CLEAN_SECONDS - EARLY_SECONDS
@@ -76,25 +76,25 @@ def judge(
     )
     others = tuple(p for p in memory.plateaus if p.workers != ready)
     memory = replace(memory, plateaus=(*others, now))
-    if memory.knee is not None and memory.knee.probed_at is not None:
-        return _judge_probe(memory, memory.knee, now, sample.at)
+    if memory.saturation is not None and memory.saturation.probed_at is not None:
+        return _judge_probe(memory, memory.saturation, now, sample.at)
     before = _find_comparable(memory, now)
     if before is None:  # lost in the noise, unless nobody knows better for long
         is_least = all(plateau.workers > ready for plateau in others)
         helps = is_least or has_waited
         return replace(memory, verified=max(memory.verified, ready)) if helps else memory
     elasticity = _find_elasticity(before, now)
-    if elasticity >= MIN_ELASTICITY or not finds_knees:
+    if elasticity >= MIN_ELASTICITY or not finds_saturation:
         growth = memory.growth
         if ready > memory.verified and elasticity >= _IN_PROPORTION:
             growth = min(MAX_GROWTH, 2.0 * growth)
         return replace(memory, verified=max(memory.verified, ready), growth=growth)
-    if memory.knee is not None or not (_is_steady(memory, before, now) or has_waited):
+    if memory.saturation is not None or not (_is_steady(memory, before, now) or has_waited):
         return memory
     most = max(plateau.rows_per_second for plateau in memory.plateaus)
     enough, until = _find_enough(memory.plateaus), sample.at + REMEMBER_SECONDS
-    knee = Knee(workers=enough, until=until, rows_per_second=most)
-    return replace(memory, knee=knee, growth=FIRST_GROWTH)
+    point = SaturationPoint(workers=enough, until=until, rows_per_second=most)
+    return replace(memory, saturation=point, growth=FIRST_GROWTH)
 
 
 def _find_comparable(memory: Memory, now: Plateau) -> Plateau | None:
@@ -143,15 +143,17 @@ def _list_rates(memory: Memory, ready: int) -> list[tuple[float, float]]:
     ]
 
 
-def _judge_probe(memory: Memory, knee: Knee, now: Plateau, at: float) -> Memory:
-    """Whether more than was ever there came; the knee itself is a little below that."""
+def _judge_probe(memory: Memory, point: SaturationPoint, now: Plateau, at: float) -> Memory:
+    """Whether more than was ever there came; the saturation point lies slightly below that."""
     error = _measure_noise(_list_rates(memory, now.workers)) / math.sqrt(now.num_blocks)
-    if now.workers <= knee.workers or now.workers / knee.workers - 1.0 < 2.0 * error:
+    if now.workers <= point.workers or now.workers / point.workers - 1.0 < 2.0 * error:
         return memory
-    most = replace(now, workers=knee.workers, rows_per_second=knee.rows_per_second)
+    most = replace(now, workers=point.workers, rows_per_second=point.rows_per_second)
     if _find_elasticity(most, now) < MIN_ELASTICITY:
         return _give_up(memory, at)
-    return replace(memory, knee=None, plateaus=(now,), verified=max(memory.verified, now.workers))
+    return replace(
+        memory, saturation=None, plateaus=(now,), verified=max(memory.verified, now.workers)
+    )
 
 
 def _find_elasticity(before: Plateau, now: Plateau) -> float:
@@ -165,14 +167,14 @@ def _find_elasticity(before: Plateau, now: Plateau) -> float:
 
 
 def _give_up(memory: Memory, now: float) -> Memory:
-    """The probe beyond the knee did not help: the next comes after twice as long."""
-    knee = memory.knee
-    if knee is None or knee.probed_at is None:
+    """The probe beyond the saturation point did not help: the next comes after twice as long."""
+    point = memory.saturation
+    if point is None or point.probed_at is None:
         return memory
-    pause = min(MAX_REMEMBER_SECONDS, REMEMBER_SECONDS * 2.0 ** min(knee.times, 8))
-    times = knee.times + 1
-    again = replace(knee, until=now + pause, times=times, probed_at=None, undone_at=now)
-    return replace(memory, knee=again)
+    pause = min(MAX_REMEMBER_SECONDS, REMEMBER_SECONDS * 2.0 ** min(point.count, 8))
+    count = point.count + 1
+    again = replace(point, until=now + pause, count=count, probed_at=None, undone_at=now)
+    return replace(memory, saturation=again)
 
 
 def _measure_clean(memory: Memory, ready: int) -> tuple[float, float]:
@@ -199,24 +201,24 @@ def _find_enough(plateaus: tuple[Plateau, ...]) -> int:
 
 def _forget(memory: Memory, sample: Sample, estimate: Estimate) -> Memory:
     """What was seen under another demand, or with slower workers; a probe whose time has come."""
-    knee = memory.knee
-    if knee is not None:
-        if _is_another_source(memory, knee, sample.pods.ready):
-            memory = replace(memory, knee=None, plateaus=())
-        elif knee.probed_at is None and sample.at >= knee.until:
-            memory = replace(memory, knee=replace(knee, probed_at=sample.at))
-        elif knee.probed_at is not None and sample.at >= knee.probed_at + _probe_seconds(sample):
+    point = memory.saturation
+    if point is not None:
+        if _is_another_source(memory, point, sample.pods.ready):
+            memory = replace(memory, saturation=None, plateaus=())
+        elif point.probed_at is None and sample.at >= point.until:
+            memory = replace(memory, saturation=replace(point, probed_at=sample.at))
+        elif point.probed_at is not None and sample.at >= point.probed_at + _probe_seconds(sample):
             memory = _give_up(memory, sample.at)
     kept = [p for p in memory.plateaus if abs(math.log(estimate.demand / p.demand)) < _CHANGE]
     return replace(memory, plateaus=tuple(kept)) if len(kept) < len(memory.plateaus) else memory
 
 
-def _is_another_source(memory: Memory, knee: Knee, ready: int) -> bool:
+def _is_another_source(memory: Memory, point: SaturationPoint, ready: int) -> bool:
     """Whether so many workers could bring other than they did, for better or for worse."""
     rates = [rate for _, rate in _list_rates(memory, ready)]
     if len(rates) < _MIN_TREND_BLOCKS:
         return False
-    did = knee.rows_per_second * min(1.0, ready / knee.workers)
+    did = point.rows_per_second * min(1.0, ready / point.workers)
     return abs(mean_of(rates) + math.log(ready / did)) > _CHANGE
 
 
