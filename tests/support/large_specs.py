@@ -78,7 +78,7 @@ def _build_renames(random: Random) -> Spec:
 
 
 def _build_constants(random: Random) -> Spec:
-    return {"fillNull": {"columns": _named(_columns(random), "value", random.random())}}
+    return {"fillNull": {"columns": _named(_columns(random), "value", f"{random.random():.6f}")}}
 
 
 def _build_variable(random: Random, index: int) -> Spec:

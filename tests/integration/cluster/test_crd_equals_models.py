@@ -102,7 +102,11 @@ ONLY_MODELS_SEE = {
         reason="an item of `keys`, a text or a mapping, has no type, so CEL does not see the list",
         problem=r"\.keys: must not repeat\b",
         example=DATASET
-        | {"pipeline": [{"antiJoin": {"parquet": {"uri": "x/"}, "keys": ["a", "a"]}}]},
+        | {
+            "pipeline": [
+                {"antiJoin": {"parquet": {"uri": "x/"}, "keys": ["a", {"left": "a", "right": "b"}]}}
+            ]
+        },
     ),
     "null": Difference(
         reason="the API server takes nulls out before it looks: a field is absent, or its default",
