@@ -8,7 +8,7 @@ no integers beyond 53 bits, which many JSON readers round. Steps compute with `p
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Annotated
 
@@ -29,6 +29,8 @@ HOLDOUT_PATTERN = (
 # Exponents are short, since the value of 1e999999999 fills the memory. The longest numbers of Arrow
 # have 76 digits.
 NUMBER_PATTERN = r"^-?[0-9]{1,80}(\.[0-9]{1,80})?([eE][-+]?[0-9]{1,3})?$"
+# Has the digits of every number that matches.
+_EXACT = Context(prec=160)
 
 
 def check_percent(value: int | str) -> int | str:
@@ -59,16 +61,20 @@ def _is_percent(value: int | str, pattern: str, *, lowest: int, highest: int) ->
 
 def _shorten(value: int | str) -> int | str:
     """Return 5 for "5.0" and "0.5" for "0.50": equal numbers have one run hash."""
-    number = Decimal(value)
-    return int(number) if number == number.to_integral_value() else f"{number.normalize():f}"
+    number = _EXACT.normalize(Decimal(value))
+    is_whole = number == number.to_integral_value()
+    return int(number) if is_whole and abs(number) <= MAX_SAFE_INTEGER else str(number)
 
 
 def check_number(value: int | str) -> int | str:
-    """Refuse a text that is no number, and an integer that many JSON readers would round."""
+    """Return a number in its shortest form. Refuse an integer that many JSON readers would round.
+
+    A text that is no number is refused too.
+    """
     if isinstance(value, str) and not is_number(value):
         raise rule_error(f"must be a number, got {value[:80]!r}; write it like 5 or '0.5'")
     _check_safe(value)
-    return value
+    return _shorten(value)
 
 
 def check_constant(value: bool | int | str) -> bool | int | str:

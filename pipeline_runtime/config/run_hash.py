@@ -12,6 +12,8 @@ Left out is what changes how a run is carried out and not what it trains on:
 - pipelineOptions whose rows are the same either way; `preserveOrder` and `rowsPerBlock` stay in,
   as the position in a checkpoint counts batches and blocks;
 - names, resources, concurrency and maxBytes of steps;
+- the spelling, where two mean the same: `keys: [{left: a, right: a}]` is `keys: [a]`,
+  and `uris: [a]` is `uri: a`;
 - every field that has its default, so that a field that a later release adds changes no hash.
 
 `image` is what the spec says, not what the operator's default was, so that an upgrade of the
@@ -124,7 +126,7 @@ def _build_config(experiment: DatasetExperiment) -> dict[str, Any]:
     )
     options, training = spec.get("pipelineOptions", {}), spec.get("training", {})
     config = {
-        "dataset": spec["dataset"],
+        "dataset": _shorten_source(spec["dataset"]),
         "catalogs": [_trim_catalog(catalog) for catalog in experiment.spec.used_catalogs],
         "pipeline": [_trim_step(step) for step in spec.get("pipeline", ())],
         "pipelineOptions": {key: options[key] for key in _OPTIONS_KEPT if key in options},
@@ -153,10 +155,33 @@ def _trim_catalog(catalog: Catalog) -> dict[str, Any]:
 
 def _trim_step(step: dict[str, Any]) -> dict[str, Any]:
     return {
-        kind: {k: v for k, v in body.items() if k not in _STEP_FIELDS_LEFT_OUT.get(kind, ())}
+        kind: _trim_body(_STEP_FIELDS_LEFT_OUT.get(kind, ()), body)
         for kind, body in step.items()
         if kind != "name"
     }
+
+
+def _trim_body(left_out: Sequence[str], body: dict[str, Any]) -> dict[str, Any]:
+    trimmed = {field: value for field, value in body.items() if field not in left_out}
+    if "keys" in trimmed:
+        trimmed["keys"] = [_shorten_key(key) for key in trimmed["keys"]]
+    return _shorten_source(trimmed)
+
+
+def _shorten_key(key: Any) -> Any:
+    """Return the name of a column that is a pair of equal names."""
+    is_pair = isinstance(key, dict)
+    return key["left"] if is_pair and key["left"] == key["right"] else key
+
+
+def _shorten_source(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a dataset or a step's body with `uri` for a list of one, and without `s3: {}`."""
+    if "parquet" not in body:
+        return body
+    parquet = {field: value for field, value in body["parquet"].items() if value != {}}
+    if len(uris := parquet.get("uris", ())) == 1:
+        parquet = {"uri": uris[0]} | {f: value for f, value in parquet.items() if f != "uris"}
+    return body | {"parquet": parquet}
 
 
 def _canonical(value: Any) -> Any:

@@ -62,12 +62,20 @@ SAME = [
     "training.epochs=1",  # the default, said
     "pipeline[1].name=thin",
     'pipeline[1].downsample.keepPercent="10.0"',
+    "pipeline[0].antiJoin.keys=[{left: user_id, right: user_id}]",
+    "dataset.parquet={uris: [impressions/]}",
+    "dataset.parquet.s3={anonymous: false}",
+    "pipeline[0].antiJoin.parquet={uris: [spam/], s3: {}}",
 ]
 OTHER = [
     "dataset.where=day = 3",
     "dataset.parquet.uri=other/",
     "pipeline[1].downsample.seed=18",
     "pipeline[1].downsample.keepPercent=10.5",
+    "pipeline[0].antiJoin.keys=[{left: user_id, right: id}]",
+    "pipeline[0].antiJoin.keys=[user_id, day]",
+    "dataset.parquet={uris: [impressions/, clicks/]}",
+    "dataset.parquet.s3.anonymous=true",
     "pipeline[2].map.options.size=9",
     "pipelineOptions.preserveOrder=true",
     "pipelineOptions.rowsPerBlock=1000",
@@ -133,6 +141,31 @@ def test_the_hash_is_pinned() -> None:
 )
 def test_a_default_that_is_written_out_changes_no_hash(override: str) -> None:
     assert hash_with(override) == hash_with()
+
+
+JOIN = "{join: {parquet: {uri: side/}, keys: VALUE}}"
+PAD = "{padSequence: {columns: [a], length: 3, value: VALUE}}"
+DIGITS = "1234567890" * 4
+
+
+@pytest.mark.parametrize(
+    ("step", "spellings"),
+    [
+        (JOIN, ["[a, b]", "[a, {left: b, right: b}]", "[{left: a, right: a}, b]"]),
+        (JOIN, ["[{left: a, right: b}, c]", "[{left: a, right: b}, {left: c, right: c}]"]),
+        (PAD, ["-1", '"-1"', '"-1.0"', '"-10e-1"', '"-0.1e1"']),
+        (PAD, ['"0.5"', '"0.50"', '"5e-1"']),
+        (PAD, [f'"{DIGITS}.5"', f'"{DIGITS}.50"']),
+        (PAD, ['"1e300"', '"10e299"']),
+    ],
+)
+def test_spellings_of_one_meaning_have_one_run_config(step: str, spellings: list[str]) -> None:
+    def find_config(spelling: str) -> dict[str, Any]:
+        override = f"pipeline[1]={step.replace('VALUE', spelling)}"
+        return run_config(parse_experiment(apply_overrides(DOCUMENT, [override])))
+
+    first, *others = map(find_config, spellings)
+    assert others == [first] * len(others)
 
 
 ICEBERG: dict[str, Any] = {
