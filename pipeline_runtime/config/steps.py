@@ -96,9 +96,16 @@ class SideTableStep(SourceChoice):
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from super().rules()
-        for side, names in (("left", self.left_keys), ("right", self.right_keys)):
-            for name in sorted(name for name, count in Counter(names).items() if count > 1):
-                yield "keys", f"must not repeat a {side} column, got {name!r} twice; remove one"
+        lefts: set[str] = set()
+        rights: set[str] = set()
+        for index, (left, right) in enumerate(zip(self.left_keys, self.right_keys, strict=True)):
+            if left in lefts or right in rights:
+                name, side = (left, "left") if left in lefts else (right, "right")
+                column = "column" if left == right else f"{side} column"
+                message = f"must not repeat a {column}, got {name!r} twice; remove one"
+                yield f"keys[{index}]", message
+            lefts.add(left)
+            rights.add(right)
 
     @property
     def left_keys(self) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ ONLY_MODELS_SEE = {
     ),
     "a repeated column of a key": Difference(
         reason="an item of `keys`, a text or a mapping, has no type, so CEL does not see the list",
-        problem=r"\.keys: must not repeat\b",
+        problem=r"\.keys\[\d+\]: must not repeat\b",
         example=DATASET
         | {
             "pipeline": [

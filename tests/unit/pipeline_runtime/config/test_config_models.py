@@ -41,6 +41,31 @@ def test_the_smallest_manifest_has_the_defaults() -> None:
     )
 
 
+def problem_paths(**spec: Any) -> list[str]:
+    return [problem.split(": ")[0] for problem in problems(**spec)]
+
+
+A_TO_B, A_TO_C, C_TO_B = ({"left": x, "right": y} for x, y in ("ab", "ac", "cb"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "repeated"),
+    [
+        (["a", "b", A_TO_C, "a"], ["[2]", "[3]"]),
+        (["a", "a"], ["[1]"]),
+        ([A_TO_B, A_TO_B], ["[1]"]),
+        ([A_TO_B, A_TO_C], ["[1]"]),
+        ([A_TO_B, C_TO_B], ["[1]"]),
+        (["a", C_TO_B], []),
+        ([A_TO_B, {"left": "b", "right": "a"}], []),
+    ],
+)
+def test_a_repeated_key_of_a_join_is_reported_once(keys: list[Any], repeated: list[str]) -> None:
+    step = {"join": {"parquet": {"uri": "side/"}, "keys": keys}}
+    expected = [f"spec.pipeline[0].join.keys{index}" for index in repeated]
+    assert problem_paths(pipeline=[step]) == expected
+
+
 def test_config_imports_no_ray_torch_or_other_runtime_module() -> None:
     program = (
         "import sys, pipeline_runtime.config\n"
