@@ -24,6 +24,25 @@ def find_model(annotation: Any) -> type[SpecModel] | None:
     return None
 
 
+def find_members(annotation: Any) -> tuple[Any, ...]:
+    """Return the types of a union, without None; the type itself if it is no union."""
+    if get_origin(annotation) is Annotated:
+        return find_members(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(m for member in get_args(annotation) for m in find_members(member))
+    return () if annotation is types.NoneType else (annotation,)
+
+
+def annotation_below(annotation: Any, part: str | int) -> Any:
+    """Return the annotation of a field, an item or a key's value; None if there is none."""
+    if isinstance(annotation, type) and issubclass(annotation, SpecModel):
+        name = field_names(annotation).get(str(part))
+        return annotation.model_fields[name].annotation if name else None
+    if get_origin(annotation) in (tuple, dict):
+        return get_args(annotation)[0 if get_origin(annotation) is tuple else 1]
+    return None
+
+
 def is_list(annotation: Any) -> bool:
     """Return whether a field holds a list, or nothing."""
     if get_origin(annotation) in (Annotated, Union, types.UnionType):

@@ -92,7 +92,7 @@ def _find_unknown(document: JsonValue) -> list[Path]:
         _validate(document)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False)
-        return [locate(found, document)[0] for found in errors if found["type"] == UNKNOWN_TYPE]
+        return [locate(found)[0] for found in errors if found["type"] == UNKNOWN_TYPE]
     except RecursionError:  # `judge` reports it
         return []
     return []

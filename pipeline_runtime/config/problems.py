@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import JsonValue
 from pydantic_core import ErrorDetails
@@ -21,7 +21,9 @@ from pipeline_runtime.config.documents import Path, format_path
 from pipeline_runtime.config.experiment import DatasetExperiment
 from pipeline_runtime.config.introspect import (
     annotation_at,
+    annotation_below,
     field_names,
+    find_members,
     find_model,
     is_list,
     model_at,
@@ -76,7 +78,7 @@ def explain_errors(errors: Iterable[ErrorDetails], document: JsonValue) -> list[
     found: list[Found] = []
     expected: dict[Path, list[str]] = {}
     for error in errors:
-        path, is_key = locate(error, document)
+        path, is_key = locate(error)
         kind = error["type"]
         if kind == "rules":
             found += _flatten_rules(error, path, document)
@@ -139,23 +141,25 @@ def _child(value: JsonValue, part: str | int) -> JsonValue:
     return None
 
 
-def locate(error: ErrorDetails, document: JsonValue) -> tuple[Path, bool]:
+def locate(error: ErrorDetails) -> tuple[Path, bool]:
     """Where an error stands in the document, and whether it is about a key.
 
-    Pydantic's location also names the members of unions, which are no part of the document.
+    Pydantic's location also has names of members of unions, and "[key]" behind a key. A document
+    may have each of these words as a key, so the models decide.
     """
     path: Path = ()
-    value = document
-    last = len(error["loc"]) - 1
-    for index, part in enumerate(error["loc"]):
-        if part == "[key]":
+    annotation: Any = DatasetExperiment
+    is_below_mapping = False
+    for part in error["loc"]:
+        if part == "[key]" and is_below_mapping:
             return path, True
-        absent = error["type"] == "missing" and index == last
-        fits = isinstance(value, dict) and part in value
-        fits |= isinstance(value, list) and isinstance(part, int)
-        if fits or absent:
-            path = (*path, part)
-            value = _child(value, part)
+        members = find_members(annotation)
+        if len(members) > 1:
+            annotation, is_below_mapping = find_model(annotation), False
+            continue  # the name of a member
+        plain = members[0] if members else None
+        annotation, is_below_mapping = annotation_below(plain, part), get_origin(plain) is dict
+        path = (*path, part)
     return path, False
 
 

@@ -66,6 +66,44 @@ def test_a_repeated_key_of_a_join_is_reported_once(keys: list[Any], repeated: li
     assert problem_paths(pipeline=[step]) == expected
 
 
+def join_on(key: Any) -> dict[str, Any]:
+    return {"pipeline": [{"join": {"parquet": {"uri": "side/"}, "keys": [key]}}]}
+
+
+KEY = "spec.pipeline[0].join.keys[0]"
+FILL = {"fillNull": {"columns": [{"name": "a", "value": {"bool": 1}}]}}
+# Pydantic places an error of a key at "[key]" behind it.
+REQUESTS = {"[key]": "x", "a": {"int": 1, "str": 2}, "": 1, "b": {"[key]": 1}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "paths"),
+    [
+        (join_on({"pair": {"left": "a"}}), [f"{KEY}.left", f"{KEY}.right", f"{KEY}.pair"]),
+        (join_on({"name": "a"}), [f"{KEY}.left", f"{KEY}.right", f"{KEY}.name"]),
+        (join_on({"left": {"pair": "a"}, "right": "b"}), [f"{KEY}.left"]),
+        (join_on(["a", "b"]), [KEY]),
+        (
+            {"pipeline": [{"sample": {"keepPercent": {"int": 5, "str": 6}}}]},
+            ["spec.pipeline[0].sample.keepPercent"],
+        ),
+        (
+            {"training": {"evaluation": {"holdoutPercent": {"int": {}}}}},
+            ["spec.training.evaluation.holdoutPercent"],
+        ),
+        ({"pipeline": [FILL]}, ["spec.pipeline[0].fillNull.columns[0].value"]),
+        (
+            {"head": {"resources": {"requests": REQUESTS}}},
+            [f"spec.head.resources.requests{key}" for key in (".[key]", "", ".a", ".b")],
+        ),
+    ],
+)
+def test_errors_are_at_fields_and_not_at_members_of_unions(
+    spec: dict[str, Any], paths: list[str]
+) -> None:
+    assert problem_paths(**spec) == paths
+
+
 def test_config_imports_no_ray_torch_or_other_runtime_module() -> None:
     program = (
         "import sys, pipeline_runtime.config\n"
