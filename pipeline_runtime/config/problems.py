@@ -141,14 +141,16 @@ def _child(value: JsonValue, part: str | int) -> JsonValue:
     return None
 
 
-def locate(error: ErrorDetails) -> tuple[Path, bool]:
-    """Where an error stands in the document, and whether it is about a key.
+def locate(
+    error: ErrorDetails, root: type[base.SpecModel] = DatasetExperiment
+) -> tuple[Path, bool]:
+    """Return the path of an error in a document of the root, and whether it is about a key.
 
     Pydantic's location also has names of members of unions, and "[key]" behind a key. A document
     may have each of these words as a key, so the models decide.
     """
     path: Path = ()
-    annotation: Any = DatasetExperiment
+    annotation: Any = root
     is_below_mapping = False
     for part in error["loc"]:
         if part == "[key]" and is_below_mapping:

@@ -10,9 +10,12 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails
 
 from dataset_operator.errors import UserError
 from dataset_operator.settings import OperatorSettings, parse_settings
+from pipeline_runtime.config.documents import format_path
+from pipeline_runtime.config.problems import locate
 
 _MAX_SHOWN_CHARS = 80
 
@@ -25,7 +28,7 @@ def load_settings(file: Path | None, overrides: Mapping[str, str | None]) -> Ope
         return parse_settings(document)
     except ValidationError as error:
         where = f"{file}: " if file else ""
-        problems = [where + _explain(dict(e)) for e in error.errors(include_url=False)]
+        problems = [where + _explain(e) for e in error.errors(include_url=False)]
         raise UserError("\n".join(problems)) from error
 
 
@@ -43,8 +46,8 @@ def _read(file: Path) -> dict[str, Any]:
     return document
 
 
-def _explain(error: Mapping[str, Any]) -> str:
-    path = ".".join(str(part) for part in error["loc"])
+def _explain(error: ErrorDetails) -> str:
+    path = format_path(locate(error, OperatorSettings)[0])
     if error["type"] == "missing":
         advice = (
             "set it in --config FILE, or by --runtime-image" if path == "runtimeImage" else "add it"

@@ -276,7 +276,7 @@ def test_every_problem_of_the_settings_names_its_field(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(
         "runtimeImge: x\nrunAsUser: 0\nresources: {head: {frobs: {}}}\n"
-        "network: {apiServerCidrs: [10.0.0.1/28]}\n"
+        "network: {apiServerCidrs: [10.0.0.1/28], nameServers: [kube]}\n"
     )
 
     with pytest.raises(UserError) as caught:
@@ -285,7 +285,9 @@ def test_every_problem_of_the_settings_names_its_field(tmp_path: Path) -> None:
     expected = [
         f"{file}: runtimeImage: … --runtime-image",
         f"{file}: resources.head.frobs: ",
-        f"{file}: network.apiServerCidrs.0: … '10.0.0.1/28'",
+        f"{file}: network.apiServerCidrs[0]: … '10.0.0.1/28'",
+        f"{file}: network.nameServers[0]: … KubeDns … kube",
+        f"{file}: network.nameServers[0]: … kube",
         f"{file}: runAsUser: … 1 … 0",
         f"{file}: runtimeImge: … runtimeImage",
     ]
