@@ -204,7 +204,7 @@ _TYPE_WORDS = {
 def _explain_type(expected: list[str], path: Path, value: JsonValue) -> str:
     kinds = list(dict.fromkeys(expected))
     words = " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
-    hint = _mapping_hint(path, value) or _type_hint(kinds, value)
+    hint = _mapping_hint(path, value) or _type_hint(kinds, path, value)
     return f"must be {words}, got {show(value, path)}{_kind(value)}; {hint}"
 
 
@@ -231,15 +231,12 @@ def _kind(value: JsonValue) -> str:
     return " (a string)" if isinstance(value, str) else ""
 
 
-def _type_hint(expected: list[str], value: JsonValue) -> str:
+def _type_hint(expected: list[str], path: Path, value: JsonValue) -> str:
     if value is None:
-        return "give one or leave the field out"
+        is_item = isinstance(path[-1], int)
+        return "remove the item" if is_item else "give one or leave the field out"
     if isinstance(value, str):
-        if "a list" in expected:
-            return "write it as [item, …] or with '- ' before each item"
-        if "a mapping" in expected:
-            return "write its fields below it, indented"
-        return "remove the quotes" if _looks_plain(value) else f"write {expected[0]}"
+        return _text_hint(expected, value)
     if expected == ["a string"] and not isinstance(value, dict | list):
         return "quote it"
     if isinstance(value, float) and {"an integer", "a string"} <= set(expected):
@@ -252,8 +249,21 @@ def _type_hint(expected: list[str], value: JsonValue) -> str:
     return f"write {expected[0]}"
 
 
-def _looks_plain(value: str) -> bool:
-    return value.strip().lstrip("+-").isdigit() or value.lower() in ("true", "false")
+# Texts that YAML 1.1 reads as booleans, and people write.
+_BOOLEANS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+
+
+def _text_hint(expected: list[str], text: str) -> str:
+    if "a list" in expected:
+        return "write it as [item, …] or with '- ' before each item"
+    if "a mapping" in expected:
+        return "write its fields below it, indented"
+    plain = text.strip().lower()
+    if "true or false" in expected:
+        if plain in ("true", "false"):
+            return f"write {plain} without quotes"
+        return f"write {_BOOLEANS.get(plain, 'true or false')}"
+    return "remove the quotes" if plain.lstrip("+-").isdigit() else f"write {expected[0]}"
 
 
 def _explain_missing(error: ErrorDetails, path: Path) -> str:
@@ -264,7 +274,7 @@ def _explain_unknown(error: ErrorDetails, path: Path) -> str:
     wrong = str(path[-1]) if path else ""
     model = model_at(DatasetExperiment, path[:-1])
     known = list(field_names(model)) if model else []
-    if near := find_similar(wrong, known) or _find_synonym(wrong, known):
+    if near := _find_synonym(wrong, known) or find_similar(wrong, known):
         return f"{UNKNOWN}; did you mean {near}?"
     if elsewhere := _find_elsewhere(wrong, path[:-1]):
         return f"{UNKNOWN}; did you mean {elsewhere}?"
@@ -273,23 +283,30 @@ def _explain_unknown(error: ErrorDetails, path: Path) -> str:
 
 def find_similar(wrong: str, known: Iterable[str]) -> str | None:
     """The known word that `wrong` was meant to be, if one is near: case and underscores aside."""
-    plain = {word.lower().replace("_", ""): word for word in known}
-    near = difflib.get_close_matches(wrong.lower().replace("_", "").replace("-", ""), plain, n=1)
+    plain = {_plain(word): word for word in known}
+    near = difflib.get_close_matches(_plain(wrong), plain, n=1)
     return plain[near[0]] if near else None
 
 
-# Words of pandas and SQL, and how a manifest says the same: its field, and an example.
+# Words of pandas, Polars and SQL, plain, and how a manifest says the same: its field, an example.
+_ONE_KEY = ("keys", "keys: [name]")
+_KEY_PAIR = ("keys", "keys: [{left: name, right: name}]")
 _SYNONYMS = {
-    "on": ("keys", "keys: [name]"),
-    "leftOn": ("keys", "keys: [{left: name, right: name}]"),
-    "rightOn": ("keys", "keys: [{left: name, right: name}]"),
+    **dict.fromkeys(("on", "using"), _ONE_KEY),
+    **dict.fromkeys(
+        (f"{side}{word}" for side in ("left", "right") for word in ("on", "by", "keys")), _KEY_PAIR
+    ),
 }
 
 
 def _find_synonym(wrong: str, known: Iterable[str]) -> str | None:
     """Return what a word of another tool is in a manifest, if the field is one of the known."""
-    field, example = _SYNONYMS.get(wrong, ("", None))
+    field, example = _SYNONYMS.get(_plain(wrong), ("", None))
     return example if field in known else None
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("_", "").replace("-", "")
 
 
 def _find_elsewhere(wrong: str, above: Path) -> str | None:

@@ -60,7 +60,8 @@ def fit_constant(value: bool | int | str, data_type: pa.DataType) -> pa.Scalar:
 
     A text is a number where the type is one: "0.5" for a float or a decimal.
     """
-    wrong = broken(f"must be a constant that fits {data_type}, got {value!r}")
+    advice = _advise(value, data_type)
+    wrong = broken(f"must be a constant that fits {data_type}, got {value!r}; {advice}")
     if not _is_of_kind(value, data_type):
         raise wrong
     try:
@@ -100,6 +101,20 @@ def _is_of_kind(value: bool | int | str, data_type: pa.DataType) -> bool:
         return not isinstance(value, str) or is_number(value)
     is_text = any(is_kind(data_type) for is_kind in _TEXT_TYPES + _TIME_TYPES)
     return isinstance(value, str) and is_text
+
+
+def _advise(value: bool | int | str, data_type: pa.DataType) -> str:
+    """Return what to write instead of a constant that does not fit."""
+    if pa.types.is_boolean(data_type):
+        plain = str(value).strip().lower()
+        is_quoted = plain in ("true", "false")
+        return f"write {plain} without quotes" if is_quoted else "write true or false"
+    if not _is_of_kind(value, data_type):
+        if _is_numeric(data_type):
+            return "write a number"
+        if _is_of_kind(str(value), data_type):
+            return "quote it"
+    return "write another, or cast the column before this step"
 
 
 def _fill(column: pa.ChunkedArray, value: pa.Scalar) -> pa.ChunkedArray:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from experiments import build_experiment
-from facts import assert_all_told
+from facts import assert_all_told, assert_told
 
 from pipeline_runtime.config import DatasetExperiment, DataWorkers, ManifestError, parse_experiment
 from pipeline_runtime.config.credentials import (
@@ -102,6 +102,46 @@ def test_errors_are_at_fields_and_not_at_members_of_unions(
     spec: dict[str, Any], paths: list[str]
 ) -> None:
     assert problem_paths(**spec) == paths
+
+
+PAIR_HINT = "keys: [{left: name, right: name}]"
+
+
+@pytest.mark.parametrize(
+    ("field", "hint"),
+    [
+        ("on", "keys: [name]"),
+        ("using", "keys: [name]"),
+        ("USING", "keys: [name]"),
+        *((field, PAIR_HINT) for field in ("leftOn", "left_on", "right-on", "rightOn")),
+        *((field, PAIR_HINT) for field in ("left_keys", "rightKeys", "left_by")),
+    ],
+)
+@pytest.mark.parametrize("kind", ["join", "antiJoin"])
+def test_a_key_in_words_of_another_tool_gets_a_hint(kind: str, field: str, hint: str) -> None:
+    step = {kind: {"parquet": {"uri": "side/"}, field: ["a"]}}
+    missing, unknown = problems(pipeline=[step])
+    assert_told(missing, f"spec.pipeline[0].{kind}.keys: …")
+    assert_told(unknown, f"spec.pipeline[0].{kind}.{field}: … {hint}")
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        ({"suspend": "true"}, "true without quotes"),
+        ({"suspend": "False"}, "false without quotes"),
+        ({"suspend": "yes"}, "true"),
+        ({"pipelineOptions": {"debug": {"fusion": "off"}}}, "false"),
+        ({"suspend": "maybe"}, "true or false"),
+        ({"suspend": "7"}, "true or false"),
+        ({"training": {"epochs": "true"}}, "integer"),
+        ({"training": {"epochs": "7"}}, "quotes"),
+        (join_on(None), "item"),
+    ],
+)
+def test_a_value_of_another_type_gets_a_hint(spec: dict[str, Any], hint: str) -> None:
+    (problem,) = problems(**spec)
+    assert hint in problem.rpartition("; ")[2]
 
 
 def test_config_imports_no_ray_torch_or_other_runtime_module() -> None:

@@ -138,6 +138,29 @@ def test_a_broken_step_reports_every_problem(config: SpecModel, expected: list[s
 
 
 @pytest.mark.parametrize(
+    ("data_type", "value", "advice"),
+    [
+        (pa.bool_(), "true", "true without quotes"),
+        (pa.bool_(), "False", "false without quotes"),
+        (pa.bool_(), 1, "true or false"),
+        (pa.string(), 1, "quote"),
+        (pa.string(), True, "quote"),
+        (pa.float32(), "x", "number"),
+        (pa.float32(), True, "number"),
+        (pa.date32(), 20260101, "quote"),
+        (pa.int8(), 128, "cast"),
+        (pa.list_(pa.int64()), 0, "cast"),
+    ],
+)
+def test_a_constant_of_another_type_gets_a_hint(
+    data_type: pa.DataType, value: Any, advice: str
+) -> None:
+    with pytest.raises(ManifestError) as caught:
+        bind(fill_null({"v": value}), pa.schema([("v", data_type)]))
+    assert advice in str(caught.value).rpartition("; ")[2]
+
+
+@pytest.mark.parametrize(
     ("data_type", "value"),
     [
         pytest.param(pa.int8(), 128, id="int8 ends at 127"),
