@@ -216,9 +216,10 @@ def _mapping_hint(path: Path, value: JsonValue) -> str | None:
     model = find_model(annotation)
     if not (isinstance(value, dict) and model and is_list(annotation)):
         return None
-    fields = field_names(model)
-    example = ", ".join(f"{field}: …" for field in fields)
-    return f"write each entry as '- {{{example}}}'" if "name" in fields else None
+    if not any(field.is_required() for field in model.model_fields.values()):
+        return "put '- ' before each item"
+    example = ", ".join(f"{field}: …" for field in field_names(model))
+    return f"write each entry as '- {{{example}}}'"
 
 
 def _kind(value: JsonValue) -> str:

@@ -137,6 +137,8 @@ def test_a_key_in_words_of_another_tool_gets_a_hint(kind: str, field: str, hint:
         ({"training": {"epochs": "true"}}, "integer"),
         ({"training": {"epochs": "7"}}, "quotes"),
         (join_on(None), "item"),
+        ({"pipeline": {"filter": {"where": "a"}}}, "put '- '"),
+        ({"pipeline": [{"join": {"parquet": {"uri": "s/"}, "keys": {"a": "b"}}}]}, "{left: …, "),
     ],
 )
 def test_a_value_of_another_type_gets_a_hint(spec: dict[str, Any], hint: str) -> None:
