@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from pipeline_runtime.run.session import Finished
 
 Names = str | Sequence[str]
+# The key of a join: columns by name or, if the sides name them differently, left name to right.
+Keys = Names | Mapping[str, str] | Sequence[str | Mapping[str, str]]
 Document = dict[str, Any]
 DEFAULT_STORAGE_ROOT = "build/"
 # A name for the experiment that only looks at rows.
@@ -94,35 +96,58 @@ class Pipeline:
     def anti_join(
         self,
         uri: Names,
-        on: Names | None = None,
+        on: Keys | None = None,
         *,
+        left_on: Names | None = None,
+        right_on: Names | None = None,
+        keys: Keys | None = None,
         s3: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Pipeline:
-        """Drop the rows whose key is in a side table; options as in the manifest, snake_case too:
-        `left_on` with `right_on`, `where`, `max_bytes`.
+        """Drop the rows whose key is in a side table.
+
+        Args:
+            uri: the side table, one or several URIs.
+            on: the key: columns by name, or a mapping of the rows' columns to the side table's.
+            left_on: the key's columns in the rows, with `right_on` instead of `on`.
+            right_on: the key's columns in the side table.
+            keys: the same as `on`, as a manifest names it.
+            s3: access to the side table's store.
+            options: `where` and `max_bytes`, as in the manifest.
+
+        Raises:
+            StepError: the key is not given in exactly one way.
         """
-        fields = _key_options(on, options)
-        return self._with("anti_join", parquet=_parquet(uri, s3), **fields)
+        key = _build_keys(on=on, keys=keys, left_on=left_on, right_on=right_on)
+        return self._with("anti_join", parquet=_parquet(uri, s3), keys=key, **options)
 
     def join(
         self,
         uri: Names,
-        on: Names | None = None,
+        on: Keys | None = None,
         *,
+        left_on: Names | None = None,
+        right_on: Names | None = None,
+        keys: Keys | None = None,
         how: str = "left",
         columns: Names | None = None,
         s3: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Pipeline:
-        """Add columns of a side table to the rows whose key is in it; options as of `anti_join`."""
-        return self._with(
-            "join",
-            parquet=_parquet(uri, s3),
-            how=how,
-            columns=_list(columns),
-            **_key_options(on, options),
-        )
+        """Add columns of a side table to the rows whose key is in it.
+
+        Args:
+            how: `left` keeps rows without a match, `inner` drops them.
+            columns: columns of the side table; all but the key if absent.
+
+        The other arguments are those of `anti_join`.
+
+        Raises:
+            StepError: the key is not given in exactly one way.
+        """
+        key = _build_keys(on=on, keys=keys, left_on=left_on, right_on=right_on)
+        fields = {"how": how, "columns": _list(columns), **options}
+        return self._with("join", parquet=_parquet(uri, s3), keys=key, **fields)
 
     def downsample(
         self,
@@ -308,23 +333,30 @@ def _parquet(uri: Names, s3: Mapping[str, Any] | None) -> Document:
     return location | {"s3": s3}
 
 
-def _key_options(on: Names | None, options: Mapping[str, Any]) -> Document:
-    """Return the options of a side table's step, with the key as `keys` of the manifest.
+def _build_keys(
+    *, on: Keys | None, keys: Keys | None, left_on: Names | None, right_on: Names | None
+) -> Any:
+    """Return the key of a join as `keys` of a manifest; a mapping stands for pairs of columns.
 
     Raises:
-        StepError: the key is not given in one way.
+        StepError: the key is not given in exactly one way.
     """
-    left, right = _list(options.get("left_on")), _list(options.get("right_on"))
-    if (on is None) == (left is None and right is None) or len(left or ()) != len(right or ()):
+    left, right = _list(left_on), _list(right_on)
+    sides = [side for side in (left, right) if side is not None]
+    given = [key for key in (on, keys) if key is not None]
+    is_paired = left is not None and right is not None and len(left) == len(right)
+    if is_paired != bool(sides) or len(given) + is_paired != 1:
         raise StepError(
-            "a join: must have the key as on, or as left_on and right_on of equally many columns, "
-            f"got on={on!r}, left_on={left!r} and right_on={right!r}"
+            "a join: must have the key once: as on or keys, or as left_on and right_on of equally "
+            f"many columns; got on={on!r}, keys={keys!r}, left_on={left!r} and right_on={right!r}"
         )
-    pairs = [
-        {"left": one, "right": other} for one, other in zip(left or (), right or (), strict=True)
-    ]
-    others = {n: value for n, value in options.items() if n not in ("left_on", "right_on")}
-    return others | {"keys": _list(on) or pairs}
+    if given:
+        (key,) = given
+        if isinstance(key, str):
+            return [key]
+        return key if isinstance(key, Mapping) else list(key)
+    pairs = zip(left or (), right or (), strict=True)
+    return [{"left": one, "right": other} for one, other in pairs]
 
 
 def _import_path(function: Callable[..., Any]) -> str:

@@ -27,7 +27,7 @@ def to_options(options: Mapping[str, Any]) -> dict[str, Any]:
     names = field_names(DebugOptions)
     switches = {n: on for n, on in options.items() if n in names or n in names.values()}
     others = {name: option for name, option in options.items() if name not in switches}
-    debug = {"debug": switches} if switches else {}
+    debug = {"debug": {**(others.get("debug") or {}), **switches}} if switches else {}
     return to_manifest(PipelineOptions, others | debug)
 
 

@@ -111,6 +111,9 @@ def test_switches_of_single_optimisations_go_to_debug() -> None:
     pipeline = Pipeline.read_parquet("t/").with_options(fusion=False, rows_per_block=7)
     pipeline = pipeline.with_options(readAhead=False, rows_per_block=8)
     assert pipeline.options == {"rowsPerBlock": 8, "debug": {"fusion": False, "readAhead": False}}
+    pipeline = pipeline.with_options(debug={"kernels": False}, read_ahead=True)
+    switches = {"fusion": False, "readAhead": True, "kernels": False}
+    assert pipeline.options == {"rowsPerBlock": 8, "debug": switches}
     pipeline.experiment("switches")
 
 
@@ -132,13 +135,47 @@ def test_numbers_are_written_as_a_manifest_has_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "key",
-    [{}, {"on": "a", "left_on": "a", "right_on": "b"}, {"left_on": "a"}, {"left_on": ["a", "b"]}],
-    ids=["no key", "two keys", "one side", "unequal sides"],
+    ("key", "keys"),
+    [
+        ({"on": "a"}, ["a"]),
+        ({"on": ["a", {"left": "b", "right": "c"}]}, ["a", {"left": "b", "right": "c"}]),
+        ({"on": {"a": "b"}}, [{"left": "a", "right": "b"}]),
+        ({"keys": "a"}, ["a"]),
+        ({"keys": ("a", "b")}, ["a", "b"]),
+        ({"keys": [{"left": "a", "right": "b"}]}, [{"left": "a", "right": "b"}]),
+        ({"keys": {"a": "b"}}, [{"left": "a", "right": "b"}]),
+        ({"left_on": "a", "right_on": ["b"]}, [{"left": "a", "right": "b"}]),
+    ],
 )
-def test_a_join_without_one_key_is_refused(key: dict[str, Any]) -> None:
+def test_the_key_of_a_join_can_be_given_as(key: dict[str, Any], keys: list[Any]) -> None:
+    table = Pipeline.read_parquet("t/")
+    steps = (*table.join("side/", **key).steps, *table.anti_join("side/", **key).steps)
+    assert [body["keys"] for step in steps for body in step.values()] == [keys, keys]
+    assert table.join("side/", **key).experiment("x")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        {},
+        {"on": "a", "left_on": "a", "right_on": "b"},
+        {"on": "a", "keys": "a"},
+        {"on": "a", "left_on": "a"},
+        {"keys": "a", "right_on": "a"},
+        {"left_on": "a"},
+        {"right_on": "a"},
+        {"left_on": ["a", "b"]},
+        {"left_on": ["a", "b"], "right_on": "a"},
+        {"leftOn": "a", "rightOn": "b"},
+        {"using": "a"},
+    ],
+)
+@pytest.mark.parametrize("method", [Pipeline.join, Pipeline.anti_join])
+def test_a_join_without_one_key_is_refused(
+    method: Callable[..., Pipeline], key: dict[str, Any]
+) -> None:
     with pytest.raises(StepError, match="left_on"):
-        Pipeline.read_parquet("t/").join("side/", **key)
+        method(Pipeline.read_parquet("t/"), "side/", **key)
 
 
 @pytest.mark.parametrize("function", [lambda table: table, functools.partial(yaml.safe_load)])
