@@ -183,7 +183,7 @@ def plan_of(folder: Path, cell: Cell) -> StreamPlan:
         .hash_bucket("country", buckets=1000)
         .with_options(deduplication=cell.deduplication)
     )
-    training = {"columns": COLUMNS, "shuffle": {"unit": "none"}, "deduplicated": cell.once}
+    training = {"columns": COLUMNS, "shuffle": {"unit": "None"}, "deduplicated": cell.once}
     return build_plan(pipeline.experiment(NAME, **training), "").training
 
 
