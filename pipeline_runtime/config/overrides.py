@@ -109,8 +109,9 @@ def _find_items(document: JsonValue, path: Path) -> Path:
     found: Path = ()
     for part in path:
         above = value_at(document, found)
-        is_item = isinstance(part, _Bracketed) and isinstance(above, list)
-        found = (*found, _find_item(above, part, format_path(found)) if is_item else part)
+        if isinstance(part, _Bracketed) and isinstance(above, list):
+            part = _find_item(above, part, format_path(found))
+        found = (*found, part)
     return found
 
 
