@@ -112,8 +112,7 @@ ONLY_MODELS_SEE = {
         reason="the API server checks no keyword but type and enum of a null, and a key, a text or "
         "a mapping, has neither",
         problem=r"\.keys\[\d+\]: .*\(null\)",
-        example=DATASET
-        | {"pipeline": [{"antiJoin": {"parquet": {"uri": "x/"}, "keys": [None]}}]},
+        example=DATASET | {"pipeline": [{"antiJoin": {"parquet": {"uri": "x/"}, "keys": [None]}}]},
     ),
     "null": Difference(
         reason="the API server takes nulls out before it looks: a field is absent, or its default",
