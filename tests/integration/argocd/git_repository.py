@@ -19,14 +19,14 @@ class Repository:
     """A git repository on disk.
 
     Attributes:
-        folder: of its working tree.
+        folder: folder of its working tree.
     """
 
     folder: Path
 
     @classmethod
     def start(cls, folder: Path, source: Path) -> Repository:
-        """Return one whose first commit holds the files of `source`."""
+        """Return a repository whose first commit holds the files of `source`."""
         shutil.copytree(source, folder)
         repository = cls(folder=folder)
         repository._git("init", "--quiet", "--initial-branch=main")
@@ -37,8 +37,13 @@ class Repository:
     def url(self) -> str:
         return self.folder.as_uri()
 
+    @property
+    def head(self) -> str:
+        """The last commit."""
+        return self._git("rev-parse", "HEAD").strip()
+
     def write(self, path: str, *documents: Document) -> None:
-        """Put manifests into a file, for the next commit."""
+        """Write manifests into a file, for the next commit."""
         file = self.folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(yaml.safe_dump_all(documents))
@@ -51,15 +56,15 @@ class Repository:
         return self.commit()
 
     def remove(self, path: str) -> str:
-        """Commit that a file or folder is gone, and return the commit."""
+        """Commit the removal of a file or folder, and return the commit."""
         self._git("rm", "-r", "--quiet", path)
         return self.commit()
 
     def commit(self) -> str:
-        """Commit everything that is there, and return the commit."""
+        """Commit all files, and return the commit."""
         self._git("add", "--all")
         self._git("commit", "--quiet", "--message=A test's")
-        return self._git("rev-parse", "HEAD").strip()
+        return self.head
 
     def _git(self, *arguments: str) -> str:
         own = ("-c", "user.name=test", "-c", "user.email=test@example.com")

@@ -13,6 +13,7 @@ from operated import Operated, operated, until
 
 TEAM = "ads"
 KIND = "DatasetExperiment"
+REFRESH = "argocd.argoproj.io/refresh"
 Document = dict[str, Any]
 
 
@@ -21,7 +22,7 @@ class Gitops:
     """A team's Application, and the operator that runs what it brings.
 
     Attributes:
-        name: of the Application.
+        name: name of the Application.
     """
 
     argocd: ArgoCD
@@ -35,22 +36,36 @@ class Gitops:
     async def application(self) -> Document:
         return await asyncio.to_thread(self.argocd.application, self.name)
 
+    async def deploy(self, sample: str) -> None:
+        """Apply a sample's Application, and wait until the cluster matches the last commit."""
+        self.argocd.apply_sample(sample, self.repository)
+        await self.push(self.repository.head)
+
     async def refresh(self) -> None:
-        """What a webhook of the repository's host brings about: a look now, not in minutes."""
-        look = "argocd.argoproj.io/refresh=normal"
-        await self.kubectl("annotate", "application", self.name, "-n", NAMESPACE, look)
+        """Ask Argo CD to compare now, as a webhook of the repository's host does."""
+        now = f"{REFRESH}=normal"
+        await self.kubectl("annotate", "application", self.name, "-n", NAMESPACE, now)
 
     async def push(self, commit: str) -> None:
-        """Wait until the cluster is as in a commit."""
-        await self.refresh()
+        """Wait until the cluster matches a commit.
+
+        Argo CD compares by itself only every few minutes. A comparison can come too early, such as
+        before its cache has the project of the Application, so each one that ends is followed by
+        another.
+        """
 
         async def is_synced() -> bool:
-            return synced_to(await self.application()) == commit
+            application = await self.application()
+            if synced_to(application) == commit:
+                return True
+            if REFRESH not in application["metadata"].get("annotations", {}):
+                await self.refresh()
+            return False
 
         await self.until(f"{commit} in the cluster", is_synced)
 
     async def is_judged(self, name: str, health: str, message: str = "", kind: str = KIND) -> None:
-        """Wait until Argo CD says so of a resource, with these words in its message."""
+        """Wait until Argo CD reports this health of a resource, and `message` within its text."""
 
         async def holds() -> bool:
             said, why = health_of(await self.application()).get((kind, name), ("", ""))
@@ -59,7 +74,7 @@ class Gitops:
         await self.until(f"{name} {health}: {message!r}", holds)
 
     async def until(self, what: str, holds: Callable[[], Awaitable[bool]]) -> None:
-        """Wait until it is so; else tell what Argo CD says."""
+        """Wait until `holds` returns True; otherwise raise with the Application's status."""
         try:
             await until(what, holds)
         except AssertionError as error:
@@ -67,18 +82,18 @@ class Gitops:
             raise AssertionError(f"{error}: {status}") from None
 
     async def differs(self) -> list[str]:
-        """Look anew, and name the resources that differ from Git."""
+        """Compare again, and return the names of the resources that differ from Git."""
         await self.refresh()
 
-        async def is_looked_at() -> bool:
+        async def is_compared() -> bool:
             annotations = (await self.application())["metadata"].get("annotations", {})
-            return "argocd.argoproj.io/refresh" not in annotations
+            return REFRESH not in annotations
 
-        await self.until("another look", is_looked_at)
+        await self.until("another comparison", is_compared)
         return out_of_sync(await self.application())
 
     async def patch(self, name: str, spec: Document) -> None:
-        """What `lastmile stop` and the like do to an experiment."""
+        """Patch the spec of an experiment, as `lastmile stop` does."""
         change = ("--type=merge", "--field-manager=lastmile-cli", "-p", json.dumps({"spec": spec}))
         await self.kubectl("patch", "dsexp", name, "-n", TEAM, *change)
 
@@ -90,10 +105,10 @@ def play(
     *,
     name: str = TEAM,
 ) -> None:
-    """Play a story of the sample's team, of which nothing is left then.
+    """Play a story of the sample's team, and remove everything afterwards.
 
     Args:
-        name: of its Application.
+        name: name of its Application.
     """
 
     async def run() -> None:
@@ -105,7 +120,7 @@ def play(
 
 @asynccontextmanager
 async def of_team(argocd: ArgoCD, repository: Repository) -> AsyncIterator[None]:
-    """Its project and its namespace, while the operator is there."""
+    """Create the team's project and namespace, and delete them at the end."""
 
     async def kubectl(*arguments: str) -> None:
         await asyncio.to_thread(argocd.box.kubectl, *arguments)

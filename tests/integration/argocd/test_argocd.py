@@ -34,13 +34,13 @@ def test_experiments_of_every_phase_are_judged_and_none_is_out_of_sync(
     argocd: ArgoCD, repository: Repository
 ) -> None:
     async def story(ops: Gitops) -> None:
-        argocd.apply_sample("application.yaml", repository)
         huge = {"resources": {"requests": {"cpu": "5000"}}}  # no node has as much
         repository.write(f"{FOLDER}/waits.yaml", experiment("waits", trainers=huge))
         repository.write(f"{FOLDER}/ends.yaml", experiment("ends"))
         repository.write(f"{FOLDER}/fails.yaml", experiment("fails", backoffLimit=0))
         repository.write(f"{FOLDER}/rests.yaml", experiment("rests", suspend=True))
-        await ops.push(repository.commit())
+        repository.commit()
+        await ops.deploy("application.yaml")
         head = ops.fleet.head
         head.end(await ops.fleet.driver(TEAM, "ends"), "SUCCEEDED")
         failed = await ops.fleet.driver(TEAM, "fails")
@@ -80,7 +80,7 @@ def test_workers_come_and_go_a_commit_makes_another_run_and_a_removed_manifest_e
     argocd: ArgoCD, repository: Repository
 ) -> None:
     async def story(ops: Gitops) -> None:
-        argocd.apply_sample("application.yaml", repository)
+        await ops.deploy("application.yaml")
         fleet = ops.fleet
         first = await fleet.driver(TEAM, "clicks")
         await scale(ops, 3)
@@ -127,7 +127,7 @@ def test_who_stops_an_experiment_keeps_it_stopped_unless_git_has_a_say(
     argocd: ArgoCD, repository: Repository
 ) -> None:
     async def story(ops: Gitops) -> None:
-        argocd.apply_sample("application.yaml", repository)
+        await ops.deploy("application.yaml")
         await ops.fleet.driver(TEAM, "clicks")
         await ops.patch("clicks", {"suspend": True})
         await ops.is_judged("clicks", "Suspended", "SuspendedBySpec")
