@@ -29,7 +29,7 @@ from pipeline_runtime.config.dataset import (
     S3Options,
     SourceChoice,
 )
-from pipeline_runtime.config.documents import read_documents
+from pipeline_runtime.config.documents import format_path, read_documents
 from pipeline_runtime.config.experiment import (
     API_VERSION,
     GROUP,
@@ -57,6 +57,7 @@ from pipeline_runtime.config.pod_template import (
     check_template_security,
     is_template,
 )
+from pipeline_runtime.config.problems import locate_error
 from pipeline_runtime.config.quantities import parse_quantity
 from pipeline_runtime.config.run_hash import (
     diff_configs,
@@ -130,6 +131,7 @@ __all__ = [
     "check_template_security",
     "clean",
     "diff_configs",
+    "format_path",
     "has_same_free_fields",
     "hash_config",
     "hash_parts",
@@ -137,6 +139,7 @@ __all__ = [
     "is_too_large",
     "load_manifests",
     "locate_artifacts",
+    "locate_error",
     "parse_experiment",
     "parse_manifests",
     "parse_quantity",

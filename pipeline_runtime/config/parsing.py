@@ -24,7 +24,7 @@ from pipeline_runtime.config.problems import (
     UNKNOWN_TYPE,
     Found,
     explain_errors,
-    locate,
+    locate_error,
     resolve_path,
     show,
     value_at,
@@ -92,7 +92,7 @@ def _find_unknown(document: JsonValue) -> list[Path]:
         _validate(document)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False)
-        return [locate(found)[0] for found in errors if found["type"] == UNKNOWN_TYPE]
+        return [locate_error(found)[0] for found in errors if found["type"] == UNKNOWN_TYPE]
     except RecursionError:  # `judge` reports it
         return []
     return []

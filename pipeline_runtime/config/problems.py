@@ -78,7 +78,7 @@ def explain_errors(errors: Iterable[ErrorDetails], document: JsonValue) -> list[
     found: list[Found] = []
     expected: dict[Path, list[str]] = {}
     for error in errors:
-        path, is_key = locate(error)
+        path, is_key = locate_error(error)
         kind = error["type"]
         if kind == "rules":
             found += _flatten_rules(error, path, document)
@@ -141,7 +141,7 @@ def _child(value: JsonValue, part: str | int) -> JsonValue:
     return None
 
 
-def locate(
+def locate_error(
     error: ErrorDetails, root: type[base.SpecModel] = DatasetExperiment
 ) -> tuple[Path, bool]:
     """Return the path of an error in a document of the root, and whether it is about a key.

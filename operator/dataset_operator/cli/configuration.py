@@ -14,8 +14,7 @@ from pydantic_core import ErrorDetails
 
 from dataset_operator.errors import UserError
 from dataset_operator.settings import OperatorSettings, parse_settings
-from pipeline_runtime.config.documents import format_path
-from pipeline_runtime.config.problems import locate
+from pipeline_runtime.config import format_path, locate_error
 
 _MAX_SHOWN_CHARS = 80
 
@@ -47,7 +46,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _explain(error: ErrorDetails) -> str:
-    path = format_path(locate(error, OperatorSettings)[0])
+    path = format_path(locate_error(error, OperatorSettings)[0])
     if error["type"] == "missing":
         advice = (
             "set it in --config FILE, or by --runtime-image" if path == "runtimeImage" else "add it"
