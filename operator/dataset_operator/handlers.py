@@ -13,7 +13,7 @@ import kopf
 
 from dataset_operator.api import EXPERIMENT_LABEL, FIELD_MANAGER, RAY_API_VERSION
 from dataset_operator.kube.bounds import PAGE_SIZE
-from dataset_operator.passes import Passes, Waker
+from dataset_operator.passes import Passes, Trigger
 from dataset_operator.telemetry.watched import Watched
 from pipeline_runtime.config import GROUP, VERSION
 
@@ -40,9 +40,9 @@ def build_registry(
     registry = kopf.OperatorRegistry()
 
     async def wake(event: Mapping[str, Any], **_: object) -> None:
-        if waker := watched.see(event["type"], event["object"]):
+        if trigger := watched.see(event["type"], event["object"]):
             metadata = event["object"]["metadata"]
-            passes.wake(metadata["namespace"], metadata["name"], waker)
+            passes.wake(metadata["namespace"], metadata["name"], trigger)
 
     async def wake_owner(
         *, event: Mapping[str, Any], labels: Mapping[str, str], param: Any = "", **_: object
@@ -51,7 +51,7 @@ def build_registry(
         if child["metadata"].get("namespace") and see(param, event["type"], child):
             namespace, name = child["metadata"]["namespace"], labels[EXPERIMENT_LABEL]
             if name:  # a tenant may write an empty label
-                passes.wake(namespace, name, Waker.CHANGE)
+                passes.wake(namespace, name, Trigger.CHANGE)
 
     async def log_in(**_: object) -> kopf.AiohttpSession:
         return await open_session()

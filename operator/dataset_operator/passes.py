@@ -7,7 +7,7 @@ after an edit.
 
 If all slots are taken, passes wait. `slots` shares the slots between namespaces, and puts edits
 before everything else. The other passes of a namespace wait in the order of their deadlines: the
-time at which an experiment was woken plus the time that its trigger can wait (`Waker.patience`).
+time at which an experiment was woken plus the time that its trigger can wait (`Trigger.patience`).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ CLOSE_SECONDS = 5.0
 _LOG = logging.getLogger(__name__)
 
 
-class Waker(Enum):
-    """The trigger of a pass."""
+class Trigger(Enum):
+    """A reason to run a pass."""
 
     EDIT = "edit"  # a user edited the experiment, and waits for the effect
     CHANGE = "change"  # one of its objects changed, or its status
@@ -50,7 +50,7 @@ class Waker(Enum):
     @property
     def patience(self) -> float:
         """Seconds that it can wait, compared with the other triggers of its namespace."""
-        return {Waker.EDIT: 0.0, Waker.CHANGE: 30.0, Waker.CLOCK: 60.0}[self]
+        return {Trigger.EDIT: 0.0, Trigger.CHANGE: 30.0, Trigger.CLOCK: 60.0}[self]
 
 
 class Done(NamedTuple):
@@ -60,14 +60,14 @@ class Done(NamedTuple):
         result: done, conflict, failed, defect or cancelled.
         reason: the error's class if it failed.
         seconds: duration, including the waits for Ray and for a slot after them.
-        waker: the trigger of the pass.
+        trigger: the reason that the pass ran.
         waited: seconds that the pass waited for a slot, before it began and after it asked Ray.
     """
 
     result: str
     reason: str | None
     seconds: float
-    waker: Waker
+    trigger: Trigger
     waited: float
 
 
@@ -84,7 +84,7 @@ class _Turn:
 
     deadline: float
     woken: float
-    waker: Waker
+    trigger: Trigger
 
 
 @dataclass(slots=True)
@@ -123,13 +123,13 @@ class Passes:
     def __post_init__(self) -> None:
         self._slots = Slots(total=self.max_concurrent, clock=self.clock)
 
-    def wake(self, namespace: str, name: str, waker: Waker = Waker.EDIT) -> None:
+    def wake(self, namespace: str, name: str, trigger: Trigger = Trigger.EDIT) -> None:
         """Request a pass that begins after this call."""
         if self.is_closing:
             return
         key, now = (namespace, name), self.clock()
         entry = self._entries.setdefault(key, _Entry())
-        turn = _Turn(now + waker.patience, now, waker)
+        turn = _Turn(now + trigger.patience, now, trigger)
         if entry.turn is not None and entry.turn.deadline <= turn.deadline:
             return
         entry.turn = turn
@@ -154,7 +154,7 @@ class Passes:
         turn = entry.turn
         if entry.task is not None or turn is None or self.is_closing:
             return
-        is_edit = turn.waker is Waker.EDIT
+        is_edit = turn.trigger is Trigger.EDIT
         rest = entry.rests_until - self.clock()
         if rest > 0.0 and not is_edit:
             self._call_later(entry, rest, self._enqueue, key, entry)
@@ -190,9 +190,9 @@ class Passes:
         elif again is None:
             del self._entries[key]
         elif again <= 0.0:
-            self.wake(*key, turn.waker)
+            self.wake(*key, turn.trigger)
         else:
-            self._call_later(entry, again, self.wake, *key, Waker.CLOCK)
+            self._call_later(entry, again, self.wake, *key, Trigger.CLOCK)
 
     async def _pass(self, key: Key, entry: _Entry, turn: _Turn, slot: Slot) -> float | None:
         self.count += 1
@@ -217,7 +217,7 @@ class Passes:
             return MAX_RETRY_SECONDS
         finally:
             seconds, waited = self.clock() - started, started - turn.woken + slot.waited
-            self.report(Done(result, reason, seconds, turn.waker, waited))
+            self.report(Done(result, reason, seconds, turn.trigger, waited))
 
     def _retry(self, key: Key, entry: _Entry, error: OperatorError, free: int = 0) -> float:
         """Return the seconds until the next try; the first `free` failures in a row cost none."""

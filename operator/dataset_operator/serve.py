@@ -21,7 +21,7 @@ from dataset_operator.handlers import See, build_kopf_settings, build_registry
 from dataset_operator.kube.login import Login, has_kubeconfig
 from dataset_operator.kube.remembering import RememberingKube
 from dataset_operator.kube.watching import LogIn, watch_metadata
-from dataset_operator.passes import Passes, Waker
+from dataset_operator.passes import Passes, Trigger
 from dataset_operator.places import Places
 from dataset_operator.ray.heads import Heads
 from dataset_operator.reconcile import Reconciler
@@ -196,7 +196,7 @@ def _build_passes(reconciler: Reconciler, metrics: OperatorMetrics) -> Passes:
                     return await reconciler.reconcile(namespace, name)
         finally:
             if follow.has_news:
-                passes.wake(namespace, name, Waker.CHANGE)
+                passes.wake(namespace, name, Trigger.CHANGE)
 
     passes = Passes(reconcile, report=metrics.count_pass)
     return passes

@@ -285,9 +285,9 @@ _OPERATOR = Row(
             unit="s",
             queries=(
                 Query(
-                    expr="histogram_quantile(0.99, sum by (le, waker) "
+                    expr="histogram_quantile(0.99, sum by (le, trigger) "
                     "(rate(lastmile_operator_queue_seconds_bucket[$__rate_interval])))",
-                    legend="{{waker}}",
+                    legend="{{trigger}}",
                 ),
             ),
         ),

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dataset_operator.passes import Done, Waker
+from dataset_operator.passes import Done, Trigger
 from dataset_operator.settings import Prices
 from dataset_operator.telemetry.experiment_metrics import collect_experiments
 from dataset_operator.telemetry.leadership import Alone, Leadership
@@ -75,12 +75,12 @@ class OperatorMetrics:
         self._waits = Histogram(
             "lastmile_operator_queue_seconds",
             "Time that a pass waited for a slot, by trigger (edit, change of an object, clock).",
-            ["waker"],
+            ["trigger"],
             buckets=_PASS_BUCKETS,
             registry=self.registry,
         )
-        for waker in Waker:
-            self._waits.labels(waker.value)
+        for trigger in Trigger:
+            self._waits.labels(trigger.value)
         self._errors = Counter(
             "lastmile_operator_errors",
             "Passes that failed, by the kind of error.",
@@ -111,7 +111,7 @@ class OperatorMetrics:
         """Count a pass."""
         self._passes.labels(done.result).inc()
         self._pass_seconds.observe(done.seconds)
-        self._waits.labels(done.waker.value).observe(done.waited)
+        self._waits.labels(done.trigger.value).observe(done.waited)
         if done.reason is not None:
             self._errors.labels(done.reason).inc()
 

@@ -21,7 +21,7 @@ from typing import Any
 from dataset_operator.headline import find_headline
 from dataset_operator.kube.metadata import find_edit, find_finalizers
 from dataset_operator.observed import Document
-from dataset_operator.passes import Waker
+from dataset_operator.passes import Trigger
 from dataset_operator.shapes import fit_object
 from dataset_operator.telemetry.standing import Standing, read_standing
 from pipeline_runtime.config import KIND
@@ -98,7 +98,7 @@ class Watched:
     _missed: dict[Key, float] = field(default_factory=dict)  # the time of the first list with it
     _last_event: float | None = None
 
-    def see(self, event: str | None, document: Mapping[str, Any]) -> Waker | None:
+    def see(self, event: str | None, document: Mapping[str, Any]) -> Trigger | None:
         """Record an event: ADDED, MODIFIED, DELETED, or None for the list at the beginning.
 
         Returns:
@@ -114,7 +114,7 @@ class Watched:
             self._forget(key)
             before = None
         if event == "DELETED":
-            return Waker.CHANGE
+            return Trigger.CHANGE
         seen = self._experiments[key] = _Seen(
             version=metadata["resourceVersion"],
             uid=metadata.get("uid", ""),
@@ -125,15 +125,15 @@ class Watched:
         if before is not None:
             seen.known, seen.own, seen.has_news = before.known, before.own, before.has_news
         if event is None:
-            return Waker.CHANGE  # there may be thousands, and an edit must overtake them
+            return Trigger.CHANGE  # there may be thousands, and an edit must overtake them
         if before is None or before.edited != seen.edited:
-            return Waker.EDIT
+            return Trigger.EDIT
         if event != "MODIFIED" or before.finalizers != seen.finalizers:
-            return Waker.CHANGE
+            return Trigger.CHANGE
         if key in self._running:
             seen.is_unexplained = True
             return None
-        return None if seen.version in seen.own else Waker.CHANGE
+        return None if seen.version in seen.own else Trigger.CHANGE
 
     @contextlib.contextmanager
     def following(self, namespace: str, name: str, follow: Follow) -> Iterator[None]:

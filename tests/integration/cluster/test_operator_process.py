@@ -157,9 +157,9 @@ def test_the_process_tells_of_itself_and_ends_in_order(
         counted = 'lastmile_operator_api_request_seconds_count{code="201",resource="%s",verb="%s"}'
         assert float(values[counted % ("rayclusters", "patch")]) >= 1
         box.kubectl("delete", "poddisruptionbudget", "--all", "-n", namespace)
-        waits = 'lastmile_operator_queue_seconds_count{waker="%s"}'
-        for waker in ("edit", "change", "clock"):
-            operator.until(lambda: float(operator.metrics()[waits % waker]) >= 1)  # noqa: B023
+        waits = 'lastmile_operator_queue_seconds_count{trigger="%s"}'
+        for trigger in ("edit", "change", "clock"):
+            operator.until(lambda: float(operator.metrics()[waits % trigger]) >= 1)  # noqa: B023
         about = {n.partition("{")[0] for n in values if namespace in n or "clicks" in n}
         assert about
         assert all(name.startswith("lastmile_experiment_") for name in about)

@@ -14,7 +14,7 @@ from dataset_operator.errors import RayRefused, RayUnreachable
 from dataset_operator.kube.remembering import RememberingKube
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Job
-from dataset_operator.passes import Passes, Waker
+from dataset_operator.passes import Passes, Trigger
 from dataset_operator.ray.heads import MAX_PAUSE_SECONDS, Heads
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.serve import build_see
@@ -345,10 +345,10 @@ def test_an_edit_is_handled_while_heads_of_another_tenant_hang() -> None:
         cluster = Cluster(hanging={"a"}, edits={"b": {"suspend": True}})
         passes = operate(cluster, Heads(cluster.connect))
         for index in range(400):
-            passes.wake("a", f"e{index}", Waker.CHANGE)
+            passes.wake("a", f"e{index}", Trigger.CHANGE)
         await until_asked(cluster, MAX_IN_PROGRESS_EACH)
         assert len(cluster.asked) == MAX_IN_PROGRESS_EACH
-        passes.wake("b", "clicks", Waker.EDIT)
+        passes.wake("b", "clicks", Trigger.EDIT)
         await until_asked(cluster, MAX_IN_PROGRESS_EACH + 1)
         assert cluster.statuses == [("b", "clicks")]
         assert cluster.asked[-1] == ("b", "clicks", "stop")
@@ -362,13 +362,13 @@ def test_a_run_that_ends_is_stopped_during_a_pause(ends: str) -> None:
     async def story() -> None:
         cluster = Cluster(failing={"a"})
         passes = operate(cluster, Heads(cluster.connect, clock=cluster.clock, draw=lambda: 1.0))
-        passes.wake("a", "clicks", Waker.CHANGE)
+        passes.wake("a", "clicks", Trigger.CHANGE)
         await idle()
         if ends == "deleted":
             cluster.world.delete()
         else:
             cluster.edits["a"] = {"suspend": True}
-        passes.wake("a", "clicks", Waker.EDIT)
+        passes.wake("a", "clicks", Trigger.EDIT)
         await until_asked(cluster, 2)
         assert [kind for _, _, kind in cluster.asked] == ["get", "stop"]
         await passes.close()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataset_operator.errors import KubeConflict, KubeUnavailable
-from dataset_operator.passes import Done, Passes, Waker, retry_seconds
+from dataset_operator.passes import Done, Passes, Trigger, retry_seconds
 
 
 class Recorder:
@@ -103,14 +103,14 @@ def test_changes_do_not_shorten_the_pause_of_a_failing_pass(
 ) -> None:
     async def story() -> None:
         async def reconcile(namespace: str, name: str) -> None:
-            passes.wake(namespace, name, Waker.CHANGE)
+            passes.wake(namespace, name, Trigger.CHANGE)
             raise error
 
         passes = Passes(reconcile)
         passes.wake("team", "clicks")
         await asyncio.sleep(0.2)
         assert passes.count == 1
-        passes.wake("team", "clicks", Waker.EDIT)  # an edit may fix the cause
+        passes.wake("team", "clicks", Trigger.EDIT)  # an edit may fix the cause
         await idle()
         assert passes.count == 2
         await asyncio.sleep(retry_seconds(1) + 0.2)
@@ -124,9 +124,9 @@ def test_a_conflict_is_retried_with_the_same_urgency() -> None:
     async def story() -> None:
         reports = list[Done]()
         passes = Passes(Recorder(KubeConflict("changed"), None), report=reports.append)
-        passes.wake("team", "clicks", Waker.CHANGE)
+        passes.wake("team", "clicks", Trigger.CHANGE)
         await idle()
-        assert [done.waker for done in reports] == [Waker.CHANGE, Waker.CHANGE]
+        assert [done.trigger for done in reports] == [Trigger.CHANGE, Trigger.CHANGE]
 
     run(story)
 
@@ -171,17 +171,17 @@ def test_edits_precede_timers_and_object_changes() -> None:
         passes = Passes(reconcile, report=reports.append, max_concurrent=1)
         passes.wake("team", "runs")
         for index in range(3):
-            passes.wake("team", f"clock{index}", Waker.CLOCK)
-        passes.wake("team", "change", Waker.CHANGE)
-        passes.wake("team", "edit", Waker.EDIT)
-        passes.wake("team", "clock1", Waker.EDIT)  # it waits already, and now precedes others
-        passes.wake("team", "clock1", Waker.CLOCK)  # keeps its place
+            passes.wake("team", f"clock{index}", Trigger.CLOCK)
+        passes.wake("team", "change", Trigger.CHANGE)
+        passes.wake("team", "edit", Trigger.EDIT)
+        passes.wake("team", "clock1", Trigger.EDIT)  # it waits already, and now precedes others
+        passes.wake("team", "clock1", Trigger.CLOCK)  # keeps its place
         await idle()
         reconcile.gate.set()
         await idle()
         assert reconcile.names == ["runs", "edit", "clock1", "change", "clock0", "clock2"]
-        by = {done.waker for done in reports[1:3]}
-        assert by == {Waker.EDIT}
+        by = {done.trigger for done in reports[1:3]}
+        assert by == {Trigger.EDIT}
 
     run(story)
 
@@ -193,9 +193,9 @@ def test_other_triggers_start_in_order_of_their_deadline() -> None:
         passes = Passes(reconcile, clock=lambda: now, max_concurrent=1)
         reconcile.gate.clear()
         passes.wake("team", "runs")
-        passes.wake("team", "clock", Waker.CLOCK)
+        passes.wake("team", "clock", Trigger.CLOCK)
         for now in (10.0, 29.0, 31.0, 90.0):
-            passes.wake("team", f"change{now:.0f}", Waker.CHANGE)
+            passes.wake("team", f"change{now:.0f}", Trigger.CHANGE)
         await idle()
         reconcile.gate.set()
         await idle()
@@ -223,17 +223,17 @@ def test_a_pass_does_not_inherit_context_of_the_previous_pass() -> None:
     run(story)
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from(Waker), st.integers(0, 3))))
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from(Trigger), st.integers(0, 3))))
 def test_every_trigger_is_followed_by_a_pass(
-    wakes: list[tuple[str, Waker, int]],
+    wakes: list[tuple[str, Trigger, int]],
 ) -> None:
     async def story() -> None:
         reconcile = Recorder()
         passes = Passes(reconcile, max_concurrent=2)
         begun = {}
-        for name, waker, turns in wakes:
+        for name, trigger, turns in wakes:
             begun[name] = reconcile.names.count(name)
-            passes.wake("team", name, waker)
+            passes.wake("team", name, trigger)
             for _ in range(turns):
                 await asyncio.sleep(0)
         await idle()
@@ -312,12 +312,12 @@ def test_a_change_does_not_shorten_the_servers_pause() -> None:
         clock = 0.0
         passes = Timers(Recorder(build_busy(30.0)), clock=lambda: clock)
         passes.pauses = []
-        passes.wake("team", "clicks", Waker.CHANGE)
+        passes.wake("team", "clicks", Trigger.CHANGE)
         await idle()
-        passes.wake("team", "clicks", Waker.CHANGE)
+        passes.wake("team", "clicks", Trigger.CHANGE)
         await idle()
         assert (passes.count, passes.pauses[-1]) == (1, 30.0)
-        passes.wake("team", "clicks", Waker.EDIT)
+        passes.wake("team", "clicks", Trigger.EDIT)
         await idle()
         assert passes.count == 2
 

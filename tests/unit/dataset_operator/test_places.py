@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dataset_operator import places
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.names import Owner
-from dataset_operator.passes import Done, Passes, Waker
+from dataset_operator.passes import Done, Passes, Trigger
 from dataset_operator.places import NUM_ASKING, NUM_WORKING, Places
 from dataset_operator.ray.heads import Heads
 
@@ -79,7 +79,7 @@ def test_hanging_heads_hold_no_place_of_others() -> None:
                 passes.wake(namespace, f"e{index}")
         await idle()
         assert (len(work.holding), done) == (NUM_ASKING, [])
-        passes.wake("other", "edited", Waker.EDIT)
+        passes.wake("other", "edited", Trigger.EDIT)
         await idle()
         assert [each.result for each in done] == ["done"]
         await passes.close()

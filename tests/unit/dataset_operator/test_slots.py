@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataset_operator.passes import Done, Passes, Waker
+from dataset_operator.passes import Done, Passes, Trigger
 from dataset_operator.slots import (
     EDITS_IN_A_ROW,
     MAX_IN_PROGRESS_EACH,
@@ -60,18 +60,18 @@ def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("waker", Waker)
-def test_an_edit_is_handled_while_heads_hang(waker: Waker) -> None:
+@pytest.mark.parametrize("trigger", Trigger)
+def test_an_edit_is_handled_while_heads_hang(trigger: Trigger) -> None:
     async def story() -> None:
         work = Work(hanging={"a"})
         work.gate.set()
         done: list[Done] = []
         passes = Passes(work, report=done.append, close_seconds=0.0)
         for index in range(HEADS):
-            passes.wake("a", f"e{index}", waker)
+            passes.wake("a", f"e{index}", trigger)
         await idle()
         assert not done
-        passes.wake("b", "edited", Waker.EDIT)
+        passes.wake("b", "edited", Trigger.EDIT)
         await idle()
         assert [each.result for each in done] == ["done"]
         assert work.begun[-1] == "b/edited"
@@ -132,7 +132,7 @@ def test_no_namespace_takes_all_slots() -> None:
             passes.wake("a", f"e{index}")
         await idle()
         assert work.working["a"] == MAX_SLOTS - MAX_SLOTS // 4
-        passes.wake("b", "e", Waker.CLOCK)
+        passes.wake("b", "e", Trigger.CLOCK)
         await idle()
         assert work.working["b"] == 1
         await passes.close()
@@ -140,15 +140,15 @@ def test_no_namespace_takes_all_slots() -> None:
     play(story)
 
 
-def order_of(wakes: list[tuple[str, str, Waker]], **more: Any) -> list[str]:
+def order_of(wakes: list[tuple[str, str, Trigger]], **more: Any) -> list[str]:
     """Return the order in which passes that wait for one slot begin."""
 
     async def story() -> None:
         passes = Passes(reconcile, max_concurrent=1, **more)
         passes.wake("z", "first")
         await idle()
-        for namespace, name, waker in wakes:
-            passes.wake(namespace, name, waker)
+        for namespace, name, trigger in wakes:
+            passes.wake(namespace, name, trigger)
         gate.set()
         await idle()
         await idle()
@@ -164,15 +164,15 @@ def order_of(wakes: list[tuple[str, str, Waker]], **more: Any) -> list[str]:
 
 
 def test_waiting_namespaces_take_turns() -> None:
-    wakes = [("a", f"a{index}", Waker.CLOCK) for index in range(3)]
-    wakes += [("b", f"b{index}", Waker.CLOCK) for index in range(2)]
-    wakes += [("c", "c0", Waker.CLOCK)]
+    wakes = [("a", f"a{index}", Trigger.CLOCK) for index in range(3)]
+    wakes += [("b", f"b{index}", Trigger.CLOCK) for index in range(2)]
+    wakes += [("c", "c0", Trigger.CLOCK)]
     assert order_of(wakes) == ["a0", "b0", "c0", "a1", "b1", "a2"]
 
 
 def test_an_edit_precedes_other_waiting_passes() -> None:
-    wakes = [(namespace, f"{namespace}{i}", Waker.CHANGE) for i in range(2) for namespace in "ab"]
-    wakes += [("b", "edit", Waker.EDIT)]
+    wakes = [(namespace, f"{namespace}{i}", Trigger.CHANGE) for i in range(2) for namespace in "ab"]
+    wakes += [("b", "edit", Trigger.EDIT)]
     assert order_of(wakes) == ["edit", "a0", "b0", "a1", "b1"]
 
 
@@ -184,10 +184,10 @@ def test_an_old_backlog_does_not_overtake_an_edit() -> None:
         passes = Passes(reconcile, clock=lambda: now, max_concurrent=1)
         passes.wake("a", "first")
         for index in range(HEADS):
-            passes.wake("a", f"clock{index}", Waker.CLOCK)
+            passes.wake("a", f"clock{index}", Trigger.CLOCK)
         await idle()
         now = 402.0
-        passes.wake("a", "edit", Waker.EDIT)
+        passes.wake("a", "edit", Trigger.EDIT)
         gate.set()
         await idle()
         assert begun[:2] == ["first", "edit"]
@@ -202,8 +202,8 @@ def test_an_old_backlog_does_not_overtake_an_edit() -> None:
 
 
 def test_endless_edits_leave_every_ninth_slot_to_others() -> None:
-    wakes = [("a", f"clock{index}", Waker.CLOCK) for index in range(2)]
-    wakes += [("a", f"edit{index}", Waker.EDIT) for index in range(2 * EDITS_IN_A_ROW + 1)]
+    wakes = [("a", f"clock{index}", Trigger.CLOCK) for index in range(2)]
+    wakes += [("a", f"edit{index}", Trigger.EDIT) for index in range(2 * EDITS_IN_A_ROW + 1)]
     order = order_of(wakes)
     assert [order.index("clock0"), order.index("clock1")] == [
         EDITS_IN_A_ROW,
@@ -212,8 +212,8 @@ def test_endless_edits_leave_every_ninth_slot_to_others() -> None:
 
 
 def test_a_flood_of_edits_does_not_delay_other_namespaces() -> None:
-    wakes = [("a", f"a{index}", Waker.EDIT) for index in range(50)]
-    wakes += [("b", "edit", Waker.EDIT), ("b", "clock", Waker.CLOCK)]
+    wakes = [("a", f"a{index}", Trigger.EDIT) for index in range(50)]
+    wakes += [("b", "edit", Trigger.EDIT), ("b", "clock", Trigger.CLOCK)]
     order = order_of(wakes)
     assert order[1] == "edit"
     assert "clock" in order
@@ -266,21 +266,21 @@ def test_the_reported_wait_excludes_the_wait_for_ray() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.sampled_from(Waker)), max_size=40
+        st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.sampled_from(Trigger)), max_size=40
     ),
     st.sets(st.sampled_from("abc")),
     st.integers(0, 60),
     st.booleans(),
 )
 def test_hanging_or_cancelled_passes_lose_no_slot(
-    wakes: list[tuple[str, int, Waker]], hanging: set[str], turns: int, answers: bool
+    wakes: list[tuple[str, int, Trigger]], hanging: set[str], turns: int, answers: bool
 ) -> None:
     async def story() -> None:
         work = Work(hanging=hanging)
         work.gate.set()
         passes = Passes(work, max_concurrent=3, close_seconds=0.0)
-        for namespace, index, waker in wakes:
-            passes.wake(namespace, f"e{index}", waker)
+        for namespace, index, trigger in wakes:
+            passes.wake(namespace, f"e{index}", trigger)
         for _ in range(turns):
             await asyncio.sleep(0)
         if answers:

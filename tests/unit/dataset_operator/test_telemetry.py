@@ -15,7 +15,7 @@ from facts import assert_told
 from prometheus_client import generate_latest
 
 from dataset_operator.errors import KubeRefused
-from dataset_operator.passes import Done, Waker
+from dataset_operator.passes import Done, Trigger
 from dataset_operator.settings import Prices
 from dataset_operator.telemetry.freshness import DEAD_SECONDS, compare_forever, find_staleness
 from dataset_operator.telemetry.logs import JsonFormatter, TextFormatter, bind
@@ -168,21 +168,21 @@ def test_deleted_objects_are_not_waited_for(gone: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "waker"),
+    ("metadata", "trigger"),
     [
-        pytest.param({}, Waker.CHANGE, id="a status that somebody else wrote"),
-        pytest.param({"finalizers": ["a/b"]}, Waker.CHANGE, id="a finaliser"),
-        pytest.param({"generation": 2}, Waker.EDIT, id="an edit"),
-        pytest.param({"deletionTimestamp": "2026-11-21T00:00:00Z"}, Waker.EDIT, id="its end"),
-        pytest.param({"annotations": {"a": "b"}}, Waker.EDIT, id="an annotation"),
+        pytest.param({}, Trigger.CHANGE, id="a status that somebody else wrote"),
+        pytest.param({"finalizers": ["a/b"]}, Trigger.CHANGE, id="a finaliser"),
+        pytest.param({"generation": 2}, Trigger.EDIT, id="an edit"),
+        pytest.param({"deletionTimestamp": "2026-11-21T00:00:00Z"}, Trigger.EDIT, id="its end"),
+        pytest.param({"annotations": {"a": "b"}}, Trigger.EDIT, id="an annotation"),
     ],
 )
-def test_edits_precede_other_changes(metadata: dict[str, Any], waker: Waker) -> None:
+def test_edits_precede_other_changes(metadata: dict[str, Any], trigger: Trigger) -> None:
     watched, document = Watched(), experiment(1)
-    assert watched.see("ADDED", document) is Waker.EDIT
+    assert watched.see("ADDED", document) is Trigger.EDIT
     document = experiment(2)
     document["metadata"] |= metadata
-    assert watched.see("MODIFIED", document) is waker
+    assert watched.see("MODIFIED", document) is trigger
 
 
 GOES_ON: dict[str, Any] = {"trainer": {"progressPercent": 42}, "usage": {"gpuSeconds": 60}}
@@ -251,8 +251,8 @@ def test_a_late_pass_does_not_restore_a_deleted_experiment() -> None:
 @pytest.mark.parametrize("event", [None, "ADDED", "DELETED"])
 def test_relisted_or_deleted_objects_trigger_a_pass(event: str | None) -> None:
     watched = Watched()
-    assert watched.see(None, experiment(1)) is Waker.CHANGE  # there may be thousands
-    assert watched.see(event, experiment(1)) is Waker.CHANGE
+    assert watched.see(None, experiment(1)) is Trigger.CHANGE  # there may be thousands
+    assert watched.see(event, experiment(1)) is Trigger.CHANGE
 
 
 def test_the_watch_is_in_sync_after_all_listed_objects() -> None:
@@ -291,8 +291,8 @@ def test_metrics_count_experiments_passes_and_requests() -> None:
     metrics.watched.record(experiment(1))
     metrics.watched.record_write(experiment(1), experiment(2, phase="Training")["status"], "2")
     clock.now += 30
-    metrics.count_pass(Done("done", None, 0.2, Waker.CLOCK, 3.0))
-    metrics.count_pass(Done("failed", "KubeUnavailable", 30.0, Waker.EDIT, 0.004))
+    metrics.count_pass(Done("done", None, 0.2, Trigger.CLOCK, 3.0))
+    metrics.count_pass(Done("failed", "KubeUnavailable", 30.0, Trigger.EDIT, 0.004))
     metrics.count_request("GET", "/api/v1/namespaces/team/pods", 200, 0.01)
 
     lines = generate_latest(metrics.registry).decode().splitlines()
@@ -303,9 +303,9 @@ def test_metrics_count_experiments_passes_and_requests() -> None:
         "lastmile_operator_last_event_age_seconds 30.0",
         'lastmile_operator_reconcile_total{result="done"} 1.0',
         "lastmile_operator_reconcile_seconds_count 2.0",
-        'lastmile_operator_queue_seconds_sum{waker="clock"} 3.0',
-        'lastmile_operator_queue_seconds_bucket{le="0.01",waker="edit"} 1.0',
-        'lastmile_operator_queue_seconds_count{waker="change"} 0.0',
+        'lastmile_operator_queue_seconds_sum{trigger="clock"} 3.0',
+        'lastmile_operator_queue_seconds_bucket{le="0.01",trigger="edit"} 1.0',
+        'lastmile_operator_queue_seconds_count{trigger="change"} 0.0',
         'lastmile_operator_errors_total{reason="KubeUnavailable"} 1.0',
         'lastmile_operator_api_request_seconds_count{code="200",resource="pods",verb="list"} 1.0',
     ):
