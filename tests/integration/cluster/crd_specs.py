@@ -202,11 +202,13 @@ def values(annotation: Any, constraints: Sequence[Any] = ()) -> Strategy:
     if origin is tuple:
         least = next((c.min_length for c in flat if isinstance(c, annotated_types.MinLen)), 0)
         unique = base.check_unique in validators
+        longest = [c.max_length for c in flat if isinstance(c, annotated_types.MaxLen)]
+        most = min([3, *longest])
         if base.check_unique_names in validators:
             return st.lists(
-                values(args[0]), min_size=least, max_size=3, unique_by=lambda item: item["name"]
+                values(args[0]), min_size=least, max_size=most, unique_by=lambda item: item["name"]
             )
-        return st.lists(values(args[0]), min_size=least, max_size=3, unique=unique)
+        return st.lists(values(args[0]), min_size=least, max_size=most, unique=unique)
     if origin is dict:
         return _dict_values(args, flat)
     if isinstance(annotation, type) and issubclass(annotation, SpecModel):
