@@ -42,7 +42,7 @@ from pipeline_runtime.feed.batching import Batching
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.maker import PieceMaker, Stream
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.plan import build_plan, plan_groups
+from pipeline_runtime.plan import build_plan
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.request_batches import expand
 from pipeline_runtime.sources import open_location, open_parquet
@@ -192,9 +192,7 @@ class Reader:
 
     def __init__(self, plan: StreamPlan) -> None:
         self.plan = plan
-        self._groups = plan_groups(
-            plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=GROUP_ROWS
-        )
+        self._groups = plan.groups(0, GROUP_ROWS)
         batching = Batching(
             batch_size=BATCH_SIZE, weight_column=None, label_column=None, once=plan.request_columns
         )

@@ -43,9 +43,9 @@ from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.batching import batching_of
 from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.feed.pieces import ReadyPiece
-from pipeline_runtime.feed.thread_readers import ThreadReaders
+from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.kernels import warm
-from pipeline_runtime.plan import Group, build_plan, plan_groups, rows_per_piece
+from pipeline_runtime.plan import Group, build_plan
 
 NAME: Final = "read-ahead"
 LEVELS: Final = ("none", "heavy")
@@ -108,10 +108,8 @@ class Bench:
         experiment = build_experiment(workload)
         plan = build_plan(experiment, f"slow://{workload.root}")
         rows = plan.training
-        piece_rows = rows_per_piece(rows.scan.units, rows.shuffle, rows.max_rows_per_block)
-        groups = plan_groups(
-            rows.scan.units, seed=0, epoch=0, shuffle=rows.shuffle, piece_rows=piece_rows
-        )
+        piece_rows = rows.piece_rows
+        groups = rows.groups(0, piece_rows)
         batching = batching_of(plan.delivery, rows, experiment.spec.training)
         return cls(
             stream=Stream(plan=rows, piece_rows=piece_rows, batching=batching), groups=groups
@@ -121,7 +119,9 @@ class Bench:
         """Run one pass by one reader."""
         plan = replace(self.stream.plan, reads_ahead=reads_ahead)
         streams = {"training": replace(self.stream, plan=plan)}
-        readers = ThreadReaders(streams=streams, ranks_here=1)  # one reader on one core
+        readers = ThreadReaders(
+            streams=streams, num_threads=threads_per_rank(1)
+        )  # one reader on one core
         feed = readers.open("training", 0, self.groups, in_order=False)
         checksum, read, work = 0, 0.0, 0.0
         store, started = SlowStore.seconds, time.perf_counter()

@@ -33,14 +33,7 @@ from pipeline_runtime.config import (
 )
 from pipeline_runtime.errors import StepError
 from pipeline_runtime.feed.work import places_of, read_group, run_stage
-from pipeline_runtime.plan import (
-    Plan,
-    StreamPlan,
-    build_plan,
-    explain,
-    plan_groups,
-    rows_per_piece,
-)
+from pipeline_runtime.plan import Plan, StreamPlan, build_plan, explain
 from pipeline_runtime.spelling import to_manifest, to_options
 
 if TYPE_CHECKING:
@@ -310,11 +303,8 @@ class Pipeline:
 def iter_tables(stream: StreamPlan) -> Iterator[pa.Table]:
     """A stream's rows in the table's order, in this process; the columns of its batches."""
     stream = replace(stream, request_columns=())
-    piece_rows = rows_per_piece(stream.scan.units, stream.shuffle, stream.max_rows_per_block)
-    groups = plan_groups(
-        stream.scan.units, seed=0, epoch=0, shuffle=stream.shuffle, piece_rows=piece_rows
-    )
-    for group in groups:
+    piece_rows = stream.piece_rows
+    for group in stream.groups(0, piece_rows):
         for piece in read_group(stream, group, piece_rows):
             places = places_of(group, piece.header, stream.table.files, piece_rows)
             for index in range(1, len(stream.stages)):

@@ -16,8 +16,8 @@ from pipeline_runtime.batches import Batch
 from pipeline_runtime.feed.base import Feed, Waited
 from pipeline_runtime.feed.batching import batching_of
 from pipeline_runtime.feed.maker import Stream
-from pipeline_runtime.feed.thread_readers import ThreadReaders
-from pipeline_runtime.plan import Plan, build_plan, plan_groups, rows_per_piece
+from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
+from pipeline_runtime.plan import Plan, build_plan
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.training.collating import Collator
 from pipeline_runtime.training.position import Position
@@ -61,12 +61,7 @@ class LastmileLoader:
 
     def _groups(self) -> tuple[list[Group], int]:
         stream = self._plan.training
-        units = stream.scan.units
-        piece_rows = rows_per_piece(units, stream.shuffle, stream.max_rows_per_block)
-        groups = plan_groups(
-            units, seed=stream.seed, epoch=0, shuffle=stream.shuffle, piece_rows=piece_rows
-        )
-        return groups, piece_rows
+        return stream.groups(0, stream.piece_rows), stream.piece_rows
 
     def _open_feed(self, groups: list[Group], piece_rows: int) -> Feed:
         """The engine that `run.driver` takes: threads, or Ray Data where the manifest asks it."""
@@ -74,7 +69,7 @@ class LastmileLoader:
             training = self._plan.training
             batching = batching_of(self._plan.delivery, training, self._spec.training)
             stream = Stream(plan=training, piece_rows=piece_rows, batching=batching)
-            readers = ThreadReaders(streams={"training": stream}, ranks_here=1)
+            readers = ThreadReaders(streams={"training": stream}, num_threads=threads_per_rank(1))
             return readers.open("training", 0, groups, in_order=self._plan.preserve_order)
         # Imported here: where Ray is not needed, no process waits for it.
         from benchmarks.dataloading.ray_feed import open_ray_feed

@@ -24,8 +24,8 @@ from pipeline_runtime.feed.base import FeedSource, Waited
 from pipeline_runtime.feed.batching import batching_of
 from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.thread_readers import ThreadReaders
-from pipeline_runtime.plan import Group, Plan, build_plan, plan_groups, rows_per_piece
+from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
+from pipeline_runtime.plan import Group, Plan, build_plan
 from pipeline_runtime.profiling.replay import wire_alone
 from pipeline_runtime.training.context import TrainContext
 from pipeline_runtime.training.position import Checksum, Position
@@ -113,20 +113,8 @@ class Session(TrainContext):
         return self._stream.position.checksum
 
 
-def _piece_rows(plan: Plan) -> int:
-    rows = plan.training
-    return rows_per_piece(rows.scan.units, rows.shuffle, rows.max_rows_per_block)
-
-
 def _groups(plan: Plan) -> Sequence[Group]:
-    rows = plan.training
-    return plan_groups(
-        rows.scan.units,
-        seed=rows.seed,
-        epoch=0,
-        shuffle=rows.shuffle,
-        piece_rows=_piece_rows(plan),
-    )
+    return plan.training.groups(0, plan.training.piece_rows)
 
 
 def _open_stream(spec: Training, plan: Plan, readers: FeedSource) -> BatchStream:
@@ -245,7 +233,7 @@ def open_bench(workload: Workload, cores: tuple[int, int]) -> Iterator[Bench]:
     plan = build_plan(experiment, workload.root)
     stream = Stream(
         plan=plan.training,
-        piece_rows=_piece_rows(plan),
+        piece_rows=plan.training.piece_rows,
         batching=batching_of(plan.delivery, plan.training, experiment.spec.training),
     )
     everywhere = os.sched_getaffinity(0)
@@ -259,7 +247,9 @@ def open_bench(workload: Workload, cores: tuple[int, int]) -> Iterator[Bench]:
             yield Bench(
                 workload=workload,
                 readers={
-                    THREADS: ThreadReaders(streams={"training": stream}, ranks_here=1),
+                    THREADS: ThreadReaders(
+                        streams={"training": stream}, num_threads=threads_per_rank(1)
+                    ),
                     PROCESSES: ActorReaders(pool=pool, streams=held, piece_rows=stream.piece_rows),
                 },
                 beside=beside,

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.dataloading.workloads import BATCH_SIZE, Workload, build_experiment
 from pipeline_runtime.feed.batching import Batching
 from pipeline_runtime.feed.maker import Stream
-from pipeline_runtime.plan import build_plan, plan_groups
+from pipeline_runtime.plan import build_plan
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.sample_data import write_sample_data
 from pipeline_runtime.sample_data.options import SampleDataOptions
@@ -29,12 +29,7 @@ class Source:
     def groups(self, num_groups: int) -> list[Group]:
         """So many groups, in the table's order; a table with fewer begins again, an epoch each."""
         plan, rows = self.stream.plan, self.stream.piece_rows
-        epochs = (
-            plan_groups(
-                plan.scan.units, seed=plan.seed, epoch=e, shuffle=plan.shuffle, piece_rows=rows
-            )
-            for e in count()
-        )
+        epochs = (plan.groups(epoch, rows) for epoch in count())
         return list(islice(chain.from_iterable(epochs), num_groups))
 
 

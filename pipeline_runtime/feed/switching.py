@@ -33,7 +33,7 @@ from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.ray_data import broadcast_side_tables
 from pipeline_runtime.feed.reader_feed import Crew, ReaderFeed
 from pipeline_runtime.feed.segments import MAPPED
-from pipeline_runtime.feed.thread_readers import ThreadCrew, ThreadReaders, threads_per_rank
+from pipeline_runtime.feed.thread_readers import ThreadCrew, ThreadReaders
 from pipeline_runtime.feed.usage import WARMING_SECONDS
 from pipeline_runtime.feed.wire import Sending
 from pipeline_runtime.plan.groups import Group
@@ -235,7 +235,7 @@ class SwitchingReaders:
         """A feed of these groups; see `feed.base.FeedSource`."""
         if role != "training":
             return self.threads.open(role, rank, groups, in_order=in_order)
-        threads = ThreadCrew(self.threads.streams, threads_per_rank(self.threads.ranks_here))
+        threads = ThreadCrew(self.threads.streams, self.threads.num_threads)
         return ReaderFeed(
             crew=SwitchingCrew(threads, self._open_processes, len(groups)),
             role=role,
@@ -255,7 +255,7 @@ class SwitchingReaders:
             streams,
             self.on_failure,
             labels=None,
-            num_trainers=self.threads.ranks_here,
+            num_trainers=1,
             is_spare=True,
         )
         return _OwnPool(pool, held, self.sending)

@@ -71,21 +71,26 @@ class ThreadCrew:
 
 
 def threads_per_rank(ranks_here: int) -> int:
-    """Its share of the cores that this process may use."""
+    """Return a rank's share of the cores that this process may use, if ranks share a machine."""
     return max(1, len(os.sched_getaffinity(0)) // ranks_here)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadReaders:
-    """Opens feeds over threads, in the rank's own process."""
+    """Opens feeds over threads, in the rank's own process.
+
+    Attributes:
+        streams: streams by role.
+        num_threads: reader threads of each feed, see `threads_per_rank`.
+    """
 
     streams: Mapping[str, Stream]
-    ranks_here: int
+    num_threads: int
 
     def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> ReaderFeed:
         """A feed of these groups; see `feed.base.FeedSource`."""
         return ReaderFeed(
-            crew=ThreadCrew(self.streams, threads_per_rank(self.ranks_here)),
+            crew=ThreadCrew(self.streams, self.num_threads),
             role=role,
             groups=groups,
             piece_rows=self.streams[role].piece_rows,

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from pipeline_runtime.config import Shuffle
 from pipeline_runtime.config.steps import MapResources
+from pipeline_runtime.plan.groups import Group, plan_groups, rows_per_piece
 from pipeline_runtime.sources import RawTable, Scan
 from pipeline_runtime.steps.base import Transform
 
@@ -99,6 +100,26 @@ class StreamPlan:
     def steps(self) -> tuple[PlannedStep, ...]:
         """All steps of all stages, in order."""
         return tuple(step for stage in self.stages for step in stage.steps)
+
+    @property
+    def piece_rows(self) -> int:
+        """The most rows that a piece of this stream has."""
+        return rows_per_piece(self.scan.units, self.shuffle, self.max_rows_per_block)
+
+    def groups(self, epoch: int, piece_rows: int) -> list[Group]:
+        """Return the groups of an epoch, in its order.
+
+        Args:
+            epoch: number of the epoch, from 0; without a shuffle, all have the same order.
+            piece_rows: the most rows of a piece; a resumed run has those of its checkpoint.
+        """
+        return plan_groups(
+            self.scan.units,
+            seed=self.seed,
+            epoch=epoch,
+            shuffle=self.shuffle,
+            piece_rows=piece_rows,
+        )
 
     @property
     def step_rows(self) -> Iterator[tuple[int, str, str]]:

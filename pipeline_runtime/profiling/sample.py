@@ -19,7 +19,7 @@ from pipeline_runtime.feed.compression import CODECS
 from pipeline_runtime.feed.pieces import Piece, StepCount, add_counts
 from pipeline_runtime.feed.wire import Wire, pack
 from pipeline_runtime.feed.work import name_of, places_of, read_group, run_stage
-from pipeline_runtime.plan import Group, StreamPlan, plan_groups, rows_per_piece
+from pipeline_runtime.plan import Group, StreamPlan
 from pipeline_runtime.profiling.clock import Spent, read_clock
 from pipeline_runtime.training.stream import explain_no_rows
 
@@ -102,8 +102,7 @@ def take_sample(
     """
     if stream.kernels:
         kernels.warm()
-    units, shuffle = stream.scan.units, stream.shuffle
-    piece_rows = rows_per_piece(units, shuffle, stream.max_rows_per_block)
+    piece_rows = stream.piece_rows
     deadline = time.perf_counter() + limits.seconds
     taken = Taken(
         stream=stream,
@@ -114,9 +113,7 @@ def take_sample(
         wire=wire or Wire(),
         counts=(),
     )
-    for group in plan_groups(
-        units, seed=stream.seed, epoch=0, shuffle=shuffle, piece_rows=piece_rows
-    ):
+    for group in stream.groups(0, piece_rows):
         pieces = tuple(_make_pieces(stream, group, piece_rows))
         taken = replace(
             taken,

@@ -31,7 +31,7 @@ from pipeline_runtime.feed.data_config import DatasetShards, OneTrainerDataConfi
 from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.feed.ray_data import RayDataOptions, broadcast_side_tables, build_dataset
 from pipeline_runtime.feed.switching import SwitchingReaders
-from pipeline_runtime.feed.thread_readers import ThreadReaders
+from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.feed.wire import Sending
 from pipeline_runtime.monitor import MonitorState, Order, failure_reporter, start_monitor
 from pipeline_runtime.plan import Group, StreamPlan
@@ -271,7 +271,7 @@ def _build_feeds(
         reads_ahead=run.plan.training.reads_ahead,
     )
     if run.plan.feed.may_be_threads and options.address == "local":
-        threads = ThreadReaders(streams=streams, ranks_here=run.world_size)
+        threads = ThreadReaders(streams=streams, num_threads=threads_per_rank(run.world_size))
         # Several ranks wait for each other in every step, which says nothing of their readers.
         if not run.plan.feed.may_switch or run.world_size > 1:
             return threads, {}

@@ -6,7 +6,6 @@ prepared run.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
@@ -27,7 +26,7 @@ from pipeline_runtime.errors import (
     Problem,
     TrainingError,
 )
-from pipeline_runtime.plan import Group, Plan, StreamPlan, build_plan, plan_groups, rows_per_piece
+from pipeline_runtime.plan import Group, Plan, StreamPlan, build_plan
 from pipeline_runtime.report.summary import SUMMARY_FILE
 from pipeline_runtime.run.folders import build_folder_name, parse_run_id
 from pipeline_runtime.sources import Location, open_location
@@ -36,10 +35,9 @@ from pipeline_runtime.training.checkpoint import CheckpointStore, Resumable, fin
 from pipeline_runtime.training.checkpoint_header import CheckpointHeader
 from pipeline_runtime.training.context import RunIdentity
 from pipeline_runtime.training.entrypoint import load_entrypoint
-from pipeline_runtime.training.position import Position, redistribute
+from pipeline_runtime.training.position import Position, digest_units, redistribute
 from pipeline_runtime.training.ranking_config import choose_features, parse_config
 
-_DIGEST_CHARS = 16  # as long as the run's hash
 # A warning names this many damaged checkpoints at most.
 _MAX_NAMED = 5
 # A summary has about 10 KiB; even with many warnings and steps it is far smaller than this.
@@ -113,10 +111,8 @@ def prepare_run(
         run_hash=run_hash(experiment),
         run_config=run_config(experiment),
         preserve_order=plan.preserve_order,
-        data_digest=_data_digest(plan.training),
-        piece_rows=rows_per_piece(
-            plan.training.scan.units, training.shuffle, plan.training.max_rows_per_block
-        ),
+        data_digest=digest_units(plan.training),
+        piece_rows=plan.training.piece_rows,
     )
     root = open_location(experiment.spec.artifacts.uri, storage_root(experiment, options)).join(
         experiment.metadata.name
@@ -252,18 +248,6 @@ def _find_checkpoint(
     return find_resumable(stores, identity.run_hash, identity.run_config)
 
 
-def _data_digest(stream: StreamPlan) -> str:
-    """Return a digest of the row groups that a position counts.
-
-    With other row groups, the same position would mean other rows. The digest includes the footers,
-    whose sizes and statistics differ if a file has other values.
-    """
-    units = [(unit.file, unit.row_group, unit.num_rows) for unit in stream.scan.units]
-    footers = stream.table.footer_digests(sorted({file for file, _, _ in units}))
-    text = json.dumps([list(stream.table.files), units, footers])
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
-
-
 def _check_same_data(header: CheckpointHeader | None, identity: RunIdentity) -> None:
     if header is not None and header.data_digest != identity.data_digest:
         raise CheckpointError(
@@ -310,14 +294,7 @@ def _rank_groups(
     stream, position = plan.training, positions[rank]
     left: list[Group] = []
     for epoch in range(position.epoch, experiment.spec.training.epochs):
-        groups = plan_groups(
-            stream.scan.units,
-            seed=stream.seed,
-            epoch=epoch,
-            shuffle=stream.shuffle,
-            piece_rows=piece_rows,
-        )
-        mine = groups[rank :: len(positions)]
+        mine = stream.groups(epoch, piece_rows)[rank :: len(positions)]
         left += [g for g in mine if epoch != position.epoch or g.index not in position.done]
     return tuple(left)
 
@@ -327,7 +304,5 @@ def _evaluation_groups(
 ) -> tuple[tuple[Group, ...], ...]:
     if stream is None:
         return tuple(() for _ in range(world_size))
-    groups = plan_groups(
-        stream.scan.units, seed=0, epoch=0, shuffle=stream.shuffle, piece_rows=piece_rows
-    )
+    groups = stream.groups(0, piece_rows)
     return tuple(tuple(groups[rank::world_size]) for rank in range(world_size))

@@ -6,6 +6,8 @@ resumed run reads what is left and nothing twice. It is saved in every checkpoin
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from pipeline_runtime.feed.pieces import Header, StepCount, add_counts
+from pipeline_runtime.plan.model import StreamPlan
 
 # The width of the checksum's sums.
 _MODULUS = 1 << 64
+_DIGEST_CHARS = 16  # as long as the run's hash
 
 
 @dataclass(slots=True)
@@ -143,6 +147,18 @@ class Position:
             checksum=Checksum.from_json(value["checksum"]),
             counts=counts,
         )
+
+
+def digest_units(stream: StreamPlan) -> str:
+    """Return a digest of the row groups that a position counts.
+
+    With other row groups, the same position would mean other rows. The digest includes the footers,
+    whose sizes and statistics differ if a file has other values.
+    """
+    units = [(unit.file, unit.row_group, unit.num_rows) for unit in stream.scan.units]
+    footers = stream.table.footer_digests(sorted({file for file, _, _ in units}))
+    text = json.dumps([list(stream.table.files), units, footers])
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
 
 
 def merge_checksums(positions: Iterable[Position]) -> Checksum:

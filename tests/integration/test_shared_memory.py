@@ -28,7 +28,7 @@ from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.reader_actor import Reader
 from pipeline_runtime.feed.segments import Mapped, Segment, Segments
 from pipeline_runtime.feed.switching import SwitchingReaders
-from pipeline_runtime.feed.thread_readers import ThreadReaders
+from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.feed.wire import Sending
 from pipeline_runtime.plan import build_plan, plan_groups
 
@@ -137,7 +137,7 @@ def _switch(folder: Path) -> None:
     switching.MIN_LEFT_SECONDS = 1.0  # type: ignore[misc]
     with _ray():
         stream, groups = _plan(workload)
-        threads = ThreadReaders(streams={"training": stream}, ranks_here=1)
+        threads = ThreadReaders(streams={"training": stream}, num_threads=threads_per_rank(1))
         expected = _take(threads.open("training", 0, groups, in_order=True).pieces(Waited()))
         readers = SwitchingReaders(
             threads=threads, sending=Sending(), broadcast=True, on_failure=_fail

@@ -23,7 +23,7 @@ from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task, num_pieces_of
 from pipeline_runtime.feed.maker import PieceMaker, Stream
 from pipeline_runtime.feed.pieces import Piece
-from pipeline_runtime.feed.thread_readers import ThreadReaders
+from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.plan import Group, build_plan, plan_groups
 
@@ -191,7 +191,7 @@ def test_pieces_do_not_depend_on_the_order_of_requests(
 
 def test_threads_deliver_every_row_of_a_store(store: str) -> None:
     stream, groups = open_stream(store, PIECE_ROWS)
-    source = ThreadReaders(streams={"training": stream}, ranks_here=1)
+    source = ThreadReaders(streams={"training": stream}, num_threads=threads_per_rank(1))
     feed = source.open("training", 0, groups, in_order=True)
     found = [piece.table for piece in feed.pieces(Waited()) if isinstance(piece, Piece)]
     wanted = [p.table for g in groups for p in read_group(stream.plan, g, PIECE_ROWS)]

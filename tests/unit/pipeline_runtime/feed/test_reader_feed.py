@@ -19,7 +19,7 @@ from pipeline_runtime.feed.leases import Task, num_pieces_of
 from pipeline_runtime.feed.maker import PieceMaker, Stream
 from pipeline_runtime.feed.pieces import Header, Piece, StepCount
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
-from pipeline_runtime.feed.thread_readers import ThreadReaders
+from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.plan import Group, build_plan, plan_groups
 from pipeline_runtime.sources import Unit
@@ -283,7 +283,7 @@ def threads_over(root: Path, pipeline: Pipeline, *, in_order: bool) -> tuple[Rea
     groups = plan_groups(
         plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=PIECE_ROWS
     )
-    source = ThreadReaders(streams={"training": stream}, ranks_here=1)
+    source = ThreadReaders(streams={"training": stream}, num_threads=threads_per_rank(1))
     return source.open("training", 0, groups, in_order=in_order), stream
 
 
