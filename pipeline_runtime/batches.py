@@ -97,6 +97,30 @@ def to_device(batch: Batch, device: torch.device | str) -> Batch:
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
+def pad_batch(batch: Batch, num_rows: int, request_columns: Collection[str] = ()) -> Batch:
+    """Return the batch with rows of zeros that weigh nothing after its own, `num_rows` in all.
+
+    Args:
+        batch: with one row at least, and no more than `num_rows`.
+        request_columns: columns that it holds once per request; rows of zeros use the first one.
+    """
+    missing = num_rows - len(batch[ROW_WEIGHT])
+    if missing == 0:
+        return batch
+    padded = {}
+    for name, tensor in batch.items():
+        column = name.removesuffix(VALUES_SUFFIX).removesuffix(OFFSETS_SUFFIX)
+        is_values = column + VALUES_SUFFIX == name and column + OFFSETS_SUFFIX in batch
+        is_offsets = column + OFFSETS_SUFFIX == name and column + VALUES_SUFFIX in batch
+        if is_values or name in request_columns or (is_offsets and column in request_columns):
+            padded[name] = tensor
+        elif is_offsets:  # empty lists
+            padded[name] = torch.cat([tensor, tensor[-1:].expand(missing)])
+        else:
+            padded[name] = torch.cat([tensor, tensor.new_zeros((missing, *tensor.shape[1:]))])
+    return padded
+
+
 def empty_batch(schema: pa.Schema, request_columns: Collection[str] = ()) -> Batch:
     """One row of zeros that weighs nothing, for a rank without rows; its lists are empty.
 

@@ -8,6 +8,7 @@
     ├── StepError          a step cannot be built, or raised; has file and rows
     ├── FeedError          the training feed lost data that it cannot produce again
     ├── CheckpointError    a checkpoint of another run, of other data or of another version
+    ├── LoaderError        a loader is used where it cannot run, or not as it can
     ├── TrainingError      the entrypoint is missing, has the wrong signature, or raised
     ├── AlreadyComplete    there is nothing to resume
     └── Interrupted        a signal, such as that of Ctrl-C, stopped the run
@@ -120,6 +121,10 @@ class FeedError(LastmileError):
 
 class CheckpointError(LastmileError):
     """A checkpoint belongs to another run, to other data, or to another version."""
+
+
+class LoaderError(LastmileError):
+    """A loader cannot run these steps, or is used in a process or in a way that it cannot serve."""
 
 
 class TrainingError(LastmileError):

@@ -14,10 +14,11 @@ would hold, so that there is one definition of what is valid and one planner.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import yaml
@@ -37,6 +38,9 @@ from pipeline_runtime.plan import Plan, StreamPlan, build_plan, explain
 from pipeline_runtime.spelling import to_manifest, to_options
 
 if TYPE_CHECKING:
+    import torch
+
+    from pipeline_runtime.loader import Loader
     from pipeline_runtime.run.session import Finished
 
 Names = str | Sequence[str]
@@ -46,6 +50,7 @@ Document = dict[str, Any]
 DEFAULT_STORAGE_ROOT = "build/"
 # A name for the experiment that only looks at rows.
 _LOOK = "look"
+_LOADER = "loader"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +280,59 @@ class Pipeline:
         stream = self.plan(storage_root).training
         return pa.concat_tables([stream.output_schema.empty_table(), *iter_tables(stream)])
 
+    def loader(
+        self,
+        batch_size: int,
+        columns: Names | None = None,
+        *,
+        shuffle: bool | str | Mapping[str, Any] = False,
+        seed: int = 0,
+        last_batch: Literal["keep", "drop", "pad"] | None = None,
+        device: str | torch.device | None = None,
+        deduplicated: bool = False,
+        num_threads: int | None = None,
+        distributed: bool = True,
+        storage_root: str = DEFAULT_STORAGE_ROOT,
+        **others: Any,
+    ) -> Loader:
+        """Return batches for a loop of your own, where a torch DataLoader would stand.
+
+        Args:
+            batch_size: rows of a batch.
+            columns: columns of the batches; None for all. Each becomes a tensor (docs/training.md).
+            shuffle: True mixes rows; `request` mixes whole requests; a mapping as in the manifest,
+                such as `{"window_rows": 100_000}`.
+            seed: seed of the shuffle; with the number of the epoch, it decides the order.
+            last_batch: `keep` it short, `drop` it, or `pad` each batch to `batch_size` with rows
+                of zeros, whose `row_weight` is 0. None: `keep` on one rank, `pad` on several.
+            device: device of the tensors; a GPU's come through pinned memory, ahead of time.
+            deduplicated: deliver the columns of a request once per request.
+            num_threads: reader threads; None for this rank's share of the machine's cores.
+            distributed: share the rows among the ranks of torch.distributed, if it is initialised.
+
+        Raises what `plan` raises, TypeError for other arguments, and LoaderError for steps that
+        need workers of their own.
+        """
+        from pipeline_runtime.loader import open_loader, parse_options, refuse_arguments
+
+        refuse_arguments(others, known=list(inspect.signature(self.loader).parameters)[:-1])
+        mixing = _shuffle(shuffle)
+        options = parse_options(
+            last_batch=last_batch, device=device, num_threads=num_threads, distributed=distributed
+        )
+        pipeline = replace(
+            self, options={"preserveOrder": mixing.get("unit") in ("none", "None")} | self.options
+        )
+        experiment = pipeline.experiment(
+            _LOADER,
+            batch_size=batch_size,
+            columns=_list(columns),
+            shuffle=mixing,
+            seed=seed,
+            deduplicated=deduplicated,
+        )
+        return open_loader(experiment, storage_root, options)
+
     def train(
         self,
         name: str,
@@ -347,6 +405,13 @@ def _build_keys(
         return key if isinstance(key, Mapping) else list(key)
     pairs = zip(left or (), right or (), strict=True)
     return [{"left": one, "right": other} for one, other in pairs]
+
+
+def _shuffle(shuffle: bool | str | Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `training.shuffle` for a loader's argument."""
+    if isinstance(shuffle, bool):
+        return {"unit": "Row" if shuffle else "None"}
+    return {"unit": shuffle} if isinstance(shuffle, str) else shuffle
 
 
 def _import_path(function: Callable[..., Any]) -> str:

@@ -15,7 +15,7 @@ late pieces, and no more than its share of what is left, so that all end togethe
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -95,7 +95,7 @@ class ReaderFeed:
 
     def pieces(
         self, waited: Waited, usage: WorkerUsage | None = None
-    ) -> Iterator[Piece | ReadyPiece]:
+    ) -> Generator[Piece | ReadyPiece, None, None]:
         """Pieces as they are made, or in the groups' order; `waited` grows by the time blocked.
 
         Raises FeedError if readers keep dying, SourceError or StepError from the work itself.
@@ -127,7 +127,7 @@ class _Pass:
         self._ready: deque[Piece | ReadyPiece] = deque()  # that are given out next
         self._piece_bytes = _expected_bytes(feed)
 
-    def run(self) -> Iterator[Piece | ReadyPiece]:
+    def run(self) -> Generator[Piece | ReadyPiece, None, None]:
         try:
             while self._ask() or self._asked:
                 self._wait()
@@ -168,7 +168,7 @@ class _Pass:
         return tasks
 
     def _num_tasks(self, reader: str, num_readers: int) -> int:
-        """How many pieces a call may ask for; one is always asked for, lest the others wait."""
+        """Return the number of pieces that a call may ask for; 1 at least if none is asked for."""
         calls = num_readers * _CALLS_PER_READER
         seconds = max(self._paces.seconds_per_piece(reader), _SHORTEST)
         worthwhile = self._feed.crew.call_seconds / seconds

@@ -1,4 +1,4 @@
-"""What planning gives: a physical plan as plain frozen values, picklable and without I/O handles.
+"""The physical plan, as plain frozen values that can be pickled and hold no I/O handles.
 
 `build` makes it from an experiment, `explain` shows it, `groups` cuts its units into work, and the
 feed executes it on workers.
@@ -43,7 +43,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """How a row is told from others: by declared columns, or by its place in a foreign file."""
+    """The identity of a row: declared columns, or its place in a foreign file."""
 
     columns: tuple[str, ...]  # empty: (relative path, row group, row)
 
@@ -57,7 +57,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """How the rows of one request share the columns that are equal in all of them."""
+    """The way in which rows of one request share the columns that are equal in all of them."""
 
     is_on: bool  # a nested table is read so that they do
     key: str | None = None  # in a flat table, neighbours with an equal key do; None: none do
@@ -68,7 +68,7 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstLook:
-    """What tells which rows are left, before the other columns are read."""
+    """The columns and steps that decide which rows remain, before other columns are read."""
 
     columns: tuple[str, ...]
     num_steps: int  # of the first stage, the last of which drops rows
@@ -101,6 +101,18 @@ class StreamPlan:
         """All steps of all stages, in order."""
         return tuple(step for stage in self.stages for step in stage.steps)
 
+    def explain_no_units(self) -> str | None:
+        """Return why there is nothing to read, before anything is read; None if there is."""
+        pruning, table = self.scan.pruning, self.table.description
+        if pruning.rows_total == 0:
+            return f"{table}: the table has no rows"
+        if pruning.rows_read == 0:
+            return (
+                f"{table}: no row group of {pruning.row_groups_total} can hold a row that "
+                f"satisfies {' and '.join(self.pushed)}; check the predicates"
+            )
+        return None
+
     @property
     def piece_rows(self) -> int:
         """The most rows that a piece of this stream has."""
@@ -131,7 +143,7 @@ class StreamPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedChoice:
-    """What brings rows to the trainers, and why."""
+    """The engine that brings rows to the trainers, and the reason for it."""
 
     engine: Literal["Readers", "RayData"]
     reason: str
@@ -141,7 +153,7 @@ class FeedChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """How rows get from readers to trainers."""
+    """The way of rows from readers to trainers."""
 
     is_ready: bool  # readers make the batches
     reason: str

@@ -217,16 +217,9 @@ def _check_batches(plan: Plan, weight_column: str | None) -> None:
 
 def check_rows(plan: Plan) -> None:
     """Raise TrainingError if there is no row to read."""
-    pruning = plan.training.scan.pruning
-    table = plan.training.table.description
-    if pruning.rows_total == 0:
-        raise TrainingError(f"{table}: the table has no rows; there is nothing to train on")
-    if pruning.rows_read == 0:
-        raise TrainingError(
-            f"{table}: no row group of {pruning.row_groups_total} can hold a row that satisfies "
-            f"{' and '.join(plan.training.pushed)}; there is nothing to train on: check the "
-            "predicates"
-        )
+    reason = plan.training.explain_no_units()
+    if reason is not None:
+        raise TrainingError(f"{reason}; there is nothing to train on")
 
 
 def _open_store(root: Location, folder: str, policy: CheckpointPolicy) -> CheckpointStore:

@@ -71,8 +71,14 @@ class Collator:
         waited.transfer += time.perf_counter() - collated
         return batch
 
+    def close(self) -> None:
+        """End the thread that makes batches ahead, after the one that it is at."""
+        self._begun = None
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
     def _is_work(self, rows: BatchRows) -> bool:
-        """Whether it takes long enough to do it ahead: of arrays come views, in microseconds."""
+        """Return whether it is worth doing ahead; views of arrays take microseconds."""
         is_view = isinstance(rows, dict) or (isinstance(rows, PackedBatch) and rows.is_plain)
         return self._gpu is not None or not is_view
 

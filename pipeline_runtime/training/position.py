@@ -1,4 +1,4 @@
-"""How far a rank has come in its rows, and the checksum of the rows that reached the model.
+"""The position of a rank in its rows, and the checksum of the rows that reached the model.
 
 A position says which pieces of the current epoch were consumed, whole or in part, so that a
 resumed run reads what is left and nothing twice. It is saved in every checkpoint, a rank each.
@@ -74,7 +74,7 @@ class _OpenGroup:
 
 @dataclass(slots=True)
 class Position:
-    """What one rank consumed in an epoch, and the counts of every step since the run began."""
+    """The rows that a rank consumed in an epoch, and the counts of each step of the run."""
 
     epoch: int = 0
     batches: int = 0  # since the run began
@@ -106,6 +106,10 @@ class Position:
         """Forget the groups of the epoch before; a no-op for the epoch that is resumed."""
         if epoch != self.epoch:
             self.epoch, self.done, self.open = epoch, set(), {}
+
+    def copy(self) -> Position:
+        """Return a position that later rows leave as it is."""
+        return Position.from_json(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         """As saved in a checkpoint."""

@@ -1,11 +1,17 @@
 """The same rows reach the trainer whichever switch is off, in whatever blocks, order and ranks."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from run_support import Clicks, Project, checksum_of, clicks_spec
+from run_support import CLICKS_PIPELINE, Clicks, Project, checksum_of, clicks_spec
 from warm_lastmile import Lastmile
+
+from pipeline_runtime import Pipeline
 
 TWO_RANKS = {"trainers": {"replicas": 2, "gpusPerReplica": 0}}
 
@@ -82,3 +88,65 @@ def test_the_same_rows_reach_the_trainer(
     assert steps == [epochs * rows for rows in clicks.counts[1:]]
     seen = sorted(row for rank in range(ranks) for row in run.attempts(rank)[0].ids)
     assert seen == sorted(clicks.kept * epochs)
+
+
+def clicks_pipeline(clicks: Clicks) -> Pipeline:
+    return Pipeline(
+        dataset={
+            "parquet": {"uri": f"{clicks.root}/clicks/"},
+            "where": "ts >= 2000",
+            "rowKey": ["id"],
+        },
+        steps=tuple(CLICKS_PIPELINE),
+    )
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_loader_delivers_the_rows_of_a_run(shuffle: bool, clicks: Clicks) -> None:
+    loader = clicks_pipeline(clicks).loader(
+        100, ["id", "items"], shuffle=shuffle, storage_root=str(clicks.root)
+    )
+    rows = [row for batch in loader for row in batch["id"].tolist()]
+    assert sorted(rows) == sorted(clicks.kept)
+    assert shuffle or rows == clicks.kept
+    expected = checksum_of(clicks.kept)
+    assert list(loader.checksum.values()) == list(expected.values())
+
+
+# What a user may run in a notebook. In a process of its own, since Ray starts and ends in it.
+TRAIN_AND_LOAD = """
+import json, sys
+from pathlib import Path
+from pipeline_runtime import Pipeline
+
+root, output, steps = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+clicks = {"parquet": {"uri": "clicks/"}, "where": "ts >= 2000", "rowKey": ["id"]}
+pipeline = Pipeline(dataset=clicks, steps=tuple(steps))
+loader = pipeline.loader(128, ["id", "score", "label"], shuffle=True, storage_root=root)
+rows = sum(len(batch["id"]) for batch in loader)
+finished = pipeline.train(
+    "clicks",
+    storage_root=root,
+    output=output,
+    batch_size=128,
+    columns=["id", "score", "label"],
+    label_column="label",
+)
+assert finished.outcome.kind == "Complete", finished.outcome.error
+assert loader.checksum["rows"] == rows == finished.summary.training.samples
+assert loader.checksum == finished.summary.checksum.model_dump(by_alias=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_loop_over_a_loader_sees_the_rows_that_train_sees(clicks: Clicks, tmp_path: Path) -> None:
+    output = str(tmp_path / "output")
+    arguments = [str(clicks.root), output, json.dumps(CLICKS_PIPELINE)]
+    done = subprocess.run(
+        [sys.executable, "-c", TRAIN_AND_LOAD, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr

@@ -28,6 +28,7 @@ from pipeline_runtime.batches import (
     ROW_WEIGHT,
     Batch,
     empty_batch,
+    pad_batch,
     to_batch,
     to_device,
     to_tensors,
@@ -472,6 +473,19 @@ def test_an_empty_batch_is_one_row_of_zeros_that_weighs_nothing() -> None:
         "l.offsets": [0, 0],
         ROW_WEIGHT: [0.0],
     }
+
+
+def test_padding_adds_rows_of_zeros_that_weigh_nothing() -> None:
+    table = pa.table({"a": [5, 6], "b": [True, True], "l": [[1], [2, 3]]})
+    batch = to_batch(table, weight_column=None, label_column=None)
+    assert {name: tensor.tolist() for name, tensor in pad_batch(batch, 4).items()} == {
+        "a": [5, 6, 0, 0],
+        "b": [True, True, False, False],
+        "l.values": [1, 2, 3],
+        "l.offsets": [0, 1, 3, 3, 3],
+        ROW_WEIGHT: [1.0, 1.0, 0.0, 0.0],
+    }
+    assert pad_batch(batch, 2) is batch
 
 
 def test_a_batch_for_the_cpu_is_not_copied() -> None:

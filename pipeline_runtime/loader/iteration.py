@@ -1,0 +1,210 @@
+"""One epoch of a loader: open the feed, cut batches, make tensors, and end the threads after it.
+
+`loader` starts it, and reads its progress from `EpochProgress`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+
+from pipeline_runtime.batches import ROW_WEIGHT, Batch, empty_batch, pad_batch, to_device
+from pipeline_runtime.errors import LoaderError
+from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.maker import Stream
+from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
+from pipeline_runtime.feed.work import name_of
+from pipeline_runtime.loader.options import LoaderOptions
+from pipeline_runtime.loader.ranks import Ranks
+from pipeline_runtime.loader.state import Start
+from pipeline_runtime.training.buffered import BatchRows
+from pipeline_runtime.training.collating import Collator
+from pipeline_runtime.training.position import Position
+from pipeline_runtime.training.stream import (
+    Agree,
+    Agreement,
+    BatchStream,
+    Cutting,
+    explain_no_rows,
+)
+
+_ROLE = "training"  # of the only stream
+# All ranks took these steps when the batches were delivered first.
+_STEPPED = Agreement(any_has_rows=True, all_are_full=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class EpochProgress:
+    """The progress of an epoch.
+
+    Attributes:
+        start: the beginning of its batches.
+        position: the rows that it consumed; None while it makes again what was delivered before.
+    """
+
+    start: Start
+    rank: int
+    world_size: int
+    position: Position | None = None
+    is_finished: bool = False
+
+    def here(self) -> Start:
+        """Return where a loader begins that resumes from here."""
+        if self.is_finished:
+            return Start(epoch=self.start.epoch + 1, piece_rows=self.start.piece_rows)
+        if self.position is None:
+            return self.start
+        return replace(
+            self.start,
+            batches=self.position.batches,
+            rank=self.rank,
+            world_size=self.world_size,
+            position=self.position.copy(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """The settings by which the batches of a stream are made; the same in every epoch."""
+
+    stream: Stream
+    batch_size: int
+    preserve_order: bool
+    prefetch: bool
+    sparse: bool
+    options: LoaderOptions
+
+
+def iterate_epoch(
+    recipe: Recipe, ranks: Ranks, progress: EpochProgress
+) -> Generator[Batch, None, None]:
+    """Yield the epoch's batches from `progress.start` on, and keep `progress` up to date.
+
+    Raises SourceError or StepError of the read and the steps, and TrainingError for a value that
+    has no place in its tensor.
+    """
+    start = progress.start
+    is_own = (start.rank, start.world_size) == (ranks.rank, ranks.world_size)
+    position = start.position.copy() if is_own else Position()
+    num_behind = 0 if is_own else start.batches
+    waited = Waited()
+    with contextlib.ExitStack() as stack:
+        stream = _open_stream(recipe, ranks, start, position, waited, stack)
+        stream.agree = _agree_after(num_behind, position, ranks.agree)
+        collator = Collator(
+            recipe.options.device,
+            weight_column=None,
+            label_column=None,
+            ahead=recipe.prefetch,
+            sparse=recipe.sparse,
+        )
+        stack.callback(collator.close)
+        for rows in stream.epoch_rows(start.epoch):
+            if position.batches > num_behind:
+                progress.position = position
+                yield _make_batch(recipe, rows, stream, collator)
+    progress.is_finished = True
+    if position.batches == 0:
+        warnings.warn(_explain_no_batches(recipe, stream), stacklevel=3)
+
+
+def _open_stream(
+    recipe: Recipe,
+    ranks: Ranks,
+    start: Start,
+    position: Position,
+    waited: Waited,
+    stack: contextlib.ExitStack,
+) -> BatchStream:
+    """Open the rank's part of an epoch, until the stack is closed."""
+    source = replace(recipe.stream, piece_rows=start.piece_rows)
+    groups = source.plan.groups(start.epoch, start.piece_rows)[ranks.rank :: ranks.world_size]
+    groups = [group for group in groups if group.index not in position.done]
+    num_threads = recipe.options.num_threads or threads_per_rank(ranks.num_here)
+    readers = ThreadReaders(streams={_ROLE: source}, num_threads=num_threads)
+    feed = readers.open(_ROLE, ranks.rank, groups, in_order=True)
+    return BatchStream(
+        pieces=stack.enter_context(contextlib.closing(feed.pieces(waited))),
+        groups=groups,
+        cutting=Cutting(
+            batch_size=recipe.batch_size,
+            last_batch="Drop" if recipe.options.last_batch == "drop" else "Pad",
+            preserve_order=recipe.preserve_order,
+        ),
+        position=position,
+        waited=waited,
+    )
+
+
+def _agree_after(num_batches: int, position: Position, agree: Agree) -> Agree:
+    """Agree with the other ranks once so many batches were made; they are ahead by these."""
+
+    def agree_or_step(has_rows: bool, is_full: bool) -> Agreement:
+        return _STEPPED if position.batches < num_batches else agree(has_rows, is_full)
+
+    return agree_or_step
+
+
+def _make_batch(
+    recipe: Recipe, rows: BatchRows | None, stream: BatchStream, collator: Collator
+) -> Batch:
+    """Make a batch on the device; of a rank without rows, rows of zeros that weigh nothing."""
+    plan, device = recipe.stream.plan, recipe.options.device
+    if rows is None:
+        batch = empty_batch(plan.output_schema, plan.request_columns)
+    else:
+        batch = collator.make(rows, stream.following(), stream.waited)
+    if recipe.options.last_batch == "pad":
+        batch = pad_batch(batch, recipe.batch_size, plan.request_columns)
+    else:
+        del batch[ROW_WEIGHT]
+    return to_device(batch, device)
+
+
+def _explain_no_batches(recipe: Recipe, stream: BatchStream) -> str:
+    if stream.dropped_rows:
+        return (
+            f"the epoch has no batches: last_batch='drop' left out all {stream.dropped_rows:,} "
+            f"rows, which do not fill a batch of {recipe.batch_size:,} on every rank; lower "
+            "batch_size, or use last_batch='pad'"
+        )
+    plan = recipe.stream.plan
+    names = ("the read", *map(name_of, plan.steps))
+    reason = plan.explain_no_units() or explain_no_rows(names, stream.position.counts, 0)
+    return f"the epoch has no batches: {reason}"
+
+
+def check_process(pid: int) -> None:
+    """Raise LoaderError in another process than the one with this id, which is a fork of it."""
+    if os.getpid() != pid:
+        raise LoaderError(
+            f"the loader was made in process {pid} and is used in its fork {os.getpid()}, where "
+            "its threads do not exist. Make the loader in the process that uses it, or start "
+            "processes by 'spawn', which pickles it"
+        )
+
+
+class BatchIterator(Iterator[Batch]):
+    """The batches of one epoch; their threads end with it, or when it is closed or collected."""
+
+    def __init__(self, batches: Generator[Batch, None, None]) -> None:
+        self._batches = batches
+        self._pid = os.getpid()
+        self._is_closed = False
+
+    def __next__(self) -> Batch:
+        check_process(self._pid)
+        if self._is_closed:
+            raise LoaderError(
+                "this iteration was ended by a later one of the same loader; to iterate twice at "
+                "the same time, make two loaders"
+            )
+        return next(self._batches)
+
+    def close(self) -> None:
+        """End the threads; the next batch is an error."""
+        self._is_closed = True
+        self._batches.close()

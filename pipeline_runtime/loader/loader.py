@@ -1,0 +1,221 @@
+"""`Loader`, which the caller iterates, and what it takes to make one.
+
+Before it runs the planner; `iteration` runs each epoch.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from pipeline_runtime.arrays.conversion import check_tensor_schema
+from pipeline_runtime.batches import Batch
+from pipeline_runtime.config import DatasetExperiment, run_config
+from pipeline_runtime.errors import CheckpointError, LoaderError, ManifestError, Problem
+from pipeline_runtime.feed.batching import batching_of
+from pipeline_runtime.feed.maker import Stream
+from pipeline_runtime.feed.work import name_of
+from pipeline_runtime.loader.iteration import (
+    BatchIterator,
+    EpochProgress,
+    Recipe,
+    check_process,
+    iterate_epoch,
+)
+from pipeline_runtime.loader.options import LoaderOptions
+from pipeline_runtime.loader.ranks import ALONE, Ranks, find_rank, join_ranks
+from pipeline_runtime.loader.state import DataIdentity, Start, parse_state
+from pipeline_runtime.plan import Plan, build_plan
+from pipeline_runtime.training.position import digest_units
+
+
+def open_loader(experiment: DatasetExperiment, storage_root: str, options: LoaderOptions) -> Loader:
+    """Plan a loader of an experiment's training rows.
+
+    Raises ManifestError for what the tables' schemas show, SourceError if a table cannot be read,
+    and LoaderError for steps that need tasks of their own.
+    """
+    plan = build_plan(experiment, storage_root)
+    _check_steps(plan)
+    found = check_tensor_schema(plan.training.output_schema)
+    if found:
+        raise ManifestError(
+            [Problem(path="spec.training.columns", message=f"{n!r}: {why}") for n, why in found]
+        )
+    training = experiment.spec.training
+    stream = Stream(
+        plan=plan.training,
+        piece_rows=plan.training.piece_rows,
+        batching=batching_of(plan.delivery, plan.training, training),
+    )
+    recipe = Recipe(
+        stream=stream,
+        batch_size=training.batch_size,
+        preserve_order=plan.preserve_order,
+        prefetch=plan.prefetch,
+        sparse=plan.delivery.sparse,
+        options=options,
+    )
+    return Loader(
+        recipe, DataIdentity(config=run_config(experiment), data_digest=digest_units(plan.training))
+    )
+
+
+def _check_steps(plan: Plan) -> None:
+    """Raise LoaderError for stages after the first, which are tasks of Ray."""
+    steps = [step for stage in plan.training.stages[1:] for step in stage.steps]
+    if steps:
+        raise LoaderError(
+            f"{name_of(steps[0])}: must not need workers of its own in a loader, which runs the "
+            "steps in its own process. Remove map's resources and concurrency, and fusion=False; "
+            "or use Pipeline.train"
+        )
+
+
+class Loader:
+    """Batches of a pipeline's rows, as flat dicts of tensors; `Pipeline.loader` makes it.
+
+    Each loop over it is one epoch. Use it where a torch DataLoader is used; see docs/loader.md.
+    """
+
+    def __init__(self, recipe: Recipe, identity: DataIdentity) -> None:
+        self._recipe = recipe
+        self._identity = identity
+        self._piece_rows = recipe.stream.piece_rows
+        # Where the next epoch begins, if it is not simply the one after that of `_progress`.
+        self._next: Start | None = Start(epoch=0, piece_rows=self._piece_rows)
+        self._progress: EpochProgress | None = None
+        # Not a strong one: an iterator that the caller leaves must end its threads at once.
+        self._iterator: weakref.ref[BatchIterator] | None = None
+        self._pid = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_next": self._here(), "_progress": None, "_iterator": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _pid=os.getpid())
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a batch; the last one of an epoch may have fewer."""
+        return self._recipe.batch_size
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that batches are taken from; between two loops, the next one."""
+        if self._next is not None:
+            return self._next.epoch
+        assert self._progress is not None  # a loop has begun
+        return self._progress.start.epoch + int(self._progress.is_finished)
+
+    @property
+    def checksum(self) -> dict[str, Any]:
+        """The checksum of the rows that this rank's epoch delivered, as in summary.json."""
+        position = self._progress.position if self._progress else None
+        return (position or self._here().position).checksum.to_json()
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Begin the next epoch, or the one that `set_epoch` or `load_state_dict` chose.
+
+        Of several ranks, all must call this and take the same number of batches.
+        """
+        check_process(self._pid)
+        if get_worker_info() is not None:
+            raise LoaderError(
+                "the loader must be iterated itself, but is used in a worker of a DataLoader, "
+                "where each worker would read all rows. Remove the DataLoader around it"
+            )
+        self.close()
+        ranks = join_ranks() if self._recipe.options.distributed else ALONE
+        recipe, start = self._settle(ranks), self._begin()
+        if start.batches and start.world_size != ranks.world_size:
+            raise CheckpointError(
+                f"loader state: the number of ranks must be {start.world_size}, as when it was "
+                f"saved, but is {ranks.world_size}. Load it on as many ranks, or begin the epoch "
+                f"again by set_epoch({start.epoch})"
+            )
+        self._progress = EpochProgress(start=start, rank=ranks.rank, world_size=ranks.world_size)
+        self._next = None
+        iterator = BatchIterator(iterate_epoch(recipe, ranks, self._progress))
+        self._iterator = weakref.ref(iterator)
+        return iterator
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch, those delivered before a resume included.
+
+        Raises TypeError if a step may drop or add rows, so that only reading them tells.
+        """
+        plan, options = self._recipe.stream.plan, self._recipe.options
+        for step in plan.steps:
+            if step.transform.changes_rows:
+                raise TypeError(
+                    f"the number of batches is unknown before they are read, because "
+                    f"{name_of(step)} may change the number of rows; count steps instead"
+                )
+        world_size = find_rank()[1] if options.distributed else 1
+        groups = plan.groups(self.epoch, self._piece_rows)
+        rows = [
+            sum(unit.num_rows for group in groups[first::world_size] for unit in group.units)
+            for first in range(world_size)
+        ]
+        if options.last_batch == "drop":
+            return min(rows) // self.batch_size
+        return -(-max(rows) // self.batch_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next loop delivers; without this, it is the one after the last.
+
+        The position of `load_state_dict` stays if it is of this epoch.
+        """
+        if self._next is None or self._next.epoch != epoch:
+            self._next = Start(epoch=epoch, piece_rows=self._piece_rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the batches that were delivered, for `load_state_dict`."""
+        return self._here().to_state(self._identity)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Begin the next loop after the batches that were delivered when the state was saved.
+
+        Raises CheckpointError for a state of another pipeline, of other data or another version.
+        """
+        start = parse_state(state_dict, self._identity)
+        self.close()
+        self._next, self._progress, self._piece_rows = start, None, start.piece_rows
+
+    def close(self) -> None:
+        """End the present loop and its threads, as leaving it does."""
+        iterator = self._iterator() if self._iterator else None
+        if iterator is not None:
+            iterator.close()
+        self._iterator = None
+
+    def _here(self) -> Start:
+        """Return where the remaining batches begin."""
+        if self._next is not None:
+            return self._next
+        assert self._progress is not None  # a loop has begun
+        return self._progress.here()
+
+    def _begin(self) -> Start:
+        """Return where the next loop begins."""
+        if self._next is not None:
+            return self._next
+        assert self._progress is not None  # a loop has begun
+        return Start(epoch=self._progress.start.epoch + 1, piece_rows=self._piece_rows)
+
+    def _settle(self, ranks: Ranks) -> Recipe:
+        """Return the recipe with a choice for the last batch."""
+        options = self._recipe.options
+        if options.last_batch == "keep" and ranks.world_size > 1:
+            raise LoaderError(
+                f"last_batch: must be 'pad' or 'drop' on several ranks ({ranks.world_size}), which "
+                "need equally many batches, but is 'keep'. Leave it out for 'pad'"
+            )
+        last_batch = options.last_batch or ("keep" if ranks.world_size == 1 else "pad")
+        return replace(self._recipe, options=replace(options, last_batch=last_batch))

@@ -1,0 +1,93 @@
+"""The arguments of `Pipeline.loader`: those that it has, and advice for those of other loaders."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+LastBatch = Literal["keep", "drop", "pad"]
+
+_NO_WORKERS = "reader threads of this process make the batches, so there are no workers to set up"
+_NOT_ROW_BY_ROW = (
+    "shuffle=True mixes the rows, sample and downsample choose among them, and the ranks of "
+    "torch.distributed each get their part without a sampler"
+)
+# What to write instead of an argument of DataLoader, StatefulDataLoader or of a run.
+_ADVICE: Mapping[str, str] = {
+    "num_workers": "reader threads of this process make the batches; num_threads limits them",
+    "persistent_workers": _NO_WORKERS,
+    "worker_init_fn": _NO_WORKERS,
+    "multiprocessing_context": _NO_WORKERS,
+    "timeout": _NO_WORKERS,
+    "prefetch_factor": "batches are made ahead within a fixed memory budget; leave it out",
+    "pin_memory": "device='cuda' copies each batch to the GPU through pinned memory, ahead of time",
+    "pin_memory_device": "device='cuda' copies each batch to the GPU through pinned memory",
+    "collate_fn": (
+        "batches come as a tensor for each column; shape rows with steps (padSequence, derive, "
+        "map), or change the batch in your loop"
+    ),
+    "drop_last": "last_batch='drop' leaves out a short last batch, and last_batch='keep' keeps it",
+    "sampler": _NOT_ROW_BY_ROW,
+    "batch_sampler": _NOT_ROW_BY_ROW,
+    "generator": "seed=… decides the order, and set_epoch(…) changes it",
+    "in_order": "batches always come in a fixed order; leave it out",
+    "dataset": "the pipeline is the dataset; leave it out",
+    "snapshot_every_n_steps": "state_dict() is exact after every batch; leave it out",
+    "weight_column": "the weight is a column of the batch like any other; name it in columns",
+    "label_column": "the label is a column of the batch like any other; name it in columns",
+    "epochs": "each loop over the loader is one epoch",
+    "ray": "a loader runs without Ray; Pipeline.train runs on it",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderOptions:
+    """The options of the delivery of batches; the experiment decides what is in them.
+
+    Attributes:
+        last_batch: None for `keep` on one rank, and `pad` on several.
+        device: device of the tensors.
+        num_threads: reader threads; None for this rank's share of the machine's cores.
+        distributed: whether the ranks of torch.distributed share the rows.
+    """
+
+    last_batch: LastBatch | None
+    device: torch.device
+    num_threads: int | None
+    distributed: bool
+
+
+def parse_options(
+    *,
+    last_batch: str | None,
+    device: str | torch.device | None,
+    num_threads: int | None,
+    distributed: bool,
+) -> LoaderOptions:
+    """Check the arguments. Raises ValueError, or RuntimeError for a device that torch lacks."""
+    if last_batch not in (None, *get_args(LastBatch)):
+        raise ValueError(f"last_batch: must be 'keep', 'drop' or 'pad', but is {last_batch!r}")
+    if num_threads is not None and num_threads < 1:
+        raise ValueError(f"num_threads: must be at least 1, but is {num_threads}")
+    return LoaderOptions(
+        last_batch=last_batch,  # type: ignore[arg-type]  # it is one of those
+        device=torch.device("cpu" if device is None else device),
+        num_threads=num_threads,
+        distributed=distributed,
+    )
+
+
+def refuse_arguments(names: Iterable[str], known: Sequence[str]) -> None:
+    """Raise TypeError for arguments that a loader does not have, and say what to write instead."""
+    lines = [f"{name}: {_ADVICE.get(name) or _find_similar(name, known)}" for name in names]
+    if lines:
+        raise TypeError("Pipeline.loader has no such arguments:\n  " + "\n  ".join(lines))
+
+
+def _find_similar(name: str, known: Sequence[str]) -> str:
+    similar = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {similar[0]}?" if similar else f"it has {', '.join(known)}"

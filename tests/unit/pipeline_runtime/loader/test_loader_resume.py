@@ -1,0 +1,163 @@
+"""A state resumes after exactly the batches that were delivered, in another process or another."""
+
+import copy
+import json
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from property_tests import examples
+
+from pipeline_runtime import Pipeline
+from pipeline_runtime.batches import Batch
+from pipeline_runtime.errors import CheckpointError
+
+
+def rows_of(batch: Batch) -> list[list[int]]:
+    columns = [batch["x"], batch["items.offsets"].diff()]
+    return torch.stack(columns).tolist()
+
+
+@settings(max_examples=examples(10))
+@given(data=st.data())
+def test_a_resume_at_any_batch_delivers_the_batches_of_the_undisturbed_run(
+    pipeline: Pipeline, data: st.DataObject
+) -> None:
+    batch_size = data.draw(st.sampled_from([33, 64, 90, 200]))
+    arguments: dict[str, Any] = {
+        "batch_size": batch_size,
+        "shuffle": data.draw(st.sampled_from([False, True, "request"])),
+        "last_batch": data.draw(st.sampled_from(["keep", "drop", "pad"])),
+    }
+    if data.draw(st.booleans()):
+        pipeline = pipeline.filter("x % 7 < 5").with_options(
+            preserve_order=data.draw(st.booleans())
+        )
+
+    def open_again() -> Any:
+        threads = data.draw(st.integers(1, 3))  # of no account for the batches
+        return pipeline.loader(num_threads=threads, **arguments)
+
+    whole = open_again()
+    expected = [rows_of(batch) for _ in range(2) for batch in whole]
+    num_batches = len(expected) // 2
+
+    loader = open_again()
+    loader.set_epoch(epoch := data.draw(st.integers(0, 1)))
+    stop = data.draw(st.integers(0, num_batches))
+    first = [rows_of(batch) for batch in islice(iter(loader), stop)]
+    state = json.loads(json.dumps(loader.state_dict()))
+    assert (state["epoch"], state["batches"]) == (epoch, stop)
+
+    resumed = open_again()
+    resumed.load_state_dict(state)
+    assert json.loads(json.dumps(resumed.state_dict())) == state
+    rest = [rows_of(batch) for batch in resumed]
+    assert first + rest == expected[epoch * num_batches :][:num_batches]
+    if epoch == 0:
+        assert [rows_of(batch) for batch in resumed] == expected[num_batches:]
+
+
+@pytest.mark.parametrize("stop", [0, 1, 6, 11])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_rank_resumes_from_the_count_alone(pipeline: Pipeline, stop: int, shuffle: bool) -> None:
+    # Another rank's position is of no use; its rows here are those of a table of one file.
+    loader = pipeline.loader(90, shuffle=shuffle)
+    expected = [rows_of(batch) for batch in loader]
+    loader.set_epoch(0)
+    list(islice(iter(loader), stop))
+    state = loader.state_dict() | {"rank": 3}
+    loader.load_state_dict(state)
+    batches = iter(loader)
+    assert loader.state_dict() == state  # until it has caught up
+    assert [rows_of(batch) for batch in batches] == expected[stop:]
+
+
+def test_an_iteration_that_is_left_resumes_where_it_was_left(pipeline: Pipeline) -> None:
+    loader = pipeline.loader(100, ["x"])
+    for batch in loader:
+        if batch["x"][0] == 200:
+            break
+    state = loader.state_dict()
+    assert [batch["x"][0].item() for batch in loader] == list(range(0, 1000, 100))  # a new epoch
+    loader.load_state_dict(state)
+    assert [batch["x"][0].item() for batch in loader] == list(range(300, 1000, 100))
+    assert (loader.state_dict()["epoch"], loader.state_dict()["batches"]) == (1, 0)
+
+
+def test_set_epoch_keeps_the_position_of_its_epoch_alone(pipeline: Pipeline) -> None:
+    loader = pipeline.loader(100, ["x"], shuffle=True)
+    loader.set_epoch(4)
+    list(islice(iter(loader), 3))
+    state = loader.state_dict()
+    for epoch, num_batches in ((4, 7), (5, 10)):
+        loader.load_state_dict(state)
+        loader.set_epoch(epoch)
+        assert loader.epoch == epoch
+        assert len(list(loader)) == num_batches
+        assert loader.epoch == epoch + 1
+
+
+def test_a_resume_reads_only_the_row_groups_that_remain(pipeline: Pipeline) -> None:
+    loader = pipeline.loader(100, shuffle=True)
+    list(islice(iter(loader), 8))
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    batches = iter(loader)
+    next(batches)
+    done = state["position"]["done"]
+    assert len(done) > 5  # of 15 groups; they are not among those that the feed was given
+    assert set(done) <= set(loader.state_dict()["position"]["done"])
+    assert loader.checksum["rows"] == 900
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        ({"version": 9}, "version"),
+        ({"epoch": "one"}, "state_dict"),
+        ({"position": None}, "state_dict"),
+        ({"config": []}, "state_dict"),
+        ({"data_digest": "0" * 16}, "0000"),
+        ({"world_size": 2, "batches": 3}, "ranks"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(
+    pipeline: Pipeline, change: dict[str, Any], fact: str
+) -> None:
+    loader = pipeline.loader(100)
+
+    def resume() -> None:
+        loader.load_state_dict(loader.state_dict() | change)
+        iter(loader)
+
+    with pytest.raises(CheckpointError, match=fact):
+        resume()
+
+
+def test_a_state_of_another_pipeline_or_of_other_files_is_refused(
+    pipeline: Pipeline, tmp_path: Any
+) -> None:
+    state = pipeline.loader(100).state_dict()
+    for other in (pipeline.loader(50), pipeline.filter("even").loader(100)):
+        with pytest.raises(CheckpointError, match=r"(?s)batchSize: 100 → 50|pipeline\[0\]"):
+            other.load_state_dict(copy.deepcopy(state))
+    for rows in (10, 11):
+        pq.write_table(pa.table({"x": range(rows)}), tmp_path / "t.parquet")
+        loader = Pipeline.read_parquet("t.parquet").loader(4, storage_root=str(tmp_path))
+        if rows == 10:
+            state = loader.state_dict()
+    with pytest.raises(CheckpointError, match="rewritten"):
+        loader.load_state_dict(state)
+
+
+def test_another_number_of_ranks_may_begin_an_epoch(pipeline: Pipeline) -> None:
+    loader = pipeline.loader(500, ["x"])
+    loader.load_state_dict(loader.state_dict() | {"world_size": 8, "epoch": 2})
+    assert loader.epoch == 2
+    assert len(list(loader)) == 2

@@ -1,0 +1,166 @@
+"""Threads end with the loop, and other processes get an error or a loader of their own."""
+
+import gc
+import os
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from pipeline_runtime import Pipeline
+from pipeline_runtime.errors import LoaderError, StepError
+from pipeline_runtime.loader import Loader
+
+
+def own_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("lastmile")]
+
+
+def join_threads() -> None:
+    for thread in own_threads():
+        thread.join(timeout=30)
+    assert own_threads() == []
+
+
+@pytest.fixture
+def no_thread_is_left() -> Iterator[None]:
+    """Fail a test whose threads do not end by themselves."""
+    join_threads()
+    yield
+    join_threads()
+
+
+def leave_by_break(loader: Loader) -> None:
+    for _ in loader:
+        assert own_threads()
+        break
+
+
+def leave_by_error(loader: Loader) -> None:
+    def work() -> None:
+        for _ in loader:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+
+
+def exhaust(loader: Loader) -> None:
+    assert len(list(loader)) == 100
+
+
+def drop(loader: Loader) -> None:
+    batches = iter(loader)
+    next(batches)
+    del loader, batches
+
+
+def close(loader: Loader) -> None:
+    batches = iter(loader)
+    next(batches)
+    loader.close()
+    with pytest.raises(LoaderError):
+        next(batches)
+
+
+def never_take(loader: Loader) -> None:
+    iter(loader)
+
+
+LEAVINGS = [leave_by_break, leave_by_error, exhaust, drop, close, never_take]
+
+
+@pytest.mark.usefixtures("no_thread_is_left")
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("leave", LEAVINGS)
+def test_threads_end_with_the_loop(
+    pipeline: Pipeline, leave: Callable[[Loader], None], shuffle: bool
+) -> None:
+    gc.disable()  # nothing may depend on the collector of cycles
+    try:
+        leave(pipeline.loader(10, shuffle=shuffle, num_threads=2))
+    finally:
+        gc.enable()
+
+
+@pytest.mark.usefixtures("no_thread_is_left")
+def test_threads_end_when_a_step_fails(pipeline: Pipeline) -> None:
+    failing = pipeline.cast(x="int8")
+    with pytest.raises(StepError, match=r"row group \d"):
+        list(failing.loader(10, num_threads=2))
+
+
+@pytest.mark.usefixtures("no_thread_is_left")
+def test_a_later_loop_ends_an_earlier_one(pipeline: Pipeline) -> None:
+    loader = pipeline.loader(10, ["x"])
+    first = iter(loader)
+    next(first)
+    second = iter(loader)
+    assert next(second)["x"][0] == 0
+    with pytest.raises(LoaderError, match="two loaders"):
+        next(first)
+    loader.close()
+
+
+def test_a_pickled_loader_works_and_goes_on(pipeline: Pipeline) -> None:
+    loader = pipeline.loader(100, ["x"])
+    batches = iter(loader)
+    next(batches)
+    again: Loader = pickle.loads(pickle.dumps(loader))
+    assert [batch["x"][0].item() for batch in again] == list(range(100, 1000, 100))
+    assert next(batches)["x"][0] == 100
+
+
+def run_in_fork(work: Callable[[], object]) -> str:
+    """Return what the work raised in a fork of this process."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read)
+        try:
+            work()
+            told = "nothing"
+        except BaseException as error:  # noqa: BLE001 - it is told to the other process
+            told = f"{type(error).__name__}: {error}"
+        os.write(write, told.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as told_by_fork:
+        told = told_by_fork.read()
+    os.waitpid(pid, 0)
+    return told
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_gets_an_error_instead_of_waiting_for_ever(pipeline: Pipeline) -> None:
+    loader = pipeline.loader(100, ["x"])
+    assert run_in_fork(lambda: next(iter(loader))).startswith("LoaderError: ")
+    batches = iter(loader)
+    next(batches)
+    assert run_in_fork(lambda: next(batches)).startswith("LoaderError: ")
+    assert next(batches)["x"][0] == 100  # the parent's goes on
+
+
+class Wrapped(IterableDataset[dict[str, torch.Tensor]]):
+    """A loader in a DataLoader, as a worker gets it by pickling."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        return iter(self._loader)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_worker_of_a_dataloader_is_told_to_do_without(pipeline: Pipeline) -> None:
+    wrapped = DataLoader(
+        Wrapped(pipeline.loader(100)),
+        batch_size=None,
+        num_workers=1,
+        multiprocessing_context="fork",
+    )
+    with pytest.raises(LoaderError):
+        next(iter(wrapped))
