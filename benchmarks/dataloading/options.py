@@ -27,7 +27,7 @@ _STARTS: Final = 3
 # A quick run brings the same rows to an end in a minute: whoever starts fast, and Ray Data once.
 QUICK_ROWS: Final = 20_000
 QUICK_LEVELS: Final = ("heavy",)
-QUICK_PEERS: Final = (peers.DATALOADER, "threads", "ray-stock", "duckdb")
+QUICK_PEERS: Final = (peers.LOADER, peers.DATALOADER, "threads", "ray-stock", "duckdb")
 QUICK_TRAINED: Final = (peers.SUBJECT, peers.ROOFLINE)
 QUICK_ABLATIONS: Final = (
     *(ALL_ON, "projection off", "kernels off"),

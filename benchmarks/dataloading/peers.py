@@ -20,6 +20,7 @@ from benchmarks.dataloading.jobs import Job, Tuning
 from benchmarks.dataloading.workloads import FORMS, LAYOUTS
 
 SUBJECT: Final = "lastmile"
+LOADER: Final = "loader"  # Lastmile too, in a loop of the user's own
 DATALOADER: Final = "dataloader"
 FLOOR: Final = "decode floor"
 ONE_THREAD_FLOOR: Final = "decode floor, 1 thread"
@@ -66,6 +67,7 @@ class Peer:
 
 LOADERS: Final[Mapping[str, Peer]] = {
     SUBJECT: Peer(host=SUBJECT, opens=("lastmile_loader", "LastmileLoader"), cells=ALL_CELLS),
+    LOADER: Peer(host=LOADER, opens=("pipeline_loader", "PipelineLoader"), cells=ALL_CELLS),
     DATALOADER: Peer(
         host=PLAIN,
         opens=("torch_loader", "TorchLoader"),

@@ -139,11 +139,6 @@ class Workload:
 
 def build_experiment(workload: Workload) -> DatasetExperiment:
     """The manifest that Lastmile runs, as `lastmile run` would read it."""
-    dataset: dict[str, Any] = {"parquet": {"uri": "impressions/"}, "rowKey": [ROW_KEY]}
-    if workload.is_deduplicated and workload.layout == "flat":  # a nested file says it itself
-        dataset |= {"requestKey": REQUEST_KEY, "requestColumns": sorted(ONCE - {REQUEST_KEY})}
-    if workload.where:
-        dataset["where"] = workload.where
     training: dict[str, Any] = {
         "batchSize": BATCH_SIZE,
         "columns": list(workload.columns),
@@ -159,8 +154,8 @@ def build_experiment(workload: Workload) -> DatasetExperiment:
             "kind": "DatasetExperiment",
             "metadata": {"name": f"benchmark-{workload.level}"},
             "spec": {
-                "dataset": dataset,
-                "pipeline": _build_steps(workload.level),
+                "dataset": build_dataset(workload),
+                "pipeline": build_steps(workload.level),
                 "pipelineOptions": to_options(dict(workload.options)),
                 "training": training,
             },
@@ -168,7 +163,18 @@ def build_experiment(workload: Workload) -> DatasetExperiment:
     )
 
 
-def _build_steps(level: str) -> list[Any]:
+def build_dataset(workload: Workload) -> dict[str, Any]:
+    """Return the manifest's `spec.dataset`."""
+    dataset: dict[str, Any] = {"parquet": {"uri": "impressions/"}, "rowKey": [ROW_KEY]}
+    if workload.is_deduplicated and workload.layout == "flat":  # a nested file says it itself
+        dataset |= {"requestKey": REQUEST_KEY, "requestColumns": sorted(ONCE - {REQUEST_KEY})}
+    if workload.where:
+        dataset["where"] = workload.where
+    return dataset
+
+
+def build_steps(level: str) -> list[Any]:
+    """Return the manifest's `spec.pipeline`."""
     if level == "none":
         return []
     spam = {"antiJoin": {"parquet": {"uri": "spam_users/"}, "keys": [SPAM_KEY]}}

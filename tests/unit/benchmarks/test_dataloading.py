@@ -302,6 +302,17 @@ def test_further_cells_are_rounds_and_comparisons_like_any_other(
     assert judged["nested files against the best DataLoader on flat files", "none"] is None
 
 
+@pytest.mark.parametrize(("seconds", "share"), [(1.0, 1.0), (2.0, 0.5)])
+def test_the_bar_of_the_loader_is_its_share_of_the_speed(seconds: float, share: float) -> None:
+    host = StandIn({SUBJECT: 1.0, peers.LOADER: seconds})
+    measured = run_schedule(make_settings([SUBJECT, peers.LOADER], rounds=2), host, be_silent)
+    rows = bars.judge(build_comparisons(measured), {})
+    [row] = [row for row in rows if "Pipeline.loader" in row["bar"] and row["work"] == "heavy"]
+    assert row["measured"] == pytest.approx(share)
+    assert row["low"] == pytest.approx(share)
+    assert row["met"] is (share == 1.0)
+
+
 def floors() -> dict[str, Peer]:
     return {name: peers.LOADERS[name] for name in peers.FLOORS}
 

@@ -1,0 +1,46 @@
+"""Lastmile's batches as a user's own loop gets them: `Pipeline.loader` in place of a DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from benchmarks.dataloading.workloads import BATCH_SIZE, Workload, build_dataset, build_steps
+from pipeline_runtime import Pipeline
+from pipeline_runtime.batches import ROW_WEIGHT, Batch
+from pipeline_runtime.spelling import to_options
+
+ROW_COLUMN = "item_id"  # has a value for each row, also where a request's columns come once
+
+
+class PipelineLoader:
+    """Epochs of a loader, which the workload's pipeline makes."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._weight_column = workload.weight_column
+        pipeline = Pipeline(
+            dataset=build_dataset(workload),
+            steps=tuple(build_steps(workload.level)),
+            options=to_options(dict(workload.options)),
+        )
+        self._loader = pipeline.loader(
+            BATCH_SIZE,
+            list(workload.columns),
+            shuffle=workload.shuffle,
+            deduplicated=workload.is_deduplicated,
+            storage_root=workload.root,
+        )
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the next epoch's batches, with the weights under the name that the model takes."""
+        for batch in self._loader:
+            if self._weight_column is None:
+                batch[ROW_WEIGHT] = torch.ones(len(batch[ROW_COLUMN]))
+            else:
+                batch[ROW_WEIGHT] = batch[self._weight_column].float()
+            yield batch
+
+    def profile(self) -> dict[str, float]:
+        """Return nothing: a loader reports no seconds."""
+        return {}
