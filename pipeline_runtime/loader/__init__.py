@@ -13,9 +13,9 @@ the caller's process, which is one rank:
   seed, epoch, rank and number of ranks decide what batch i is. Without a shuffle, rows come in the
   order of the table.
 - **State.** `state_dict` counts the batches that were delivered. It also has the position in the
-  data, from which a resume reads only the remaining row groups. Another rank's position is of no
-  use: a rank that loads it makes its own batches again up to that count, and drops them. So one
-  rank's state resumes all ranks.
+  data, from which a resume reads only the remaining row groups. Without its own position, a rank
+  makes its batches again up to the count, and drops them. So one rank's state resumes all ranks,
+  and a caller may lower the count.
 - **Ranks.** Rank and number of ranks come from torch.distributed when an epoch begins. Before each
   batch, the ranks agree by one small all-reduce on the CPU whether any of them has rows.
 - **Threads** belong to one epoch's iterator. They end when it is exhausted, closed, collected or

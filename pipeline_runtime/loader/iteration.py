@@ -51,6 +51,11 @@ class EpochProgress:
     position: Position | None = None
     is_finished: bool = False
 
+    @property
+    def has_begun(self) -> bool:
+        """True once a batch was delivered, or none was left; until then, no epoch is used up."""
+        return self.is_finished or self.position is not None
+
     def here(self) -> Start:
         """Return where a loader begins that resumes from here."""
         if self.is_finished:
@@ -87,9 +92,9 @@ def iterate_epoch(
     has no place in its tensor.
     """
     start = progress.start
-    is_own = (start.rank, start.world_size) == (ranks.rank, ranks.world_size)
-    position = start.position.copy() if is_own else Position()
-    num_behind = 0 if is_own else start.batches
+    is_known = start.has_position(ranks.rank, ranks.world_size)
+    position = start.position.copy() if is_known else Position()
+    num_behind = 0 if is_known else start.batches
     waited = Waited()
     with contextlib.ExitStack() as stack:
         stream = _open_stream(recipe, ranks, start, position, waited, stack)

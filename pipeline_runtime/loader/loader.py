@@ -207,6 +207,8 @@ class Loader:
         if self._next is not None:
             return self._next
         assert self._progress is not None  # a loop has begun
+        if not self._progress.has_begun:
+            return self._progress.start
         return Start(epoch=self._progress.start.epoch + 1, piece_rows=self._piece_rows)
 
     def _settle(self, ranks: Ranks) -> Recipe:

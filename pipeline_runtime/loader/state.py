@@ -44,6 +44,14 @@ class Start:
     world_size: int = 1
     position: Position = field(default_factory=Position)
 
+    def has_position(self, rank: int, world_size: int) -> bool:
+        """Return whether the position is this rank's, and that after `batches`.
+
+        A caller who took batches ahead may have lowered the count.
+        """
+        whose = (self.rank, self.world_size, self.position.batches)
+        return whose == (rank, world_size, self.batches)
+
     def to_state(self, identity: DataIdentity) -> dict[str, Any]:
         """Return the state that `parse_state` reads."""
         return {

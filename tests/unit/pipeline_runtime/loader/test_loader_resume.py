@@ -65,13 +65,16 @@ def test_a_resume_at_any_batch_delivers_the_batches_of_the_undisturbed_run(
 
 @pytest.mark.parametrize("stop", [0, 1, 6, 11])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_rank_resumes_from_the_count_alone(pipeline: Pipeline, stop: int, shuffle: bool) -> None:
-    # Another rank's position is of no use; its rows here are those of a table of one file.
+@pytest.mark.parametrize("change", [{"rank": 3}, {"batches": 1}, {"batches": 0}])
+def test_a_loader_resumes_from_the_count_alone(
+    pipeline: Pipeline, stop: int, shuffle: bool, change: dict[str, int]
+) -> None:
     loader = pipeline.loader(90, shuffle=shuffle)
     expected = [rows_of(batch) for batch in loader]
     loader.set_epoch(0)
     list(islice(iter(loader), stop))
-    state = loader.state_dict() | {"rank": 3}
+    state = loader.state_dict() | change
+    stop = state["batches"]
     loader.load_state_dict(state)
     batches = iter(loader)
     assert loader.state_dict() == state  # until it has caught up
@@ -88,6 +91,16 @@ def test_an_iteration_that_is_left_resumes_where_it_was_left(pipeline: Pipeline)
     loader.load_state_dict(state)
     assert [batch["x"][0].item() for batch in loader] == list(range(300, 1000, 100))
     assert (loader.state_dict()["epoch"], loader.state_dict()["batches"]) == (1, 0)
+
+
+def test_a_loop_without_a_batch_uses_up_no_epoch(pipeline: Pipeline) -> None:
+    loader = pipeline.loader(100, ["x"], shuffle=True)
+    first = next(iter(pipeline.loader(100, ["x"], shuffle=True)))
+    iter(loader)
+    assert torch.equal(next(iter(loader))["x"], first["x"])
+    assert loader.epoch == 0
+    assert not torch.equal(next(iter(loader))["x"], first["x"])
+    assert loader.epoch == 1
 
 
 def test_set_epoch_keeps_the_position_of_its_epoch_alone(pipeline: Pipeline) -> None:
