@@ -62,7 +62,8 @@ def compile_lock(requirements: list[str], known_pins: str, *, hashes: bool, upgr
     """Resolve `requirements` for every machine and Python at once.
 
     Args:
-        requirements: as in pyproject.toml.
+        requirements: as in pyproject.toml. Without torch among them, neither torch nor what only
+            torch needs is pinned, even if another package needs torch.
         known_pins: the text of an older lock; its versions are kept if they still fit.
         hashes: whether each pin lists the hashes of its files.
         upgrade: whether to forget `known_pins`.
@@ -79,6 +80,10 @@ def compile_lock(requirements: list[str], known_pins: str, *, hashes: bool, upgr
         command += ["--no-header", "--fork-strategy", "fewest"]  # one version for every Python
         command += ["--output-file", str(output), str(source)]
         command += ["--generate-hashes"] * hashes + ["--upgrade"] * upgrade
+        if "torch" not in map(requirement_name, requirements):
+            excluded = Path(folder, "excludes.txt")
+            excluded.write_text("torch\n")
+            command += ["--excludes", str(excluded)]
         subprocess.run(command, check=True, cwd=ROOT)
         return output.read_text()
 

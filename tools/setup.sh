@@ -70,7 +70,8 @@ install() {
   rm "$uv"
   configure_uv
   local -r install=(.venv/bin/uv pip install --quiet --python .venv/bin/python)
-  "${install[@]}" --require-hashes -r requirements.lock
+  # The lock is complete but for torch, which some of its packages need.
+  "${install[@]}" --no-deps --require-hashes -r requirements.lock
   # Torch first and alone: its own index need not have the other packages at their pins.
   "${install[@]}" --no-deps ${TORCH_INDEX_URL:+--default-index "$TORCH_INDEX_URL"} "$torch"
   "${install[@]}" -r requirements-torch.lock

@@ -172,6 +172,8 @@ class Loader:
 
         The position of `load_state_dict` stays if it is of this epoch.
         """
+        if epoch < 0:
+            raise ValueError(f"epoch: must be at least 0, but is {epoch}")
         if self._next is None or self._next.epoch != epoch:
             self._next = Start(epoch=epoch, piece_rows=self._piece_rows)
 

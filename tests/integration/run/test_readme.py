@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -65,11 +66,10 @@ def test_the_commands_run_the_manifest(folder: Path) -> None:
     assert summary.steps[0].rows_out < 50_000  # `where` pruned
 
 
-def test_the_python_makes_rows(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_python_makes_batches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [code] = blocks("python")
     monkeypatch.chdir(folder)
-    variables: dict[str, object] = {}
-    exec(code.replace("pipeline.head(5)", "rows = pipeline.head(5)"), variables)
-    assert getattr(variables["rows"], "num_rows", None) == 5
+    variables: dict[str, Any] = {}
+    exec(code, variables)
+    assert set(variables["batch"]) == set(variables["columns"])  # of the last batch
+    assert variables["pipeline"].head(5).num_rows == 5

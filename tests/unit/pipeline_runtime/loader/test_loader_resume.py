@@ -114,6 +114,8 @@ def test_set_epoch_keeps_the_position_of_its_epoch_alone(pipeline: Pipeline) -> 
         assert loader.epoch == epoch
         assert len(list(loader)) == num_batches
         assert loader.epoch == epoch + 1
+    with pytest.raises(ValueError, match="-1"):
+        loader.set_epoch(-1)
 
 
 def test_a_resume_reads_only_the_row_groups_that_remain(pipeline: Pipeline) -> None:

@@ -6,6 +6,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator
 
+import pyarrow as pa
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -103,6 +104,25 @@ def test_a_later_loop_ends_an_earlier_one(pipeline: Pipeline) -> None:
     with pytest.raises(LoaderError, match="two loaders"):
         next(first)
     loader.close()
+
+
+CALLS: list[int] = []
+
+
+def count_call(table: pa.Table) -> pa.Table:
+    """Return the table; a function that a step `map` imports."""
+    CALLS.append(table.num_rows)
+    return table
+
+
+def test_what_is_made_ahead_of_the_loop_is_bounded(pipeline: Pipeline) -> None:
+    counted = pipeline.map(count_call, output_columns={"x": "int64"}, input_columns=["x"])
+    loader = counted.with_options(rows_per_block=10).loader(10, ["x"], num_threads=2)
+    CALLS.clear()
+    next(iter(loader))
+    join_threads()
+    assert 1 <= len(CALLS) <= 6  # of 105: two calls a thread, and those that follow the first
+    assert len(list(loader)) == 100
 
 
 def test_a_pickled_loader_works_and_goes_on(pipeline: Pipeline) -> None:
