@@ -60,6 +60,7 @@ from pipeline_runtime.config.pod_template import (
 from pipeline_runtime.config.problems import locate_error
 from pipeline_runtime.config.quantities import parse_quantity
 from pipeline_runtime.config.run_hash import (
+    compare_configs,
     diff_configs,
     hash_config,
     hash_parts,
@@ -130,6 +131,7 @@ __all__ = [
     "apply_overrides",
     "check_template_security",
     "clean",
+    "compare_configs",
     "diff_configs",
     "format_path",
     "has_same_free_fields",

@@ -139,12 +139,16 @@ def _build_config(experiment: DatasetExperiment) -> dict[str, Any]:
 
 def diff_configs(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return lines with the differences: `training.batchSize: 4096 → 256`, sorted by path."""
-    old, new = dict(_flatten(dict(before))), dict(_flatten(dict(after)))
-    return [
-        f"{path}: {_show(old, path)} → {_show(new, path)}"
-        for path in sorted(old.keys() | new.keys())
-        if old.get(path, _ABSENT) != new.get(path, _ABSENT)
-    ]
+    return [f"{path}: {' → '.join(v)}" for path, v in compare_configs([before, after])]
+
+
+def compare_configs(configs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each path at which some configs differ, with the value of every config as text."""
+    sides = [dict(_flatten(dict(config))) for config in configs]
+    for path in sorted(set().union(*sides)):
+        values = [side.get(path, _ABSENT) for side in sides]
+        if any(value != values[0] for value in values):
+            yield path, [_show(side, path) for side in sides]
 
 
 def _trim_catalog(catalog: Catalog) -> dict[str, Any]:

@@ -17,7 +17,8 @@ the caller's process, which is one rank:
   makes its batches again up to the count, and drops them. So one rank's state resumes all ranks,
   and a caller may lower the count.
 - **Ranks.** Rank and number of ranks come from torch.distributed when an epoch begins. Before each
-  batch, the ranks agree by one small all-reduce on the CPU whether any of them has rows.
+  batch, the ranks agree by one small all-reduce on the CPU whether any of them has rows. It also
+  shows whether all are at the same batch of the same epoch of the same loader; else, all raise.
 - **Threads** belong to one epoch's iterator. They end when it is exhausted, closed, collected or
   replaced by the next one. Memory is bounded as in a run (`feed.reader_feed`).
 - **Processes.** A loader can be pickled. In a fork of the process that made it, it raises an error,

@@ -84,9 +84,12 @@ class Recipe:
 
 
 def iterate_epoch(
-    recipe: Recipe, ranks: Ranks, progress: EpochProgress
+    recipe: Recipe, ranks: Ranks, agree: Agree, progress: EpochProgress
 ) -> Generator[Batch, None, None]:
     """Yield the epoch's batches from `progress.start` on, and keep `progress` up to date.
+
+    Args:
+        agree: called before each batch, by all ranks alike; see `training.stream`.
 
     Raises SourceError or StepError of the read and the steps, and TrainingError for a value that
     has no place in its tensor.
@@ -98,7 +101,7 @@ def iterate_epoch(
     waited = Waited()
     with contextlib.ExitStack() as stack:
         stream = _open_stream(recipe, ranks, start, position, waited, stack)
-        stream.agree = _agree_after(num_behind, position, ranks.agree)
+        stream.agree = _agree_after(num_behind, position, agree)
         collator = Collator(
             recipe.options.device,
             weight_column=None,

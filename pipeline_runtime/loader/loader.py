@@ -132,7 +132,9 @@ class Loader:
             )
         self.close()
         ranks = join_ranks() if self._recipe.options.distributed else ALONE
-        recipe, start = self._settle(ranks), self._begin()
+        start = self._begin()
+        agree = ranks.begin(self._describe(start))
+        recipe = self._settle(ranks)
         if start.batches and start.world_size != ranks.world_size:
             raise CheckpointError(
                 f"loader state: the number of ranks must be {start.world_size}, as when it was "
@@ -141,7 +143,7 @@ class Loader:
             )
         self._progress = EpochProgress(start=start, rank=ranks.rank, world_size=ranks.world_size)
         self._next = None
-        iterator = BatchIterator(iterate_epoch(recipe, ranks, self._progress))
+        iterator = BatchIterator(iterate_epoch(recipe, ranks, agree, self._progress))
         self._iterator = weakref.ref(iterator)
         return iterator
 
@@ -212,6 +214,18 @@ class Loader:
         if not self._progress.has_begun:
             return self._progress.start
         return Start(epoch=self._progress.start.epoch + 1, piece_rows=self._piece_rows)
+
+    def _describe(self, start: Start) -> dict[str, Any]:
+        """Return all that decides how the rows are shared, which must be equal on all ranks."""
+        return {
+            **self._identity.config,
+            "data_digest": self._identity.data_digest,
+            "last_batch": self._recipe.options.last_batch,
+            "epoch": start.epoch,
+            "batches": start.batches,
+            "piece_rows": start.piece_rows,
+            "saved_world_size": start.world_size if start.batches else None,
+        }
 
     def _settle(self, ranks: Ranks) -> Recipe:
         """Return the recipe with a choice for the last batch."""

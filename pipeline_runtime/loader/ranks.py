@@ -1,17 +1,28 @@
 """The ranks that share a loader's rows, and how they keep in step: torch.distributed's, or one.
 
-`iteration` asks for them when an epoch begins, and agrees with them before each batch.
+`loader` asks for them when an epoch begins, and `iteration` agrees with them before each batch.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from pipeline_runtime.config import compare_configs
+from pipeline_runtime.errors import LoaderError
 from pipeline_runtime.training.stream import Agree, Agreement, agree_alone
+
+# A digest fits a signed integer of 64 bits, whose negative fits one too.
+_DIGEST_BYTES = 7
+# An error lists this many differences at most.
+_MAX_DIFFERENCES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,16 +31,31 @@ class Ranks:
 
     Attributes:
         num_here: ranks on this machine, which share its cores.
-        agree: called before each batch, by all ranks alike; see `training.stream`.
+        group: in which they agree; None for one rank alone.
     """
 
     rank: int
     world_size: int
     num_here: int
-    agree: Agree
+    group: dist.ProcessGroup | None = None
+
+    def begin(self, settings: Mapping[str, Any]) -> Agree:
+        """Begin a loop with the other ranks, and return the agreement of its batches.
+
+        Args:
+            settings: JSON values that must be equal on all ranks; `batches` are those delivered.
+
+        Raises LoaderError on all ranks if they are not; and so does each agreement if the ranks
+        are not at the same batch of the same loop.
+        """
+        if self.group is None:
+            return agree_alone
+        loop = _Loop(self.group, settings)
+        loop.agree(has_rows=False, is_full=False)
+        return loop.agree
 
 
-ALONE = Ranks(rank=0, world_size=1, num_here=1, agree=agree_alone)
+ALONE = Ranks(rank=0, world_size=1, num_here=1)
 # The ranks of the default process group that was asked last, and that group.
 _joined: tuple[object, Ranks] | None = None
 
@@ -61,17 +87,54 @@ def join_ranks() -> Ranks:
             rank=rank,
             world_size=world_size,
             num_here=hosts.count(hosts[rank]),
-            agree=_build_agreement(group),
+            group=group,
         )
         _joined = (world, ranks)
     return _joined[1]
 
 
-def _build_agreement(group: dist.ProcessGroup) -> Agree:
-    def agree(has_rows: bool, is_full: bool) -> Agreement:
-        flags = torch.tensor([has_rows, not is_full], dtype=torch.uint8)
-        dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=group)
-        any_has_rows, any_is_short = flags.tolist()
+class _Loop:
+    """One rank's loop over an epoch: each agreement is one small all-reduce on the CPU.
+
+    Each carries a digest of the settings and the place in the loop. So ranks that are out of step
+    are found in the very collective that they share, whatever each of them began.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, settings: Mapping[str, Any]) -> None:
+        self._group = group
+        self._settings = settings
+        self._text = json.dumps(settings, sort_keys=True)
+        self._num_agreed = 0
+
+    def agree(self, has_rows: bool, is_full: bool) -> Agreement:
+        text = f"{self._num_agreed} {self._text}"
+        digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:_DIGEST_BYTES])
+        flags = torch.tensor([has_rows, not is_full, digest, -digest])
+        dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group)
+        any_has_rows, any_is_short, highest, lowest = flags.tolist()
+        if highest != -lowest:
+            self._explain()
+        self._num_agreed += 1
         return Agreement(any_has_rows=bool(any_has_rows), all_are_full=not any_is_short)
 
-    return agree
+    def _explain(self) -> None:
+        """Raise LoaderError with the differences, on all ranks alike."""
+        batches = self._settings["batches"] + max(0, self._num_agreed - 1)
+        mine = {**self._settings, "batches": batches, "begins": self._num_agreed == 0}
+        all_settings = [mine] * dist.get_world_size(self._group)
+        dist.all_gather_object(all_settings, mine, group=self._group)
+        lines = [f"{name}: {_by_rank(values)}" for name, values in compare_configs(all_settings)]
+        raise LoaderError(
+            "the ranks must begin the same epoch of the same loader, and take its batches in step, "
+            "but they differ:\n  " + "\n  ".join(lines[:_MAX_DIFFERENCES])
+        )
+
+
+def _by_rank(values: Sequence[str]) -> str:
+    ranks: dict[str, list[str]] = {}
+    for rank, value in enumerate(values):
+        ranks.setdefault(value, []).append(str(rank))
+    return "; ".join(
+        f"{value} on rank{'s' if len(each) > 1 else ''} {', '.join(each)}"
+        for value, each in ranks.items()
+    )

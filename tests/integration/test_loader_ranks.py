@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.multiprocessing as mp
-from loader_ranks import Seen, run_rank
+from loader_ranks import OUT_OF_STEP, Seen, run_rank
 
 from pipeline_runtime import Pipeline
 
@@ -25,7 +25,9 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Seen]:
     return [torch.load(folder / f"rank-{r}.pt", weights_only=False) for r in range(WORLD_SIZE)]
 
 
-@pytest.mark.parametrize("loop", ["epoch 0", "epoch 1", "pad", "own state", "state of rank 0"])
+@pytest.mark.parametrize(
+    "loop", ["epoch 0", "epoch 1", "pad", "own state", "state of rank 0", "after errors"]
+)
 def test_ranks_share_all_rows_in_equally_many_batches(ranks: list[Seen], loop: str) -> None:
     rows = [row for seen in ranks for batch in seen.batches[loop] for row in batch]
     assert sorted(rows) == list(range(NUM_ROWS))
@@ -76,3 +78,14 @@ def test_a_short_last_batch_is_refused_on_several_ranks(ranks: list[Seen]) -> No
 
 def test_ray_is_not_imported(ranks: list[Seen]) -> None:
     assert not any(seen.has_ray for seen in ranks)
+
+
+@pytest.mark.parametrize(("case", "name"), OUT_OF_STEP.items())
+def test_ranks_that_are_out_of_step_all_raise_an_error(
+    ranks: list[Seen], case: str, name: str
+) -> None:
+    first, second = (seen.out_of_step[case] for seen in ranks)
+    assert first == second
+    assert name in first
+    assert "rank 0" in first
+    assert "rank 1" in first

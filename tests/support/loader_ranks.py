@@ -29,6 +29,7 @@ class Seen:
     lengths: dict[str, int] = field(default_factory=dict)
     weights: torch.Tensor | None = None  # of the trained model
     error: str = ""
+    out_of_step: dict[str, str] = field(default_factory=dict)  # the error of each case
     has_ray: bool = False
 
 
@@ -55,6 +56,9 @@ def run_rank(rank: int, world_size: int, folder: Path, trained: Loader) -> None:
         if name != "filtered":
             seen.lengths[name] = len(loader)
     resume(pipeline, seen)
+    for case in OUT_OF_STEP:
+        seen.out_of_step[case] = run_out_of_step(pipeline, case, rank)
+    note(seen, "after errors", list(pipeline.loader(64, ["x"], shuffle=True)))
     try:
         iter(pipeline.loader(64, last_batch="keep"))
     except LoaderError as error:
@@ -62,6 +66,44 @@ def run_rank(rank: int, world_size: int, folder: Path, trained: Loader) -> None:
     seen.has_ray = "ray" in sys.modules
     torch.save(seen, folder / f"rank-{rank}.pt")
     dist.destroy_process_group()
+
+
+# What differs between the ranks, and the name that an error gives it.
+OUT_OF_STEP = {
+    "epoch": "epoch",
+    "seed": "training.seed",
+    "batch size": "training.batchSize",
+    "step": "pipeline",
+    "shuffle": "training.shuffle",
+    "last batch": "last_batch",
+    "state": "batches",
+    "loop": "epoch",
+}
+
+
+def run_out_of_step(pipeline: Pipeline, case: str, rank: int) -> str:
+    """Run loops that differ by rank, and return the error."""
+    arguments: dict[str, Any] = {"batch_size": 64, "columns": ["x"], "shuffle": True}
+    if rank == 1:
+        arguments |= {
+            "seed": {"seed": 5},
+            "batch size": {"batch_size": 65},
+            "shuffle": {"shuffle": False},
+            "last batch": {"last_batch": "drop"},
+        }.get(case, {})
+        pipeline = pipeline.filter("x > 3") if case == "step" else pipeline
+    loader = pipeline.loader(**arguments)
+    if case == "epoch":
+        loader.set_epoch(rank)
+    if case == "state":
+        loader.load_state_dict(loader.state_dict() | {"batches": 2 * rank})
+    try:
+        if case == "loop":  # rank 0 leaves its loop one batch before the other
+            list(islice(loader, 2 + rank))
+        list(loader)
+    except LoaderError as error:
+        return str(error)
+    return ""
 
 
 def train(loader: Loader, seen: Seen) -> torch.Tensor:
