@@ -9,7 +9,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pipeline_runtime.batches import ROW_WEIGHT, Batch, empty_batch, pad_batch, to_device
 from pipeline_runtime.errors import LoaderError
@@ -42,32 +42,44 @@ class EpochProgress:
 
     Attributes:
         start: the beginning of its batches.
-        position: the rows that it consumed; None while it makes again what was delivered before.
+        num_delivered: batches of the epoch that the caller has, those before `start` included.
+        position: the rows that went into batches; of one more batch while it is made.
     """
 
     start: Start
     rank: int
     world_size: int
-    position: Position | None = None
+    num_delivered: int = field(init=False)
+    position: Position = field(default_factory=Position)
     is_finished: bool = False
+
+    def __post_init__(self) -> None:
+        self.num_delivered = self.start.batches
 
     @property
     def has_begun(self) -> bool:
         """True once a batch was delivered, or none was left; until then, no epoch is used up."""
-        return self.is_finished or self.position is not None
+        return self.is_finished or self.num_delivered > self.start.batches
+
+    def deliver(self, batch: Batch) -> Batch:
+        """Count a batch that is given to the caller now, and return it."""
+        self.num_delivered = self.position.batches
+        return batch
 
     def here(self) -> Start:
         """Return where a loader begins that resumes from here."""
         if self.is_finished:
             return Start(epoch=self.start.epoch + 1, piece_rows=self.start.piece_rows)
-        if self.position is None:
+        if not self.has_begun:
             return self.start
+        # If making the next batch was interrupted, the count alone tells where to go on.
+        is_exact = self.position.batches == self.num_delivered
         return replace(
             self.start,
-            batches=self.position.batches,
+            batches=self.num_delivered,
             rank=self.rank,
             world_size=self.world_size,
-            position=self.position.copy(),
+            position=self.position.copy() if is_exact else Position(),
         )
 
 
@@ -96,7 +108,7 @@ def iterate_epoch(
     """
     start = progress.start
     is_known = start.has_position(ranks.rank, ranks.world_size)
-    position = start.position.copy() if is_known else Position()
+    position = progress.position = start.position.copy() if is_known else Position()
     num_behind = 0 if is_known else start.batches
     waited = Waited()
     with contextlib.ExitStack() as stack:
@@ -112,8 +124,7 @@ def iterate_epoch(
         stack.callback(collator.close)
         for rows in stream.epoch_rows(start.epoch):
             if position.batches > num_behind:
-                progress.position = position
-                yield _make_batch(recipe, rows, stream, collator)
+                yield progress.deliver(_make_batch(recipe, rows, stream, collator))
     progress.is_finished = True
     if position.batches == 0:
         warnings.warn(_explain_no_batches(recipe, stream), stacklevel=3)
@@ -201,18 +212,24 @@ class BatchIterator(Iterator[Batch]):
     def __init__(self, batches: Generator[Batch, None, None]) -> None:
         self._batches = batches
         self._pid = os.getpid()
-        self._is_closed = False
+        self._ended_by: str | None = None  # None: it goes on, or its batches are exhausted
 
     def __next__(self) -> Batch:
         check_process(self._pid)
-        if self._is_closed:
-            raise LoaderError(
-                "this iteration was ended by a later one of the same loader; to iterate twice at "
-                "the same time, make two loaders"
-            )
-        return next(self._batches)
+        if self._ended_by is not None:
+            raise LoaderError(f"this loop has no more batches, because {self._ended_by}")
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._ended_by = f"it failed before ({type(error).__name__}); begin another loop"
+            raise
 
     def close(self) -> None:
         """End the threads; the next batch is an error."""
-        self._is_closed = True
+        self._ended_by = (
+            "the loader was closed, loaded a state, or began a later loop; to iterate twice at the "
+            "same time, make two loaders"
+        )
         self._batches.close()

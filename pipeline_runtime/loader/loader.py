@@ -116,8 +116,10 @@ class Loader:
     @property
     def checksum(self) -> dict[str, Any]:
         """The checksum of the rows that this rank's epoch delivered, as in summary.json."""
-        position = self._progress.position if self._progress else None
-        return (position or self._here().position).checksum.to_json()
+        progress = self._progress
+        if progress is None or not progress.has_begun:
+            return self._here().position.checksum.to_json()
+        return progress.position.checksum.to_json()
 
     def __iter__(self) -> Iterator[Batch]:
         """Begin the next epoch, or the one that `set_epoch` or `load_state_dict` chose.
