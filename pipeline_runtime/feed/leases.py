@@ -26,10 +26,15 @@ SLOW = 2.0
 
 
 def num_pieces_of(group: Group, piece_rows: int) -> int:
-    """Pieces that `read_group` makes of a group: one, but for a unit longer than a piece."""
+    """Return the number of pieces that `read_group` makes of a group.
+
+    It is one, but for a unit longer than a piece, whose pieces begin at multiples of `piece_rows`
+    whatever part of it the group has.
+    """
     if len(group.units) > 1:
         return 1
-    return max(1, -(-group.units[0].num_rows // piece_rows))
+    rows = group.row_range
+    return max(1, -(-rows.stop // piece_rows) - rows.start // piece_rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

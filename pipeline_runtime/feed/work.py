@@ -65,7 +65,8 @@ def read_group(
 
     Args:
         looks_first: read what filters need, and the rest of the rows that are left; of groups that
-            are one piece and not looked through for requests, by plans that have a `first_look`.
+            are one whole piece and not looked through for requests, by plans that have a
+            `first_look`.
             The rows are the same.
         reading: what reads ahead, from now on: the first rows, and others while pieces are made of
             those before. None: nothing is read before it is asked for.
@@ -73,7 +74,8 @@ def read_group(
     Raises SourceError or StepError, which name the file and rows.
     """
     look = None
-    if looks_first and _is_one_piece(group, piece_rows) and stream.sharing.key is None:
+    can_look = _is_one_piece(group, piece_rows) and group.rows is None
+    if looks_first and can_look and stream.sharing.key is None:
         look = stream.first_look
     parts = _read_pieces(stream, group, piece_rows, look.columns if look else None)
     if reading is not None:
@@ -237,8 +239,11 @@ def _read_pieces(
     started = time.perf_counter()
     parts: list[pa.Table | NestedRows] = []
     places: list[Place] = []
+    first = 0
     for unit in group.units:
-        for part, place in _read_unit(stream, unit, piece_rows, wanted):
+        mine = _clip(range(unit.num_rows), group.row_range, first)
+        first += unit.num_rows
+        for part, place in _read_unit(stream, unit, mine, piece_rows, wanted):
             parts.append(part)
             places.append(place)
             if len(group.units) == 1:
@@ -269,9 +274,18 @@ def _join(
     )
 
 
+def _clip(rows: range, wanted: range, first: int = 0) -> range:
+    """Return which of these rows are wanted, where the wanted ones count from `first` on."""
+    return range(
+        min(rows.stop, max(rows.start, wanted.start - first)),
+        max(rows.start, min(rows.stop, wanted.stop - first)),
+    )
+
+
 def _read_unit(
-    stream: StreamPlan, unit: Unit, max_rows: int, wanted: Sequence[str]
+    stream: StreamPlan, unit: Unit, mine: range, max_rows: int, wanted: Sequence[str]
 ) -> Iterator[tuple[pa.Table | NestedRows, Place]]:
+    """Yield these rows of a unit; the others that have to be read with them are left out."""
     sharing = stream.sharing
     key = (sharing.key,) if sharing.key else ()
     columns = list(dict.fromkeys([*wanted, *stream.identity.columns, *key]))
@@ -281,12 +295,20 @@ def _read_unit(
     first_row = 0
     file = stream.table.files[unit.file]
     for rows in read(unit, columns, max_rows):
-        place = Place(
-            file=file, row_group=unit.row_group, first_row=first_row, num_rows=rows.num_rows
-        )
-        hashes = _row_hashes(stream, rows, place)
-        yield _with_row_hash(stream, rows, hashes, wanted), place
-        first_row += rows.num_rows
+        num_rows = rows.num_rows
+        kept = _clip(range(first_row, first_row + num_rows), mine)
+        if kept:
+            place = Place(
+                file=file, row_group=unit.row_group, first_row=first_row, num_rows=num_rows
+            )
+            part = _with_row_hash(stream, rows, _row_hashes(stream, rows, place), wanted)
+            if len(kept) < num_rows:
+                part = part.slice(kept.start - first_row, len(kept))
+                place = replace(place, first_row=kept.start, num_rows=len(kept))
+            yield part, place
+        first_row += num_rows
+        if first_row >= mine.stop < unit.num_rows:
+            return
     if first_row != unit.num_rows:
         raise SourceError(
             f"{file}: row group {unit.row_group} has {first_row} rows, but had {unit.num_rows} "
@@ -339,16 +361,22 @@ def name_of(step: PlannedStep) -> str:
 def places_of(group: Group, header: Header, files: Sequence[str], piece_rows: int) -> list[Place]:
     """Where the rows of a piece came from, for a stage that did not read them itself."""
     is_cut = len(group.units) == 1
-    first_row = header.piece * piece_rows if is_cut else 0
-    return [
-        Place(
-            file=files[unit.file],
-            row_group=unit.row_group,
-            first_row=first_row,
-            num_rows=min(piece_rows, unit.num_rows - first_row) if is_cut else unit.num_rows,
+    piece = group.row_range.start // piece_rows + header.piece
+    rows = range(piece * piece_rows, (piece + 1) * piece_rows)
+    places, first = [], 0
+    for unit in group.units:
+        mine = _clip(range(unit.num_rows), group.row_range, first)
+        mine = _clip(mine, rows) if is_cut else mine
+        first += unit.num_rows
+        places.append(
+            Place(
+                file=files[unit.file],
+                row_group=unit.row_group,
+                first_row=mine.start,
+                num_rows=len(mine),
+            )
         )
-        for unit in group.units
-    ]
+    return places
 
 
 def run_stage(stream: StreamPlan, index: int, piece: Piece, places: Sequence[Place] = ()) -> Piece:

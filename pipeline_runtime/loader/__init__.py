@@ -3,7 +3,7 @@
 The plan is that of `lastmile run`, and so is every part on the way to the batch. All of it lives in
 the caller's process, which is one rank:
 
-    plan ─▶ the epoch's groups; of R ranks, rank r takes group r, r + R, …
+    plan ─▶ the epoch's groups, shared equally among the ranks (`plan.groups.share_groups`)
          ─▶ reader threads make pieces of them (`feed.thread_readers`)
          ─▶ batches of exact size, in step with the other ranks (`training.stream`)
          ─▶ tensors, one batch ahead of the loop (`training.collating`)

@@ -20,6 +20,7 @@ from pipeline_runtime.feed.work import name_of
 from pipeline_runtime.loader.options import LoaderOptions
 from pipeline_runtime.loader.ranks import Ranks
 from pipeline_runtime.loader.state import Start
+from pipeline_runtime.plan import share_groups
 from pipeline_runtime.training.buffered import BatchRows
 from pipeline_runtime.training.collating import Collator
 from pipeline_runtime.training.position import Position
@@ -140,8 +141,9 @@ def _open_stream(
 ) -> BatchStream:
     """Open the rank's part of an epoch, until the stack is closed."""
     source = replace(recipe.stream, piece_rows=start.piece_rows)
-    groups = source.plan.groups(start.epoch, start.piece_rows)[ranks.rank :: ranks.world_size]
-    groups = [group for group in groups if group.index not in position.done]
+    groups = source.plan.groups(start.epoch, start.piece_rows)
+    mine = share_groups(groups, ranks.world_size)[ranks.rank]
+    groups = [group for group in mine if group.index not in position.done]
     num_threads = recipe.options.num_threads or threads_per_rank(ranks.num_here)
     readers = ThreadReaders(streams={_ROLE: source}, num_threads=num_threads)
     feed = readers.open(_ROLE, ranks.rank, groups, in_order=True)

@@ -162,14 +162,10 @@ class Loader:
                     f"{name_of(step)} may change the number of rows; count steps instead"
                 )
         world_size = find_rank()[1] if options.distributed else 1
-        groups = plan.groups(self.epoch, self._piece_rows)
-        rows = [
-            sum(unit.num_rows for group in groups[first::world_size] for unit in group.units)
-            for first in range(world_size)
-        ]
+        num_rows = sum(unit.num_rows for unit in plan.scan.units)
         if options.last_batch == "drop":
-            return min(rows) // self.batch_size
-        return -(-max(rows) // self.batch_size)
+            return num_rows // world_size // self.batch_size
+        return -(-num_rows // (world_size * self.batch_size))
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next loop delivers; without this, it is the one after the last.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pipeline_runtime.plan.build import build_plan
 from pipeline_runtime.plan.explain import explain, plan_document
-from pipeline_runtime.plan.groups import Group, plan_groups, rows_per_piece
+from pipeline_runtime.plan.groups import Group, plan_groups, rows_per_piece, share_groups
 from pipeline_runtime.plan.model import Plan, PlannedStep, Stage, StreamPlan
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "plan_document",
     "plan_groups",
     "rows_per_piece",
+    "share_groups",
 ]

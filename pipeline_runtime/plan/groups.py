@@ -3,12 +3,16 @@
 Units are permuted by (seed, epoch) and cut into groups at plan time, so that a batch depends only
 on (plan, seed, epoch, group, index) and never on which worker made it. A group longer than the
 window is handed on in pieces of at most `rows_per_piece` rows; rows are permuted within a piece.
+The ranks of a loader share the groups equally, to the row (`share_groups`), so that none trains on
+padding while others have rows.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -25,11 +29,35 @@ _MAX_UNCUT_ROWS = 131_072
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Units that one reader reads in this order, in this epoch."""
+    """Units that one reader reads in this order, in this epoch.
+
+    Attributes:
+        rows: the group's rows, counted over its units; None for all. Other rows of the first and
+            last unit belong to groups of other ranks.
+    """
 
     epoch: int
     index: int
     units: tuple[Unit, ...]
+    rows: range | None = None
+
+    @property
+    def row_range(self) -> range:
+        """The group's rows, counted over its units."""
+        return range(sum(unit.num_rows for unit in self.units)) if self.rows is None else self.rows
+
+    def cut(self, rows: range) -> Group:
+        """Return the part of the group with these rows, counted over its units."""
+        first, units, before = 0, [], 0
+        for unit in self.units:
+            if first + unit.num_rows <= rows.start:
+                before += unit.num_rows
+            elif first < rows.stop:
+                units.append(unit)
+            first += unit.num_rows
+        kept = range(rows.start - before, rows.stop - before)
+        is_whole = kept == range(sum(unit.num_rows for unit in units))
+        return replace(self, units=tuple(units), rows=None if is_whole else kept)
 
 
 def permutation(seed: int, epoch: int, *keys: int, size: int) -> np.ndarray:
@@ -74,3 +102,65 @@ def plan_groups(
     if current:
         groups.append(Group(epoch=epoch, index=len(groups), units=tuple(current)))
     return groups
+
+
+# Rows of one group: its place in the epoch, its first row, and the one after its last row.
+_Part = tuple[int, int, int]
+
+
+def share_groups(groups: Sequence[Group], num_ranks: int) -> list[list[Group]]:
+    """Return each rank's groups, so that the rows of ranks differ by one at most.
+
+    A group goes to the rank with the fewest rows, which keeps all ranks near the same place of the
+    epoch. Then the excess rows of some ranks are cut off their last groups, for the others. Groups
+    get new indices, in the epoch's order.
+
+    Args:
+        groups: whole ones, as `plan_groups` returns them.
+    """
+    if num_ranks == 1:
+        return [list(groups)]
+    num_rows = sum(len(group.row_range) for group in groups)
+    left = [num_rows // num_ranks + (rank < num_rows % num_ranks) for rank in range(num_ranks)]
+    parts: list[list[_Part]] = [[] for _ in range(num_ranks)]
+    fewest = [(0, rank) for rank in range(num_ranks)]
+    for place, group in enumerate(groups):
+        rows, rank = fewest[0]
+        count = len(group.row_range)
+        heapq.heapreplace(fewest, (rows + count, rank))
+        parts[rank].append((place, 0, count))
+        left[rank] -= count
+    _even_out(parts, left)
+    order = {part: index for index, part in enumerate(sorted(chain.from_iterable(parts)))}
+    return [
+        [
+            replace(groups[place].cut(range(start, stop)), index=order[place, start, stop])
+            for place, start, stop in sorted(mine)
+        ]
+        for mine in parts
+    ]
+
+
+def _even_out(parts: Sequence[list[_Part]], left: list[int]) -> None:
+    """Move the last rows of ranks that have too many to ranks that have too few.
+
+    Args:
+        left: rows that each rank should still get; negative if it has too many. Its last part has
+            all of these, since the rank had no more rows than any other when it got that.
+    """
+    takers = [rank for rank, rows in enumerate(left) if rows > 0]
+    for rank, excess in enumerate(-rows for rows in left):
+        if excess <= 0:
+            continue
+        place, start, stop = parts[rank].pop()
+        if stop - excess > start:
+            parts[rank].append((place, start, stop - excess))
+        first = stop - excess
+        while first < stop:
+            taker = takers[-1]
+            last = min(stop, first + left[taker])
+            parts[taker].append((place, first, last))
+            left[taker] -= last - first
+            first = last
+            if not left[taker]:
+                takers.pop()

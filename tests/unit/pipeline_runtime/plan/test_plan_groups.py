@@ -1,10 +1,18 @@
 """Groups: every unit once an epoch, in an order that the seed and epoch alone decide."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_runtime.config import Shuffle
-from pipeline_runtime.plan.groups import MAX_PIECE_BYTES, plan_groups, rows_per_piece
+from pipeline_runtime.plan.groups import (
+    MAX_PIECE_BYTES,
+    Group,
+    plan_groups,
+    rows_per_piece,
+    share_groups,
+)
 from pipeline_runtime.sources import Unit
 
 units = st.lists(st.integers(1, 500), min_size=1, max_size=60).map(
@@ -64,3 +72,47 @@ def test_wide_rows_make_smaller_pieces() -> None:
     assert rows_per_piece(wide, Shuffle()) == MAX_PIECE_BYTES // 1_000_000
     assert rows_per_piece(wide, Shuffle(), limit=7) == 7
     assert rows_per_piece([], Shuffle(window_rows=9)) == 9  # nothing to read is no error here
+
+
+def rows_of(groups: list[Group]) -> list[tuple[int, int, int]]:
+    """Return (file, row group, row) of each row, in order."""
+    rows = []
+    for group in groups:
+        every = [(u.file, u.row_group, row) for u in group.units for row in range(u.num_rows)]
+        rows += [every[i] for i in group.row_range]
+        last = group.row_range.stop - 1
+        assert (every[0], every[last]) >= ((*rows[-len(group.row_range)][:2], 0), rows[-1])
+    return rows
+
+
+@given(
+    units=units,
+    shuffle=st.sampled_from(["None", "Row"]),
+    epoch=st.integers(0, 3),
+    piece_rows=st.integers(1, 900),
+    num_ranks=st.integers(1, 9),
+)
+def test_ranks_share_each_row_once_and_equally(
+    units: list[Unit], shuffle: str, epoch: int, piece_rows: int, num_ranks: int
+) -> None:
+    unit: Any = shuffle
+    groups = plan_groups(
+        units, seed=3, epoch=epoch, shuffle=Shuffle(unit=unit), piece_rows=piece_rows
+    )
+    shares = share_groups(groups, num_ranks)
+    counts = [len(rows_of(share)) for share in shares]
+    assert max(counts) - min(counts) <= 1
+    ordered = sorted((group for share in shares for group in share), key=lambda each: each.index)
+    assert rows_of(ordered) == rows_of(groups)  # in the epoch's order
+    assert [group.index for group in ordered] == list(range(len(ordered)))
+    for share in shares:
+        assert [group.index for group in share] == sorted(group.index for group in share)
+    assert len(ordered) <= len(groups) + 2 * (num_ranks - 1)
+    if num_ranks == 1:
+        assert shares == [groups]
+
+
+def test_equal_groups_are_shared_in_turn_and_not_cut() -> None:
+    units = [Unit(file=0, row_group=i, num_rows=10, num_bytes=10) for i in range(8)]
+    groups = plan_groups(units, seed=0, epoch=0, shuffle=Shuffle(unit="None"), piece_rows=10)
+    assert share_groups(groups, 4) == [groups[rank::4] for rank in range(4)]

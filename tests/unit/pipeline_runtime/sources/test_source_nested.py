@@ -2,7 +2,9 @@
 
 import json
 import pickle
+from dataclasses import replace
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ from pipeline_runtime import Pipeline
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.errors import SourceError
-from pipeline_runtime.feed.work import read_group
-from pipeline_runtime.plan import build_plan, plan_groups, rows_per_piece
+from pipeline_runtime.feed.leases import num_pieces_of
+from pipeline_runtime.feed.work import places_of, read_group
+from pipeline_runtime.plan import build_plan, plan_groups, rows_per_piece, share_groups
 from pipeline_runtime.sources import ParquetTable, open_location, open_parquet
 from pipeline_runtime.sources.nested import METADATA_KEY
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
@@ -235,3 +238,31 @@ def test_lists_that_do_not_fit_the_counts_are_refused_when_read(lake: Path) -> N
     table = open_(lake / "nested")
     with pytest.raises(SourceError, match=r"row group 0 .*(list|count)"):
         list(table.read(table.scan(()).units[0], ["item"], 100))
+
+
+@pytest.mark.parametrize("layout", ["flat", "nested"])
+@pytest.mark.parametrize("request_columns", [None, ["user", "history"]])
+@pytest.mark.parametrize("piece_rows", [3, 7, 20, 30, 1000])
+@pytest.mark.parametrize("num_ranks", [2, 3, 7])
+def test_parts_of_row_groups_have_their_rows_and_places(
+    lake: Path, layout: str, request_columns: list[str] | None, piece_rows: int, num_ranks: int
+) -> None:
+    pipeline = Pipeline.read_parquet(
+        f"{layout}/", request_key="request", request_columns=request_columns
+    ).derive(length="list_length(history)")
+    experiment = pipeline.experiment("same", shuffle={"unit": "none"})
+    stream = replace(build_plan(experiment, str(lake)).training, request_columns=())
+    groups = stream.groups(0, piece_rows)
+    expected = [piece.table for group in groups for piece in read_group(stream, group, piece_rows)]
+    found = []
+    shares = share_groups(groups, num_ranks)
+    for group in sorted(chain.from_iterable(shares), key=lambda group: group.index):
+        pieces = list(read_group(stream, group, piece_rows))
+        assert len(pieces) == num_pieces_of(group, piece_rows)
+        for piece in pieces:
+            places = places_of(group, piece.header, stream.table.files, piece_rows)
+            assert piece.header.num_rows == sum(place.num_rows for place in places) <= piece_rows
+        last = pieces[-1].header.piece
+        assert next(read_group(stream, group, piece_rows, last)).table == pieces[-1].table
+        found += [piece.table for piece in pieces]
+    assert pa.concat_tables(found) == pa.concat_tables(expected)  # the hashes of places among them
