@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 
 from pipeline_runtime.batches import ROW_WEIGHT, Batch, empty_batch, pad_batch, to_device
-from pipeline_runtime.errors import LoaderError
+from pipeline_runtime.errors import CheckpointError, LoaderError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
@@ -104,8 +104,8 @@ def iterate_epoch(
     Args:
         agree: called before each batch, by all ranks alike; see `training.stream`.
 
-    Raises SourceError or StepError of the read and the steps, and TrainingError for a value that
-    has no place in its tensor.
+    Raises SourceError or StepError of the read and the steps, TrainingError for a value that has no
+    place in its tensor, and CheckpointError if more batches were delivered before than there are.
     """
     start = progress.start
     is_known = start.has_position(ranks.rank, ranks.world_size)
@@ -114,7 +114,9 @@ def iterate_epoch(
     waited = Waited()
     with contextlib.ExitStack() as stack:
         stream = _open_stream(recipe, ranks, start, position, waited, stack)
-        stream.agree = _agree_after(num_behind, position, agree)
+        stream.agree = agree
+        if ranks.world_size > 1:
+            stream.agree = _agree_after(num_behind, position, agree)
         collator = Collator(
             recipe.options.device,
             weight_column=None,
@@ -126,6 +128,11 @@ def iterate_epoch(
         for rows in stream.epoch_rows(start.epoch):
             if position.batches > num_behind:
                 yield progress.deliver(_make_batch(recipe, rows, stream, collator))
+    if position.batches < num_behind:
+        raise CheckpointError(
+            f"loader state: batches must be at most {position.batches}, the batches of epoch "
+            f"{start.epoch}, but is {num_behind}"
+        )
     progress.is_finished = True
     if position.batches == 0:
         warnings.warn(_explain_no_batches(recipe, stream), stacklevel=3)
@@ -161,10 +168,17 @@ def _open_stream(
 
 
 def _agree_after(num_batches: int, position: Position, agree: Agree) -> Agree:
-    """Agree with the other ranks once so many batches were made; they are ahead by these."""
+    """Agree with the other ranks once so many batches were made; they are ahead by these.
+
+    If this rank has fewer, the others had rows when it had none.
+    """
 
     def agree_or_step(has_rows: bool, is_full: bool) -> Agreement:
-        return _STEPPED if position.batches < num_batches else agree(has_rows, is_full)
+        if position.batches < num_batches:
+            if has_rows:
+                return _STEPPED
+            position.batches = num_batches
+        return agree(has_rows, is_full)
 
     return agree_or_step
 

@@ -29,7 +29,7 @@ from pipeline_runtime.loader.iteration import (
 )
 from pipeline_runtime.loader.options import LoaderOptions
 from pipeline_runtime.loader.ranks import ALONE, Ranks, find_rank, join_ranks
-from pipeline_runtime.loader.state import DataIdentity, Start, parse_state
+from pipeline_runtime.loader.state import DataIdentity, Start, check_start, parse_state
 from pipeline_runtime.plan import Plan, build_plan
 from pipeline_runtime.training.position import digest_units
 
@@ -184,9 +184,11 @@ class Loader:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Begin the next loop after the batches that were delivered when the state was saved.
 
-        Raises CheckpointError for a state of another pipeline, of other data or another version.
+        Raises CheckpointError for a state of another pipeline, of other data or another version,
+        and for what is not a state, or has values that no loader saves.
         """
         start = parse_state(state_dict, self._identity)
+        check_start(start, self._recipe.stream.plan, self.batch_size)
         self.close()
         self._next, self._progress, self._piece_rows = start, None, start.piece_rows
 

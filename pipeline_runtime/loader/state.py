@@ -1,19 +1,26 @@
 """The state of a loader: `state_dict` returns plain values, which `torch.save` and JSON keep.
 
 `Start` is the beginning of an epoch, or the place after the batches that were delivered before.
+A state may come from anywhere, so each value is checked before it is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from pipeline_runtime.config import diff_configs, upgrade_config
 from pipeline_runtime.errors import CheckpointError
+from pipeline_runtime.feed.leases import num_pieces_of
+from pipeline_runtime.plan import StreamPlan, rows_per_piece, share_groups
 from pipeline_runtime.training.position import Position
 
 STATE_VERSION = 1
+# More ranks than any training has, and few enough to share rows among.
+MAX_RANKS = 1 << 20
 # An error lists this many differences at most.
 _MAX_DIFFERENCES = 20
 
@@ -67,34 +74,146 @@ class Start:
         }
 
 
+_Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+_Digest = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+_Index = Annotated[str, Field(pattern="^[0-9]{1,18}$")]
+
+
+class _StateModel(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class _ChecksumFields(_StateModel):
+    rows: _Count
+    sum: _Digest
+    sumOfSquares: _Digest  # noqa: N815 - as positions are saved
+
+
+class _OpenFields(_StateModel):
+    rows: dict[_Index, _Count]
+    whole: list[_Count]
+    numPieces: _Count | None  # noqa: N815 - as positions are saved
+
+
+class _PositionFields(_StateModel):
+    epoch: _Count
+    batches: _Count
+    samples: _Count
+    done: list[_Count]
+    open: dict[_Index, _OpenFields]
+    checksum: _ChecksumFields
+    counts: list[Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=3, max_length=3)]]
+
+
+class _StateFields(_StateModel):
+    """The types and ranges of a state, which may come from anywhere."""
+
+    version: int
+    epoch: _Count
+    batches: _Count
+    rank: _Count
+    world_size: Annotated[int, Field(ge=1, le=MAX_RANKS)]
+    piece_rows: Annotated[int, Field(ge=1, lt=1 << 63)]
+    position: _PositionFields
+    config: dict[str, JsonValue]
+    data_digest: _Digest
+
+
 def parse_state(state: Mapping[str, Any], identity: DataIdentity) -> Start:
     """Return where a state says to begin.
 
     Raises CheckpointError if it is not a loader's state, or one of another pipeline, of other data
     or of another version.
     """
-    try:
-        version = state["version"]
-        if version != STATE_VERSION:
-            raise CheckpointError(
-                f"loader state: the version must be {STATE_VERSION}, but is {version!r}. Load it "
-                "with the release that saved it, or start anew"
-            )
-        config, digest = upgrade_config(state["config"]), state["data_digest"]
-        start = Start(
-            epoch=int(state["epoch"]),
-            batches=int(state["batches"]),
-            piece_rows=int(state["piece_rows"]),
-            rank=int(state["rank"]),
-            world_size=int(state["world_size"]),
-            position=Position.from_json(state["position"]),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    if not isinstance(state, Mapping) or "version" not in state:
         raise CheckpointError(
-            f"loader state: must be what state_dict() of a loader returned: {error!r}"
-        ) from error
-    _check_identity(config, digest, identity)
-    return start
+            "loader state: must be what state_dict() of a loader returned, but is "
+            f"{_describe(state)}"
+        )
+    version = state["version"]
+    if type(version) is not int or version != STATE_VERSION:
+        raise CheckpointError(
+            f"loader state: the version must be {STATE_VERSION}, but is {version!r:.80}. Load it "
+            "with the release that saved it, or start anew"
+        )
+    try:
+        fields = _StateFields.model_validate(dict(state))
+    except ValidationError as error:
+        raise CheckpointError(_explain_fields(error)) from None
+    if fields.rank >= fields.world_size:
+        raise CheckpointError(
+            f"loader state: rank must be less than world_size ({fields.world_size}), but is "
+            f"{fields.rank}"
+        )
+    _check_identity(upgrade_config(fields.config), fields.data_digest, identity)
+    return Start(
+        epoch=fields.epoch,
+        batches=fields.batches,
+        piece_rows=fields.piece_rows,
+        rank=fields.rank,
+        world_size=fields.world_size,
+        position=Position.from_json(state["position"]),
+    )
+
+
+def check_start(start: Start, stream: StreamPlan, batch_size: int) -> None:
+    """Raise CheckpointError if no loader of the stream could have come to this start."""
+    most = rows_per_piece(stream.scan.units, stream.shuffle)
+    if start.piece_rows > most:
+        raise CheckpointError(
+            f"loader state: piece_rows must be at most {most}, but is {start.piece_rows}"
+        )
+    num_rows = sum(unit.num_rows for unit in stream.scan.units)
+    most = -(-num_rows // (start.world_size * batch_size))
+    if start.batches > most and not any(step.transform.changes_rows for step in stream.steps):
+        raise CheckpointError(
+            f"loader state: batches must be at most {most}, the batches of an epoch, but is "
+            f"{start.batches}"
+        )
+    problem = _find_misplaced(start, stream) if start.position.batches else None
+    if problem is not None:
+        raise CheckpointError(
+            f"loader state: position: {problem}; the state is damaged. Load another one, or begin "
+            f"the epoch again by set_epoch({start.epoch})"
+        )
+
+
+def _find_misplaced(start: Start, stream: StreamPlan) -> str | None:
+    """Return what in a position does not fit the groups of its rank; None if all does."""
+    position = start.position
+    if position.epoch != start.epoch:
+        return f"its epoch is {position.epoch}, but the state's is {start.epoch}"
+    if len(position.counts) not in (0, 1 + len(stream.steps)):
+        return f"it counts {len(position.counts) - 1} steps of {len(stream.steps)}"
+    groups = stream.groups(start.epoch, start.piece_rows)
+    mine = {group.index: group for group in share_groups(groups, start.world_size)[start.rank]}
+    for index in position.done - mine.keys():
+        return f"group {index} is not one of this rank's {len(mine)}"
+    for index, opened in position.open.items():
+        if index not in mine or index in position.done:
+            return f"group {index} is not one that this rank has begun"
+        num_pieces = num_pieces_of(mine[index], start.piece_rows)
+        pieces = {*opened.rows, *opened.whole}
+        if max(pieces, default=0) >= num_pieces or opened.num_pieces not in (None, num_pieces):
+            return f"group {index} has {num_pieces} pieces"
+    return None
+
+
+def _describe(state: object) -> str:
+    names = ", ".join(map(repr, list(state)[:5])) if isinstance(state, Mapping) else ""
+    return f"a mapping of {names}" if names else f"{state!r:.80}"
+
+
+def _explain_fields(error: ValidationError) -> str:
+    found = error.errors(include_url=False, include_context=False)
+    lines = [
+        f"{'.'.join(map(str, each['loc']))}: {each['msg']}, but is {each['input']!r:.80}"
+        for each in found[:_MAX_DIFFERENCES]
+    ]
+    return (
+        "loader state: must be what state_dict() of a loader returned, but is not:\n  "
+        + "\n  ".join(lines)
+    )
 
 
 def _check_identity(config: Mapping[str, Any], digest: str, identity: DataIdentity) -> None:
