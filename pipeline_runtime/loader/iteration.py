@@ -229,6 +229,12 @@ class BatchIterator(Iterator[Batch]):
         self._batches = batches
         self._pid = os.getpid()
         self._ended_by: str | None = None  # None: it goes on, or its batches are exhausted
+        self._is_exhausted = False
+
+    @property
+    def is_over(self) -> bool:
+        """True if there are no more batches, for whatever reason."""
+        return self._is_exhausted or self._ended_by is not None
 
     def __next__(self) -> Batch:
         check_process(self._pid)
@@ -237,6 +243,7 @@ class BatchIterator(Iterator[Batch]):
         try:
             return next(self._batches)
         except StopIteration:
+            self._is_exhausted = True
             raise
         except BaseException as error:
             self._ended_by = f"it failed before ({type(error).__name__}); begin another loop"

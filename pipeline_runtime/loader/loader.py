@@ -107,8 +107,11 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """The epoch that batches are taken from; between two loops, the next one."""
-        if self._next is not None:
+        """The epoch of the loop, as `state_dict` counts: of a loop that was left, still its own.
+
+        After a complete loop, it is the next one. `set_epoch` and `load_state_dict` change it.
+        """
+        if self._next is not None and not self._is_running:
             return self._next.epoch
         assert self._progress is not None  # a loop has begun
         return self._progress.start.epoch + int(self._progress.is_finished)
@@ -170,12 +173,17 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next loop delivers; without this, it is the one after the last.
 
-        The position of `load_state_dict` stays if it is of this epoch.
+        A loaded state stays in force if it is of this epoch, and a loop in progress goes on. So it
+        may be called before each loop, as that of a DistributedSampler, and also within one.
         """
         if epoch < 0:
             raise ValueError(f"epoch: must be at least 0, but is {epoch}")
-        if self._next is None or self._next.epoch != epoch:
-            self._next = Start(epoch=epoch, piece_rows=self._piece_rows)
+        if self._is_running and self._progress and self._progress.start.epoch == epoch:
+            self._next = None
+            return
+        start = self._begin()
+        is_of_epoch = start.epoch == epoch
+        self._next = start if is_of_epoch else Start(epoch=epoch, piece_rows=self._piece_rows)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the batches that were delivered, for `load_state_dict`."""
@@ -201,10 +209,16 @@ class Loader:
 
     def _here(self) -> Start:
         """Return where the remaining batches begin."""
-        if self._next is not None:
+        if self._next is not None and not self._is_running:
             return self._next
         assert self._progress is not None  # a loop has begun
         return self._progress.here()
+
+    @property
+    def _is_running(self) -> bool:
+        """True while a loop may take more batches."""
+        iterator = self._iterator() if self._iterator else None
+        return iterator is not None and not iterator.is_over
 
     def _begin(self) -> Start:
         """Return where the next loop begins."""

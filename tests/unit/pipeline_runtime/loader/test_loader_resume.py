@@ -119,6 +119,53 @@ def test_set_epoch_keeps_the_position_of_its_epoch_alone(pipeline: Pipeline) -> 
         loader.set_epoch(-1)
 
 
+def test_set_epoch_keeps_a_loaded_state_until_a_batch_is_taken(pipeline: Pipeline) -> None:
+    loader = pipeline.loader(100, ["x"], shuffle=True)
+    loader.set_epoch(4)
+    list(islice(loader, 3))
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    for _ in range(2):
+        loader.set_epoch(4)
+        batches = iter(loader)  # as a framework does that looks at the loader before it trains
+        loader.set_epoch(4)
+        assert loader.state_dict() == state
+    del batches
+    loader.set_epoch(4)
+    assert loader.state_dict() == state
+    assert len(list(loader)) == 7
+    loader.set_epoch(4)  # a whole epoch again
+    assert len(list(loader)) == 10
+
+
+@pytest.mark.parametrize(("epoch", "following"), [(4, 5), (0, 0), (9, 9)])
+def test_set_epoch_within_a_loop_leaves_the_loop_as_it_is(
+    pipeline: Pipeline, epoch: int, following: int
+) -> None:
+    loader = pipeline.loader(100, ["x"], shuffle=True)
+    loader.set_epoch(4)
+    for count, _ in enumerate(loader, start=1):
+        loader.set_epoch(epoch)
+        assert loader.epoch == 4
+        state = loader.state_dict()
+        assert (state["epoch"], state["batches"]) == (4, count)
+    assert loader.epoch == following
+    assert loader.state_dict()["epoch"] == following
+
+
+def test_the_epoch_of_a_loop_that_was_left_is_its_own(pipeline: Pipeline) -> None:
+    loader = pipeline.loader(100, ["x"])
+    for _ in loader:
+        break
+    assert (loader.epoch, loader.state_dict()["batches"]) == (0, 1)
+    loader.set_epoch(0)  # from the beginning, as with a DistributedSampler
+    assert loader.state_dict()["batches"] == 0
+    assert len(list(loader)) == 10
+    list(islice(loader, 2))
+    next(iter(loader))
+    assert loader.epoch == 2
+
+
 def test_a_resume_reads_only_the_row_groups_that_remain(pipeline: Pipeline) -> None:
     loader = pipeline.loader(100, shuffle=True)
     list(islice(iter(loader), 8))
