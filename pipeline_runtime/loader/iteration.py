@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import warnings
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
@@ -135,7 +136,13 @@ def iterate_epoch(
         )
     progress.is_finished = True
     if position.batches == 0:
-        warnings.warn(_explain_no_batches(recipe, stream), stacklevel=3)
+        warnings.warn(_explain_no_batches(recipe, stream), stacklevel=4)
+    elif position.samples == 0:
+        warnings.warn(
+            f"rank {ranks.rank} had batches of padding alone in this epoch, because the steps left "
+            "no row of its part of the table; use fewer ranks, or more rows",
+            stacklevel=4,
+        )
 
 
 def _open_stream(
@@ -223,11 +230,15 @@ def check_process(pid: int) -> None:
 
 
 class BatchIterator(Iterator[Batch]):
-    """The batches of one epoch; their threads end with it, or when it is closed or collected."""
+    """The batches of one epoch; their threads end with it, or when it is closed or collected.
+
+    Several threads may take batches and close it: each batch goes to one of them.
+    """
 
     def __init__(self, batches: Generator[Batch, None, None]) -> None:
         self._batches = batches
         self._pid = os.getpid()
+        self._lock = threading.Lock()  # of the generator, which one thread can run at a time
         self._ended_by: str | None = None  # None: it goes on, or its batches are exhausted
         self._is_exhausted = False
 
@@ -238,6 +249,14 @@ class BatchIterator(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         check_process(self._pid)
+        try:
+            with self._lock:
+                return self._take()
+        finally:
+            if self._ended_by is not None:  # by another thread, which left the rest to this one
+                self._end()
+
+    def _take(self) -> Batch:
         if self._ended_by is not None:
             raise LoaderError(f"this loop has no more batches, because {self._ended_by}")
         try:
@@ -250,9 +269,21 @@ class BatchIterator(Iterator[Batch]):
             raise
 
     def close(self) -> None:
-        """End the threads; the next batch is an error."""
-        self._ended_by = (
-            "the loader was closed, loaded a state, or began a later loop; to iterate twice at the "
-            "same time, make two loaders"
-        )
-        self._batches.close()
+        """End the threads; the next batch is an error.
+
+        A batch that another thread is waiting for is still made, and given to it.
+        """
+        if not self.is_over:
+            self._ended_by = (
+                "the loader was closed, loaded a state, or began a later loop; to iterate twice at "
+                "the same time, make two loaders"
+            )
+        self._end()
+
+    def _end(self) -> None:
+        """End the generator, unless a thread is running it, which then does so."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._batches.close()
+            finally:
+                self._lock.release()

@@ -5,6 +5,7 @@ import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -104,6 +105,63 @@ def test_a_later_loop_ends_an_earlier_one(pipeline: Pipeline) -> None:
     with pytest.raises(LoaderError, match="two loaders"):
         next(first)
     loader.close()
+
+
+@pytest.mark.usefixtures("no_thread_is_left")
+def test_after_the_last_batch_there_is_never_another(pipeline: Pipeline) -> None:
+    loader = pipeline.loader(500, ["x"])
+    batches = iter(loader)
+    assert len(list(batches)) == 2
+    assert next(batches, None) is None
+    loader.close()
+    loader.close()
+    assert next(batches, None) is None
+    assert iter(batches) is batches
+
+
+GATE = threading.Event()
+WAITING = threading.Event()
+
+
+def wait_at_gate(table: pa.Table) -> pa.Table:
+    """Return the table once the gate is open; a function that a step `map` imports."""
+    WAITING.set()
+    assert GATE.wait(60)
+    return table
+
+
+@pytest.mark.usefixtures("no_thread_is_left")
+@pytest.mark.parametrize("end", [Loader.close, iter, lambda loader: loader.set_epoch(3)])
+def test_a_loader_can_be_closed_while_another_thread_takes_a_batch(
+    pipeline: Pipeline, end: Callable[[Loader], object]
+) -> None:
+    GATE.clear()
+    WAITING.clear()
+    slow = pipeline.map(wait_at_gate, output_columns={"x": "int64"}, input_columns=["x"])
+    loader = slow.loader(90, ["x"], num_threads=1)
+    batches = iter(loader)
+    with ThreadPoolExecutor(1, "test") as pool:
+        taken = pool.submit(next, batches)
+        assert WAITING.wait(60)
+        later = end(loader)
+        GATE.set()
+        assert taken.result(60)["x"][0] == 0
+    if later is not None or end is Loader.close:
+        with pytest.raises(LoaderError, match="two loaders"):
+            next(batches)
+    else:
+        assert next(batches)["x"][0] == 90
+    loader.close()
+    join_threads()
+
+
+@pytest.mark.usefixtures("no_thread_is_left")
+def test_threads_that_share_a_loop_get_each_batch_once(pipeline: Pipeline) -> None:
+    batches = iter(pipeline.loader(10, ["x"]))
+    with ThreadPoolExecutor(4, "test") as pool:
+        takers = [pool.submit(list, batches) for _ in range(4)]
+        rows = [x for taker in takers for batch in taker.result() for x in batch["x"].tolist()]
+    assert sorted(rows) == list(range(1000))
 
 
 CALLS: list[int] = []
