@@ -285,7 +285,7 @@ class Pipeline:
         batch_size: int,
         columns: Names | None = None,
         *,
-        shuffle: bool | str | Mapping[str, Any] = False,
+        shuffle: bool | str | Mapping[str, Any] | None = False,
         seed: int = 0,
         last_batch: Literal["keep", "drop", "pad"] | None = None,
         device: str | torch.device | None = None,
@@ -310,10 +310,16 @@ class Pipeline:
             num_threads: reader threads; None for this rank's share of the machine's cores.
             distributed: share the rows among the ranks of torch.distributed, if it is initialised.
 
-        Raises what `plan` raises, TypeError for other arguments, and LoaderError for steps that
-        need workers of their own.
+        Raises what `plan` raises, TypeError for other arguments, TypeError or ValueError for a
+        wrong value, and LoaderError for steps that need workers of their own.
         """
-        from pipeline_runtime.loader import open_loader, parse_options, refuse_arguments
+        from pipeline_runtime.loader import (
+            open_loader,
+            parse_count,
+            parse_flag,
+            parse_options,
+            refuse_arguments,
+        )
 
         refuse_arguments(others, known=list(inspect.signature(self.loader).parameters)[:-1])
         mixing = _shuffle(shuffle)
@@ -325,11 +331,13 @@ class Pipeline:
         )
         experiment = pipeline.experiment(
             _LOADER,
-            batch_size=batch_size,
+            batch_size=parse_count(
+                "batch_size", batch_size, least=1, advice=". Rows come in batches, never one by one"
+            ),
             columns=_list(columns),
             shuffle=mixing,
-            seed=seed,
-            deduplicated=deduplicated,
+            seed=parse_count("seed", seed, least=0),
+            deduplicated=parse_flag("deduplicated", deduplicated),
         )
         return open_loader(experiment, storage_root, options)
 
@@ -407,11 +415,18 @@ def _build_keys(
     return [{"left": one, "right": other} for one, other in pairs]
 
 
-def _shuffle(shuffle: bool | str | Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `training.shuffle` for a loader's argument."""
-    if isinstance(shuffle, bool):
+def _shuffle(shuffle: bool | str | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return `training.shuffle` for a loader's argument; None is False, as in a DataLoader."""
+    if shuffle is None or isinstance(shuffle, bool):
         return {"unit": "Row" if shuffle else "None"}
-    return {"unit": shuffle} if isinstance(shuffle, str) else shuffle
+    if isinstance(shuffle, str):
+        return {"unit": shuffle}
+    if isinstance(shuffle, Mapping):
+        return shuffle
+    raise TypeError(
+        "shuffle: must be True, False, 'request' or a mapping such as {'window_rows': 100_000}, "
+        f"but is {shuffle!r}"
+    )
 
 
 def _import_path(function: Callable[..., Any]) -> str:

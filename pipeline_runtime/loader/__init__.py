@@ -29,6 +29,18 @@ the caller's process, which is one rank:
 """
 
 from pipeline_runtime.loader.loader import Loader, open_loader
-from pipeline_runtime.loader.options import parse_options, refuse_arguments
+from pipeline_runtime.loader.options import (
+    parse_count,
+    parse_flag,
+    parse_options,
+    refuse_arguments,
+)
 
-__all__ = ["Loader", "open_loader", "parse_options", "refuse_arguments"]
+__all__ = [
+    "Loader",
+    "open_loader",
+    "parse_count",
+    "parse_flag",
+    "parse_options",
+    "refuse_arguments",
+]

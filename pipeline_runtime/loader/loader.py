@@ -14,7 +14,7 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from pipeline_runtime.arrays.conversion import check_tensor_schema
-from pipeline_runtime.batches import Batch
+from pipeline_runtime.batches import ROW_WEIGHT, Batch
 from pipeline_runtime.config import DatasetExperiment, run_config
 from pipeline_runtime.errors import CheckpointError, LoaderError, ManifestError, Problem
 from pipeline_runtime.feed.batching import batching_of
@@ -27,7 +27,7 @@ from pipeline_runtime.loader.iteration import (
     check_process,
     iterate_epoch,
 )
-from pipeline_runtime.loader.options import LoaderOptions
+from pipeline_runtime.loader.options import LoaderOptions, parse_count
 from pipeline_runtime.loader.ranks import ALONE, Ranks, find_rank, join_ranks
 from pipeline_runtime.loader.state import DataIdentity, Start, check_start, parse_state
 from pipeline_runtime.plan import Plan, build_plan
@@ -42,10 +42,12 @@ def open_loader(experiment: DatasetExperiment, storage_root: str, options: Loade
     """
     plan = build_plan(experiment, storage_root)
     _check_steps(plan)
-    found = check_tensor_schema(plan.training.output_schema)
+    found = dict(check_tensor_schema(plan.training.output_schema))
+    if ROW_WEIGHT in found:
+        found[ROW_WEIGHT] = "must not have the name of the weight of padding; rename or drop it"
     if found:
         raise ManifestError(
-            [Problem(path="spec.training.columns", message=f"{n!r}: {why}") for n, why in found]
+            [Problem(path="columns", message=f"{n!r}: {why}") for n, why in found.items()]
         )
     training = experiment.spec.training
     stream = Stream(
@@ -176,8 +178,7 @@ class Loader:
         A loaded state stays in force if it is of this epoch, and a loop in progress goes on. So it
         may be called before each loop, as that of a DistributedSampler, and also within one.
         """
-        if epoch < 0:
-            raise ValueError(f"epoch: must be at least 0, but is {epoch}")
+        epoch = parse_count("epoch", epoch, least=0)
         if self._is_running and self._progress and self._progress.start.epoch == epoch:
             self._next = None
             return

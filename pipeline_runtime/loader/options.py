@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -64,21 +65,47 @@ class LoaderOptions:
 def parse_options(
     *,
     last_batch: str | None,
-    device: str | torch.device | None,
+    device: str | torch.device | int | None,
     num_threads: int | None,
     distributed: bool,
 ) -> LoaderOptions:
-    """Check the arguments. Raises ValueError, or RuntimeError for a device that torch lacks."""
+    """Check the arguments.
+
+    Raises ValueError or TypeError, and what torch raises for a device that it lacks.
+    """
     if last_batch not in (None, *get_args(LastBatch)):
         raise ValueError(f"last_batch: must be 'keep', 'drop' or 'pad', but is {last_batch!r}")
-    if num_threads is not None and num_threads < 1:
-        raise ValueError(f"num_threads: must be at least 1, but is {num_threads}")
+    if num_threads is not None:
+        num_threads = parse_count("num_threads", num_threads, least=1)
     return LoaderOptions(
         last_batch=last_batch,  # type: ignore[arg-type]  # it is one of those
         device=torch.device("cpu" if device is None else device),
         num_threads=num_threads,
-        distributed=distributed,
+        distributed=parse_flag("distributed", distributed),
     )
+
+
+def parse_count(name: str, value: object, *, least: int, advice: str = "") -> int:
+    """Return an argument that is a whole number, perhaps of numpy.
+
+    Raises TypeError for another type, bool among them, and ValueError for a number below `least`.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None:
+        raise TypeError(f"{name}: must be a whole number, but is {value!r}{advice}")
+    if number < least:
+        raise ValueError(f"{name}: must be at least {least}, but is {number}{advice}")
+    return number
+
+
+def parse_flag(name: str, value: object) -> bool:
+    """Return an argument that is True or False. Raises TypeError for anything else."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}: must be True or False, but is {value!r}")
+    return value
 
 
 def refuse_arguments(names: Iterable[str], known: Sequence[str]) -> None:

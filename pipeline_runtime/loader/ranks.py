@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import socket
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +78,7 @@ def join_ranks() -> Ranks:
     global _joined
     rank, world_size = find_rank()
     if world_size == 1:
+        _warn_of_other_ranks()
         return ALONE
     world = dist.group.WORLD
     if _joined is None or _joined[0] is not world:
@@ -91,6 +94,19 @@ def join_ranks() -> Ranks:
         )
         _joined = (world, ranks)
     return _joined[1]
+
+
+def _warn_of_other_ranks() -> None:
+    """Warn if a launcher such as torchrun started several ranks that do not know of each other."""
+    started = os.environ.get("WORLD_SIZE", "")
+    is_joined = dist.is_available() and dist.is_initialized()
+    if started.isdecimal() and int(started) > 1 and not is_joined:
+        warnings.warn(
+            f"WORLD_SIZE is {started}, but torch.distributed is not initialised, so each rank gets "
+            "all rows. Call torch.distributed.init_process_group() before the loop, or pass "
+            "distributed=False if each rank should read all rows",
+            stacklevel=4,
+        )
 
 
 class _Loop:

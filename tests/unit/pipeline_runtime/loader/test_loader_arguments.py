@@ -1,9 +1,11 @@
 """Arguments: habits of other loaders get advice, and what a loader cannot do is refused."""
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -44,7 +46,20 @@ def test_all_wrong_arguments_are_told_at_once(pipeline: Pipeline) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "fact"),
     [
-        ({"batch_size": 0}, ManifestError, "batchSize"),
+        ({"batch_size": 0}, ValueError, "batch_size: .* at least 1"),
+        ({"batch_size": -1}, ValueError, "batch_size: .* at least 1"),
+        ({"batch_size": None}, TypeError, "batch_size: .*one by one"),
+        ({"batch_size": True}, TypeError, "batch_size"),
+        ({"batch_size": 8.0}, TypeError, "batch_size"),
+        ({"batch_size": 10**9}, ManifestError, "batchSize"),
+        ({"batch_size": 8, "seed": None}, TypeError, "seed"),
+        ({"batch_size": 8, "seed": -1}, ValueError, "seed"),
+        ({"batch_size": 8, "shuffle": 3}, TypeError, "shuffle"),
+        ({"batch_size": 8, "distributed": "yes"}, TypeError, "distributed"),
+        ({"batch_size": 8, "deduplicated": 1}, TypeError, "deduplicated"),
+        ({"batch_size": 8, "num_threads": "4"}, TypeError, "num_threads"),
+        ({"batch_size": 8, "num_threads": True}, TypeError, "num_threads"),
+        ({"batch_size": 8, "num_threads": 2.0}, TypeError, "num_threads"),
         ({"batch_size": 8, "columns": ["y"]}, ManifestError, "'y'"),
         ({"batch_size": 8, "columns": "name"}, ManifestError, "hashBucket"),
         ({"batch_size": 8, "shuffle": "rows"}, ManifestError, "shuffle.unit"),
@@ -75,3 +90,46 @@ def test_steps_with_workers_of_their_own_are_refused(
 def test_steps_that_are_not_fused_are_refused(pipeline: Pipeline) -> None:
     with pytest.raises(LoaderError, match="fusion"):
         pipeline.filter("even").with_options(fusion=False).loader(64)
+
+
+def test_numbers_of_numpy_and_a_shuffle_of_none_are_as_plain_ones(pipeline: Pipeline) -> None:
+    loader = pipeline.loader(np.int64(100), ["x"], shuffle=None, num_threads=np.int32(1))
+    assert [batch["x"][0].item() for batch in loader] == list(range(0, 1000, 100))
+    loader.set_epoch(np.int64(3))
+    assert json.loads(json.dumps(loader.state_dict()))["epoch"] == 3
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [(-1, ValueError), (None, TypeError), ("1", TypeError), (1.0, TypeError), (True, TypeError)],
+)
+def test_an_epoch_is_a_number_from_zero(
+    pipeline: Pipeline, epoch: Any, error: type[Exception]
+) -> None:
+    loader = pipeline.loader(100)
+    with pytest.raises(error, match=r"epoch: .*at least 0|epoch: .*whole"):
+        loader.set_epoch(epoch)
+    assert loader.epoch == 0
+
+
+@pytest.mark.parametrize("last_batch", ["keep", "drop", "pad"])
+def test_a_column_with_the_name_of_the_weight_of_padding_is_refused(
+    pipeline: Pipeline, last_batch: Any
+) -> None:
+    clashing = pipeline.derive(row_weight="x * 2")
+    with pytest.raises(ManifestError, match=r"'row_weight'.*rename"):
+        clashing.loader(100, last_batch=last_batch)
+    assert len(list(clashing.loader(100, ["x"], last_batch=last_batch))) == 10
+
+
+def test_ranks_that_do_not_know_of_each_other_are_warned(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.warns(UserWarning, match="init_process_group") as caught:
+        assert len(list(pipeline.loader(100))) == 10
+    assert caught[0].filename == __file__
+    assert len(list(pipeline.loader(100, distributed=False))) == 10
+    for size in ("1", "", "many"):
+        monkeypatch.setenv("WORLD_SIZE", size)
+        assert len(list(pipeline.loader(100))) == 10
