@@ -4,10 +4,14 @@ import gc
 import os
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -181,6 +185,38 @@ def test_what_is_made_ahead_of_the_loop_is_bounded(pipeline: Pipeline) -> None:
     join_threads()
     assert 1 <= len(CALLS) <= 6  # of 105: two calls a thread, and those that follow the first
     assert len(list(loader)) == 100
+
+
+HELD: list[int] = []
+
+
+def note_held_bytes(table: pa.Table) -> pa.Table:
+    """Return the table, and note the memory that Arrow holds; a function that `map` imports."""
+    HELD.append(pa.total_allocated_bytes())
+    return table
+
+
+def test_the_bytes_of_rows_in_memory_are_bounded(tmp_path: Path) -> None:
+    num_pieces, piece_rows = 60, 10_000
+    table = pa.table({"x": np.arange(num_pieces * piece_rows)})
+    piece_bytes = table.nbytes // num_pieces
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=piece_rows)
+    del table
+    pipeline = Pipeline.read_parquet(f"{tmp_path}/t.parquet").map(
+        note_held_bytes, input_columns=["x"], output_columns={"x": "int64"}
+    )
+    loader = pipeline.with_options(rows_per_block=piece_rows).loader(1000, ["x"], num_threads=2)
+    HELD.clear()
+    before = pa.total_allocated_bytes()
+    num_batches = 0
+    for _ in loader:
+        num_batches += 1
+        time.sleep(0.001)  # readers get ahead of the loop, as far as they may
+        HELD.append(pa.total_allocated_bytes())
+    assert num_batches == num_pieces * piece_rows // 1000
+    # Two calls of each thread, each with the rows that it read and those that it made; and the
+    # piece that batches are cut from.
+    assert max(HELD) - before <= 15 * piece_bytes
 
 
 def test_a_pickled_loader_works_and_goes_on(pipeline: Pipeline) -> None:
