@@ -1,7 +1,7 @@
 """Lightning and Hugging Face's Trainer train on a loader, and resume at the next batch."""
 
 import json
-from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,79 +10,78 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from documented_code import run_documented
 from torch import nn
 
 from pipeline_runtime import Pipeline
-from pipeline_runtime.batches import Batch
-from pipeline_runtime.loader import Loader
 
 NUM_ROWS = 1000
-LENGTHS = ("length known", "length unknown")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    # Both warn about much that is no concern of the loader, such as deprecated parts of torch.
-    pytest.mark.filterwarnings("ignore"),
-]
+# Both warn about much that is no concern of the loader, such as deprecated parts of torch.
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="module")
-def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rows")
     rows = np.arange(NUM_ROWS)
     table = pa.table({"x": rows.astype(np.float32), "labels": rows % 2})
     pq.write_table(table, folder / "t.parquet", row_group_size=70)
-    return Pipeline.read_parquet(f"{folder}/t.parquet")
+    return folder
 
 
-def with_length(pipeline: Pipeline, name: str) -> Pipeline:
-    return pipeline if name == "length known" else pipeline.filter("x >= 0")
+def make_pipeline(folder: Path, *, knows_length: bool) -> Pipeline:
+    pipeline = Pipeline.read_parquet(f"{folder}/t.parquet")
+    return pipeline if knows_length else pipeline.filter("x >= 0")
 
 
-def read_steps(log: Path, rank: int) -> list[list[int]]:
-    lines = log.with_suffix(f".{rank}").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
-@pytest.mark.parametrize(("devices", "names"), [(1, LENGTHS), (2, LENGTHS[1:])])
+@pytest.mark.parametrize(
+    ("knows_length", "devices"),
+    [
+        pytest.param(True, 1, id="length known"),
+        pytest.param(False, 1, id="length unknown", marks=pytest.mark.slow),
+        # Each of two trainings spawns two processes, which import torch and Lightning.
+        pytest.param(False, 2, id="two ranks", marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+    ],
+)
 def test_lightning_resumes_at_the_next_batch(
-    pipeline: Pipeline, tmp_path: Path, devices: int, names: Sequence[str]
+    folder: Path, tmp_path: Path, knows_length: bool, devices: int
 ) -> None:
-    from lightning_rows import RowsModule
+    from lightning_rows import CountingRowsModule, RowsModule
     from pytorch_lightning import Trainer
     from pytorch_lightning.callbacks import ModelCheckpoint
 
-    def fit(rows: Pipeline, log: str, checkpoint: str | None = None, **options: Any) -> None:
+    pipeline = make_pipeline(folder, knows_length=knows_length)
+    module = RowsModule if knows_length else CountingRowsModule
+
+    kept = ModelCheckpoint(
+        dirpath=tmp_path / "kept", filename="{step}", every_n_train_steps=3, save_top_k=-1
+    )
+
+    def fit(log: str, checkpoint: Path | None = None) -> list[list[list[int]]]:
+        """Train, and return the rows of each step of each rank."""
         trainer = Trainer(
             accelerator="cpu",
             devices=devices,
             strategy="ddp_spawn" if devices > 1 else "auto",
             max_epochs=2,
+            callbacks=[kept],
             logger=False,
             enable_progress_bar=False,
             enable_model_summary=False,
             default_root_dir=tmp_path,
-            **({"enable_checkpointing": False} | options),
         )
-        trainer.fit(RowsModule(rows, tmp_path / log), ckpt_path=checkpoint)
-        if "max_steps" not in options:
-            assert trainer.callback_metrics["num_rows"] == NUM_ROWS
+        trainer.fit(module(pipeline, tmp_path / log), ckpt_path=checkpoint)
+        assert trainer.callback_metrics["num_rows"] == NUM_ROWS
+        logs = [(tmp_path / f"{log}.{rank}").read_text() for rank in range(devices)]
+        return [[json.loads(line) for line in text.splitlines()] for text in logs]
 
-    for name in names:
-        rows = with_length(pipeline, name)
-        fit(rows, f"whole {name}")
-        ranks = [read_steps(tmp_path / f"whole {name}", rank) for rank in range(devices)]
-        for epoch in (slice(0, len(ranks[0]) // 2), slice(len(ranks[0]) // 2, None)):
-            seen = [row for steps in ranks for step in steps[epoch] for row in step]
-            assert sorted(seen) == list(range(NUM_ROWS))
-
-        kept = ModelCheckpoint(dirpath=tmp_path / name, every_n_train_steps=3, save_top_k=-1)
-        options: dict[str, Any] = {"callbacks": [kept], "enable_checkpointing": True}
-        fit(rows, name, max_steps=3, **options)
-        fit(rows, name, str(next((tmp_path / name).iterdir())))
-        for rank, steps in enumerate(ranks):
-            assert read_steps(tmp_path / name, rank) == steps
+    whole = fit("whole")
+    middle = len(whole[0]) // 2
+    for epoch in (slice(middle), slice(middle, None)):
+        rows = [row for steps in whole for row in chain.from_iterable(steps[epoch])]
+        assert sorted(rows) == list(range(NUM_ROWS))
+    assert fit("resumed", tmp_path / "kept" / "step=3.ckpt") == [steps[3:] for steps in whole]
 
 
 class RowsModel(nn.Module):
@@ -100,54 +99,36 @@ class RowsModel(nn.Module):
         return {"loss": ((logits - labels) ** 2).mean(), "logits": logits}
 
 
-class Endless:
-    """One epoch after the other, for Hugging Face's Trainer where the length is unknown."""
-
-    def __init__(self, loader: Loader) -> None:
-        self.loader = loader
-
-    def __iter__(self) -> Iterator[Batch]:
-        while True:
-            yield from self.loader
-
-
+@pytest.mark.parametrize(
+    ("knows_length", "stops"),
+    [
+        pytest.param(True, [13], id="length known"),
+        # 10: at the end of an epoch
+        pytest.param(True, [2, 10], id="other places", marks=pytest.mark.slow),
+        pytest.param(False, [2, 10, 13], id="length unknown", marks=pytest.mark.slow),
+    ],
+)
 def test_the_trainer_of_hugging_face_resumes_at_the_next_batch(
-    pipeline: Pipeline, tmp_path: Path
+    folder: Path, tmp_path: Path, knows_length: bool, stops: list[int]
 ) -> None:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    class LoaderTrainer(Trainer):
-        batches: Any  # a loader, or one without an end
+    pipeline = make_pipeline(folder, knows_length=knows_length)
+    names = {"Trainer": Trainer, "TrainerCallback": TrainerCallback, "Path": Path, "torch": torch}
+    documented = run_documented("loader.md", "Hugging Face's Trainer", **names)
 
-        def get_train_dataloader(self) -> Any:
-            return self.batches
-
-        def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-            return pipeline.loader(100)
-
-    class LoaderState(TrainerCallback):
-        def __init__(self, loader: Loader, stop: int | None) -> None:
-            self.loader = loader
-            self.stop = stop
-
-        def path(self, args: Any, state: Any) -> Path:
-            return Path(args.output_dir) / f"checkpoint-{state.global_step}" / "loader.pt"
+    class Stop(TrainerCallback):
+        def __init__(self, step: int | None) -> None:
+            self.step = step
 
         def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-            if state.global_step == self.stop:
+            if state.global_step == self.step:
                 control.should_save = control.should_training_stop = True
 
-        def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-            torch.save(self.loader.state_dict(), self.path(args, state))
-
-        def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-            if state.global_step:
-                self.loader.load_state_dict(torch.load(self.path(args, state)))
-
     def train(
-        rows: Pipeline, output: Path, *, stop: int | None = None, resumed: int | None = None
+        output: Path, *, stop: int | None = None, resumed: int | None = None
     ) -> list[list[float]]:
-        model, loader = RowsModel(), rows.loader(100, shuffle=True)
+        model, loader = RowsModel(), pipeline.loader(100, shuffle=True)
         arguments = TrainingArguments(
             output_dir=str(output),
             use_cpu=True,
@@ -157,20 +138,22 @@ def test_the_trainer_of_hugging_face_resumes_at_the_next_batch(
             ignore_data_skip=True,
             save_strategy="no",
         )
-        trainer = LoaderTrainer(model=model, args=arguments, callbacks=[LoaderState(loader, stop)])
-        trainer.batches = loader if rows is pipeline else Endless(loader)
+        trainer = documented["LoaderTrainer"](
+            loader if knows_length else documented["Endless"](loader),
+            pipeline.loader(100),
+            model=model,
+            args=arguments,
+            callbacks=[documented["LoaderState"](loader), Stop(stop)],
+        )
         checkpoint = None if resumed is None else str(output / f"checkpoint-{resumed}")
         trainer.train(resume_from_checkpoint=checkpoint)
         assert trainer.evaluate()["eval_loss"] > 0
         return model.steps
 
-    for name in LENGTHS:
-        rows = with_length(pipeline, name)
-        whole = train(rows, tmp_path / "whole")
-        assert len(whole) == 20
-        for epoch in (whole[:10], whole[10:]):
-            assert sorted(row for step in epoch for row in step) == list(range(NUM_ROWS))
-        for stop in (2, 10, 13):
-            output = tmp_path / f"{name} {stop}"
-            first = train(rows, output, stop=stop)
-            assert first + train(rows, output, resumed=stop) == whole
+    whole = train(tmp_path / "whole")
+    assert len(whole) == 20
+    for epoch in (whole[:10], whole[10:]):
+        assert sorted(chain.from_iterable(epoch)) == list(range(NUM_ROWS))
+    for stop in stops:
+        output = tmp_path / f"{stop}"
+        assert train(output, stop=stop) + train(output, resumed=stop) == whole

@@ -1,11 +1,11 @@
-"""A Lightning module that writes down its rows, for processes that tests spawn."""
+"""Lightning modules that write down their rows, for processes that tests spawn."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
+from documented_code import run_documented
 from pytorch_lightning import LightningModule
 from torch import nn
 
@@ -15,7 +15,7 @@ from pipeline_runtime.loader import Loader
 
 
 class RowsModule(LightningModule):
-    """Trains on a loader, as docs/loader.md says, and appends the rows of each step to a file."""
+    """Trains on a loader, and appends the rows of each step to a file of its rank."""
 
     def __init__(self, pipeline: Pipeline, log: Path) -> None:
         super().__init__()
@@ -44,7 +44,8 @@ class RowsModule(LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=1e-4)
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        loop = self.trainer.fit_loop
-        [state] = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
-        state["batches"] = loop.epoch_loop.batch_progress.current.processed
+
+class CountingRowsModule(RowsModule):
+    """The same with the documented hook, for a loader of unknown length."""
+
+    on_save_checkpoint = run_documented("loader.md", "Lightning")["on_save_checkpoint"]
