@@ -26,7 +26,6 @@ from pipeline_runtime.feed.wire import pack, unpack
 from pipeline_runtime.feed.work import places_of, read_group, run_stage
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import Stage, StreamPlan
-from pipeline_runtime.steps.base import SideTable
 
 # Setting up an execution costs Ray about a millisecond a task; with at most so many tasks the time
 # to the first batch does not grow with the table. A task then reads several groups, one after
@@ -173,8 +172,8 @@ def broadcast_side_tables(stream: StreamPlan) -> StreamPlan:
 
 
 def _broadcast(transform: Any) -> Any:
-    side = getattr(transform, "side_table", None)
-    if not isinstance(side, SideTable) or isinstance(side.load, _ObjectLoader):
+    side = transform.side_table
+    if side is None or isinstance(side.load, _ObjectLoader):
         return transform
     return replace(transform, side_table=replace(side, load=_ObjectLoader(ray.put(side.load()))))
 

@@ -214,9 +214,9 @@ class Rows:
         assert self.requests is not None
         assert self.codes is not None
         self._forget_requests()
-        mask_of = getattr(transform, "mask", None)
-        if mask_of is not None and not transform.outputs:
-            self._narrow(np.asarray(mask_of(self.requests.view(transform.inputs)))[self.codes])
+        if transform.is_filter:
+            mask = transform.mask(self.requests.view(transform.inputs))
+            self._narrow(np.asarray(mask)[self.codes])
             return
         self.requests._run(transform)
         for name in transform.outputs:
@@ -241,11 +241,10 @@ class Rows:
             self.codes = (np.cumsum(is_left) - 1)[self.codes]
 
     def _run(self, transform: Transform) -> None:
-        mask_of = getattr(transform, "mask", None)
         if (made := self._run_on_read(transform)) is not None:
             self._add(made, transform.outputs)
-        elif mask_of is not None and not transform.outputs:
-            self._narrow(mask_of(self.view(transform.inputs)))
+        elif transform.is_filter:
+            self._narrow(transform.mask(self.view(transform.inputs)))
         elif transform.changes_rows:
             self._replace(transform, self.view(transform.inputs))
         else:
@@ -256,15 +255,13 @@ class Rows:
 
         So what it would be given is not copied. None if the step cannot, or a column was copied.
         """
-        of_rows = getattr(transform, "of_rows", None)
-        if of_rows is None or self.kept is None:
+        if not transform.picks_rows or self.kept is None:
             return None
         columns = [self.columns.get(name) for name in transform.inputs]
         read = {c.field.name: c.read for c in columns if c is not None and c.now is None}
         if len(read) < len(columns):
             return None
-        made: pa.Table | None = of_rows(pa.table(read), self.kept)
-        return made
+        return transform.of_rows(pa.table(read), self.kept)
 
     def _let_go(self, names: Sequence[str]) -> None:
         """Keep these columns, in this order."""

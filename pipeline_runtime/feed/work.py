@@ -481,7 +481,7 @@ def _explain_failure(
     what = f"{name_of(step)} failed on {where or f'group {header.group} of the plan'}"
     if isinstance(error, LastmileError):
         return StepError(f"{what}: {error}")
-    trace = user_traceback(error) if step.kind == "map" else ""
+    trace = user_traceback(error) if step.transform.calls_user_code else ""
     return StepError(f"{trace}{what}: {type(error).__name__}: {error}")
 
 

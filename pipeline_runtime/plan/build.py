@@ -45,8 +45,6 @@ from pipeline_runtime.steps.base import (
 )
 from pipeline_runtime.steps.checks import unknown_column
 from pipeline_runtime.steps.filter import Filter
-from pipeline_runtime.steps.join import Join
-from pipeline_runtime.steps.map import Map
 
 # The identity that every table written by Lastmile carries.
 ROW_ID_COLUMN = "_lastmile_row_id"
@@ -239,8 +237,7 @@ def _bind_steps(spec: ExperimentSpec, schema: pa.Schema, context: BindContext) -
             transform=transform,
             live=_ALL,
         )
-        where = expressions.parse(step.filter.where) if step.filter else None
-        bound.append(_Bound(step=planned, expression=where))
+        bound.append(_Bound(step=planned, expression=transform.predicate))
     return bound
 
 
@@ -315,7 +312,7 @@ class _Stream:
         """The columns that the steps up to the last filter need; None if that spares nothing."""
         if not self.spec.pipeline_options.debug.late_materialization:
             return None
-        known = list(takewhile(lambda step: _keeps_places(step.transform), stage.steps))
+        known = list(takewhile(lambda step: step.transform.keeps_places, stage.steps))
         drops = [index for index, step in enumerate(known) if step.transform.changes_rows]
         if not drops:
             return None
@@ -366,11 +363,6 @@ def needed_columns(
     return needed, after[::-1]
 
 
-def _keeps_places(transform: Transform) -> bool:
-    """Whether it is known which row as it was read each row is that a step leaves."""
-    return not isinstance(transform, Map | Join)
-
-
 def _annotate(
     steps: Sequence[PlannedStep], push: Pushdown, after: Sequence[frozenset[str]]
 ) -> list[PlannedStep]:
@@ -396,7 +388,7 @@ def _fuse(steps: Sequence[PlannedStep], *, fusion: bool) -> tuple[Stage, ...]:
     runs: list[list[PlannedStep]] = [[]]
     previous_alone = False
     for step in steps:
-        alone = bool(getattr(step.transform, "runs_alone", False))
+        alone = step.transform.runs_alone
         if alone or previous_alone or not fusion:
             runs.append([])
         runs[-1].append(step)
@@ -411,8 +403,8 @@ def _stage(index: int, steps: Sequence[PlannedStep]) -> Stage:
     return Stage(
         name=name,
         steps=tuple(steps),
-        resources=getattr(first, "resources", None),
-        concurrency=getattr(first, "concurrency", None),
+        resources=first.resources if first else None,
+        concurrency=first.concurrency if first else None,
     )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from pipeline_runtime.config.steps import PipelineOptions
 from pipeline_runtime.plan.model import Delivery, FeedChoice, Stage
-from pipeline_runtime.steps.map import Map
 
 
 def choose_feed(options: PipelineOptions, stages: Sequence[Stage]) -> FeedChoice:
@@ -21,7 +20,7 @@ def choose_feed(options: PipelineOptions, stages: Sequence[Stage]) -> FeedChoice
     if options.feed == "Threads":
         reason = "pipelineOptions.feed: Threads, on one machine of the trainers"
         return FeedChoice(engine="Readers", reason=reason, may_be_threads=True)
-    python = [step for stage in stages for step in stage.steps if isinstance(step.transform, Map)]
+    python = [s for stage in stages for s in stage.steps if s.transform.calls_user_code]
     if python:
         reason = f"in processes, since {python[0].path} calls Python"
         return FeedChoice(engine="Readers", reason=reason)

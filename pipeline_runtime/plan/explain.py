@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline_runtime.plan.model import Plan, PlannedStep, Stage, StreamPlan
-from pipeline_runtime.steps.base import SideTable
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
@@ -113,11 +112,10 @@ def _read_notes(stream: StreamPlan) -> list[str]:
 
 def _notes(step: PlannedStep, plan: Plan) -> list[str]:
     notes = list(step.notes)
-    side = getattr(step.transform, "side_table", None)
-    if isinstance(side, SideTable):
+    if (side := step.transform.side_table) is not None:
         how = "read once and broadcast" if plan.broadcast else "read by each worker, once"
         notes.append(f"side table {side.description}: {side.num_rows:,} rows, {how}; no shuffle")
-    way = getattr(step.transform, "way", None)
+    way = step.transform.way
     return [*notes, way] if way else notes
 
 

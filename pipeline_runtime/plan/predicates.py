@@ -18,12 +18,6 @@ from pipeline_runtime import expressions
 from pipeline_runtime.expressions import Expression
 from pipeline_runtime.steps.base import Transform
 
-# Steps that change neither which source rows exist above a filter nor the filter's columns (those
-# are checked by name); a user's function may do anything, and an error of it must not depend on
-# pruning. (That a cast fails on a row which a later filter drops may be spared by pruning, as in
-# SQL.)
-_BARRIERS = frozenset({"map"})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pushdown:
@@ -54,7 +48,10 @@ def collect_conjuncts(
             else:
                 found.append(conjunct)
         changed |= transform.outputs
-        if transform.kind in _BARRIERS:
+        # A user's function may do anything, and its errors must not depend on pruning. Other steps
+        # change columns by name only. (Pruning may spare a cast that fails on a row which a later
+        # filter drops, as in SQL.)
+        if transform.calls_user_code:
             barrier = barrier or transform.kind
     return found, kept_back
 

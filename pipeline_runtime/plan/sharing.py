@@ -43,8 +43,7 @@ def is_of_requests(transform: Transform, shared: Collection[str]) -> bool:
     """Whether all that a step does to a row is told by columns that rows of a request share."""
     if transform.needs_row_hash or not transform.inputs or not transform.inputs <= set(shared):
         return False
-    is_filter = hasattr(transform, "mask") and not transform.outputs
-    return is_filter or (transform.is_elementwise and not transform.changes_rows)
+    return transform.is_filter or (transform.is_elementwise and not transform.changes_rows)
 
 
 def shared_after(transforms: Sequence[Transform], shared: Collection[str]) -> frozenset[str]:

@@ -57,6 +57,10 @@ class Split(BoundStep):
     def needs_row_hash(self) -> bool:
         return self.evaluation.where is None and not self.evaluation.by
 
+    @property
+    def is_filter(self) -> bool:
+        return True
+
     def mask(self, table: pa.Table) -> pa.Array | pa.ChunkedArray:
         """True for the rows of this role, without null."""
         held_out = self._held_out(table)

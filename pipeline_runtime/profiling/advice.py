@@ -25,7 +25,6 @@ from pipeline_runtime.profiling.document import (
 from pipeline_runtime.report.formats import format_duration
 from pipeline_runtime.report.formats import format_percent as percent
 from pipeline_runtime.steps.base import Transform
-from pipeline_runtime.steps.map import Map
 
 # Less of a reader's or a trainer's time is not worth a change of the manifest.
 _WORTH_RATIO = 0.1
@@ -182,7 +181,7 @@ def _may_pass(moved: Transform, step: PlannedStep) -> bool:
 
 def _maps(found: Findings) -> Iterator[Advice]:
     for step, cost in zip(found.plan.training.steps, found.steps[1:-1], strict=True):
-        if isinstance(step.transform, Map) and cost.share > _LARGE_RATIO and found.data_counts:
+        if step.transform.calls_user_code and cost.share > _LARGE_RATIO and found.data_counts:
             yield Advice(
                 field=step.path,
                 text=f"the function takes {percent(cost.share)} of a reader's time, "

@@ -44,6 +44,10 @@ class AntiJoin(BoundStep):
             output_schema=input_schema,
         )
 
+    @property
+    def is_filter(self) -> bool:
+        return True
+
     def mask(self, table: pa.Table) -> pa.BooleanArray:
         """True for the rows that are kept."""
         index = index_of(self.side_table, self.right_keys, self.max_bytes)

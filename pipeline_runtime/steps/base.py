@@ -13,9 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, Self, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+
+from pipeline_runtime.config.steps import MapResources
+from pipeline_runtime.expressions import Expression
 
 INTERNAL_PREFIX = "_lastmile_"
 # uint64: the hash of a row's identity, the same whatever block, worker or order it comes in.
@@ -73,6 +78,68 @@ class Transform(Protocol):
         """True if the step needs workers of its own, so that it is not fused with others."""
         ...
 
+    @property
+    def resources(self) -> MapResources | None:
+        """Resources of one call, if the step runs alone."""
+        ...
+
+    @property
+    def concurrency(self) -> int | None:
+        """Largest number of concurrent calls, if the step runs alone."""
+        ...
+
+    @property
+    def calls_user_code(self) -> bool:
+        """True if the step calls Python code of the user, which may do anything."""
+        ...
+
+    @property
+    def keeps_places(self) -> bool:
+        """True if the planner can tell which row of the input each row of the output is."""
+        ...
+
+    @property
+    def predicate(self) -> Expression | None:
+        """The expression that is true for exactly the rows that the step keeps, if there is one."""
+        ...
+
+    @property
+    def is_filter(self) -> bool:
+        """True if the step only drops rows: those that `mask` is false for."""
+        ...
+
+    @property
+    def picks_rows(self) -> bool:
+        """True if `of_rows` spares a copy of the step's input."""
+        ...
+
+    @property
+    def side_table(self) -> SideTable | None:
+        """The side table of a join."""
+        ...
+
+    @property
+    def draws_by(self) -> tuple[object, ...] | None:
+        """The seed and the key of a step that samples. Two equal steps draw one after another."""
+        ...
+
+    @property
+    def way(self) -> str:
+        """The implementation that the step chose and why, for people; empty if there is one."""
+        ...
+
+    def numbered(self, draw: int) -> Self:
+        """Return the step with the number of earlier steps that have the same `draws_by`."""
+        ...
+
+    def mask(self, table: pa.Table) -> pa.Array | pa.ChunkedArray:
+        """Return true for each row that a filter keeps, without nulls."""
+        ...
+
+    def of_rows(self, table: pa.Table, places: npt.NDArray[np.int64]) -> pa.Table | None:
+        """Return the step's output for the rows at `places`; None if they must be picked first."""
+        ...
+
     def __call__(self, table: pa.Table) -> pa.Table:
         """Return the table with at least the columns of `output_schema` that the planner needs."""
         ...
@@ -80,15 +147,24 @@ class Transform(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundStep:
-    """The base of all transforms of this package; a subclass adds its options and `__call__`."""
+    """The base of all transforms of this package: a step without any of the capabilities.
+
+    A subclass adds its options, `__call__` and the capabilities that it has.
+    """
 
     kind: ClassVar[str] = ""
     is_columnwise: ClassVar[bool] = False
+    calls_user_code: ClassVar[bool] = False
+    keeps_places: ClassVar[bool] = True
+    picks_rows: ClassVar[bool] = False
 
     inputs: frozenset[str] = frozenset()
     outputs: frozenset[str] = frozenset()
     output_schema: pa.Schema
     changes_rows: bool = False
+    side_table: SideTable | None = None
+    resources: MapResources | None = None
+    concurrency: int | None = None
 
     @property
     def needs_row_hash(self) -> bool:
@@ -101,6 +177,31 @@ class BoundStep:
     @property
     def runs_alone(self) -> bool:
         return False
+
+    @property
+    def predicate(self) -> Expression | None:
+        return None
+
+    @property
+    def is_filter(self) -> bool:
+        return False
+
+    @property
+    def draws_by(self) -> tuple[object, ...] | None:
+        return None
+
+    @property
+    def way(self) -> str:
+        return ""
+
+    def numbered(self, draw: int) -> Self:
+        return self
+
+    def mask(self, table: pa.Table) -> pa.Array | pa.ChunkedArray:
+        raise NotImplementedError(f"{self.kind} is no filter")
+
+    def of_rows(self, table: pa.Table, places: npt.NDArray[np.int64]) -> pa.Table | None:
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

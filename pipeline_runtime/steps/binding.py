@@ -109,16 +109,14 @@ def bind_pipeline(
 
 def number_draws(transforms: Sequence[Transform]) -> tuple[Transform, ...]:
     """Tell each sampling step how many before it draw with its seed over the same identity."""
-    seen: Counter[tuple[int, tuple[str, ...]]] = Counter()
+    seen: Counter[tuple[object, ...]] = Counter()
     numbered: list[Transform] = []
     for transform in transforms:
-        if isinstance(transform, Downsample | Sample):
-            by = transform.by if isinstance(transform, Sample) else ()
-            draw = seen[transform.seed, by]
-            seen[transform.seed, by] += 1
-            numbered.append(dataclasses.replace(transform, draw=draw))
-        else:
+        if (key := transform.draws_by) is None:
             numbered.append(transform)
+            continue
+        numbered.append(transform.numbered(seen[key]))
+        seen[key] += 1
     return tuple(numbered)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar, Self
 
@@ -76,6 +76,17 @@ class Downsample(BoundStep):
             outputs=frozenset([weight] if weight else []),
             output_schema=output_schema,
         )
+
+    @property
+    def draws_by(self) -> tuple[object, ...] | None:
+        return self.seed, ()
+
+    def numbered(self, draw: int) -> Self:
+        return replace(self, draw=draw)
+
+    @property
+    def is_filter(self) -> bool:
+        return self.weight_column is None
 
     def mask(self, table: pa.Table) -> pa.BooleanArray:
         """True for the rows that are kept; the weights are not in it."""

@@ -32,6 +32,14 @@ class Filter(BoundStep):
         checks.finish()
         return cls(where=where, inputs=frozenset(where.columns), output_schema=input_schema)
 
+    @property
+    def predicate(self) -> expressions.Expression | None:
+        return self.where
+
+    @property
+    def is_filter(self) -> bool:
+        return True
+
     def mask(self, table: pa.Table) -> pa.BooleanArray:
         """True for the rows that are kept, without null."""
         return expressions.mask(self.where, table)

@@ -24,6 +24,7 @@ class Join(BoundStep):
     """
 
     kind: ClassVar[str] = "join"
+    keeps_places: ClassVar[bool] = False
     changes_rows: bool = True
 
     side_table: SideTable

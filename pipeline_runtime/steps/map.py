@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, Self
 import pyarrow as pa
 from pydantic import JsonValue
 
-from pipeline_runtime.config.steps import MapResources, MapStep
+from pipeline_runtime.config.steps import MapStep
 from pipeline_runtime.errors import StepError
 from pipeline_runtime.steps.base import (
     ROW_HASH_COLUMN,
@@ -41,6 +41,8 @@ class Map(BoundStep):
     """
 
     kind: ClassVar[str] = "map"
+    calls_user_code: ClassVar[bool] = True
+    keeps_places: ClassVar[bool] = False
 
     function: str  # module:name, imported on the worker
     options: Mapping[str, JsonValue]
@@ -48,8 +50,6 @@ class Map(BoundStep):
     given: tuple[str, ...]  # the columns that the function sees
     returned: pa.Schema  # the columns that are taken from its result
     dropped: frozenset[str]  # given, and not in the output
-    resources: MapResources | None = None
-    concurrency: int | None = None
 
     @property
     def is_elementwise(self) -> bool:

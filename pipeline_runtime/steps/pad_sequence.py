@@ -33,6 +33,7 @@ class PadSequence(BoundStep):
     """
 
     kind: ClassVar[str] = "padSequence"
+    picks_rows: ClassVar[bool] = True
     is_columnwise: ClassVar[bool] = True
 
     columns: tuple[tuple[str, pa.Scalar], ...]  # the value in the type of the column's items

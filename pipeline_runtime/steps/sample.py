@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar, Self
 
@@ -56,6 +56,17 @@ class Sample(BoundStep):
             inputs=frozenset(by),
             output_schema=input_schema,
         )
+
+    @property
+    def draws_by(self) -> tuple[object, ...] | None:
+        return self.seed, self.by
+
+    def numbered(self, draw: int) -> Self:
+        return replace(self, draw=draw)
+
+    @property
+    def is_filter(self) -> bool:
+        return True
 
     def mask(self, table: pa.Table) -> pa.BooleanArray:
         """True for the rows that are kept."""
