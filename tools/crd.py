@@ -319,7 +319,7 @@ def _mark_list(schema: Schema, keys: Sequence[str]) -> Schema:
 def find_description(model: type[SpecModel], name: str) -> str:
     """Return the docstring below a field, empty if it has none (its model's own stands for it)."""
     for base in model.__mro__:
-        if base.__module__.startswith("pipeline_runtime.config") and (
+        if base.__module__.startswith("pipeline_runtime.") and (
             text := _attribute_docstrings(base).get(name)
         ):
             return text
@@ -329,7 +329,10 @@ def find_description(model: type[SpecModel], name: str) -> str:
 @functools.cache
 def _attribute_docstrings(model: type) -> dict[str, str]:
     """Return field to the string that stands below it; Python itself keeps none of them."""
-    (tree,) = ast.parse(inspect.getsource(model)).body
+    try:
+        (tree,) = ast.parse(inspect.getsource(model)).body
+    except OSError:  # a class that was not written, such as the fields of `Step`
+        return {}
     if not isinstance(tree, ast.ClassDef):
         raise TypeError(f"must be a class, got {model!r}")
     found = {}

@@ -82,6 +82,7 @@ from pipeline_runtime.config.pod_template import (
     TUNING_ENV_PREFIXES,
 )
 from pipeline_runtime.config.quantities import MAX_QUANTITY_INTEGER, QUANTITY, check_quantity
+from pipeline_runtime.config.step_registry import load_models
 from pipeline_runtime.config.steps import list_kinds
 
 Schema = dict[str, Any]
@@ -333,7 +334,8 @@ def _build_catalog_rules() -> Iterator[tuple[str, str]]:
         "has(self.catalogs) && self.catalogs.exists(catalog, catalog.name == {}.iceberg.catalog)"
     )
     yield "dataset", f"!has(self.dataset.iceberg) || ({known.format('self.dataset')})"
-    for kind in ("antiJoin", "join"):
+    kinds = [m.kind() for m in load_models().values() if issubclass(m, SourceChoice)]
+    for kind in kinds:
         side = f"step.{kind}"
         is_other = f"!has({side}) || !has({side}.iceberg)"
         rule = f"self.pipeline.all(step, {is_other} || ({known.format(side)}))"

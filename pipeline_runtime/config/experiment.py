@@ -172,9 +172,10 @@ class ExperimentSpec(SpecModel):
         if self.dataset.iceberg:
             yield "dataset.iceberg", self.dataset.iceberg
         for index, step in enumerate(self.pipeline):
-            config = step.anti_join or step.join
-            if config and config.iceberg:
-                yield f"pipeline[{index}].{step.kind}.iceberg", config.iceberg
+            for config in step.given():
+                side_table = config.find_side_table()
+                if side_table and side_table.iceberg:
+                    yield f"pipeline[{index}].{config.kind()}.iceberg", side_table.iceberg
 
     def _check_catalogs(self) -> Iterator[tuple[str, str]]:
         names = [catalog.name for catalog in self.catalogs]

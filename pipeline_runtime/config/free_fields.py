@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cache
+from typing import get_origin
 
 from pydantic import JsonValue
 
 from pipeline_runtime.config.documents import Path
+from pipeline_runtime.config.introspect import field_names
+from pipeline_runtime.config.step_registry import load_models
 
 # All free-form fields of a spec together, as JSON without spaces. Kubernetes allows 1.5 MiB in an
 # object and 256 KiB in its annotations, which hold the input that a RayCluster was rendered from.
@@ -25,11 +29,26 @@ def find_free_fields(document: JsonValue) -> Iterator[tuple[Path, JsonValue]]:
     places: list[Path] = [("spec", "training", "config")]
     steps = _get(document, ("spec", "pipeline"))
     num_steps = len(steps) if isinstance(steps, list) else 0
-    places += [("spec", "pipeline", index, "map", "options") for index in range(num_steps)]
+    places += [
+        ("spec", "pipeline", index, *field)
+        for index in range(num_steps)
+        for field in _find_step_fields()
+    ]
     places += [("spec", role, "template") for role in _ROLES]
     for path in places:
         if value := _get(document, path):
             yield path, value
+
+
+@cache
+def _find_step_fields() -> tuple[tuple[str, str], ...]:
+    """Return the kind and name of each free-form field of a step."""
+    return tuple(
+        (model.kind(), alias)
+        for model in load_models().values()
+        for alias, name in field_names(model).items()
+        if get_origin(model.model_fields[name].annotation) is dict
+    )
 
 
 def check_size(document: JsonValue) -> tuple[Path, str] | None:

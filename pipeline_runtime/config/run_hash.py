@@ -11,7 +11,7 @@ Left out is what changes how a run is carried out and not what it trains on:
 - artifacts and training.checkpoint: where and how often state is kept;
 - pipelineOptions whose rows are the same either way; `preserveOrder` and `rowsPerBlock` stay in,
   as the position in a checkpoint counts batches and blocks;
-- names, resources, concurrency and maxBytes of steps;
+- names of steps, and the fields that a step declares as `unhashed_fields`;
 - the spelling, where two mean the same: `keys: [{left: a, right: a}]` is `keys: [a]`,
   and `uris: [a]` is `uri: a`;
 - every field that has its default, so that a field that a later release adds changes no hash.
@@ -39,6 +39,7 @@ from pipeline_runtime.config.credentials import hide_credentials
 from pipeline_runtime.config.dataset import Catalog
 from pipeline_runtime.config.experiment import API_VERSION, KIND, DatasetExperiment
 from pipeline_runtime.config.parsing import parse_stored
+from pipeline_runtime.config.step_registry import load_models
 from pipeline_runtime.config.version_1 import translate
 from pipeline_runtime.errors import ManifestError
 
@@ -51,12 +52,8 @@ CHANGES: tuple[Change, ...] = ()
 HASH_CHARS = 16
 MAX_SHOWN_CHARS = 80
 
-_STEP_FIELDS_LEFT_OUT = {
-    "antiJoin": ("maxBytes",),
-    "join": ("maxBytes",),
-    "map": ("resources", "concurrency"),
-}
 _OPTIONS_KEPT = ("preserveOrder", "rowsPerBlock")
+_UNHASHED = {model.kind(): model.unhashed_fields for model in load_models().values()}
 
 
 def run_config(
@@ -159,9 +156,7 @@ def _trim_catalog(catalog: Catalog) -> dict[str, Any]:
 
 def _trim_step(step: dict[str, Any]) -> dict[str, Any]:
     return {
-        kind: _trim_body(_STEP_FIELDS_LEFT_OUT.get(kind, ()), body)
-        for kind, body in step.items()
-        if kind != "name"
+        kind: _trim_body(_UNHASHED[kind], body) for kind, body in step.items() if kind != "name"
     }
 
 

@@ -18,7 +18,7 @@ import ray
 import ray.data
 from ray.util.annotations import RayDeprecationWarning
 
-from pipeline_runtime.config.steps import MapResources
+from pipeline_runtime.config.step_model import MapResources
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece

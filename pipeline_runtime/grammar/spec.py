@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 
 from pipeline_runtime.config import ExperimentSpec
-from pipeline_runtime.config.steps import DeriveStep, Step, WeightStep
 from pipeline_runtime.errors import ExpressionError, Problem
 from pipeline_runtime.grammar.parser import parse_tree
 
@@ -45,21 +45,9 @@ def find_expressions(spec: ExperimentSpec) -> Iterator[tuple[str, str]]:
     if spec.dataset.where:
         yield "spec.dataset.where", spec.dataset.where
     for index, step in enumerate(spec.pipeline):
-        for field, text in _step_expressions(step):
+        config = step.config
+        for field, text in chain(config.find_expressions(), config.find_side_expressions()):
             yield f"spec.pipeline[{index}].{step.kind}.{field}", text
     evaluation = spec.training.evaluation
     if evaluation and evaluation.where:
         yield "spec.training.evaluation.where", evaluation.where
-
-
-def _step_expressions(step: Step) -> Iterator[tuple[str, str]]:
-    match step.config:
-        case DeriveStep(columns=columns):
-            for index, column in enumerate(columns):
-                yield f"columns[{index}].expression", column.expression
-        case WeightStep(by=by):
-            yield "by", by
-        case config:
-            where = getattr(config, "where", None)
-            if where:
-                yield "where", where

@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from pipeline_runtime import expressions, hashing
 from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, Shuffle
-from pipeline_runtime.config.steps import FilterStep
 from pipeline_runtime.errors import ExpressionError, ManifestError, Problem
 from pipeline_runtime.expressions import Expression
 from pipeline_runtime.plan.engine import choose_delivery, choose_feed
@@ -36,15 +35,16 @@ from pipeline_runtime.plan.sharing import choose_sharing, shared_after
 from pipeline_runtime.plan.side_tables import open_side_table
 from pipeline_runtime.plan.split import Split
 from pipeline_runtime.sources import RawTable, open_table
-from pipeline_runtime.steps import bind_pipeline
 from pipeline_runtime.steps.base import (
     INTERNAL_PREFIX,
     BindContext,
     Transform,
     public_schema,
 )
+from pipeline_runtime.steps.binding import bind_pipeline
 from pipeline_runtime.steps.checks import unknown_column
-from pipeline_runtime.steps.filter import Filter
+from pipeline_runtime.steps.filter.model import FilterStep
+from pipeline_runtime.steps.filter.transform import Filter
 
 # The identity that every table written by Lastmile carries.
 ROW_ID_COLUMN = "_lastmile_row_id"

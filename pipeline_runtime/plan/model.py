@@ -13,7 +13,7 @@ from typing import Literal
 import pyarrow as pa
 
 from pipeline_runtime.config import Shuffle
-from pipeline_runtime.config.steps import MapResources
+from pipeline_runtime.config.step_model import MapResources
 from pipeline_runtime.plan.groups import Group, plan_groups, rows_per_piece
 from pipeline_runtime.sources import RawTable, Scan
 from pipeline_runtime.steps.base import Transform

@@ -27,9 +27,9 @@ def check_syntax(spec: ExperimentSpec) -> list[Problem]:
 
 def _wrong_types(spec: ExperimentSpec) -> Iterator[Problem]:
     for index, step in enumerate(spec.pipeline):
-        for position, column in enumerate(step.cast.columns if step.cast else ()):
+        for field, name in step.config.find_types():
             try:
-                parse_type(column.type)
+                parse_type(name)
             except TypeNameError as error:
-                path = f"spec.pipeline[{index}].cast.columns[{position}].type"
+                path = f"spec.pipeline[{index}].{step.kind}.{field}"
                 yield Problem(path=path, message=str(error))

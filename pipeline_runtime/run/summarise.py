@@ -158,7 +158,7 @@ def _run(
 def _seeds(experiment: DatasetExperiment) -> report.Seeds:
     spec = experiment.spec
     seeded = {
-        f"pipeline[{index}].{step.kind}": getattr(step.config, "seed", None)
+        f"pipeline[{index}].{step.kind}": step.config.find_seed()
         for index, step in enumerate(spec.pipeline)
     }
     return report.Seeds(

@@ -1,72 +1,21 @@
-"""The last-mile steps: one module a kind, each a transform of Arrow tables once it is bound.
+"""The last-mile steps: one folder a kind, and what they share.
 
-    Filter.bind(FilterStep(where="clicks > 0"), table.schema)(table)
+A folder declares everything about its step, and nothing else in the project lists the steps:
 
-`bind_pipeline` binds all steps of a manifest, which the planner then orders and fuses. Nothing here
-knows of Ray, so a step runs the same in a notebook, a test, a worker or in serving.
+1. `model.py` has the fields with their limits and docstrings, a label for people, the expressions,
+   the columns that it reads and makes: a `config.step_model.StepModel` named after the folder. It
+   needs pydantic only, so the operator, the CRD and `lastmile validate` import it.
+2. `transform.py` has the work on Arrow tables and its capabilities: a `base.Transform` named after
+   the folder. `binding` imports it when a pipeline is bound to a table, and not before.
+3. `guide.md` has the step's section of docs/steps.md; its examples are tests.
+4. `config.step_registry` finds the folders on this package's `__path__`, in alphabetical order.
+5. `make steps` and `make crd` write the CRD, the reference and the methods of the fluent API from
+   the models; tests fail if the committed files differ. Hints and completion read the models.
+6. This module imports neither pyarrow nor numpy, since the models are imported through it.
+
+The planner binds the steps of a manifest with `binding.bind_pipeline`, and orders and fuses them.
+No step depends on Ray, so it runs the same in a notebook, a test, a worker or in serving.
 """
 
-from pipeline_runtime.steps.anti_join import AntiJoin
-from pipeline_runtime.steps.base import (
-    INTERNAL_PREFIX,
-    ROW_HASH_COLUMN,
-    BindContext,
-    BoundStep,
-    SideTable,
-    SideTableRequest,
-    Transform,
-    is_internal,
-    public_schema,
-)
-from pipeline_runtime.steps.binding import bind_pipeline, bind_step
-from pipeline_runtime.steps.cast import Cast
-from pipeline_runtime.steps.derive import Derive
-from pipeline_runtime.steps.downsample import Downsample
-from pipeline_runtime.steps.drop import Drop
-from pipeline_runtime.steps.fill_null import FillNull
-from pipeline_runtime.steps.filter import Filter
-from pipeline_runtime.steps.hash_bucket import HashBucket
-from pipeline_runtime.steps.join import Join
-from pipeline_runtime.steps.map import Map
-from pipeline_runtime.steps.pad_sequence import PadSequence
-from pipeline_runtime.steps.rename import Rename
-from pipeline_runtime.steps.row_hash import add_row_hash
-from pipeline_runtime.steps.sample import Sample
-from pipeline_runtime.steps.select import Select
-from pipeline_runtime.steps.side_tables import clear_indices, index_of, side_table_of
-from pipeline_runtime.steps.truncate import Truncate
-from pipeline_runtime.steps.weight import Weight
-
-__all__ = [
-    "INTERNAL_PREFIX",
-    "ROW_HASH_COLUMN",
-    "AntiJoin",
-    "BindContext",
-    "BoundStep",
-    "Cast",
-    "Derive",
-    "Downsample",
-    "Drop",
-    "FillNull",
-    "Filter",
-    "HashBucket",
-    "Join",
-    "Map",
-    "PadSequence",
-    "Rename",
-    "Sample",
-    "Select",
-    "SideTable",
-    "SideTableRequest",
-    "Transform",
-    "Truncate",
-    "Weight",
-    "add_row_hash",
-    "bind_pipeline",
-    "bind_step",
-    "clear_indices",
-    "index_of",
-    "is_internal",
-    "public_schema",
-    "side_table_of",
-]
+# Models import parts of the config, and the config imports the models: it must come first.
+import pipeline_runtime.config  # noqa: F401

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline_runtime.config.steps import MapResources
+from pipeline_runtime.config.step_model import MapResources
 from pipeline_runtime.expressions import Expression
 
 INTERNAL_PREFIX = "_lastmile_"

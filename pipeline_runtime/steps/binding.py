@@ -1,4 +1,4 @@
-"""From the steps of a manifest to transforms: the kinds there are, and all problems at once.
+"""Makes transforms of the steps of a manifest, and reports all problems at once.
 
 The planner calls `bind_pipeline` with the source's schema. Each step is bound to what the one
 before it puts out. After a step with a problem the rest is still checked, against what is known: a
@@ -8,69 +8,60 @@ later problem that may only follow from an earlier one is not reported.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from pipeline_runtime import expressions
-from pipeline_runtime.config import steps as models
-from pipeline_runtime.config.base import SpecModel
+from pipeline_runtime.config.step_model import StepModel
+from pipeline_runtime.config.steps import Step
 from pipeline_runtime.errors import ExpressionError, ManifestError, Problem
-from pipeline_runtime.steps.anti_join import AntiJoin
 from pipeline_runtime.steps.base import BindContext, Transform, public_schema
-from pipeline_runtime.steps.cast import Cast
-from pipeline_runtime.steps.derive import Derive
-from pipeline_runtime.steps.downsample import Downsample
-from pipeline_runtime.steps.drop import Drop
-from pipeline_runtime.steps.fill_null import FillNull
-from pipeline_runtime.steps.filter import Filter
-from pipeline_runtime.steps.hash_bucket import HashBucket
-from pipeline_runtime.steps.join import Join
-from pipeline_runtime.steps.map import Map
-from pipeline_runtime.steps.pad_sequence import PadSequence
-from pipeline_runtime.steps.rename import Rename
-from pipeline_runtime.steps.sample import Sample
-from pipeline_runtime.steps.select import Select
-from pipeline_runtime.steps.truncate import Truncate
-from pipeline_runtime.steps.weight import Weight
 
-_TRANSFORMS: Mapping[type[SpecModel], Any] = {
-    models.FilterStep: Filter,
-    models.DeriveStep: Derive,
-    models.AntiJoinStep: AntiJoin,
-    models.JoinStep: Join,
-    models.DownsampleStep: Downsample,
-    models.SampleStep: Sample,
-    models.WeightStep: Weight,
-    models.RenameStep: Rename,
-    models.SelectStep: Select,
-    models.DropStep: Drop,
-    models.CastStep: Cast,
-    models.FillNullStep: FillNull,
-    models.PadSequenceStep: PadSequence,
-    models.TruncateStep: Truncate,
-    models.HashBucketStep: HashBucket,
-    models.MapStep: Map,
-}
+
+class TransformClass(Protocol):
+    """The class of a step's transform."""
+
+    @property
+    def kind(self) -> str: ...
+
+    def bind(
+        self, config: Any, input_schema: pa.Schema, context: BindContext | None = None
+    ) -> Transform:
+        """Return the step bound to its input. Raises ManifestError with every broken rule."""
+        ...
+
+
+def load_transform(model: type[StepModel]) -> TransformClass:
+    """Import the transform of a step, which stands beside its model.
+
+    Raises:
+        TypeError: the module has no transform of the expected name and kind.
+    """
+    module = importlib.import_module(f"{model.__module__.rpartition('.')[0]}.transform")
+    name = model.__name__.removesuffix("Step")
+    transform: TransformClass | None = vars(module).get(name)
+    if transform is None or transform.kind != model.kind():
+        raise TypeError(f"{module.__name__}: must define {name} of kind {model.kind()!r}")
+    return transform
 
 
 def bind_step(
-    step: SpecModel, input_schema: pa.Schema, context: BindContext, path: str = "pipeline[0]"
+    step: Step | StepModel, input_schema: pa.Schema, context: BindContext, path: str = "pipeline[0]"
 ) -> Transform:
     """The step, a `Step` or the model of its kind, bound to its input.
 
     Raises:
         ManifestError: every rule that the step breaks, each under `path`.
     """
-    config = step.config if isinstance(step, models.Step) else step
+    config = step.config if isinstance(step, Step) else step
     try:
-        bound: Transform = _TRANSFORMS[type(config)].bind(
-            config, public_schema(input_schema), context
-        )
+        bound = load_transform(type(config)).bind(config, public_schema(input_schema), context)
     except ManifestError as error:
         raise ManifestError(
             [dataclasses.replace(p, path=f"{path}.{p.path}") for p in error.problems]
@@ -79,7 +70,7 @@ def bind_step(
 
 
 def bind_pipeline(
-    steps: Sequence[SpecModel],
+    steps: Sequence[Step | StepModel],
     schema: pa.Schema,
     context: BindContext,
     path: str = "spec.pipeline",
@@ -93,7 +84,7 @@ def bind_pipeline(
     problems: list[Problem] = []
     known = _Known(schema=public_schema(schema))
     for index, step in enumerate(steps):
-        config = step.config if isinstance(step, models.Step) else step
+        config = step.config if isinstance(step, Step) else step
         try:
             transform = bind_step(config, known.schema, context, f"{path}[{index}]")
         except ManifestError as error:
@@ -128,7 +119,7 @@ class _Known:
     unsure: frozenset[str] = frozenset()  # columns that a failed step was to make or change
     is_open: bool = False  # a failed step may have made columns of any name
 
-    def unexplained(self, problems: Sequence[Problem], config: SpecModel) -> list[Problem]:
+    def unexplained(self, problems: Sequence[Problem], config: StepModel) -> list[Problem]:
         """The step's problems that cannot follow from an earlier step's."""
         if self.is_open and mentioned_columns(config) - set(self.schema.names):
             return []
@@ -144,8 +135,8 @@ class _Known:
             for name in self.unsure
         )
 
-    def after_failure(self, config: SpecModel) -> _Known:
-        made = declared_outputs(config)
+    def after_failure(self, config: StepModel) -> _Known:
+        made = config.find_outputs()
         return _Known(
             schema=self.schema,
             unsure=self.unsure | (made or frozenset()),
@@ -153,68 +144,12 @@ class _Known:
         )
 
 
-def declared_outputs(config: SpecModel) -> frozenset[str] | None:
-    """The columns that the step makes or changes, by its model; None if it does not say."""
-    match config:
-        case models.DownsampleStep(weight_column=str(name)) | models.WeightStep(column=name):
-            return frozenset([name])
-        case models.RenameStep(columns=columns):
-            return frozenset(column.new_name for column in columns)
-        case models.JoinStep(columns=columns):
-            return None if columns is None else frozenset(columns)
-        case models.MapStep(output_columns=typed):
-            return None if typed is None else frozenset(column.name for column in typed)
-        case models.DeriveStep(columns=columns) | models.CastStep(columns=columns):
-            return frozenset(column.name for column in columns)
-        case models.PadSequenceStep(columns=columns) | models.HashBucketStep(columns=columns):
-            return frozenset(columns)
-    return frozenset()
-
-
-def mentioned_columns(config: SpecModel) -> frozenset[str]:
+def mentioned_columns(config: StepModel) -> frozenset[str]:
     """The columns of its input that the step's model names."""
-    names = set(_named_columns(config))
-    for text in _expression_texts(config):
+    names = set(config.find_inputs())
+    for _, text in config.find_expressions():
         try:
             names |= expressions.parse(text).columns
         except ExpressionError:
             continue  # its own problem, whatever its columns are
     return frozenset(names)
-
-
-def _named_columns(config: SpecModel) -> Iterator[str]:
-    match config:
-        case models.SideTableStep():
-            yield from config.left_keys
-        case models.SampleStep(by=by):
-            yield from by or ()
-        case models.MapStep(input_columns=columns):
-            yield from columns or ()
-        case models.DownsampleStep(weight_column=str(name)) | models.WeightStep(column=name):
-            yield name
-        case models.DeriveStep():
-            return
-        case (
-            models.RenameStep(columns=columns)
-            | models.CastStep(columns=columns)
-            | models.FillNullStep(columns=columns)
-        ):
-            yield from (column.name for column in columns)
-        case (
-            models.SelectStep(columns=columns)
-            | models.DropStep(columns=columns)
-            | models.PadSequenceStep(columns=columns)
-            | models.TruncateStep(columns=columns)
-            | models.HashBucketStep(columns=columns)
-        ):
-            yield from columns
-
-
-def _expression_texts(config: SpecModel) -> Iterator[str]:
-    match config:
-        case models.DeriveStep(columns=columns):
-            yield from (column.expression for column in columns)
-        case models.FilterStep(where=text) | models.WeightStep(by=text):
-            yield text
-        case models.DownsampleStep(where=str(text)):
-            yield text

@@ -3,16 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline_runtime.config.steps import (
-    CastStep,
-    DerivedColumn,
-    DeriveStep,
-    FilledColumn,
-    FillNullStep,
-    RenamedColumn,
-    RenameStep,
-    TypedColumn,
-)
+from pipeline_runtime.config.step_model import TypedColumn
+from pipeline_runtime.steps.cast.model import CastStep
+from pipeline_runtime.steps.derive.model import DerivedColumn, DeriveStep
+from pipeline_runtime.steps.fill_null.model import FilledColumn, FillNullStep
+from pipeline_runtime.steps.rename.model import RenamedColumn, RenameStep
 
 
 def derive(columns: Mapping[str, str]) -> DeriveStep:

@@ -344,7 +344,7 @@ REFUSED: dict[str, tuple[Document, str]] = {
     ),
     "a step of two kinds": (
         {"pipeline": [{"filter": {"where": "a"}, "drop": {"columns": ["a"]}}]},
-        r"spec\.pipeline\[0\]: .*filter, derive",
+        r"spec\.pipeline\[0\]: .*antiJoin, cast",
     ),
     "a misspelt field": (
         {"training": {"batchsize": 1}},

@@ -16,7 +16,7 @@ from pipeline_runtime.config import (
 )
 from pipeline_runtime.config.credentials import find_uri_credential, hide_credentials
 from pipeline_runtime.config.free_fields import MAX_FREE_BYTES, check_size, find_free_fields
-from pipeline_runtime.config.steps import RenamedColumn, RenameStep
+from pipeline_runtime.steps.rename.model import RenamedColumn, RenameStep
 
 MAP = {"map": {"function": "a:b", "options": {"a": "x" * 30_000}}}
 

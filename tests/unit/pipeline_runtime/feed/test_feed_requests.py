@@ -19,7 +19,6 @@ from step_models import cast
 
 from pipeline_runtime import Pipeline, kernels
 from pipeline_runtime.config import ParquetSource
-from pipeline_runtime.config.steps import FilterStep
 from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.feed import requests
 from pipeline_runtime.feed.requests import find_requests
@@ -27,7 +26,9 @@ from pipeline_runtime.feed.rows import Rows
 from pipeline_runtime.pipeline import iter_tables
 from pipeline_runtime.plan import build_plan, explain
 from pipeline_runtime.sources import open_location, open_parquet
-from pipeline_runtime.steps import Cast, Filter
+from pipeline_runtime.steps.cast.transform import Cast
+from pipeline_runtime.steps.filter.model import FilterStep
+from pipeline_runtime.steps.filter.transform import Filter
 
 SHARED = ("user", "country", "history")
 Story = Callable[[Pipeline, str], Pipeline]

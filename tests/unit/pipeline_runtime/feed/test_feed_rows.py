@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline_runtime import Pipeline
-from pipeline_runtime.config.steps import FilterStep
 from pipeline_runtime.feed.rows import Rows
 from pipeline_runtime.pipeline import iter_tables
 from pipeline_runtime.plan import build_plan
-from pipeline_runtime.steps import Filter
+from pipeline_runtime.steps.filter.model import FilterStep
+from pipeline_runtime.steps.filter.transform import Filter
 
 Story = Callable[[Pipeline, str], Pipeline]
 

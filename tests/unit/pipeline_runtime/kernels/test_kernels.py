@@ -18,8 +18,8 @@ from pipeline_runtime.hashing import bucket_of, hash_columns, hash_values
 from pipeline_runtime.kernels import loading
 from pipeline_runtime.plan import explain
 from pipeline_runtime.sources.gather import take_rows
-from pipeline_runtime.steps import Truncate
-from pipeline_runtime.steps.pad_sequence import pad_lists
+from pipeline_runtime.steps.pad_sequence.transform import pad_lists
+from pipeline_runtime.steps.truncate.transform import Truncate
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
 INTEGERS += [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]

@@ -14,17 +14,18 @@ from hypothesis import strategies as st
 from step_models import cast, fill_null, rename
 
 from pipeline_runtime.config.base import SpecModel
-from pipeline_runtime.config.steps import CastStep, DropStep, FillNullStep, RenameStep, SelectStep
 from pipeline_runtime.errors import ManifestError, StepError
-from pipeline_runtime.steps import (
-    ROW_HASH_COLUMN,
-    BoundStep,
-    Cast,
-    Drop,
-    FillNull,
-    Rename,
-    Select,
-)
+from pipeline_runtime.steps.base import ROW_HASH_COLUMN, BoundStep
+from pipeline_runtime.steps.cast.model import CastStep
+from pipeline_runtime.steps.cast.transform import Cast
+from pipeline_runtime.steps.drop.model import DropStep
+from pipeline_runtime.steps.drop.transform import Drop
+from pipeline_runtime.steps.fill_null.model import FillNullStep
+from pipeline_runtime.steps.fill_null.transform import FillNull
+from pipeline_runtime.steps.rename.model import RenameStep
+from pipeline_runtime.steps.rename.transform import Rename
+from pipeline_runtime.steps.select.model import SelectStep
+from pipeline_runtime.steps.select.transform import Select
 
 TABLE = pa.table(
     {

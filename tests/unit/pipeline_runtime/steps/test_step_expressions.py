@@ -7,9 +7,13 @@ import pytest
 from facts import assert_all_told, assert_told
 from step_models import derive
 
-from pipeline_runtime.config.steps import FilterStep, WeightStep
 from pipeline_runtime.errors import ManifestError, StepError
-from pipeline_runtime.steps import ROW_HASH_COLUMN, Derive, Filter, Weight
+from pipeline_runtime.steps.base import ROW_HASH_COLUMN
+from pipeline_runtime.steps.derive.transform import Derive
+from pipeline_runtime.steps.filter.model import FilterStep
+from pipeline_runtime.steps.filter.transform import Filter
+from pipeline_runtime.steps.weight.model import WeightStep
+from pipeline_runtime.steps.weight.transform import Weight
 
 TABLE = pa.table(
     {

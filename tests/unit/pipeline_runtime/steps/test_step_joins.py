@@ -17,18 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline_runtime.config.dataset import ParquetSource
-from pipeline_runtime.config.steps import AntiJoinStep, JoinStep, KeyPair
 from pipeline_runtime.errors import ManifestError, SourceError, StepError
-from pipeline_runtime.steps import (
-    ROW_HASH_COLUMN,
-    AntiJoin,
-    BindContext,
-    Join,
-    SideTable,
-    SideTableRequest,
-    side_table_of,
-    side_tables,
-)
+from pipeline_runtime.steps import side_tables
+from pipeline_runtime.steps.anti_join.model import AntiJoinStep
+from pipeline_runtime.steps.anti_join.transform import AntiJoin
+from pipeline_runtime.steps.base import ROW_HASH_COLUMN, BindContext, SideTable, SideTableRequest
+from pipeline_runtime.steps.join.model import JoinStep, KeyPair
+from pipeline_runtime.steps.join.transform import Join
+from pipeline_runtime.steps.side_tables import side_table_of
 
 SOURCE = ParquetSource(uri="side.parquet")
 

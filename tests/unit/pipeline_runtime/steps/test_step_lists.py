@@ -12,11 +12,15 @@ from facts import assert_all_told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline_runtime.config.steps import HashBucketStep, PadSequenceStep, TruncateStep
 from pipeline_runtime.errors import ManifestError
 from pipeline_runtime.hashing import bucket_of
 from pipeline_runtime.kernels import warm
-from pipeline_runtime.steps import HashBucket, PadSequence, Truncate
+from pipeline_runtime.steps.hash_bucket.model import HashBucketStep
+from pipeline_runtime.steps.hash_bucket.transform import HashBucket
+from pipeline_runtime.steps.pad_sequence.model import PadSequenceStep
+from pipeline_runtime.steps.pad_sequence.transform import PadSequence
+from pipeline_runtime.steps.truncate.model import TruncateStep
+from pipeline_runtime.steps.truncate.transform import Truncate
 
 LIST_TYPES: list[Callable[[pa.DataType], pa.DataType]] = [pa.list_, pa.large_list]
 NUMBERS = [

@@ -15,9 +15,11 @@ import pytest
 from facts import assert_told
 from step_models import typed
 
-from pipeline_runtime.config.steps import MapResources, MapStep
+from pipeline_runtime.config.step_model import MapResources
 from pipeline_runtime.errors import ManifestError, StepError
-from pipeline_runtime.steps import ROW_HASH_COLUMN, Map, public_schema
+from pipeline_runtime.steps.base import ROW_HASH_COLUMN, public_schema
+from pipeline_runtime.steps.map.model import MapStep
+from pipeline_runtime.steps.map.transform import Map
 
 TABLE = pa.table(
     {

@@ -11,18 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from property_tests import examples
 
-from pipeline_runtime.config.steps import DownsampleStep, SampleStep
 from pipeline_runtime.errors import ManifestError, StepError
-from pipeline_runtime.steps import (
-    BindContext,
-    Downsample,
-    Sample,
-    SideTable,
-    SideTableRequest,
-    add_row_hash,
-    bind_pipeline,
-    public_schema,
-)
+from pipeline_runtime.steps.base import BindContext, SideTable, SideTableRequest, public_schema
+from pipeline_runtime.steps.binding import bind_pipeline
+from pipeline_runtime.steps.downsample.model import DownsampleStep
+from pipeline_runtime.steps.downsample.transform import Downsample
+from pipeline_runtime.steps.row_hash import add_row_hash
+from pipeline_runtime.steps.sample.model import SampleStep
+from pipeline_runtime.steps.sample.transform import Sample
 
 NUM_ROWS = 20_000
 

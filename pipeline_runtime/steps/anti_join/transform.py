@@ -1,0 +1,57 @@
+"""Step `antiJoin`: drop the rows whose key is in a side table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import pyarrow as pa
+
+from pipeline_runtime.steps.anti_join.model import AntiJoinStep
+from pipeline_runtime.steps.base import BindContext, BoundStep, SideTable
+from pipeline_runtime.steps.checks import Checks
+from pipeline_runtime.steps.join.keys import check_keys, open_side_table
+from pipeline_runtime.steps.side_tables import index_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AntiJoin(BoundStep):
+    """SQL's NOT EXISTS: a row stays unless the side table has its key; null is in none."""
+
+    kind: ClassVar[str] = "antiJoin"
+    changes_rows: bool = True
+
+    side_table: SideTable
+    left_keys: tuple[str, ...]
+    right_keys: tuple[str, ...]
+    max_bytes: int
+
+    @classmethod
+    def bind(
+        cls, config: AntiJoinStep, input_schema: pa.Schema, context: BindContext | None = None
+    ) -> Self:
+        checks = Checks(cls.kind)
+        side = open_side_table(checks, config, config.right_keys, context)
+        check_keys(checks, config, input_schema, side)
+        checks.finish()
+        assert side is not None  # else a problem was noted
+        return cls(
+            side_table=side,
+            left_keys=config.left_keys,
+            right_keys=config.right_keys,
+            max_bytes=config.max_bytes,
+            inputs=frozenset(config.left_keys),
+            output_schema=input_schema,
+        )
+
+    @property
+    def is_filter(self) -> bool:
+        return True
+
+    def mask(self, table: pa.Table) -> pa.BooleanArray:
+        """True for the rows that are kept."""
+        index = index_of(self.side_table, self.right_keys, self.max_bytes)
+        return pa.array(~index.contains([table.column(key) for key in self.left_keys]))
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        return table.filter(self.mask(table))

@@ -1,0 +1,99 @@
+"""The fields of the step `join`, and those that it shares with `antiJoin`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from pipeline_runtime.config.base import MAX_COLUMNS, Column, Columns, Expression, SpecModel
+from pipeline_runtime.config.dataset import SourceChoice
+from pipeline_runtime.config.step_model import StepModel
+
+# Memory that a side table may take on each data worker unless the step sets `maxBytes`: 1 GiB.
+DEFAULT_SIDE_TABLE_BYTES = 1 << 30
+
+
+class KeyPair(SpecModel):
+    """A column of the key that has different names on the two sides."""
+
+    left: Column
+    """Name of the column in the rows."""
+    right: Column
+    """Name of the column in the side table."""
+
+
+def _find_key_form(key: object) -> str:
+    return "pair" if isinstance(key, dict | KeyPair) else "name"
+
+
+# Only one member of the union is tried, so that its errors alone are reported.
+JoinKey = Annotated[
+    Annotated[Column, Tag("name")] | Annotated[KeyPair, Tag("pair")],
+    Discriminator(_find_key_form),
+]
+JoinKeys = Annotated[tuple[JoinKey, ...], Field(min_length=1, max_length=MAX_COLUMNS)]
+
+
+class SideTableStep(SourceChoice, StepModel):
+    """The fields that joins share: a small table, the keys, and a bound on its memory."""
+
+    unhashed_fields: ClassVar[tuple[str, ...]] = ("maxBytes",)
+
+    keys: JoinKeys
+    """The key: columns by name or, if the two sides name them differently, as `left` and
+    `right`."""
+    where: Expression | None = None
+    """Condition for the rows of the side table that are used."""
+    max_bytes: Annotated[int, Field(ge=1, le=1 << 40)] = DEFAULT_SIDE_TABLE_BYTES
+    """Largest size of the side table in the memory of each worker."""
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        yield from super().rules()
+        lefts: set[str] = set()
+        rights: set[str] = set()
+        for index, (left, right) in enumerate(zip(self.left_keys, self.right_keys, strict=True)):
+            if left in lefts or right in rights:
+                name, side = (left, "left") if left in lefts else (right, "right")
+                column = "column" if left == right else f"{side} column"
+                message = f"must not repeat a {column}, got {name!r} twice; remove one"
+                yield f"keys[{index}]", message
+            lefts.add(left)
+            rights.add(right)
+
+    @property
+    def left_keys(self) -> tuple[str, ...]:
+        """The key's columns in the rows."""
+        return tuple(key.left if isinstance(key, KeyPair) else key for key in self.keys)
+
+    @property
+    def right_keys(self) -> tuple[str, ...]:
+        """The key's columns in the side table."""
+        return tuple(key.right if isinstance(key, KeyPair) else key for key in self.keys)
+
+    def describe(self) -> str:
+        source = self.parquet.locations[0] if self.parquet else "iceberg"
+        return f"{source} on {', '.join(self.left_keys)}"
+
+    def find_side_expressions(self) -> Iterator[tuple[str, str]]:
+        if self.where:
+            yield "where", self.where
+
+    def find_inputs(self) -> Iterable[str]:
+        return self.left_keys
+
+    def find_side_table(self) -> SourceChoice:
+        return self
+
+
+class JoinStep(SideTableStep):
+    """Add columns of the side table to the rows whose key is in it (a null key never matches)."""
+
+    how: Literal["Inner", "Left"] = "Left"
+    """`Left` keeps rows without a match."""
+    columns: Columns | None = None
+    """Columns of the side table; all but the key if absent."""
+
+    def find_outputs(self) -> frozenset[str] | None:
+        return None if self.columns is None else frozenset(self.columns)

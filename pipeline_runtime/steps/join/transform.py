@@ -1,0 +1,118 @@
+"""Step `join`: add columns of a side table to the rows whose key is in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline_runtime.steps.base import BindContext, BoundStep, SideTable, is_internal
+from pipeline_runtime.steps.checks import Checks, unknown_column
+from pipeline_runtime.steps.join.keys import check_keys, open_side_table
+from pipeline_runtime.steps.join.model import JoinStep
+from pipeline_runtime.steps.lists import Int64s
+from pipeline_runtime.steps.side_tables import index_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join(BoundStep):
+    """SQL's join: a row comes once for each match, in the side table's order; null matches nothing.
+
+    `Inner` drops rows without a match, `Left` gives them nulls. Left rows keep their order.
+    """
+
+    kind: ClassVar[str] = "join"
+    keeps_places: ClassVar[bool] = False
+    changes_rows: bool = True
+
+    side_table: SideTable
+    left_keys: tuple[str, ...]
+    right_keys: tuple[str, ...]
+    how: Literal["Inner", "Left"]
+    columns: tuple[str, ...]
+    max_bytes: int
+
+    @classmethod
+    def bind(
+        cls, config: JoinStep, input_schema: pa.Schema, context: BindContext | None = None
+    ) -> Self:
+        checks = Checks(cls.kind)
+        side = open_side_table(checks, config, _wanted(config), context)
+        check_keys(checks, config, input_schema, side)
+        fields = _payload(checks, config, input_schema, side) if side is not None else []
+        checks.finish()
+        assert side is not None  # else a problem was noted
+        names = tuple(field.name for field in fields)
+        return cls(
+            side_table=side,
+            left_keys=config.left_keys,
+            right_keys=config.right_keys,
+            how=config.how,
+            columns=names,
+            max_bytes=config.max_bytes,
+            inputs=frozenset(config.left_keys),
+            outputs=frozenset(names),
+            output_schema=pa.schema([*input_schema, *fields]),
+        )
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        index = index_of(self.side_table, self.right_keys, self.max_bytes)
+        left, right = index.find([table.column(key) for key in self.left_keys])
+        payload = index.table.select(self.columns)
+        if self.how == "Inner":
+            joined = table.take(pa.array(left))
+            matches = payload.take(pa.array(right))
+        else:
+            left, right, missing = _with_unmatched(left, right, table.num_rows)
+            unchanged = len(left) == table.num_rows  # each row once: every row is there
+            joined = table if unchanged else table.take(pa.array(left))
+            matches = payload.take(pa.array(right, mask=missing))
+        for name in self.columns:
+            joined = joined.append_column(self.output_schema.field(name), matches.column(name))
+        return joined
+
+
+def _with_unmatched(
+    left: Int64s, right: Int64s, num_rows: int
+) -> tuple[Int64s, Int64s, np.ndarray]:
+    """The pairs and, in its place, each left row without a pair; which pairs have no right row."""
+    counts = np.bincount(left, minlength=num_rows)
+    times = np.maximum(counts, 1)
+    rows = np.repeat(np.arange(num_rows), times)
+    missing = np.repeat(counts == 0, times)
+    matched = np.zeros(len(rows), dtype=np.int64)
+    matched[~missing] = right
+    return rows, matched, missing
+
+
+def _wanted(config: JoinStep) -> list[str] | None:
+    if config.columns is None:
+        return None
+    return list(dict.fromkeys((*config.right_keys, *config.columns)))
+
+
+def _payload(
+    checks: Checks, config: JoinStep, input_schema: pa.Schema, side: SideTable
+) -> list[pa.Field]:
+    """The side table's fields that are added: those named, or all but keys and Lastmile's own."""
+    if config.columns is None:
+        names = [n for n in side.schema.names if n not in config.right_keys and not is_internal(n)]
+    else:
+        names = list(config.columns)
+    fields = []
+    for index, name in enumerate(names):
+        field = f"columns[{index}]" if config.columns else "columns"
+        if name in input_schema.names:
+            checks.add(
+                field,
+                f"must not clash with the input's columns, got {name!r} on both sides; name in "
+                "columns what to add, or rename the input's column before this step",
+            )
+        elif name not in side.schema.names:
+            where = f"the side table {side.description}"
+            checks.add(field, unknown_column(name, side.schema.names, where))
+        else:
+            fields.append(side.schema.field(name).with_nullable(True))
+    return fields

@@ -1,0 +1,62 @@
+"""The fields of the step `map`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, JsonValue
+
+from pipeline_runtime.config.base import (
+    MAX_COLUMNS,
+    Columns,
+    ImportPath,
+    PositiveInt,
+    check_options,
+    check_unique_names,
+)
+from pipeline_runtime.config.step_model import MapResources, StepModel, TypedColumn
+
+
+class MapStep(StepModel):
+    """Call the user's function on each table; a step with resources runs as tasks of its own."""
+
+    unhashed_fields: ClassVar[tuple[str, ...]] = ("resources", "concurrency")
+
+    function: ImportPath
+    """`package.module:function`."""
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    """Keyword arguments, checked against the function's signature; no credentials."""
+    format: Literal["Arrow", "Numpy", "Torch"] = "Arrow"
+    """Format of the function's input and output."""
+    input_columns: Columns | None = None
+    """Columns that the function reads; all if absent."""
+    output_columns: (
+        Annotated[
+            tuple[TypedColumn, ...],
+            Field(max_length=MAX_COLUMNS),
+            AfterValidator(check_unique_names),
+        ]
+        | None
+    ) = None
+    """Columns that the function adds or changes, by name; if absent, found before the run by one
+    call on an empty table."""
+    changes_rows: bool = False
+    """True if the function may drop or add rows."""
+    resources: MapResources | None = None
+    concurrency: PositiveInt | None = None
+    """Largest number of concurrent calls."""
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        yield from check_options("options", self.options)
+
+    def describe(self) -> str:
+        return self.function
+
+    def find_inputs(self) -> Iterable[str]:
+        return self.input_columns or ()
+
+    def find_outputs(self) -> frozenset[str] | None:
+        if self.output_columns is None:
+            return None
+        return frozenset(column.name for column in self.output_columns)
