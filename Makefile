@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
 
-.PHONY: bench-autoscaling bench-deduplication bench-operator bench-overlap bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-wire bench-table-size help setup lock sbom test-tools run sample-data bench chart dashboards test test-nightly test-slow test-unit lint lint-types format crd clean
+.PHONY: bench-autoscaling bench-deduplication bench-operator bench-overlap bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-wire bench-table-size help setup lock sbom test-tools run sample-data bench chart dashboards test test-nightly test-slow test-unit lint lint-types format crd steps clean
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -101,6 +101,9 @@ chart: setup ## Update the chart's copies, its schema of settings and its README
 
 crd: setup ## Write crds/datasetexperiments.yaml from the models of the manifest, and make chart
 	$(BIN)/python -m tools.crd
+
+steps: setup ## Write the fluent API's methods, docs/steps.md and the tables of docs/manifest.md from the steps
+	$(BIN)/python -m tools.steps
 
 dashboards: setup ## Write deploy/grafana from tools/dashboards
 	$(BIN)/python -m tools.dashboards

@@ -14,11 +14,10 @@ would hold, so that there is one definition of what is valid and one planner.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
 import yaml
@@ -32,10 +31,12 @@ from pipeline_runtime.config import (
     Training,
     parse_experiment,
 )
+from pipeline_runtime.config.step_model import Names, build_parquet, to_list
 from pipeline_runtime.errors import StepError
 from pipeline_runtime.feed.work import places_of, read_group, run_stage
 from pipeline_runtime.plan import Plan, StreamPlan, build_plan, explain
 from pipeline_runtime.spelling import to_manifest, to_options
+from pipeline_runtime.step_methods import StepMethods
 
 if TYPE_CHECKING:
     import torch
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
     from pipeline_runtime.loader import Loader
     from pipeline_runtime.run.session import Finished
 
-Names = str | Sequence[str]
-# The key of a join: columns by name or, if the sides name them differently, left name to right.
-Keys = Names | Mapping[str, str] | Sequence[str | Mapping[str, str]]
 Document = dict[str, Any]
 DEFAULT_STORAGE_ROOT = "build/"
 # A name for the experiment that only looks at rows.
@@ -54,8 +52,11 @@ _LOADER = "loader"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
-    """A table and the steps after it; begin with `Pipeline.read_parquet`."""
+class Pipeline(StepMethods):
+    """A table and the steps after it; begin with `Pipeline.read_parquet`.
+
+    `StepMethods` has the methods that add a step.
+    """
 
     dataset: Document
     steps: tuple[Document, ...] = ()
@@ -72,157 +73,25 @@ class Pipeline:
         request_key: str | None = None,
         request_columns: Names | None = None,
         s3: Mapping[str, Any] | None = None,
-    ) -> Pipeline:
+    ) -> Self:
         """Start from a Parquet table; a URI without a scheme is relative to the storage root."""
         dataset = {
-            "parquet": _parquet(uri, s3) | {"columns": _list(columns)},
+            "parquet": build_parquet(uri, s3) | {"columns": to_list(columns)},
             "where": where,
-            "row_key": _list(row_key),
+            "row_key": to_list(row_key),
             "request_key": request_key,
-            "request_columns": _list(request_columns),
+            "request_columns": to_list(request_columns),
         }
         return cls(dataset=to_manifest(Dataset, dataset))
 
-    def filter(self, where: str) -> Pipeline:
-        """Keep the rows for which the expression is true."""
-        return self._with("filter", where=where)
-
-    def derive(self, columns: Mapping[str, str] | None = None, /, **more: str) -> Pipeline:
-        """Add or replace columns by expressions: `derive(y="x * 2")`, `derive({"a-b": "x"})`."""
-        return self._with("derive", columns={**(columns or {}), **more})
-
-    def anti_join(
-        self,
-        uri: Names,
-        on: Keys | None = None,
-        *,
-        left_on: Names | None = None,
-        right_on: Names | None = None,
-        keys: Keys | None = None,
-        s3: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> Pipeline:
-        """Drop the rows whose key is in a side table.
-
-        Args:
-            uri: the side table, one or several URIs.
-            on: the key: columns by name, or a mapping of the rows' columns to the side table's.
-            left_on: the key's columns in the rows, with `right_on` instead of `on`.
-            right_on: the key's columns in the side table.
-            keys: the same as `on`, as a manifest names it.
-            s3: access to the side table's store.
-            options: `where` and `max_bytes`, as in the manifest.
-
-        Raises:
-            StepError: the key is not given in exactly one way.
-        """
-        key = _build_keys(on=on, keys=keys, left_on=left_on, right_on=right_on)
-        return self._with("anti_join", parquet=_parquet(uri, s3), keys=key, **options)
-
-    def join(
-        self,
-        uri: Names,
-        on: Keys | None = None,
-        *,
-        left_on: Names | None = None,
-        right_on: Names | None = None,
-        keys: Keys | None = None,
-        how: str = "left",
-        columns: Names | None = None,
-        s3: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> Pipeline:
-        """Add columns of a side table to the rows whose key is in it.
-
-        Args:
-            how: `left` keeps rows without a match, `inner` drops them.
-            columns: columns of the side table; all but the key if absent.
-
-        The other arguments are those of `anti_join`.
-
-        Raises:
-            StepError: the key is not given in exactly one way.
-        """
-        key = _build_keys(on=on, keys=keys, left_on=left_on, right_on=right_on)
-        fields = {"how": how, "columns": _list(columns), **options}
-        return self._with("join", parquet=_parquet(uri, s3), keys=key, **fields)
-
-    def downsample(
-        self,
-        keep_percent: float | str,
-        *,
-        where: str | None = None,
-        seed: int = 0,
-        weight_column: str | None = None,
-    ) -> Pipeline:
-        """Keep a share of the rows that `where` selects, and weigh them for it."""
-        return self._with(
-            "downsample",
-            keep_percent=keep_percent,
-            where=where,
-            seed=seed,
-            weight_column=weight_column,
-        )
-
-    def sample(
-        self, keep_percent: float | str, *, by: Names | None = None, seed: int = 0
-    ) -> Pipeline:
-        """Keep a share of the rows, or of the values of a key with all their rows."""
-        return self._with("sample", keep_percent=keep_percent, by=_list(by), seed=seed)
-
-    def weight(self, column: str, by: str) -> Pipeline:
-        """Multiply a weight column by an expression."""
-        return self._with("weight", column=column, by=by)
-
-    def rename(self, columns: Mapping[str, str]) -> Pipeline:
-        """Rename columns, old name to new."""
-        return self._with("rename", columns=dict(columns))
-
-    def select(self, *columns: str) -> Pipeline:
-        """Keep these columns."""
-        return self._with("select", columns=list(columns))
-
-    def drop(self, *columns: str) -> Pipeline:
-        """Drop these columns."""
-        return self._with("drop", columns=list(columns))
-
-    def cast(self, columns: Mapping[str, str] | None = None, /, **more: str) -> Pipeline:
-        """Convert columns to Arrow types by name."""
-        return self._with("cast", columns={**(columns or {}), **more})
-
-    def fill_null(
-        self, columns: Mapping[str, bool | float | str] | None = None, /, **more: bool | float | str
-    ) -> Pipeline:
-        """Replace nulls of columns by constants."""
-        return self._with("fill_null", columns={**(columns or {}), **more})
-
-    def pad_sequence(self, *columns: str, length: int, value: float = 0) -> Pipeline:
-        """Make every list of the columns exactly so long."""
-        return self._with("pad_sequence", columns=list(columns), length=length, value=value)
-
-    def truncate(self, *columns: str, length: int, keep: str = "head") -> Pipeline:
-        """Cut lists of the columns to at most so many items."""
-        return self._with("truncate", columns=list(columns), length=length, keep=keep)
-
-    def hash_bucket(self, *columns: str, buckets: int, seed: int = 0) -> Pipeline:
-        """Replace ids by a hash in [0, buckets)."""
-        return self._with("hash_bucket", columns=list(columns), buckets=buckets, seed=seed)
-
-    def map(self, function: str | Callable[..., Any], **options: Any) -> Pipeline:
-        """Call a function of an importable module on every table; options as in the manifest,
-        snake_case too: `input_columns`, `output_columns`, `changes_rows`.
-        """
-        name = function if isinstance(function, str) else _import_path(function)
-        return self._with("map", function=name, **options)
-
-    def named(self, name: str) -> Pipeline:
+    def named(self, name: str) -> Self:
         """Give the last step a name, for people and for `--set` on the manifest."""
         if not self.steps:
             raise StepError(f"named: must follow a step, got {name!r} before the first; move it")
         *before, last = self.steps
         return replace(self, steps=(*before, {"name": name} | last))
 
-    def with_options(self, **options: Any) -> Pipeline:
+    def with_options(self, **options: Any) -> Self:
         """Set options of the planner and the feed, the switches of `debug` among them:
         `with_options(feed="threads", fusion=False)`.
         """
@@ -230,7 +99,7 @@ class Pipeline:
         debug = self.options.get("debug", {}) | new.get("debug", {})
         return replace(self, options=self.options | new | ({"debug": debug} if debug else {}))
 
-    def _with(self, kind: str, **fields: Any) -> Pipeline:
+    def _with(self, kind: str, **fields: Any) -> Self:
         step = to_manifest(Step, {kind: fields})
         return replace(self, steps=(*self.steps, step))
 
@@ -378,43 +247,6 @@ def iter_tables(stream: StreamPlan) -> Iterator[pa.Table]:
             yield piece.table.select(stream.output_schema.names)
 
 
-def _list(names: Names | None) -> list[str] | None:
-    if names is None:
-        return None
-    return [names] if isinstance(names, str) else list(names)
-
-
-def _parquet(uri: Names, s3: Mapping[str, Any] | None) -> Document:
-    location: Document = {"uri": uri} if isinstance(uri, str) else {"uris": list(uri)}
-    return location | {"s3": s3}
-
-
-def _build_keys(
-    *, on: Keys | None, keys: Keys | None, left_on: Names | None, right_on: Names | None
-) -> Any:
-    """Return the key of a join as `keys` of a manifest; a mapping stands for pairs of columns.
-
-    Raises:
-        StepError: the key is not given in exactly one way.
-    """
-    left, right = _list(left_on), _list(right_on)
-    sides = [side for side in (left, right) if side is not None]
-    given = [key for key in (on, keys) if key is not None]
-    is_paired = left is not None and right is not None and len(left) == len(right)
-    if is_paired != bool(sides) or len(given) + is_paired != 1:
-        raise StepError(
-            "a join: must have the key once: as on or keys, or as left_on and right_on of equally "
-            f"many columns; got on={on!r}, keys={keys!r}, left_on={left!r} and right_on={right!r}"
-        )
-    if given:
-        (key,) = given
-        if isinstance(key, str):
-            return [key]
-        return key if isinstance(key, Mapping) else list(key)
-    pairs = zip(left or (), right or (), strict=True)
-    return [{"left": one, "right": other} for one, other in pairs]
-
-
 def _shuffle(shuffle: bool | str | Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Return `training.shuffle` for a loader's argument; None is False, as in a DataLoader."""
     if shuffle is None or isinstance(shuffle, bool):
@@ -427,15 +259,3 @@ def _shuffle(shuffle: bool | str | Mapping[str, Any] | None) -> Mapping[str, Any
         "shuffle: must be True, False, 'request' or a mapping such as {'window_rows': 100_000}, "
         f"but is {shuffle!r}"
     )
-
-
-def _import_path(function: Callable[..., Any]) -> str:
-    """`module:name`. Raises StepError for a function that workers could not import."""
-    module = getattr(function, "__module__", None)
-    name = getattr(function, "__qualname__", "<")
-    if module in (None, "__main__") or "<" in name:  # <lambda>, <locals>
-        raise StepError(
-            f"map: must be a function of an importable module, got {function!r}; give it a name in "
-            "a file beside the manifest, and its arguments as options"
-        )
-    return f"{module}:{name}"

@@ -102,7 +102,7 @@ def _build_root() -> Schema:
     """Return the schema of the whole object; its metadata is the API server's own affair."""
     fields = DatasetExperiment.model_fields
     return {
-        "description": _docstring(DatasetExperiment),
+        "description": find_summary(DatasetExperiment),
         "type": "object",
         "required": ["spec"],
         "properties": {
@@ -263,7 +263,7 @@ def _merge(schema: Schema, extra: Schema) -> Schema:
 def _build_object(model: type[SpecModel]) -> Schema:
     names = field_names(model)
     required = [alias for alias, name in names.items() if model.model_fields[name].is_required()]
-    schema: Schema = {"description": _docstring(model), "type": "object"}
+    schema: Schema = {"description": find_summary(model), "type": "object"}
     if required:
         schema["required"] = required
     schema["properties"] = {alias: _build_field(model, name) for alias, name in names.items()}
@@ -346,12 +346,26 @@ def _attribute_docstrings(model: type) -> dict[str, str]:
     return found
 
 
-def _docstring(model: type) -> str:
+def find_summary(model: type) -> str:
+    """Return the first paragraph of a class's docstring, on one line."""
     return _unwrap((inspect.getdoc(model) or "").partition("\n\n")[0])
 
 
 def _unwrap(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()
+
+
+def list_members(annotation: Any) -> list[Any]:
+    """Return the members of a union, or the annotation alone; an `Annotated` may wrap a union."""
+    if get_origin(annotation) is Annotated and _is_union(get_args(annotation)[0]):
+        annotation = get_args(annotation)[0]
+    if _is_union(annotation):
+        return [member for member in get_args(annotation) if member is not type(None)]
+    return [annotation]
+
+
+def _is_union(annotation: Any) -> bool:
+    return get_origin(annotation) in (Union, types.UnionType)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -8,7 +8,7 @@ reference and the fluent API learn it from one place. `steps.base.Transform` dec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import Field, StringConstraints
@@ -19,6 +19,8 @@ from pipeline_runtime.config.dataset import SourceChoice
 
 Arguments = dict[str, Any]
 Names = str | Sequence[str]
+# The key of a join: columns by name or, if the sides name them differently, left name to right.
+Keys = Names | Mapping[str, str] | Sequence[str | Mapping[str, str]]
 TypeName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 
 
@@ -51,6 +53,15 @@ class StepModel(SpecModel):
     def kind(cls) -> str:
         """Return the step's kind as a manifest has it, such as `antiJoin`."""
         return to_camel(cls.folder())
+
+    @classmethod
+    def from_python(cls, *arguments: Any, **options: Any) -> Arguments:
+        """Return the fields, in snake_case, for the arguments of the method of the fluent API.
+
+        `tools.steps` writes the method with the signature of an override. Without one, it derives
+        the signature from the fields.
+        """
+        raise NotImplementedError(f"{cls.__name__} derives its method from its fields")
 
     def describe(self) -> str:
         """Return the step's fields as one line for people, without its kind."""
@@ -109,6 +120,12 @@ def describe_columns(columns: Iterable[SpecModel]) -> str:
     """Return objects of two fields as one line, such as `x: float32, y: int8`."""
     pairs = (column.model_dump().values() for column in columns)
     return ", ".join(f"{name}: {value}" for name, value in pairs)
+
+
+def build_parquet(uri: Names, s3: Mapping[str, Any] | None) -> Arguments:
+    """Return the fields of a Parquet source."""
+    location: Arguments = {"uri": uri} if isinstance(uri, str) else {"uris": list(uri)}
+    return location | {"s3": s3}
 
 
 def to_list(names: Names | None) -> list[str] | None:

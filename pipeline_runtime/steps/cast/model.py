@@ -12,7 +12,7 @@ from pipeline_runtime.config.step_model import StepModel, TypedColumn, describe_
 
 
 class CastStep(StepModel):
-    """Convert columns to a type, named as Arrow names it (int64, float32, list<int64>, …)."""
+    """Convert columns to a type, named as Arrow names it (`int64`, `float32`, …)."""
 
     columns: Annotated[
         tuple[TypedColumn, ...],

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
 from pipeline_runtime.config.base import MAX_COLUMNS, Column, Columns, Expression, SpecModel
 from pipeline_runtime.config.dataset import SourceChoice
-from pipeline_runtime.config.step_model import StepModel
+from pipeline_runtime.config.step_model import (
+    Arguments,
+    Keys,
+    Names,
+    StepModel,
+    build_parquet,
+    to_list,
+)
+from pipeline_runtime.errors import StepError
 
 # Memory that a side table may take on each data worker unless the step sets `maxBytes`: 1 GiB.
 DEFAULT_SIDE_TABLE_BYTES = 1 << 30
@@ -76,6 +84,37 @@ class SideTableStep(SourceChoice, StepModel):
         source = self.parquet.locations[0] if self.parquet else "iceberg"
         return f"{source} on {', '.join(self.left_keys)}"
 
+    @classmethod
+    def from_python(
+        cls,
+        uri: Names,
+        on: Keys | None = None,
+        *,
+        left_on: Names | None = None,
+        right_on: Names | None = None,
+        keys: Keys | None = None,
+        s3: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Arguments:
+        """Return the fields.
+
+        Args:
+            uri: The side table: one or several files, directories or globs.
+            on: The key: columns by name, or a mapping of the rows' columns to the side table's.
+            left_on: The key's columns in the rows, with `right_on` instead of `on`.
+            right_on: The key's columns in the side table.
+            keys: The same as `on`, as a manifest names it.
+            s3: Access to an S3-compatible store, as in a manifest.
+            options: `where` and `max_bytes` of a manifest.
+
+        Raises:
+            StepError: the key is not given in exactly one way.
+        """
+        return options | {
+            "parquet": build_parquet(uri, s3),
+            "keys": _build_keys(on=on, keys=keys, left_on=left_on, right_on=right_on),
+        }
+
     def find_side_expressions(self) -> Iterator[tuple[str, str]]:
         if self.where:
             yield "where", self.where
@@ -95,5 +134,65 @@ class JoinStep(SideTableStep):
     columns: Columns | None = None
     """Columns of the side table; all but the key if absent."""
 
+    @classmethod
+    def from_python(
+        cls,
+        uri: Names,
+        on: Keys | None = None,
+        *,
+        left_on: Names | None = None,
+        right_on: Names | None = None,
+        keys: Keys | None = None,
+        how: str = "left",
+        columns: Names | None = None,
+        s3: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Arguments:
+        """Return the fields.
+
+        Args:
+            uri: The side table: one or several files, directories or globs.
+            on: The key: columns by name, or a mapping of the rows' columns to the side table's.
+            left_on: The key's columns in the rows, with `right_on` instead of `on`.
+            right_on: The key's columns in the side table.
+            keys: The same as `on`, as a manifest names it.
+            how: `left` keeps rows without a match, `inner` drops them.
+            columns: Columns of the side table; all but the key if absent.
+            s3: Access to an S3-compatible store, as in a manifest.
+            options: `where` and `max_bytes` of a manifest.
+
+        Raises:
+            StepError: the key is not given in exactly one way.
+        """
+        key: Arguments = {"on": on, "keys": keys, "left_on": left_on, "right_on": right_on}
+        fields = super().from_python(uri, s3=s3, **key, **options)
+        return fields | {"how": how, "columns": to_list(columns)}
+
     def find_outputs(self) -> frozenset[str] | None:
         return None if self.columns is None else frozenset(self.columns)
+
+
+def _build_keys(
+    *, on: Keys | None, keys: Keys | None, left_on: Names | None, right_on: Names | None
+) -> Any:
+    """Return the key of a join as `keys` of a manifest; a mapping stands for pairs of columns.
+
+    Raises:
+        StepError: the key is not given in exactly one way.
+    """
+    left, right = to_list(left_on), to_list(right_on)
+    sides = [side for side in (left, right) if side is not None]
+    given = [key for key in (on, keys) if key is not None]
+    is_paired = left is not None and right is not None and len(left) == len(right)
+    if is_paired != bool(sides) or len(given) + is_paired != 1:
+        raise StepError(
+            "a join: must have the key once: as on or keys, or as left_on and right_on of equally "
+            f"many columns; got on={on!r}, keys={keys!r}, left_on={left!r} and right_on={right!r}"
+        )
+    if given:
+        (key,) = given
+        if isinstance(key, str):
+            return [key]
+        return key if isinstance(key, Mapping) else list(key)
+    pairs = zip(left or (), right or (), strict=True)
+    return [{"left": one, "right": other} for one, other in pairs]

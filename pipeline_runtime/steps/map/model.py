@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, JsonValue
 
@@ -15,7 +15,8 @@ from pipeline_runtime.config.base import (
     check_options,
     check_unique_names,
 )
-from pipeline_runtime.config.step_model import MapResources, StepModel, TypedColumn
+from pipeline_runtime.config.step_model import Arguments, MapResources, StepModel, TypedColumn
+from pipeline_runtime.errors import StepError
 
 
 class MapStep(StepModel):
@@ -50,6 +51,18 @@ class MapStep(StepModel):
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from check_options("options", self.options)
 
+    @classmethod
+    def from_python(cls, function: str | Callable[..., Any], **options: Any) -> Arguments:
+        """Return the fields.
+
+        Args:
+            function: A function of an importable module, or its `package.module:function`.
+            options: The other fields of a manifest, such as `input_columns`, `output_columns`,
+                `changes_rows`, and the function's arguments as `options`.
+        """
+        name = function if isinstance(function, str) else _find_import_path(function)
+        return {"function": name, **options}
+
     def describe(self) -> str:
         return self.function
 
@@ -60,3 +73,15 @@ class MapStep(StepModel):
         if self.output_columns is None:
             return None
         return frozenset(column.name for column in self.output_columns)
+
+
+def _find_import_path(function: Callable[..., Any]) -> str:
+    """Return `module:name`. Raises StepError for a function that workers could not import."""
+    module = getattr(function, "__module__", None)
+    name = getattr(function, "__qualname__", "<")
+    if module in (None, "__main__") or "<" in name:  # <lambda>, <locals>
+        raise StepError(
+            f"map: must be a function of an importable module, got {function!r}; give it a name in "
+            "a file beside the manifest, and its arguments as options"
+        )
+    return f"{module}:{name}"

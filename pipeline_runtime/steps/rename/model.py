@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
 from pipeline_runtime.config.base import MAX_COLUMNS, Column, SpecModel, check_unique_names
-from pipeline_runtime.config.step_model import StepModel, describe_columns
+from pipeline_runtime.config.step_model import Arguments, StepModel, describe_columns
 
 
 class RenamedColumn(SpecModel):
@@ -35,6 +35,15 @@ class RenameStep(StepModel):
         counts = Counter(column.new_name for column in self.columns)
         for name in sorted(name for name, count in counts.items() if count > 1):
             yield "columns", f"must not give two columns one name, got {name!r} twice; rename one"
+
+    @classmethod
+    def from_python(cls, columns: Mapping[str, str]) -> Arguments:
+        """Return the fields.
+
+        Args:
+            columns: New names by present names; no two new names may be equal.
+        """
+        return {"columns": dict(columns)}
 
     def describe(self) -> str:
         return describe_columns(self.columns)

@@ -1,0 +1,250 @@
+"""The methods of the fluent API that add a step. Written by `make steps` from the steps' models.
+
+`pipeline.Pipeline` inherits them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from pipeline_runtime.config.step_model import Keys, Names, to_list
+from pipeline_runtime.steps.anti_join.model import AntiJoinStep
+from pipeline_runtime.steps.join.model import JoinStep
+from pipeline_runtime.steps.map.model import MapStep
+from pipeline_runtime.steps.rename.model import RenameStep
+
+
+class StepMethods:
+    """A method for each kind of step."""
+
+    __slots__ = ()
+
+    def _with(self, kind: str, **fields: Any) -> Self:
+        """Return the pipeline with one more step. Fields that are None are left out."""
+        raise NotImplementedError
+
+    def anti_join(
+        self,
+        uri: Names,
+        on: Keys | None = None,
+        *,
+        left_on: Names | None = None,
+        right_on: Names | None = None,
+        keys: Keys | None = None,
+        s3: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Drop the rows whose key is in the side table (SQL's NOT EXISTS: a null key is kept).
+
+        Args:
+            uri: The side table: one or several files, directories or globs.
+            on: The key: columns by name, or a mapping of the rows' columns to the side table's.
+            left_on: The key's columns in the rows, with `right_on` instead of `on`.
+            right_on: The key's columns in the side table.
+            keys: The same as `on`, as a manifest names it.
+            s3: Access to an S3-compatible store, as in a manifest.
+            options: `where` and `max_bytes` of a manifest.
+
+        Raises:
+            StepError: the key is not given in exactly one way.
+        """
+        return self._with(
+            "anti_join",
+            **AntiJoinStep.from_python(
+                uri, on, left_on=left_on, right_on=right_on, keys=keys, s3=s3, **options
+            ),
+        )
+
+    def cast(self, columns: Mapping[str, str] | None = None, /, **more: str) -> Self:
+        """Convert columns to a type, named as Arrow names it (`int64`, `float32`, …).
+
+        Args:
+            columns: Columns to convert, by name.
+            more: The same, as keywords.
+        """
+        return self._with("cast", columns={**(columns or {}), **more})
+
+    def derive(self, columns: Mapping[str, str] | None = None, /, **more: str) -> Self:
+        """Add or replace columns, each from an expression over the step's input columns.
+
+        Args:
+            columns: Columns to add or replace, by name.
+            more: The same, as keywords.
+        """
+        return self._with("derive", columns={**(columns or {}), **more})
+
+    def downsample(
+        self,
+        keep_percent: float | str,
+        *,
+        where: str | None = None,
+        seed: int = 0,
+        weight_column: str | None = None,
+    ) -> Self:
+        """Keep a share of the rows, or of those in `where`, by a hash of the seed and row identity.
+
+        Args:
+            keep_percent: Percentage of the rows that is kept, 0 to 100: an integer, or a decimal
+                number as a text, such as `"0.5"`.
+            where: Condition for the rows that are thinned; all others are kept.
+            seed: The same seed keeps the same rows.
+            weight_column: Column that is multiplied by 100 / keepPercent in thinned rows; created
+                as 1.0 if absent.
+        """
+        return self._with(
+            "downsample",
+            keep_percent=keep_percent,
+            where=where,
+            seed=seed,
+            weight_column=weight_column,
+        )
+
+    def drop(self, *columns: str) -> Self:
+        """Drop these columns.
+
+        Args:
+            columns: The columns to drop.
+        """
+        return self._with("drop", columns=list(columns))
+
+    def fill_null(
+        self, columns: Mapping[str, bool | float | str] | None = None, /, **more: bool | float | str
+    ) -> Self:
+        """Replace nulls of columns by a constant.
+
+        Args:
+            columns: Columns whose nulls are replaced, by name.
+            more: The same, as keywords.
+        """
+        return self._with("fill_null", columns={**(columns or {}), **more})
+
+    def filter(self, where: str) -> Self:
+        """Keep the rows for which `where` is true (false and null are dropped).
+
+        Args:
+            where: A boolean expression.
+        """
+        return self._with("filter", where=where)
+
+    def hash_bucket(self, *columns: str, buckets: int, seed: int = 0) -> Self:
+        """Replace ids (integers, strings, lists of them) by a hash in [0, buckets); null stays
+        null.
+
+        Args:
+            columns: Integer or string columns, or lists of them.
+            buckets: Number of buckets; ids become 0 to `buckets` - 1.
+            seed: Different seeds give different hashes.
+        """
+        return self._with("hash_bucket", columns=list(columns), buckets=buckets, seed=seed)
+
+    def join(
+        self,
+        uri: Names,
+        on: Keys | None = None,
+        *,
+        left_on: Names | None = None,
+        right_on: Names | None = None,
+        keys: Keys | None = None,
+        how: str = "left",
+        columns: Names | None = None,
+        s3: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Add columns of the side table to the rows whose key is in it (a null key never matches).
+
+        Args:
+            uri: The side table: one or several files, directories or globs.
+            on: The key: columns by name, or a mapping of the rows' columns to the side table's.
+            left_on: The key's columns in the rows, with `right_on` instead of `on`.
+            right_on: The key's columns in the side table.
+            keys: The same as `on`, as a manifest names it.
+            how: `left` keeps rows without a match, `inner` drops them.
+            columns: Columns of the side table; all but the key if absent.
+            s3: Access to an S3-compatible store, as in a manifest.
+            options: `where` and `max_bytes` of a manifest.
+
+        Raises:
+            StepError: the key is not given in exactly one way.
+        """
+        return self._with(
+            "join",
+            **JoinStep.from_python(
+                uri,
+                on,
+                left_on=left_on,
+                right_on=right_on,
+                keys=keys,
+                how=how,
+                columns=columns,
+                s3=s3,
+                **options,
+            ),
+        )
+
+    def map(self, function: str | Callable[..., Any], **options: Any) -> Self:
+        """Call the user's function on each table; a step with resources runs as tasks of its own.
+
+        Args:
+            function: A function of an importable module, or its `package.module:function`.
+            options: The other fields of a manifest, such as `input_columns`, `output_columns`,
+                `changes_rows`, and the function's arguments as `options`.
+        """
+        return self._with("map", **MapStep.from_python(function, **options))
+
+    def pad_sequence(self, *columns: str, length: int, value: float | str = 0) -> Self:
+        """Make every list of the columns exactly `length` long: cut its end, or pad it with
+        `value`.
+
+        Args:
+            columns: List columns.
+            length: Length of every list: longer ones lose their end, shorter ones are padded.
+            value: Value that pads the lists: an integer, or a number as a text, such as `"0.5"`.
+        """
+        return self._with("pad_sequence", columns=list(columns), length=length, value=value)
+
+    def rename(self, columns: Mapping[str, str]) -> Self:
+        """Rename columns, all at once.
+
+        Args:
+            columns: New names by present names; no two new names may be equal.
+        """
+        return self._with("rename", **RenameStep.from_python(columns))
+
+    def sample(self, keep_percent: float | str, *, by: Names | None = None, seed: int = 0) -> Self:
+        """Keep a share of the rows or, with `by`, of a key's values with all their rows.
+
+        Args:
+            keep_percent: Percentage of the rows, or of the key's values, that is kept, 0 to 100: an
+                integer, or a decimal number as a text, such as `"0.5"`.
+            by: The key whose rows stay together.
+            seed: The same seed keeps the same rows.
+        """
+        return self._with("sample", keep_percent=keep_percent, by=to_list(by), seed=seed)
+
+    def select(self, *columns: str) -> Self:
+        """Keep these columns, in this order.
+
+        Args:
+            columns: The columns to keep, in this order.
+        """
+        return self._with("select", columns=list(columns))
+
+    def truncate(self, *columns: str, length: int, keep: str = "head") -> Self:
+        """Cut lists of the columns to at most `length` items, from their head or their tail.
+
+        Args:
+            columns: List columns.
+            length: Largest number of items to keep.
+            keep: The end to keep.
+        """
+        return self._with("truncate", columns=list(columns), length=length, keep=keep)
+
+    def weight(self, column: str, by: str) -> Self:
+        """Multiply a weight column, created as 1.0 if absent, by an expression (null counts as 0).
+
+        Args:
+            column: The weight column; created as 1.0 if absent.
+            by: A numeric expression.
+        """
+        return self._with("weight", column=column, by=by)

@@ -1,0 +1,24 @@
+"""The files that are written from the steps' declarations are up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline_runtime.config.step_registry import load_models
+from tools.steps import GUIDE, MANIFEST, render_files
+
+FILES = render_files()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_the_file_is_what_make_steps_writes(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == FILES[path], "run make steps and commit its files"
+
+
+def test_every_step_has_a_section_on_both_pages() -> None:
+    reference, guide = FILES[MANIFEST], FILES[GUIDE]
+    for model in load_models().values():
+        assert f"## pipeline[].{model.kind()}\n" in reference
+        assert f"## {model.kind()}\n" in guide
