@@ -14,6 +14,7 @@ would hold, so that there is one definition of what is valid and one planner.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -203,7 +204,7 @@ class Pipeline(StepMethods):
             batch_size=parse_count(
                 "batch_size", batch_size, least=1, advice=". Rows come in batches, never one by one"
             ),
-            columns=_list(columns),
+            columns=to_list(columns),
             shuffle=mixing,
             seed=parse_count("seed", seed, least=0),
             deduplicated=parse_flag("deduplicated", deduplicated),

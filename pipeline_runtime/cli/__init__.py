@@ -63,7 +63,7 @@ app = typer.Typer(
     help="One manifest, from raw table to trained model.\n\n" + EXIT_CODES_HELP,
     no_args_is_help=True,
     rich_markup_mode=None,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
 )
 

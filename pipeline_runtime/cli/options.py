@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pipeline_runtime.config import LoadedManifest
+from pipeline_runtime.config import LoadedManifest, complete_override
 
 FilesOption = Annotated[
     list[str],
@@ -18,7 +18,12 @@ FilesOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Change a field of the spec (repeatable)."),
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Change a field of the spec (repeatable).",
+        autocompletion=complete_override,
+    ),
 ]
 StorageRootOption = Annotated[
     str,

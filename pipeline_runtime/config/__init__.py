@@ -49,7 +49,7 @@ from pipeline_runtime.config.experiment import (
 from pipeline_runtime.config.free_fields import has_same_free_fields, is_too_large
 from pipeline_runtime.config.location import locate_artifacts
 from pipeline_runtime.config.manifest import LoadedManifest, load_manifests, parse_manifests
-from pipeline_runtime.config.overrides import apply_overrides
+from pipeline_runtime.config.overrides import apply_overrides, complete_override
 from pipeline_runtime.config.parsing import ACCEPTED_VARIABLE, parse_experiment, parse_stored
 from pipeline_runtime.config.plain_text import clean
 from pipeline_runtime.config.pod_template import (
@@ -132,6 +132,7 @@ __all__ = [
     "check_template_security",
     "clean",
     "compare_configs",
+    "complete_override",
     "diff_configs",
     "format_path",
     "has_same_free_fields",

@@ -60,6 +60,11 @@ def takes_integer(annotation: Any) -> bool:
     return _takes(annotation, int)
 
 
+def takes_boolean(annotation: Any) -> bool:
+    """Return whether a field holds a boolean, alone or as one of several types."""
+    return _takes(annotation, bool)
+
+
 def _takes(annotation: Any, kind: type) -> bool:
     if get_origin(annotation) in (Annotated, Union, types.UnionType):
         return any(_takes(member, kind) for member in get_args(annotation))

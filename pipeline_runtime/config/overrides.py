@@ -10,7 +10,17 @@ from pydantic import JsonValue
 
 from pipeline_runtime.config.documents import Path, format_path, read_value
 from pipeline_runtime.config.experiment import DatasetExperiment
-from pipeline_runtime.config.introspect import annotation_at, takes_integer, takes_text
+from pipeline_runtime.config.introspect import (
+    annotation_at,
+    field_names,
+    find_constants,
+    find_model,
+    is_list,
+    model_at,
+    takes_boolean,
+    takes_integer,
+    takes_text,
+)
 from pipeline_runtime.config.problems import find_similar, show, value_at
 from pipeline_runtime.errors import ManifestError, Problem
 
@@ -59,6 +69,41 @@ def apply_overrides(document: JsonValue, overrides: Sequence[str]) -> JsonValue:
     return changed
 
 
+def complete_override(text: str) -> list[str]:
+    """Return what a shell may complete the beginning of an override to: fields, or constants."""
+    if "=" in text:
+        return _complete_value(text)
+    above, dot, begun = text.rpartition(".")
+    try:
+        path = parse_override(f"{above}=")[0] if above else ("spec",)
+    except ValueError:
+        return []
+    model = model_at(DatasetExperiment, _index(path))
+    found = []
+    for alias, name in (field_names(model) if model else {}).items():
+        annotation = model.model_fields[name].annotation if model else None
+        end = "=" if find_model(annotation) is None else "[" if is_list(annotation) else "."
+        found += [f"{above}{dot}{alias}{end}"] if alias.startswith(begun) else []
+    # A shell puts a space after a single word, so go on to the fields or constants below it.
+    return (len(found) == 1 and found != [text] and complete_override(found[0])) or found
+
+
+def _complete_value(text: str) -> list[str]:
+    before, _, begun = text.partition("=")
+    try:
+        path = parse_override(f"{before}=")[0]
+    except ValueError:
+        return []
+    annotation = annotation_at(DatasetExperiment, _index(path))
+    values = ("true", "false") if takes_boolean(annotation) else find_constants(annotation)
+    return [f"{before}={value}" for value in values if value.startswith(begun)]
+
+
+def _index(path: Path) -> Path:
+    """Return a path with items of lists as indexes, whatever their names are."""
+    return tuple(0 if isinstance(part, _Bracketed) else part for part in path)
+
+
 def parse_override(override: str) -> tuple[Path, JsonValue]:
     """Path and value of `path=value`.
 
@@ -91,8 +136,7 @@ def _read(path: Path, text: str) -> JsonValue:
     A shell takes the quotes away that the field would need in a file.
     """
     value = read_value(text)
-    indexed = tuple(0 if isinstance(part, _Bracketed) else part for part in path)
-    annotation = annotation_at(DatasetExperiment, indexed)
+    annotation = annotation_at(DatasetExperiment, _index(path))
     is_text = takes_text(annotation) and not (isinstance(value, int) and takes_integer(annotation))
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return text if is_number and is_text else value

@@ -358,7 +358,8 @@ def _explain_many(error: ErrorDetails, path: Path) -> str:
 
 
 def _explain_pattern(error: ErrorDetails, path: Path) -> str:
-    rule, advice = _PATTERN_WORDS[error["ctx"]["pattern"]]
+    pattern = error["ctx"]["pattern"]
+    rule, advice = _PATTERN_WORDS.get(pattern, (f"must match {pattern}", "correct it"))
     return f"{rule}, got {show(error['input'], path)}; {advice}"
 
 

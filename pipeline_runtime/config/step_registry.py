@@ -1,7 +1,8 @@
 """Finds the steps: each folder of the package `pipeline_runtime.steps` is one.
 
-There is no list of steps to edit. A folder that is on the package's `__path__` before the config is
-imported counts too. Modules are imported by their names, so that the config depends on no step.
+There is no list of steps to edit. To try a step from elsewhere, set the environment variable
+`LASTMILE_STEPS_PATH` to the folder that has the step's folder: it extends the package's `__path__`.
+Modules are imported by their names, so that the config depends on no step.
 """
 
 from __future__ import annotations

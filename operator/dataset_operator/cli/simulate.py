@@ -12,7 +12,7 @@ import typer
 
 from dataset_operator.cli.failures import explaining
 from dataset_operator.cli.text import print_table
-from pipeline_runtime.config import LoadedManifest, load_manifests
+from pipeline_runtime.config import LoadedManifest, complete_override, load_manifests
 
 if TYPE_CHECKING:
     from dataset_operator.sizing.document import Simulation
@@ -45,7 +45,12 @@ def simulate(
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Change a field (repeatable)."),
+        typer.Option(
+            "--set",
+            metavar="PATH=VALUE",
+            help="Change a field (repeatable).",
+            autocompletion=complete_override,
+        ),
     ] = None,
     hours: Annotated[
         float,

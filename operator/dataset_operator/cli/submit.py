@@ -20,7 +20,14 @@ from dataset_operator.errors import KubeConflict, UserError
 from dataset_operator.headline import find_headline
 from dataset_operator.observed import Document
 from dataset_operator.status import is_true
-from pipeline_runtime.config import KIND, LoadedManifest, ManifestError, Problem, load_manifests
+from pipeline_runtime.config import (
+    KIND,
+    LoadedManifest,
+    ManifestError,
+    Problem,
+    complete_override,
+    load_manifests,
+)
 from pipeline_runtime.grammar import check_grammar
 
 # The API server's words for another owner of a field, one or many.
@@ -41,7 +48,12 @@ def submit(
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Change a field (repeatable)."),
+        typer.Option(
+            "--set",
+            metavar="PATH=VALUE",
+            help="Change a field (repeatable).",
+            autocompletion=complete_override,
+        ),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Follow it to its end; 1 if that is a failure.")
