@@ -374,7 +374,7 @@ def _annotate(
 
 
 def _pushdown_notes(step: PlannedStep, push: Pushdown) -> tuple[str, ...]:
-    if step.kind not in ("where", "filter", "split"):
+    if not step.has_predicate:
         return ()
     return tuple(
         f"not pushed to the files: {text}: {why}"

@@ -30,6 +30,11 @@ class PlannedStep:
     live: frozenset[str]  # columns that something after this step uses; the rest is let go
     notes: tuple[str, ...] = ()
 
+    @property
+    def has_predicate(self) -> bool:
+        """True if an expression may decide which rows are kept, so that it may prune files."""
+        return self.kind == "split" or self.transform.predicate is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from pydantic.alias_generators import to_camel
 
@@ -217,8 +216,8 @@ def _notes(found: Findings) -> tuple[str, ...]:
 
 def _kept_by_filters(found: Findings) -> float:
     kept = 1.0
-    for _, cost in pairwise(found.steps):
-        if cost.kind in ("where", "filter", "split") and cost.rows_in:
+    for step, cost in zip(found.plan.training.steps, found.steps[1:-1], strict=True):
+        if step.has_predicate and cost.rows_in:
             kept *= cost.rows_out / cost.rows_in
     return kept
 
