@@ -219,8 +219,8 @@ class Training(SummaryModel):
 class Throughput(SummaryModel):
     """Throughput from the first batch to the last."""
 
-    samples_per_second: Seconds = Field(default=0, description="Samples trained on, a second.")
-    rows_per_second: Seconds = Field(default=0, description="Rows read from the table, a second.")
+    samples_per_second: Seconds = Field(default=0, description="Samples trained on per second.")
+    rows_per_second: Seconds = Field(default=0, description="Rows read from the table per second.")
     seconds_to_first_batch: Seconds | None = Field(
         default=None,
         description="From the start of the feed to the first batch, in seconds; null: none came.",

@@ -332,7 +332,7 @@ def test_the_first_batch_takes_its_time_however_many_workers_there_are() -> None
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_that_become_dearer_as_a_few_workers_come_are_no_knee(seed: int) -> None:
+def test_rows_that_become_dearer_as_a_few_workers_come_do_not_saturate(seed: int) -> None:
     dearer = tuple(
         Phase(from_row=8192.0 * 300 * i, step_seconds=0.5, row_seconds=(1 + 0.2 * i) * 1e-3)
         for i in range(13)
