@@ -45,7 +45,8 @@ from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.plan import build_plan
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.request_batches import expand
-from pipeline_runtime.sources import open_location, open_parquet
+from pipeline_runtime.sources import open_location
+from pipeline_runtime.sources.parquet import open_parquet
 
 NAME = "deduplication"
 DEFAULT_ROWS = 200_000

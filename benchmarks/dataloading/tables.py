@@ -12,7 +12,8 @@ from benchmarks.dataloading.workloads import ONCE, REQUEST_KEY, sample_options
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.sample_data import write_sample_data
-from pipeline_runtime.sources import open_location, open_parquet
+from pipeline_runtime.sources import open_location
+from pipeline_runtime.sources.parquet import open_parquet
 
 # `make run` makes as many, and keeps them in a folder of its own.
 SAMPLE_ROWS: Final = 1_000_000

@@ -143,7 +143,8 @@ def _convert(
     source: ParquetSource, root: str, output: str, options: ConversionOptions
 ) -> ConversionSummary:
     from pipeline_runtime.convert import convert_table
-    from pipeline_runtime.sources import open_location, open_parquet
+    from pipeline_runtime.sources import open_location
+    from pipeline_runtime.sources.parquet import open_parquet
 
     table = open_parquet(source, root)
     console = make_console(stderr=True)

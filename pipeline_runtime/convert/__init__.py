@@ -2,8 +2,8 @@
 
 Reading order: `job` (a table to a folder) → `windows` (flat rows streamed, cut between requests) →
 `grouping` (rows to requests) → `equality` (what equal means) → `encoding` (how columns are stored)
-→ `output` (the folder, whole or not at all). The layout itself is `sources.nested`'s, whose reader
-takes the result as the flat table again.
+→ `output` (the folder, whole or not at all). `sources.parquet.nested` defines the layout, and reads
+the result as the flat table again.
 """
 
 from pipeline_runtime.convert.job import (

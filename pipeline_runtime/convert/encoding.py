@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline_runtime.sources import ParquetTable
-from pipeline_runtime.sources.nested import COUNT_COLUMN, NestedLayout
-from pipeline_runtime.sources.statistics import has_statistics, leaf_path
+from pipeline_runtime.sources.parquet import ParquetTable
+from pipeline_runtime.sources.parquet.nested import COUNT_COLUMN, NestedLayout
+from pipeline_runtime.sources.parquet.statistics import has_statistics, leaf_path
 
 DEFAULT_CODEC = "zstd"
 AUTO, AS_INPUT = "auto", "input"

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pipeline_runtime.sources.equality import BoolArray, Int64Array, rows_equal
 from pipeline_runtime.sources.gather import one_chunk
-from pipeline_runtime.sources.nested import NestedLayout
+from pipeline_runtime.sources.parquet.nested import NestedLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,10 @@ from pipeline_runtime.convert.output import open_output
 from pipeline_runtime.convert.windows import flat_types, read_windows
 from pipeline_runtime.errors import ManifestError, Problem
 from pipeline_runtime.plan.build import ROW_ID_COLUMN
-from pipeline_runtime.sources import Location, ParquetTable, Unit
-from pipeline_runtime.sources.listing import is_hidden
-from pipeline_runtime.sources.nested import COUNT_COLUMN, NestedLayout, build_metadata
+from pipeline_runtime.sources import Location, Unit
+from pipeline_runtime.sources.parquet import ParquetTable
+from pipeline_runtime.sources.parquet.listing import is_hidden
+from pipeline_runtime.sources.parquet.nested import COUNT_COLUMN, NestedLayout, build_metadata
 from pipeline_runtime.steps.checks import unknown_column
 
 # About 6,500 requests of 20 rows: what a row group costs whatever its length is little then

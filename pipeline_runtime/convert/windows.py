@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.convert.grouping import first_places
-from pipeline_runtime.sources import ParquetTable, Unit
+from pipeline_runtime.sources import Unit
 from pipeline_runtime.sources.gather import one_chunk
+from pipeline_runtime.sources.parquet import ParquetTable
 
 # Rows decoded at once: a window grows by so many.
 READ_ROWS = 16_384

@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from pipeline_runtime.sources.equality import BoolArray, equal_to_previous
 from pipeline_runtime.sources.gather import Int64s, one_chunk, take_rows
-from pipeline_runtime.sources.nested import NestedRows
+from pipeline_runtime.sources.rows import RequestRows
 
 # With fewer, to compare the rows costs more than it saves: `python -m benchmarks.deduplication`.
 MIN_ROWS_PER_REQUEST = 4.0
 
 
-def find_requests(rows: pa.Table, key: str, request_columns: Sequence[str]) -> NestedRows | None:
+def find_requests(rows: pa.Table, key: str, request_columns: Sequence[str]) -> RequestRows | None:
     """The rows by request, in their order; None if there are too few rows a request to pay.
 
     Args:
@@ -43,7 +43,7 @@ def find_requests(rows: pa.Table, key: str, request_columns: Sequence[str]) -> N
         return None
     starts = np.flatnonzero(np.append(True, ~same))
     each = [name for name in rows.schema.names if name not in request_columns]
-    return NestedRows(
+    return RequestRows(
         requests=_take(rows.select(list(request_columns)), starts),
         impressions=rows.select(each),
         counts=np.diff(np.append(starts, rows.num_rows)),

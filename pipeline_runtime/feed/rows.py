@@ -22,7 +22,7 @@ import pyarrow as pa
 from pipeline_runtime.plan.model import PlannedStep
 from pipeline_runtime.plan.sharing import is_of_requests
 from pipeline_runtime.sources.gather import Int64s, one_chunk, take_rows
-from pipeline_runtime.sources.nested import NestedRows
+from pipeline_runtime.sources.rows import RequestRows, SourceRows
 from pipeline_runtime.steps.base import (
     INTERNAL_PREFIX,
     REQUEST_COLUMN,
@@ -67,9 +67,9 @@ class Rows:
     codes: Int64s | None = None  # each row's request among them
 
     @classmethod
-    def of(cls, table: pa.Table | NestedRows, *, kernels: bool = True) -> Rows:
+    def of(cls, table: SourceRows, *, kernels: bool = True) -> Rows:
         """All rows of a table; `kernels` as in `take_rows`."""
-        if isinstance(table, NestedRows):
+        if isinstance(table, RequestRows):
             rows = cls.of(table.impressions, kernels=kernels)
             if table.requests.num_columns:
                 rows.requests = cls.of(table.requests, kernels=kernels)
@@ -88,7 +88,7 @@ class Rows:
         in_requests = self.requests is not None and name in self.requests.columns
         return name in self.columns or in_requests
 
-    def add_read(self, part: pa.Table | NestedRows, names: Collection[str]) -> None:
+    def add_read(self, part: SourceRows, names: Collection[str]) -> None:
         """Take over columns that were read of the rows that are left.
 
         Args:

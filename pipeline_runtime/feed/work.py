@@ -28,7 +28,7 @@ from pipeline_runtime.plan.groups import Group, permutation
 from pipeline_runtime.plan.model import FirstLook, PlannedStep, StreamPlan
 from pipeline_runtime.sources import Unit
 from pipeline_runtime.sources.gather import Int64s, one_chunk
-from pipeline_runtime.sources.nested import NestedRows, join_rows
+from pipeline_runtime.sources.rows import RequestRows, SourceRows, join_rows
 from pipeline_runtime.steps.base import REQUEST_COLUMN, ROW_HASH_COLUMN
 
 # A group of tiny row groups has hundreds of places; an error names the first few.
@@ -204,9 +204,9 @@ def _look_first(
 
 def _read_left(
     stream: StreamPlan, group: Group, columns: Sequence[str], kept: Int64s | None
-) -> list[pa.Table | NestedRows]:
+) -> list[SourceRows]:
     """These columns of a group's rows that are left, by their places among all; None: all are."""
-    parts: list[pa.Table | NestedRows] = []
+    parts: list[SourceRows] = []
     first = 0
     for unit in group.units:
         if kept is None:
@@ -223,7 +223,7 @@ def _read_left(
     return [part if isinstance(part, pa.Table) else part.expand(columns) for part in parts]
 
 
-def _num_bytes(part: pa.Table | NestedRows) -> int:
+def _num_bytes(part: SourceRows) -> int:
     """As rows that repeat what stands once a request."""
     if isinstance(part, pa.Table):
         return int(part.nbytes)
@@ -237,7 +237,7 @@ def _read_pieces(
     """At most `piece_rows` rows at a time; a group of several units fits that (see plan.groups)."""
     wanted = stream.read_columns if columns is None else columns
     started = time.perf_counter()
-    parts: list[pa.Table | NestedRows] = []
+    parts: list[SourceRows] = []
     places: list[Place] = []
     first = 0
     for unit in group.units:
@@ -254,18 +254,16 @@ def _read_pieces(
 
 
 def _part_of(
-    stream: StreamPlan, rows: pa.Table | NestedRows, places: Sequence[Place], started: float
+    stream: StreamPlan, rows: SourceRows, places: Sequence[Place], started: float
 ) -> _Part:
     made = Rows.of(rows, kernels=stream.kernels)
     seconds = time.perf_counter() - started
     return _Part(rows=made, places=places, seconds=seconds, read_seconds=seconds)
 
 
-def _join(
-    stream: StreamPlan, parts: Sequence[pa.Table | NestedRows], names: Sequence[str]
-) -> pa.Table | NestedRows:
+def _join(stream: StreamPlan, parts: Sequence[SourceRows], names: Sequence[str]) -> SourceRows:
     """All parts' rows; columns stay once a request that do so in all parts."""
-    nested = [part for part in parts if isinstance(part, NestedRows)]
+    nested = [part for part in parts if isinstance(part, RequestRows)]
     kinds = {tuple(part.requests.schema.names) for part in nested}
     if len(nested) == len(parts) and len(kinds) == 1:
         return join_rows(nested)
@@ -284,7 +282,7 @@ def _clip(rows: range, wanted: range, first: int = 0) -> range:
 
 def _read_unit(
     stream: StreamPlan, unit: Unit, mine: range, max_rows: int, wanted: Sequence[str]
-) -> Iterator[tuple[pa.Table | NestedRows, Place]]:
+) -> Iterator[tuple[SourceRows, Place]]:
     """Yield these rows of a unit; the others that have to be read with them are left out."""
     sharing = stream.sharing
     key = (sharing.key,) if sharing.key else ()
@@ -316,9 +314,7 @@ def _read_unit(
         )
 
 
-def _row_hashes(
-    stream: StreamPlan, rows: pa.Table | NestedRows, place: Place
-) -> npt.NDArray[np.uint64]:
+def _row_hashes(stream: StreamPlan, rows: SourceRows, place: Place) -> npt.NDArray[np.uint64]:
     if stream.identity.is_position:
         return hashing.position_hash(place.file, place.row_group, place.first_row, place.num_rows)
     names = stream.identity.columns
@@ -329,10 +325,10 @@ def _row_hashes(
 
 def _with_row_hash(
     stream: StreamPlan,
-    rows: pa.Table | NestedRows,
+    rows: SourceRows,
     hashes: npt.NDArray[np.uint64],
     wanted: Sequence[str],
-) -> pa.Table | NestedRows:
+) -> SourceRows:
     """Add the identity's hash; columns of identity and key that nothing else uses go."""
     sharing, column = stream.sharing, pa.array(hashes, type=pa.uint64())
     if isinstance(rows, pa.Table) and sharing.key:
@@ -340,7 +336,7 @@ def _with_row_hash(
     if isinstance(rows, pa.Table):
         return _with_column(rows.select(list(wanted)), column)
     once, each = set(rows.requests.schema.names), set(rows.impressions.schema.names)
-    return NestedRows(
+    return RequestRows(
         requests=rows.requests.select([n for n in wanted if n in once]),
         impressions=_with_column(rows.impressions.select([n for n in wanted if n in each]), column),
         counts=rows.counts,

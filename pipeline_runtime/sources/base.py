@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline_runtime.sources.nested import NestedRows
+from pipeline_runtime.sources.rows import SourceRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class RawTable(Protocol):
         columns: Sequence[str],
         max_rows: int,
         folded: Collection[str] = (),
-    ) -> Iterator[pa.Table | NestedRows]:
+    ) -> Iterator[SourceRows]:
         """Yield the unit's rows like `read`, but keep nested files nested.
 
         Columns that a file stores once per request are returned once per request. The columns may
@@ -152,7 +152,7 @@ class RawTable(Protocol):
         rows: npt.NDArray[np.int64],
         *,
         kernels: bool = True,
-    ) -> pa.Table | NestedRows:
+    ) -> SourceRows:
         """Return the rows of a unit at the given positions, in the form that `read_nested` returns.
 
         The implementation may skip decoding other rows.

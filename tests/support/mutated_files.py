@@ -32,8 +32,9 @@ from pipeline_runtime import kernels
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.errors import SourceError
-from pipeline_runtime.sources import ParquetTable, open_location, open_parquet, pages
-from pipeline_runtime.sources.nested import NestedLayout
+from pipeline_runtime.sources import open_location
+from pipeline_runtime.sources.parquet import ParquetTable, open_parquet, pages
+from pipeline_runtime.sources.parquet.nested import NestedLayout
 
 CHILD_SECONDS = 60  # a reading takes some milliseconds; the machine may be busy
 NUM_ROWS = 1200

@@ -13,7 +13,7 @@ from pipeline_runtime.history.reading import open_history
 from pipeline_runtime.report import load_summary
 from pipeline_runtime.report.decisions import parse_decisions
 from pipeline_runtime.report.summary import SUMMARY_FILE
-from pipeline_runtime.sources.nested import METADATA_KEY, parse_footer
+from pipeline_runtime.sources.parquet.nested import METADATA_KEY, parse_footer
 
 DEEP = "[" * 100_000 + "]" * 100_000
 RUN = "0f3c6c1e-1"

@@ -29,7 +29,8 @@ from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.plan import build_plan, explain, plan_groups
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.request_batches import expand
-from pipeline_runtime.sources import open_location, open_parquet
+from pipeline_runtime.sources import open_location
+from pipeline_runtime.sources.parquet import open_parquet
 from pipeline_runtime.training.collating import Collator
 from pipeline_runtime.training.position import Position
 from pipeline_runtime.training.ranking_config import choose_features, parse_config

@@ -16,7 +16,8 @@ from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.config.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.convert import MARKER_NAME, ConversionOptions, convert_table, windows
 from pipeline_runtime.errors import ManifestError
-from pipeline_runtime.sources import ParquetTable, open_location, open_parquet
+from pipeline_runtime.sources import open_location
+from pipeline_runtime.sources.parquet import ParquetTable, open_parquet
 
 MANIFEST = """
 apiVersion: experiments.lastmile.dev/v1alpha1

@@ -20,7 +20,8 @@ from property_tests import examples
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, ConversionSummary, convert_table
-from pipeline_runtime.sources import ParquetTable, open_location, open_parquet
+from pipeline_runtime.sources import open_location
+from pipeline_runtime.sources.parquet import ParquetTable, open_parquet
 
 Row = dict[str, Any]
 

@@ -25,7 +25,8 @@ from pipeline_runtime.feed.requests import find_requests
 from pipeline_runtime.feed.rows import Rows
 from pipeline_runtime.pipeline import iter_tables
 from pipeline_runtime.plan import build_plan, explain
-from pipeline_runtime.sources import open_location, open_parquet
+from pipeline_runtime.sources import open_location
+from pipeline_runtime.sources.parquet import open_parquet
 from pipeline_runtime.steps.cast.transform import Cast
 from pipeline_runtime.steps.filter.model import FilterStep
 from pipeline_runtime.steps.filter.transform import Filter

@@ -21,8 +21,9 @@ from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.plan import Group, build_plan, explain, plan_groups
 from pipeline_runtime.plan.model import StreamPlan
-from pipeline_runtime.sources import Unit, open_location, open_parquet
+from pipeline_runtime.sources import Unit, open_location
 from pipeline_runtime.sources.gather import Int64s
+from pipeline_runtime.sources.parquet import open_parquet
 
 ROWS, UNIT_ROWS = 600, 50
 SHARED = ("user", "age", "history")

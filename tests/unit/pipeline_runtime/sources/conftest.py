@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from pipeline_runtime import kernels
-from pipeline_runtime.sources import pages
+from pipeline_runtime.sources.parquet import pages
 
 
 @pytest.fixture(scope="module")

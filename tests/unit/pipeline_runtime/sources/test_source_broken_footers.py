@@ -13,9 +13,14 @@ from facts import assert_told
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.errors import SourceError
-from pipeline_runtime.sources import ParquetTable, open_parquet
-from pipeline_runtime.sources.footers import Footer, read_footer
-from pipeline_runtime.sources.thrift import ThriftError, read_integer, read_struct, write_integer
+from pipeline_runtime.sources.parquet import ParquetTable, open_parquet
+from pipeline_runtime.sources.parquet.footers import Footer, read_footer
+from pipeline_runtime.sources.parquet.thrift import (
+    ThriftError,
+    read_integer,
+    read_struct,
+    write_integer,
+)
 
 pytestmark = pytest.mark.usefixtures("decoded_here")
 

@@ -19,10 +19,10 @@ from property_tests import examples
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.kernels import parquet
-from pipeline_runtime.sources import open_parquet
-from pipeline_runtime.sources.leaves import Stored
-from pipeline_runtime.sources.page_headers import Page, PageError, read_pages
-from pipeline_runtime.sources.windows import decode_windows
+from pipeline_runtime.sources.parquet import open_parquet
+from pipeline_runtime.sources.parquet.leaves import Stored
+from pipeline_runtime.sources.parquet.page_headers import Page, PageError, read_pages
+from pipeline_runtime.sources.parquet.windows import decode_windows
 
 pytestmark = pytest.mark.usefixtures("decoded_here")
 

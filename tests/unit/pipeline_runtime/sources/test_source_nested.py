@@ -21,8 +21,9 @@ from pipeline_runtime.errors import SourceError
 from pipeline_runtime.feed.leases import num_pieces_of
 from pipeline_runtime.feed.work import places_of, read_group
 from pipeline_runtime.plan import build_plan, plan_groups, rows_per_piece, share_groups
-from pipeline_runtime.sources import ParquetTable, open_location, open_parquet
-from pipeline_runtime.sources.nested import METADATA_KEY
+from pipeline_runtime.sources import open_location
+from pipeline_runtime.sources.parquet import ParquetTable, open_parquet
+from pipeline_runtime.sources.parquet.nested import METADATA_KEY
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 from pipeline_runtime.training.position import Checksum
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs as pafs
 
-from pipeline_runtime.sources import opening
-from pipeline_runtime.sources.opening import Opener
+from pipeline_runtime.sources.parquet import opening
+from pipeline_runtime.sources.parquet.opening import Opener
 
 LOCAL = pafs.LocalFileSystem()
 

@@ -27,8 +27,8 @@ from list_files import (
 from property_tests import examples
 
 from pipeline_runtime.config import ParquetSource
-from pipeline_runtime.sources import open_parquet, windows
-from pipeline_runtime.sources.page_headers import read_pages
+from pipeline_runtime.sources.parquet import open_parquet, windows
+from pipeline_runtime.sources.parquet.page_headers import read_pages
 
 OTHERS = {
     "strings": pa.list_(pa.string()),

@@ -13,8 +13,9 @@ from facts import assert_told
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.config.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.errors import SourceError
-from pipeline_runtime.sources import ParquetTable, open_location, open_parquet, resolve_uri
-from pipeline_runtime.sources.listing import find_files
+from pipeline_runtime.sources import open_location, resolve_uri
+from pipeline_runtime.sources.parquet import ParquetTable, open_parquet
+from pipeline_runtime.sources.parquet.listing import find_files
 
 
 def put(path: Path, **columns: Any) -> Path:

@@ -11,7 +11,7 @@ import pytest
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.errors import SourceError
-from pipeline_runtime.sources import open_parquet
+from pipeline_runtime.sources.parquet import open_parquet
 
 
 def put(folder: Path, *columns: pa.Array | pa.ChunkedArray, nullable: bool = True) -> str:

@@ -22,7 +22,8 @@ from pipeline_runtime.config import (
 from pipeline_runtime.config.storage_uri import find_uri_fault, has_scheme, split_storage_uri
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.history import reading
-from pipeline_runtime.sources import ParquetTable, open_location, open_parquet
+from pipeline_runtime.sources import open_location
+from pipeline_runtime.sources.parquet import ParquetTable, open_parquet
 
 REFUSED = {
     "an endpoint in the query": "gs://b/p?endpoint_override=evil.example",

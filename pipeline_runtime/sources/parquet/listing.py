@@ -1,6 +1,6 @@
 """Finds the files of a URI: one file, the data files of a folder, or the matches of a glob.
 
-Runs before `parquet`, which reads the footers of these files.
+Runs before `fragments`, which reads the footers of these files.
 """
 
 from __future__ import annotations

@@ -13,9 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.kernels import Kernels
-from pipeline_runtime.sources.columns import decode_columns
-from pipeline_runtime.sources.leaves import Leaf, Stored
-from pipeline_runtime.sources.page_headers import DICTIONARY_PAGE, Page, PageError, read_pages
+from pipeline_runtime.sources.parquet.columns import decode_columns
+from pipeline_runtime.sources.parquet.leaves import Leaf, Stored
+from pipeline_runtime.sources.parquet.page_headers import (
+    DICTIONARY_PAGE,
+    Page,
+    PageError,
+    read_pages,
+)
 
 
 def decode_windows(

@@ -30,24 +30,28 @@ from pipeline_runtime.errors import SourceError
 from pipeline_runtime.kernels import describe
 from pipeline_runtime.sources.base import Pruning, Scan, Unit
 from pipeline_runtime.sources.filesystem import Location, open_location
-from pipeline_runtime.sources.footers import EncryptedColumn, Footer
-from pipeline_runtime.sources.fragments import FOOTER_THREADS, read_fragments
-from pipeline_runtime.sources.leaves import find_leaves
-from pipeline_runtime.sources.listing import find_files
-from pipeline_runtime.sources.nested import (
+from pipeline_runtime.sources.parquet.footers import EncryptedColumn, Footer
+from pipeline_runtime.sources.parquet.fragments import FOOTER_THREADS, read_fragments
+from pipeline_runtime.sources.parquet.leaves import find_leaves
+from pipeline_runtime.sources.parquet.listing import find_files
+from pipeline_runtime.sources.parquet.nested import (
     NestedLayout,
-    NestedRows,
     cut_rows,
     parse_footer,
     read_nested,
     read_nested_rows,
 )
-from pipeline_runtime.sources.opening import Opener
-from pipeline_runtime.sources.pages import OpenFile
-from pipeline_runtime.sources.schemas import cast_column, common_schema, discover_partitioning
-from pipeline_runtime.sources.statistics import has_sound_statistics, surviving_row_groups
+from pipeline_runtime.sources.parquet.opening import Opener
+from pipeline_runtime.sources.parquet.pages import OpenFile
+from pipeline_runtime.sources.parquet.schemas import (
+    cast_column,
+    common_schema,
+    discover_partitioning,
+)
+from pipeline_runtime.sources.parquet.statistics import has_sound_statistics, surviving_row_groups
+from pipeline_runtime.sources.parquet.versions import file_version
+from pipeline_runtime.sources.rows import RequestRows, SourceRows
 from pipeline_runtime.sources.stores import asking
-from pipeline_runtime.sources.versions import file_version
 
 # The description of decoding names this many columns at most.
 _MAX_NAMES = 5
@@ -221,7 +225,7 @@ class ParquetTable:
         columns: Sequence[str],
         max_rows: int,
         folded: Collection[str] = (),
-    ) -> Iterator[pa.Table | NestedRows]:
+    ) -> Iterator[SourceRows]:
         """See RawTable; raises as `read` does."""
         layout, stored = self.layouts[unit.file], self._stored(unit, columns)
         with self._opened(unit) as opened:
@@ -239,7 +243,7 @@ class ParquetTable:
         rows: npt.NDArray[np.int64],
         *,
         kernels: bool = True,
-    ) -> pa.Table | NestedRows:
+    ) -> SourceRows:
         """See RawTable; raises as `read` does."""
         layout, stored = self.layouts[unit.file], self._stored(unit, columns)
         with self._opened(unit) as opened:
@@ -264,14 +268,14 @@ class ParquetTable:
         return [name for name in columns if name not in self.partition_values[unit.file]]
 
     def _complete_nested(
-        self, rows: NestedRows, columns: Sequence[str], file: int, layout: NestedLayout
-    ) -> NestedRows:
+        self, rows: RequestRows, columns: Sequence[str], file: int, layout: NestedLayout
+    ) -> RequestRows:
         """Complete nested rows like `_complete`; the requests get the partition columns."""
         partitions = self.partition_values[file]
         once = [name for name in columns if name in partitions]
         once += [n for n in columns if n not in partitions and layout.is_request_column(n)]
         each = [name for name in columns if name not in once]
-        return NestedRows(
+        return RequestRows(
             requests=self._complete(rows.requests, once, file, len(rows.counts)),
             impressions=self._complete(rows.impressions, each, file, rows.num_rows),
             counts=rows.counts,
@@ -354,7 +358,7 @@ def _read_flat(
 
 def _read_requests(
     opened: OpenFile, unit: Unit, layout: NestedLayout, stored: list[str], max_rows: int
-) -> Iterator[NestedRows]:
+) -> Iterator[RequestRows]:
     """Yield a nested unit's rows, in parts if it has more than `max_rows`, to bound memory."""
     if unit.num_rows <= max_rows:
         return read_nested(opened, unit.row_group, layout, stored, None)

@@ -1,15 +1,15 @@
-"""The nested layout: one row a request, its own columns once, its impressions' columns as lists.
+"""The nested layout: a request's own columns once, its impressions' columns as lists.
 
-A file says of itself that it is nested, in its key-value metadata, as JSON under `METADATA_KEY`:
+The key-value metadata of a nested file describe it, as JSON under `METADATA_KEY`:
 
     {"version": 1, "requestKey": "request_id",
      "columns": [{"name": "user_id", "type": "int64", "of": "request"}, …],   in flat order
      "rowGroups": [{"requests": 820, "rows": 16384}, …]}
 
 So a reader needs no manifest, and knows the flat rows of every row group from the footer alone.
-`COUNT_COLUMN` stands beside the data: the impressions of each request, so that request columns are
-read without reading an impression column. `convert` writes these files, `parquet` reads them as the
-flat table they were made of; `NestedRows` is what lies between, for who wants requests once.
+`COUNT_COLUMN` holds the number of impressions of each request, so that request columns are read
+without an impression column. `convert` writes these files. `table` reads them as the flat table
+that they were made from; `RequestRows` keep a request's columns once on the way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from pydantic_core import from_json
 
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sources.gather import take_rows
-from pipeline_runtime.sources.pages import OpenFile
+from pipeline_runtime.sources.parquet.pages import OpenFile
+from pipeline_runtime.sources.rows import RequestRows, join_rows
 
 METADATA_KEY = "lastmile.nested"
 VERSION = 1
@@ -146,57 +147,13 @@ def _rewritten(path: str, what: str) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NestedRows:
-    """Rows with their requests' columns once: row i belongs to the request that `counts` says."""
-
-    requests: pa.Table  # a row a request
-    impressions: pa.Table  # a row a flat row, requests one after another
-    counts: Int64Array  # flat rows of each request, at least 1
-
-    @property
-    def num_rows(self) -> int:
-        """Flat rows."""
-        return int(self.counts.sum())
-
-    @property
-    def codes(self) -> Int64Array:
-        """The request of each flat row."""
-        return np.repeat(np.arange(len(self.counts)), self.counts)
-
-    def slice(self, first: int, num_rows: int) -> NestedRows:
-        """Flat rows [first, first + num_rows); requests that the ends cut stay with fewer rows."""
-        ends = np.cumsum(self.counts)
-        last = first + num_rows
-        start = int(np.searchsorted(ends, first, side="right"))
-        stop = int(np.searchsorted(ends, last, side="left")) + 1 if num_rows else start
-        kept = ends[start:stop].clip(max=last) - (ends - self.counts)[start:stop].clip(min=first)
-        return NestedRows(
-            requests=self.requests.slice(start, stop - start),
-            impressions=self.impressions.slice(first, num_rows),
-            counts=kept,
-        )
-
-    def expand(self, columns: Sequence[str]) -> pa.Table:
-        """The flat rows, request columns repeated; `columns` in the order asked for."""
-        table = pa.table({"": pa.nulls(self.num_rows)}).select([])  # knows its rows, has no column
-        codes = self.codes
-        for name in columns:
-            if name in self.requests.column_names:
-                field, column = self.requests.field(name), take_rows(self.requests[name], codes)
-            else:
-                field, column = self.impressions.field(name), self.impressions[name]
-            table = table.append_column(field, column)
-        return table
-
-
 def read_nested(
     opened: OpenFile,
     row_group: int,
     layout: NestedLayout,
     columns: Sequence[str],
     max_requests: int | None,
-) -> Iterator[NestedRows]:
+) -> Iterator[RequestRows]:
     """A row group's requests in order, at most `max_requests` at once; None: all of them.
 
     Raises ArrowInvalid if lists and counts disagree.
@@ -217,7 +174,7 @@ def read_nested_rows(
     rows: Int64Array,
     *,
     kernels: bool = True,
-) -> NestedRows:
+) -> RequestRows:
     """Return the flat rows at ascending places of a row group, and their requests.
 
     Of requests' columns only pages are decoded that have one of them; impressions' columns are
@@ -228,21 +185,21 @@ def read_nested_rows(
     [whole] = read_nested(opened, row_group, layout, each, None)
     requests, counts = np.unique(whole.codes[rows], return_counts=True)
     taken = (take_rows(whole.impressions.column(n), rows, kernels=kernels) for n in each)
-    return NestedRows(
+    return RequestRows(
         requests=opened.read_rows(row_group, once, requests, kernels=kernels),
         impressions=pa.table(dict(zip(each, taken, strict=True))),
         counts=counts,
     )
 
 
-def _unnest(table: pa.Table, layout: NestedLayout, columns: Sequence[str]) -> NestedRows:
+def _unnest(table: pa.Table, layout: NestedLayout, columns: Sequence[str]) -> RequestRows:
     counts = table.column(COUNT_COLUMN).to_numpy().astype(np.int64)
     once = [name for name in columns if layout.is_request_column(name)]
     flat = {name: _flatten(table.column(name)) for name in columns if name not in once}
     total = counts.sum()
     if counts.min(initial=1) < 1 or any(len(column) != total for column in flat.values()):
         raise pa.ArrowInvalid("lists and counts of rows disagree")
-    return NestedRows(requests=table.select(once), impressions=pa.table(flat), counts=counts)
+    return RequestRows(requests=table.select(once), impressions=pa.table(flat), counts=counts)
 
 
 def _flatten(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -250,9 +207,9 @@ def _flatten(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array(chunks, type=column.type.value_type)
 
 
-def cut_rows(parts: Iterable[NestedRows], max_rows: int) -> Iterator[NestedRows]:
+def cut_rows(parts: Iterable[RequestRows], max_rows: int) -> Iterator[RequestRows]:
     """The same rows with exactly `max_rows` flat rows each, but for the last."""
-    held: NestedRows | None = None
+    held: RequestRows | None = None
     for part in parts:
         held = part if held is None else join_rows([held, part])
         while held.num_rows >= max_rows:
@@ -260,12 +217,3 @@ def cut_rows(parts: Iterable[NestedRows], max_rows: int) -> Iterator[NestedRows]
             held = held.slice(max_rows, held.num_rows - max_rows)
     if held is not None and held.num_rows:
         yield held
-
-
-def join_rows(parts: Sequence[NestedRows]) -> NestedRows:
-    """The rows of all parts, at least one, in their order."""
-    return NestedRows(
-        requests=pa.concat_tables([part.requests for part in parts]),
-        impressions=pa.concat_tables([part.impressions for part in parts]),
-        counts=np.concatenate([part.counts for part in parts]),
-    )

@@ -21,7 +21,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline_runtime.sources.thrift import (
+from pipeline_runtime.sources.parquet.thrift import (
     Struct,
     ThriftError,
     read_struct,

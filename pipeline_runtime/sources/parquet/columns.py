@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from pipeline_runtime.kernels import Kernels
 from pipeline_runtime.kernels.chunks import COLUMN
-from pipeline_runtime.sources.codecs import Codec, find_codec
-from pipeline_runtime.sources.leaves import Leaf, Stored
+from pipeline_runtime.sources.parquet.codecs import Codec, find_codec
+from pipeline_runtime.sources.parquet.leaves import Leaf, Stored
 
 _ALIGNMENT = 64  # of a column's parts in its memory, as Arrow recommends
 _MAX_INT32 = 2**31 - 1

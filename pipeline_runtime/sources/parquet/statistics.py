@@ -15,8 +15,8 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from pipeline_runtime.sources.footers import Footer
-from pipeline_runtime.sources.nested import NestedLayout
+from pipeline_runtime.sources.parquet.footers import Footer
+from pipeline_runtime.sources.parquet.nested import NestedLayout
 
 _Kind = Callable[[pa.DataType], bool]
 # As in expressions.pushdown: types whose statistics are ordered like their values.

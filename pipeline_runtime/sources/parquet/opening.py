@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline_runtime.sources.footers import Footer, read_footer
-from pipeline_runtime.sources.leaves import Leaf, find_leaves
-from pipeline_runtime.sources.pages import OpenFile
-from pipeline_runtime.sources.versions import Version, object_version, stat_version
+from pipeline_runtime.sources.parquet.footers import Footer, read_footer
+from pipeline_runtime.sources.parquet.leaves import Leaf, find_leaves
+from pipeline_runtime.sources.parquet.pages import OpenFile
+from pipeline_runtime.sources.parquet.versions import Version, object_version, stat_version
 
 # Total size of a table's kept footers as stored; parsed, they take a few times as much. Each reader
 # process keeps its own.

@@ -1,6 +1,6 @@
 """Builds the schema of a table from its files' schemas, which must agree, and partition folders.
 
-`parquet` passes the files' flat schemas, so that a table may mix nested and flat files.
+`table` passes the files' flat schemas, so that a table may mix nested and flat files.
 """
 
 from __future__ import annotations

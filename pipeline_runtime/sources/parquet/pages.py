@@ -32,13 +32,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline_runtime.kernels import select
-from pipeline_runtime.sources.codecs import known_codecs
-from pipeline_runtime.sources.columns import Marks, decode_columns
-from pipeline_runtime.sources.footers import Footer
 from pipeline_runtime.sources.gather import Int64s, take_rows
-from pipeline_runtime.sources.leaves import Leaf, Stored
-from pipeline_runtime.sources.page_headers import PageError
-from pipeline_runtime.sources.windows import decode_windows
+from pipeline_runtime.sources.parquet.codecs import known_codecs
+from pipeline_runtime.sources.parquet.columns import Marks, decode_columns
+from pipeline_runtime.sources.parquet.footers import Footer
+from pipeline_runtime.sources.parquet.leaves import Leaf, Stored
+from pipeline_runtime.sources.parquet.page_headers import PageError
+from pipeline_runtime.sources.parquet.windows import decode_windows
 
 # Two chunks with a smaller gap are read in one request: reading the gap costs less than a round
 # trip to a store.

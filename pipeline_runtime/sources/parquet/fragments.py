@@ -1,7 +1,7 @@
 """Reads the footers of a table's files, and builds pyarrow's fragments from them.
 
 A fragment is built from the file's footer alone, which `footers` inspects before pyarrow interprets
-it. Fragments serve planning and pruning; `opening` opens a file to read its rows. `parquet` calls
+it. Fragments serve planning and pruning; `opening` opens a file to read its rows. `table` calls
 this module while it discovers a table.
 """
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from pipeline_runtime.errors import SourceError, StoreError
-from pipeline_runtime.sources.footers import Footer, check_encryption, read_tail
+from pipeline_runtime.sources.parquet.footers import Footer, check_encryption, read_tail
 
 # Footers are small: the latency of the object store, not CPU, limits reading them.
 FOOTER_THREADS = 16

@@ -1,0 +1,16 @@
+"""Parquet tables: files, directories with hive partitions, globs and lists, on any filesystem.
+
+    open_parquet ─▶ listing (files) ─▶ fragments (footers) ─▶ schemas ─▶ table (ParquetTable)
+    planner:  table ─▶ statistics (row groups that may hold a row) ─▶ footers (sizes, digests)
+    workers:  table ─▶ opening (one file) ─▶ pages ─▶ columns or windows ─▶ kernels, or pyarrow
+              nested (requests once), if the file says so of itself
+
+`versions` is a cache's key of a file; `thrift`, `codecs`, `leaves` and `page_headers` parse bytes,
+which are never trusted. `convert` writes nested files; all else above knows only `sources.Source`.
+"""
+
+from __future__ import annotations
+
+from pipeline_runtime.sources.parquet.table import ParquetTable, open_parquet
+
+__all__ = ["ParquetTable", "open_parquet"]
