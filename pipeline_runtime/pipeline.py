@@ -242,7 +242,7 @@ def iter_tables(stream: StreamPlan) -> Iterator[pa.Table]:
     piece_rows = stream.piece_rows
     for group in stream.groups(0, piece_rows):
         for piece in read_group(stream, group, piece_rows):
-            places = places_of(group, piece.header, stream.table.files, piece_rows)
+            places = places_of(group, piece.header, piece_rows)
             for index in range(1, len(stream.stages)):
                 piece = run_stage(stream, index, piece, places)
             yield piece.table.select(stream.output_schema.names)

@@ -259,8 +259,8 @@ LIST_KEYS: Mapping[tuple[type[SpecModel], str], Sequence[str]] = {
 }
 # Mappings that are one value: whoever applies one owns all of it, so that two are never merged.
 ATOMIC_MAPS = frozenset(
-    {ParquetSource, IcebergSource, Evaluation, EnvSource, ObjectReference, OptionalReference}
-) | {KeyReference, FieldReference, ResourceFieldReference}
+    {*SourceChoice.source_models().values(), Evaluation, EnvSource, ObjectReference}
+) | {OptionalReference, KeyReference, FieldReference, ResourceFieldReference}
 
 # A column shows one field, so Desired is a column beside Workers.
 PRINTER_COLUMNS: Sequence[Schema] = [
@@ -398,7 +398,7 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
             field="training.shuffle.unit",
         ),
     ],
-    SourceChoice: [_exactly_one("SourceChoice.rules", "parquet", "iceberg")],
+    SourceChoice: [_exactly_one("SourceChoice.rules", *SourceChoice.source_models())],
     ParquetSource: [_exactly_one("ParquetSource.rules", "uri", "uris")],
     S3Options: [
         Rule(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
@@ -22,6 +23,7 @@ from pipeline_runtime.config.base import (
     rule_error,
 )
 from pipeline_runtime.config.cluster import ObjectReference
+from pipeline_runtime.config.introspect import field_names, find_model
 
 _PART = r"[^.\p{Z}\t-\r\x{85}]+"  # no dot, no white space
 ICEBERG_TABLE_PATTERN = rf"^{_PART}(\.{_PART})+$"  # namespace.table, namespaces may nest
@@ -59,7 +61,27 @@ class S3Options(SpecModel):
             )
 
 
-class ParquetSource(SpecModel):
+class SourceModel(SpecModel):
+    """A table in a store. Each kind of source has its own model, which is a field of SourceChoice.
+
+    The module of a kind has the function `open_source(model, opening)`, see
+    `pipeline_runtime.sources`, which imports the module when a manifest has such a source.
+    """
+
+    module: ClassVar[str] = ""  # empty: this release cannot read it
+
+    @property
+    def label(self) -> str:
+        """The table in a few characters, for people."""
+        raise NotImplementedError
+
+    @property
+    def wanted_columns(self) -> tuple[str, ...] | None:
+        """Columns to read, in this order; None for all."""
+        return None
+
+
+class ParquetSource(SourceModel):
     """A Parquet table: a file, a directory (hive partitions read as columns), a glob, or a list."""
 
     uri: TableUri | None = None
@@ -70,6 +92,8 @@ class ParquetSource(SpecModel):
     """Columns to read; all if absent."""
     s3: S3Options | None = None
 
+    module: ClassVar[str] = "pipeline_runtime.sources.parquet"
+
     def rules(self) -> Iterator[tuple[str, str]]:
         given = [name for name in ("uri", "uris") if getattr(self, name) is not None]
         if message := check_one_of(("uri", "uris"), given):
@@ -79,6 +103,14 @@ class ParquetSource(SpecModel):
     def locations(self) -> tuple[str, ...]:
         """The URIs, from whichever of the two fields is set."""
         return self.uris or ((self.uri,) if self.uri else ())
+
+    @property
+    def label(self) -> str:
+        return self.locations[0]
+
+    @property
+    def wanted_columns(self) -> tuple[str, ...] | None:
+        return self.columns
 
 
 class Catalog(SpecModel):
@@ -97,7 +129,7 @@ class Catalog(SpecModel):
     as `credential` or `token`."""
 
 
-class IcebergSource(SpecModel):
+class IcebergSource(SourceModel):
     """An Iceberg table, pinned to a snapshot if one is given."""
 
     catalog: Label
@@ -109,6 +141,14 @@ class IcebergSource(SpecModel):
     columns: Columns | None = None
     """Columns to read; all if absent."""
 
+    @property
+    def label(self) -> str:
+        return self.table
+
+    @property
+    def wanted_columns(self) -> tuple[str, ...] | None:
+        return self.columns
+
 
 class SourceChoice(SpecModel):
     """A table from exactly one kind of source."""
@@ -116,10 +156,40 @@ class SourceChoice(SpecModel):
     parquet: ParquetSource | None = None
     iceberg: IcebergSource | None = None
 
+    @classmethod
+    def source_models(cls) -> Mapping[str, type[SourceModel]]:
+        """Return the models of all kinds of source, by their field in the manifest."""
+        return _find_source_models(cls)
+
     def rules(self) -> Iterator[tuple[str, str]]:
-        given = [name for name in ("parquet", "iceberg") if getattr(self, name) is not None]
-        if message := check_one_of(("parquet", "iceberg"), given):
+        if message := check_one_of(tuple(self.source_models()), list(self._given())):
             yield "", message
+
+    @property
+    def source_kind(self) -> str:
+        """The kind of source, as the manifest writes it, such as `parquet`."""
+        return next(iter(self._given()))
+
+    @property
+    def source(self) -> SourceModel:
+        """The model of the kind."""
+        return next(iter(self._given().values()))
+
+    def _given(self) -> Mapping[str, SourceModel]:
+        names = field_names(type(self))
+        values = {alias: getattr(self, names[alias]) for alias in self.source_models()}
+        return {alias: value for alias, value in values.items() if value is not None}
+
+
+@cache
+def _find_source_models(choice: type[SourceChoice]) -> Mapping[str, type[SourceModel]]:
+    fields = choice.model_fields
+    found = {alias: find_model(fields[n].annotation) for alias, n in field_names(choice).items()}
+    return {
+        alias: model
+        for alias, model in found.items()
+        if model is not None and issubclass(model, SourceModel)
+    }
 
 
 class Dataset(SourceChoice):

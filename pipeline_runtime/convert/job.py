@@ -10,6 +10,7 @@ import posixpath
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +21,11 @@ from pipeline_runtime.convert.grouping import Grouped, group_rows
 from pipeline_runtime.convert.output import open_output
 from pipeline_runtime.convert.windows import flat_types, read_windows
 from pipeline_runtime.errors import ManifestError, Problem
-from pipeline_runtime.plan.build import ROW_ID_COLUMN
-from pipeline_runtime.sources import Location, Unit
+from pipeline_runtime.sources import ROW_ID_COLUMN, Location
 from pipeline_runtime.sources.parquet import ParquetTable
 from pipeline_runtime.sources.parquet.listing import is_hidden
 from pipeline_runtime.sources.parquet.nested import COUNT_COLUMN, NestedLayout, build_metadata
+from pipeline_runtime.sources.parquet.table import ParquetUnit
 from pipeline_runtime.steps.checks import unknown_column
 
 # About 6,500 requests of 20 rows: what a row group costs whatever its length is little then
@@ -106,7 +107,7 @@ def convert_table(
         columns=tuple(flat.names),
     )
     encoding = choose_encoding(table, layout, options.codec)
-    units = table.scan(()).units
+    units = [cast(ParquetUnit, unit) for unit in table.scan(()).units]
     job = _Job(table, stored, flat, layout, encoding, options, units, on_progress or _ignore)
     with open_output(output, overwrite=options.overwrite) as (folder, finish):
         if options.codec == AUTO:
@@ -189,7 +190,7 @@ class _Job:
     layout: NestedLayout
     encoding: Encoding
     options: ConversionOptions
-    units: Sequence[Unit]
+    units: Sequence[ParquetUnit]
     report: Callable[[int], None]
     rows: int = 0
     requests: int = 0

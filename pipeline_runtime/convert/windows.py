@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.convert.grouping import first_places
-from pipeline_runtime.sources import Unit
+from pipeline_runtime.sources import Unit, read_flat
 from pipeline_runtime.sources.gather import one_chunk
 from pipeline_runtime.sources.parquet import ParquetTable
 
@@ -28,12 +28,12 @@ def read_windows(
     """All rows of some units of one file, in order, about `max_rows` a window, never more.
 
     Dictionaries are decoded: what they spare in a flat table is stored once in a nested one.
-    Raises SourceError as `ParquetTable.read` does.
+    Raises SourceError as `Source.read` does.
     """
     held = pa.schema([table.schema.field(name) for name in columns]).empty_table()
     held = _decode(held)
     for unit in units:
-        for part in table.read(unit, columns, min(READ_ROWS, max_rows)):
+        for part in read_flat(table, unit, columns, min(READ_ROWS, max_rows)):
             held = pa.concat_tables([held, _decode(part)])
             while held.num_rows > max_rows or (
                 held.num_rows > 1 and held.nbytes >= MAX_WINDOW_BYTES

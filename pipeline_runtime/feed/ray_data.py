@@ -93,7 +93,7 @@ def _stage_function(
         for piece in unpack(block):
             assert isinstance(piece, Piece)  # made ready after the last stage, if at all
             group = by_key[piece.header.epoch, piece.header.group]
-            places = places_of(group, piece.header, plan.table.files, piece_rows)
+            places = places_of(group, piece.header, piece_rows)
             with reporting(on_failure):
                 yield pack(run_stage(plan, index, piece, places))
 

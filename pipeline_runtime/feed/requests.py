@@ -51,7 +51,7 @@ def find_requests(rows: pa.Table, key: str, request_columns: Sequence[str]) -> R
 
 
 def unfold(rows: pa.Table) -> pa.Table:
-    """The rows with each list that was read once (`RawTable.read_nested`) as often as it stands."""
+    """The rows with each list that was read once (`Source.read`) as often as it stands."""
     if not any(_is_folded(data_type) for data_type in rows.schema.types):
         return rows
     every = np.arange(rows.num_rows)

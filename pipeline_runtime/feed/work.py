@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -28,7 +27,7 @@ from pipeline_runtime.plan.groups import Group, permutation
 from pipeline_runtime.plan.model import FirstLook, PlannedStep, StreamPlan
 from pipeline_runtime.sources import Unit
 from pipeline_runtime.sources.gather import Int64s, one_chunk
-from pipeline_runtime.sources.rows import RequestRows, SourceRows, join_rows
+from pipeline_runtime.sources.rows import RequestRows, SourceRows, expand_rows, join_rows
 from pipeline_runtime.steps.base import REQUEST_COLUMN, ROW_HASH_COLUMN
 
 # A group of tiny row groups has hundreds of places; an error names the first few.
@@ -210,17 +209,30 @@ def _read_left(
     first = 0
     for unit in group.units:
         if kept is None:
-            parts += stream.table.read_nested(unit, columns, unit.num_rows)
+            parts += read_unit(stream, unit, columns, unit.num_rows)
         else:
             start, stop = np.searchsorted(kept, (first, first + unit.num_rows))
             if stop > start:
                 rows = kept[start:stop] - first
-                part = stream.table.read_rows(unit, columns, rows, kernels=stream.kernels)
-                parts.append(part)
+                parts += read_unit(stream, unit, columns, unit.num_rows, rows=rows)
         first += unit.num_rows
+    return parts
+
+
+def read_unit(
+    stream: StreamPlan,
+    unit: Unit,
+    columns: Sequence[str],
+    max_rows: int,
+    *,
+    rows: Int64s | None = None,
+    foldable: Collection[str] = (),
+) -> Iterator[SourceRows]:
+    """Read a unit like `Source.read`, as flat rows if the plan does not share columns."""
+    parts = stream.table.read(unit, columns, max_rows, rows=rows, foldable=foldable)
     if stream.sharing.is_on:
         return parts
-    return [part if isinstance(part, pa.Table) else part.expand(columns) for part in parts]
+    return (expand_rows(part, columns) for part in parts)
 
 
 def _num_bytes(part: SourceRows) -> int:
@@ -267,9 +279,7 @@ def _join(stream: StreamPlan, parts: Sequence[SourceRows], names: Sequence[str])
     kinds = {tuple(part.requests.schema.names) for part in nested}
     if len(nested) == len(parts) and len(kinds) == 1:
         return join_rows(nested)
-    return pa.concat_tables(
-        [part if isinstance(part, pa.Table) else part.expand(names) for part in parts]
-    )
+    return pa.concat_tables([expand_rows(part, names) for part in parts])
 
 
 def _clip(rows: range, wanted: range, first: int = 0) -> range:
@@ -287,17 +297,14 @@ def _read_unit(
     sharing = stream.sharing
     key = (sharing.key,) if sharing.key else ()
     columns = list(dict.fromkeys([*wanted, *stream.identity.columns, *key]))
-    read = stream.table.read_nested if sharing.is_on else stream.table.read
-    if sharing.key and sharing.folds:
-        read = partial(stream.table.read_nested, folded=sharing.columns)
+    foldable = sharing.columns if sharing.key and sharing.folds else ()
     first_row = 0
-    file = stream.table.files[unit.file]
-    for rows in read(unit, columns, max_rows):
+    for rows in read_unit(stream, unit, columns, max_rows, foldable=foldable):
         num_rows = rows.num_rows
         kept = _clip(range(first_row, first_row + num_rows), mine)
         if kept:
             place = Place(
-                file=file, row_group=unit.row_group, first_row=first_row, num_rows=num_rows
+                file=unit.place, row_group=unit.index, first_row=first_row, num_rows=num_rows
             )
             part = _with_row_hash(stream, rows, _row_hashes(stream, rows, place), wanted)
             if len(kept) < num_rows:
@@ -309,7 +316,7 @@ def _read_unit(
             return
     if first_row != unit.num_rows:
         raise SourceError(
-            f"{file}: row group {unit.row_group} has {first_row} rows, but had {unit.num_rows} "
+            f"{unit.place}: row group {unit.index} has {first_row} rows, but had {unit.num_rows} "
             "when the run was planned; the file was rewritten: run again"
         )
 
@@ -318,7 +325,7 @@ def _row_hashes(stream: StreamPlan, rows: SourceRows, place: Place) -> npt.NDArr
     if stream.identity.is_position:
         return hashing.position_hash(place.file, place.row_group, place.first_row, place.num_rows)
     names = stream.identity.columns
-    table = rows if isinstance(rows, pa.Table) else rows.expand(names)
+    table = expand_rows(rows, names)
     kernels = select(stream.kernels, len(names) * table.num_rows)
     return hashing.hash_columns([table.column(name) for name in names], seed=0, kernels=kernels)
 
@@ -354,8 +361,8 @@ def name_of(step: PlannedStep) -> str:
     return f"{step.path} ({step.kind} {step.label})"
 
 
-def places_of(group: Group, header: Header, files: Sequence[str], piece_rows: int) -> list[Place]:
-    """Where the rows of a piece came from, for a stage that did not read them itself."""
+def places_of(group: Group, header: Header, piece_rows: int) -> list[Place]:
+    """Return the places of the rows of a piece, for a stage that did not read them itself."""
     is_cut = len(group.units) == 1
     piece = group.row_range.start // piece_rows + header.piece
     rows = range(piece * piece_rows, (piece + 1) * piece_rows)
@@ -366,8 +373,8 @@ def places_of(group: Group, header: Header, files: Sequence[str], piece_rows: in
         first += unit.num_rows
         places.append(
             Place(
-                file=files[unit.file],
-                row_group=unit.row_group,
+                file=unit.place,
+                row_group=unit.index,
                 first_row=mine.start,
                 num_rows=len(mine),
             )

@@ -23,7 +23,6 @@ from pipeline_runtime.plan.engine import choose_delivery, choose_feed
 from pipeline_runtime.plan.labels import describe_step
 from pipeline_runtime.plan.model import (
     FirstLook,
-    Identity,
     Plan,
     PlannedStep,
     Sharing,
@@ -34,7 +33,7 @@ from pipeline_runtime.plan.predicates import Pushdown, build_pushdown
 from pipeline_runtime.plan.sharing import choose_sharing, shared_after
 from pipeline_runtime.plan.side_tables import open_side_table
 from pipeline_runtime.plan.split import Split
-from pipeline_runtime.sources import RawTable, open_table
+from pipeline_runtime.sources import ROW_ID_COLUMN, Identity, Opening, Source, open_source
 from pipeline_runtime.steps.base import (
     INTERNAL_PREFIX,
     BindContext,
@@ -46,8 +45,6 @@ from pipeline_runtime.steps.checks import unknown_column
 from pipeline_runtime.steps.filter.model import FilterStep
 from pipeline_runtime.steps.filter.transform import Filter
 
-# The identity that every table written by Lastmile carries.
-ROW_ID_COLUMN = "_lastmile_row_id"
 _T = TypeVar("_T")
 _OUTPUT = "the pipeline's output"
 _IN_ORDER = Shuffle(unit="None")
@@ -72,11 +69,12 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
     """
     spec = experiment.spec
     options = spec.pipeline_options
+    opening = Opening(storage_root=storage_root, kernels=options.debug.kernels)
     decodes_pages = options.debug.kernels and options.debug.page_decoding
-    table = open_table(spec.dataset, storage_root, decodes_pages=decodes_pages)
+    table = open_source(spec.dataset, replace(opening, decodes_pages=decodes_pages))
     schema = _source_schema(spec, table)
     context = BindContext(
-        open_side_table=lambda request: open_side_table(request, storage_root),
+        open_side_table=lambda request: open_side_table(request, opening),
         kernels=options.debug.kernels,
     )
     problems = _Problems()
@@ -101,7 +99,8 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
         for role, split in splits.items()
     }
     feed = choose_feed(options, streams["training"].stages)
-    reads_ahead = options.debug.read_ahead and not table.is_local and feed.engine == "Readers"
+    is_remote = streams["training"].scan.is_remote
+    reads_ahead = options.debug.read_ahead and is_remote and feed.engine == "Readers"
     streams = {role: replace(s, reads_ahead=reads_ahead) for role, s in streams.items()}
     return Plan(
         training=streams["training"],
@@ -156,14 +155,13 @@ class _Problems:
             raise ManifestError(list(dict.fromkeys(self.found)))
 
 
-def _source_schema(spec: ExperimentSpec, table: RawTable) -> pa.Schema:
-    """The table's columns that the manifest wants, in its order."""
-    source = spec.dataset.parquet or spec.dataset.iceberg
-    wanted = source.columns if source else None
+def _source_schema(spec: ExperimentSpec, table: Source) -> pa.Schema:
+    """Return the table's columns that the manifest wants, in its order."""
+    wanted = spec.dataset.source.wanted_columns
     if wanted is None:
         return pa.schema([field for field in table.schema if _is_readable(field.name)])
     problems = _Problems()
-    problems.check_columns("spec.dataset.parquet.columns", wanted, table.schema)
+    problems.check_columns(f"spec.dataset.{spec.dataset.source_kind}.columns", wanted, table.schema)
     problems.raise_if_any()
     return pa.schema([table.schema.field(name) for name in wanted])
 
@@ -265,7 +263,7 @@ class _Stream:
     """One role's stream while it is optimised."""
 
     spec: ExperimentSpec
-    table: RawTable
+    table: Source
     schema: pa.Schema
     bound: list[_Bound]
     batch_columns: tuple[str, ...]
@@ -273,7 +271,6 @@ class _Stream:
     def build(self, role: str) -> StreamPlan:
         options, training = self.spec.pipeline_options, self.spec.training
         push = self._pushdown()
-        scan = self.table.scan(push.predicates if options.debug.pushdown else ())
         key = self.spec.dataset.request_key if training.shuffle.unit == "Request" else None
         steps = [bound.step for bound in self.bound]
         kept = (*self.batch_columns, *((key,) if key else ()))
@@ -282,8 +279,11 @@ class _Stream:
             everything = frozenset(self.schema.names).union(*(s.transform.outputs for s in steps))
             needed, after = everything, [everything] * len(steps)
         read_columns = tuple(name for name in self.schema.names if name in needed)
+        scan = self.table.scan(push.predicates if options.debug.pushdown else (), read_columns)
+        stored = [name for name in read_columns if name in scan.request_columns]
+        read_schema = pa.schema([self.schema.field(name) for name in read_columns])
         sharing = choose_sharing(
-            self.spec.dataset, self.table, read_columns, deduplication=options.debug.deduplication
+            self.spec.dataset, read_schema, stored, deduplication=options.debug.deduplication
         )
         stages = _fuse(_annotate(steps, push, after), fusion=options.debug.fusion)
         is_apart = any(stage.steps for stage in stages[1:])  # rows between tasks are flat
@@ -339,9 +339,7 @@ class _Stream:
     def _identity(self) -> Identity:
         if self.spec.dataset.row_key:
             return Identity(columns=self.spec.dataset.row_key)
-        return Identity(
-            columns=(ROW_ID_COLUMN,) if ROW_ID_COLUMN in self.table.schema.names else ()
-        )
+        return self.table.identity
 
     def _output_schema(self, steps: Sequence[PlannedStep]) -> pa.Schema:
         last = steps[-1].transform.output_schema if steps else public_schema(self.schema)

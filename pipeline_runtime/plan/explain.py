@@ -89,7 +89,7 @@ def _read_notes(stream: StreamPlan) -> list[str]:
         f"{pruning.row_groups_read} of "
         f"{pruning.row_groups_total}, rows: {pruning.rows_read:,} of {pruning.rows_total:,}",
     ]
-    notes += stream.table.notes
+    notes += stream.scan.notes
     notes += [f"pushed to the files: {text}" for text in stream.pushed]
     if stream.first_look is not None:
         names = ", ".join(stream.first_look.columns) or "the row identity"
@@ -99,8 +99,6 @@ def _read_notes(stream: StreamPlan) -> list[str]:
         )
     if stream.reads_ahead:
         notes.append("from a store: the next rows are read while those before are worked on")
-    if decoding := stream.table.describe_decoding(stream.read_columns):
-        notes.append(decoding)
     if stream.sharing.reason:
         notes.append(stream.sharing.reason)
     if stream.sharing.key is not None and not stream.request_columns:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pipeline_runtime.config import Shuffle
 from pipeline_runtime.config.step_model import MapResources
 from pipeline_runtime.plan.groups import Group, plan_groups, rows_per_piece
-from pipeline_runtime.sources import RawTable, Scan
+from pipeline_runtime.sources import Identity, Scan, Source
 from pipeline_runtime.steps.base import Transform
 
 
@@ -47,20 +47,6 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """The identity of a row: declared columns, or its place in a foreign file."""
-
-    columns: tuple[str, ...]  # empty: (relative path, row group, row)
-
-    @property
-    def is_position(self) -> bool:
-        return not self.columns
-
-    def __str__(self) -> str:
-        return ", ".join(self.columns) or "position in the file (path, row group, row)"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
     """The way in which rows of one request share the columns that are equal in all of them."""
 
@@ -84,7 +70,7 @@ class StreamPlan:
     """One stream of rows, for training or for evaluation; stage 0 begins with the read."""
 
     role: str  # training | evaluation
-    table: RawTable
+    table: Source
     scan: Scan
     pushed: tuple[str, ...]  # predicates that prune files and row groups
     read_columns: tuple[str, ...]

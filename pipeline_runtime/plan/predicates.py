@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
 from pipeline_runtime import expressions
 from pipeline_runtime.expressions import Expression
+from pipeline_runtime.sources import Predicate
 from pipeline_runtime.steps.base import Transform
 
 
@@ -23,7 +23,7 @@ from pipeline_runtime.steps.base import Transform
 class Pushdown:
     """Predicates for the scan and their texts; `kept_back` says why others stayed above."""
 
-    predicates: tuple[Any, ...]  # pyarrow.dataset expressions
+    predicates: tuple[Predicate, ...]
     texts: tuple[str, ...]
     kept_back: tuple[tuple[str, str], ...]
 
@@ -61,15 +61,15 @@ def build_pushdown(
 ) -> Pushdown:
     """Translate what can be into dataset expressions over the source's schema."""
     found, kept_back = collect_conjuncts(filters)
-    pushed: list[tuple[Any, str]] = []
+    pushed: list[Predicate] = []
     for conjunct in found:
-        predicate = expressions.to_dataset_filter(conjunct, schema)
-        if predicate is None:
+        dataset_filter = expressions.to_dataset_filter(conjunct, schema)
+        if dataset_filter is None:
             kept_back.append((conjunct.text, "statistics cannot decide it"))
         else:
-            pushed.append((predicate, conjunct.text))
+            pushed.append(Predicate(expression=conjunct, filter=dataset_filter))
     return Pushdown(
-        predicates=tuple(predicate for predicate, _ in pushed),
-        texts=tuple(text for _, text in pushed),
+        predicates=tuple(pushed),
+        texts=tuple(predicate.expression.text for predicate in pushed),
         kept_back=tuple(kept_back),
     )

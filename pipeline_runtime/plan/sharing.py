@@ -12,25 +12,27 @@ import pyarrow as pa
 
 from pipeline_runtime.config import Dataset
 from pipeline_runtime.plan.model import Sharing
-from pipeline_runtime.sources import RawTable
 from pipeline_runtime.steps.base import Transform
 
 
 def choose_sharing(
-    dataset: Dataset, table: RawTable, read_columns: Sequence[str], *, deduplication: bool
+    dataset: Dataset, schema: pa.Schema, stored: Sequence[str], *, deduplication: bool
 ) -> Sharing:
-    """What the stream shares; tables nested by request say of themselves what they hold once."""
-    schema = table.schema
+    """Return the columns that the stream keeps once per request.
+
+    Args:
+        schema: of the columns that are read.
+        stored: those of them that the source holds once per request.
+    """
     if not deduplication:
         reason = (
             "a request's columns repeated at the read, since pipelineOptions.debug.deduplication is"
         )
         return Sharing(is_on=False, reason=f"{reason} false")
-    stored = tuple(name for name in read_columns if name in table.request_columns)
-    known = [name for name in read_columns if _is_known(schema.field(name).type)]
+    known = [field.name for field in schema if _is_known(field.type)]
     declared = set(known).intersection(dataset.request_columns or ())
     if stored or dataset.request_key is None or not declared:
-        return Sharing(is_on=True, columns=stored)
+        return Sharing(is_on=True, columns=tuple(stored))
     columns = tuple(name for name in known if name in declared | {dataset.request_key})
     if not any(_is_wide(schema.field(name).type) for name in columns):
         reason = "requests are not looked for: of their columns only numbers are read"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from itertools import chain
 from typing import cast
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pyarrow as pa
 from pipeline_runtime import expressions
 from pipeline_runtime.config import SourceChoice
 from pipeline_runtime.errors import SourceError
-from pipeline_runtime.sources import RawTable, Scan, open_table
+from pipeline_runtime.sources import Opening, Predicate, Scan, Source, open_source, read_flat
 from pipeline_runtime.steps.base import SideTable, SideTableRequest
 
 # Rows per read of a side table; only the peak memory of reading depends on it.
@@ -26,7 +27,7 @@ _READ_ROWS = 1 << 20
 class SideTableLoader:
     """Reads a side table's rows; picklable."""
 
-    table: RawTable
+    table: Source
     scan: Scan
     columns: tuple[str, ...]  # those that the join needs
     where: str | None
@@ -35,9 +36,8 @@ class SideTableLoader:
     def __call__(self) -> pa.Table:
         """Return the rows. Raises SourceError, with their size, if they exceed the bound."""
         read = self._read_columns()
-        tables = [
-            part for unit in self.scan.units for part in self.table.read(unit, read, _READ_ROWS)
-        ]
+        parts = (read_flat(self.table, unit, read, _READ_ROWS) for unit in self.scan.units)
+        tables = list(chain.from_iterable(parts))
         schema = pa.schema([self.table.schema.field(name) for name in read])
         rows = pa.concat_tables(tables) if tables else schema.empty_table()
         if self.where:
@@ -59,9 +59,9 @@ def check_size(description: str, num_bytes: int, max_bytes: int) -> None:
         )
 
 
-def open_side_table(request: SideTableRequest, storage_root: str) -> SideTable:
-    """Open a join's side table and check its size by its footers. Raises SourceError."""
-    table = open_table(cast(SourceChoice, request.source), storage_root)
+def open_side_table(request: SideTableRequest, opening: Opening) -> SideTable:
+    """Open a join's side table and check its size before anything is read. Raises SourceError."""
+    table = open_source(cast(SourceChoice, request.source), opening)
     columns = tuple(request.columns) if request.columns is not None else tuple(table.schema.names)
     scan = table.scan(_predicates(request.where, table.schema))
     known = [name for name in columns if name in table.schema.names]
@@ -72,14 +72,13 @@ def open_side_table(request: SideTableRequest, storage_root: str) -> SideTable:
         where=request.where,
         max_bytes=request.max_bytes,
     )
-    num_bytes = table.column_bytes(scan.units, known)
+    num_bytes = sum(size.num_bytes for size in table.sizes(scan.units, known).values())
     if request.where is None:  # else only reading shows how many rows remain
         check_size(table.description, num_bytes, request.max_bytes)
-    # Stays the same when the files are rewritten; their versions change.
-    place = (table.description, table.paths, loader.columns, loader.where)
-    versions = table.content_versions(sorted({unit.file for unit in scan.units}))
+    # Stays the same when the table is rewritten; its version changes.
+    place = (opening.storage_root, table.description, loader.columns, loader.where)
     return SideTable(
-        digest=_hash(place, scan.units, versions),
+        digest=_hash(place, table.version(scan.units)),
         description=table.description,
         schema=pa.schema([table.schema.field(name) for name in known]),
         num_rows=scan.pruning.rows_read,
@@ -89,13 +88,14 @@ def open_side_table(request: SideTableRequest, storage_root: str) -> SideTable:
     )
 
 
-def _predicates(where: str | None, schema: pa.Schema) -> list[object]:
+def _predicates(where: str | None, schema: pa.Schema) -> list[Predicate]:
     if where is None:
         return []
     expression = expressions.parse(where)
     expressions.check_boolean(expression, schema)
-    filters = [expressions.to_dataset_filter(c, schema) for c in expressions.conjuncts(expression)]
-    return [predicate for predicate in filters if predicate is not None]
+    conjuncts = expressions.conjuncts(expression)
+    filters = [(c, expressions.to_dataset_filter(c, schema)) for c in conjuncts]
+    return [Predicate(expression=c, filter=f) for c, f in filters if f is not None]
 
 
 def _hash(*parts: object) -> str:

@@ -194,7 +194,7 @@ def _reading(found: Findings) -> Iterator[Advice]:
     read, stream = found.steps[0], found.plan.training
     if read.share < _LARGE_RATIO or not found.data_counts:
         return
-    if found.spec.dataset.request_key and not any("nested by request" in n for n in _notes(found)):
+    if found.spec.dataset.request_key and not stream.scan.request_columns:
         yield Advice(
             field="spec.dataset",
             text=f"reading takes {percent(read.share)} of a reader's time and the table is flat; "
@@ -208,10 +208,6 @@ def _reading(found: Findings) -> Iterator[Advice]:
             f"them; files sorted or partitioned by the columns of {' and '.join(stream.pushed)} "
             "would leave most unread",
         )
-
-
-def _notes(found: Findings) -> tuple[str, ...]:
-    return found.plan.training.table.notes
 
 
 def _kept_by_filters(found: Findings) -> float:

@@ -46,12 +46,13 @@ def describe_reading(taken: Taken, passes: Sequence[Pass]) -> Reading:
     stream = taken.stream
     units = [unit for group in taken.groups for unit in group.units]
     names = taken.columns
+    sizes = stream.table.sizes(units, names).values()
     spent = sum((one.floor for one in passes), Spent())
     return Reading(
         columns=len(names),
         rows_per_second=summarise([taken.rows / one.floor.own for one in passes]),
         waiting_ratio=spent.waiting / spent.own,
-        stored_bytes_per_row=stream.table.stored_bytes(units, names) / taken.rows,
+        stored_bytes_per_row=sum(size.stored_bytes for size in sizes) / taken.rows,
         decoded_bytes_per_row=taken.counts[0].num_bytes / taken.rows,
     )
 
@@ -103,7 +104,8 @@ def describe_columns(training: Training, taken: Taken) -> tuple[Column, ...]:
     """What is read, the widest first; uncompressed bytes by the footers."""
     stream = taken.stream
     units = [unit for group in taken.groups for unit in group.units]
-    sizes = {name: stream.table.column_bytes(units, {name}) for name in taken.columns}
+    found = stream.table.sizes(units, taken.columns)
+    sizes = {name: size.num_bytes for name, size in found.items()}
     whole = max(1, sum(sizes.values()))
     used = _used_columns(training, taken)
     return tuple(

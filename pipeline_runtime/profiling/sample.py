@@ -18,7 +18,7 @@ from pipeline_runtime.feed.batching import Batching, make_ready
 from pipeline_runtime.feed.compression import CODECS
 from pipeline_runtime.feed.pieces import Piece, StepCount, add_counts
 from pipeline_runtime.feed.wire import Wire, pack
-from pipeline_runtime.feed.work import name_of, places_of, read_group, run_stage
+from pipeline_runtime.feed.work import name_of, places_of, read_group, read_unit, run_stage
 from pipeline_runtime.plan import Group, StreamPlan
 from pipeline_runtime.profiling.clock import Spent, read_clock
 from pipeline_runtime.training.stream import explain_no_rows
@@ -137,7 +137,7 @@ def _refuse(taken: Taken) -> None:
 
 def _make_pieces(stream: StreamPlan, group: Group, piece_rows: int) -> Iterator[Piece]:
     for piece in read_group(stream, group, piece_rows):
-        places = places_of(group, piece.header, stream.table.files, piece_rows)
+        places = places_of(group, piece.header, piece_rows)
         for index in range(1, len(stream.stages)):
             piece = run_stage(stream, index, piece, places)
         yield piece
@@ -205,10 +205,8 @@ def _run_pass(taken: Taken) -> Pass:
 
 
 def _decode(taken: Taken, group: Group) -> None:
-    table, names = taken.stream.table, list(taken.columns)
-    read = table.read_nested if taken.stream.sharing.is_on else table.read
     for unit in group.units:
-        for rows in read(unit, names, taken.piece_rows):
+        for rows in read_unit(taken.stream, unit, taken.columns, taken.piece_rows):
             del rows
 
 

@@ -1,36 +1,66 @@
-"""The raw table as the planner and the feed use it, whatever format it is stored in.
+"""The interface between the planner and the feed on one side, and a kind of source on the other.
 
-The planner asks for the schema and the units of work (pruned by predicates); workers read one unit
-at a time. To add a kind of source, write a module that returns a `RawTable`, and have
-`sources.open_table` choose it.
+The planner asks a source for its schema, and for the units that may hold rows for its predicates.
+Workers read one unit at a time. `open_source` in `pipeline_runtime.sources` finds the source of a
+manifest; CONTRIBUTING.md lists what a new kind of source needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline_runtime.sources.rows import SourceRows
+from pipeline_runtime.expressions import Expression
+from pipeline_runtime.sources.gather import Int64s
+from pipeline_runtime.sources.rows import SourceRows, expand_rows
+
+# The identity of a row in every table that Lastmile writes.
+ROW_ID_COLUMN = "_lastmile_row_id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """The smallest part of a table that a worker reads as a whole: one row group of one file."""
+    """The smallest part of a table that a worker reads as a whole, such as one row group.
 
-    file: int  # index into RawTable.files
-    row_group: int
+    A source may derive a class of its own, with what it needs to read the unit. Units are sent to
+    workers with each task, so they are small.
+
+    Attributes:
+        place: name of the place of the unit, unique in the table: of a file, its path relative to
+            the table. A copy of the table has the same places.
+        index: number of the unit within its place. Messages and reports call it a row group.
+        num_bytes: uncompressed size of all columns, as flat rows.
+        partition: values of partition columns, which are equal in all rows.
+        bucket: number of the bucket that all rows are in, if the table has buckets.
+    """
+
+    place: str
+    index: int
     num_rows: int
-    num_bytes: int  # uncompressed size of all columns, as flat rows
+    num_bytes: int
+    partition: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    bucket: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicate:
+    """A condition on columns of a table, which all rows that a run needs satisfy.
+
+    Attributes:
+        expression: as parsed, for sources that translate it for a catalog.
+        filter: the same for pyarrow.dataset, with constants of the columns' types.
+    """
+
+    expression: Expression
+    filter: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
-    """Counts of files, row groups and rows before and after pruning by predicates."""
+    """Counts before and after pruning by predicates: of places, of units, and of rows."""
 
     files_total: int
     files_read: int
@@ -42,15 +72,50 @@ class Pruning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """The units that a run reads, in the table's own order."""
+    """The units that a run reads, in the table's own order, and what is known about them.
+
+    Attributes:
+        request_columns: columns that each unit holds once per request.
+        is_remote: True if reads wait for a store, so that reading ahead pays.
+        notes: remarks for the user about how the table is stored.
+    """
 
     units: tuple[Unit, ...]
     pruning: Pruning
-    predicates: tuple[str, ...] = field(default=())
+    request_columns: frozenset[str] = frozenset()
+    is_remote: bool = False
+    notes: tuple[str, ...] = ()
 
 
-class RawTable(Protocol):
-    """A table on storage; picklable, and cheap to send to a worker."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """The identity of a row, by which it is sampled: columns, or else its place in the table."""
+
+    columns: tuple[str, ...] = ()  # empty: (place and index of its unit, number of the row)
+
+    @property
+    def is_position(self) -> bool:
+        return not self.columns
+
+    def __str__(self) -> str:
+        return ", ".join(self.columns) or "position in the file (path, row group, row)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnSize:
+    """The size of one column of some units.
+
+    Attributes:
+        stored_bytes: on the storage, compressed.
+        num_bytes: uncompressed, as flat rows.
+    """
+
+    stored_bytes: int = 0
+    num_bytes: int = 0
+
+
+class Source(Protocol):
+    """A table to read; picklable, and cheap to send to a worker, which only reads units of it."""
 
     @property
     def description(self) -> str:
@@ -63,102 +128,70 @@ class RawTable(Protocol):
         ...
 
     @property
-    def files(self) -> tuple[str, ...]:
-        """Paths of the files relative to the table: part of a foreign row's identity."""
+    def identity(self) -> Identity:
+        """The identity of a row if the manifest declares none."""
         ...
 
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """Paths of the files on their file system."""
-        ...
+    def scan(self, predicates: Sequence[Predicate], columns: Collection[str] = ()) -> Scan:
+        """Return the units that may hold a row that satisfies all predicates.
 
-    @property
-    def is_local(self) -> bool:
-        """True if the files are on this machine; reads from a store have to be waited for."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Remarks for the user about how the table is stored; often none."""
-        ...
-
-    @property
-    def request_columns(self) -> frozenset[str]:
-        """Columns that every file stores once per request."""
-        ...
-
-    def describe_decoding(self, columns: Collection[str]) -> str:
-        """Describe how the numbers and lists among these columns are decoded; empty if none."""
-        ...
-
-    def footer_digests(self, files: Sequence[int]) -> list[str]:
-        """Return digests of the files' footers, which are the same for a copied file.
-
-        A resumed run compares them with those of its checkpoint.
+        Args:
+            columns: the columns that will be read; the notes describe how.
         """
         ...
 
-    def content_versions(self, files: Sequence[int]) -> list[str]:
-        """Return values that change whenever the content of these files changes.
+    def sizes(self, units: Sequence[Unit], columns: Sequence[str]) -> dict[str, ColumnSize]:
+        """Return the size of each of these columns in these units."""
+        ...
 
-        Caches use them as keys. A copy of a file has another version.
+    def digest(self, units: Sequence[Unit]) -> str:
+        """Return a SHA-256, in hexadecimal, of the rows that these units hold and of their places.
+
+        A resumed run compares it with that of its checkpoint. It is the same for a copy.
         """
         ...
 
-    def scan(self, predicates: Sequence[Any]) -> Scan:
-        """Return the units that may hold a row for which all predicates are true.
+    def version(self, units: Sequence[Unit]) -> str:
+        """Return a value that changes whenever the content of these units may have changed.
 
-        Predicates are dataset expressions.
+        Caches compare it. A copy may have another version.
         """
         ...
 
-    def column_bytes(self, units: Sequence[Unit], columns: Collection[str]) -> int:
-        """Return the uncompressed size of some columns of these units, as flat rows."""
-        ...
-
-    def stored_bytes(self, units: Sequence[Unit], columns: Collection[str]) -> int:
-        """Return the size of some columns of these units on the storage, compressed."""
-        ...
-
-    def read(self, unit: Unit, columns: Sequence[str], max_rows: int) -> Iterator[pa.Table]:
-        """Yield the unit's rows in order, with at most `max_rows` per table.
-
-        The columns have the requested order.
-        """
-        ...
-
-    def read_nested(
+    def read(
         self,
         unit: Unit,
         columns: Sequence[str],
         max_rows: int,
-        folded: Collection[str] = (),
-    ) -> Iterator[SourceRows]:
-        """Yield the unit's rows like `read`, but keep nested files nested.
-
-        Columns that a file stores once per request are returned once per request. The columns may
-        have any order.
-
-        Args:
-            folded: list columns that may be returned as dictionary columns. The dictionary
-                leaves out most lists that equal the list before them.
-        """
-        ...
-
-    def read_rows(
-        self,
-        unit: Unit,
-        columns: Sequence[str],
-        rows: npt.NDArray[np.int64],
         *,
-        kernels: bool = True,
-    ) -> SourceRows:
-        """Return the rows of a unit at the given positions, in the form that `read_nested` returns.
+        rows: Int64s | None = None,
+        foldable: Collection[str] = (),
+    ) -> Iterator[SourceRows]:
+        """Yield the unit's rows in order, with at most `max_rows` at a time.
 
-        The implementation may skip decoding other rows.
+        A table has the requested columns in the requested order. Rows that have columns of their
+        requests once may have them in any order.
 
         Args:
-            rows: positions in ascending order.
-            kernels: as in `take_rows`.
+            rows: positions in ascending order: yield only these rows, all at once. The source may
+                skip decoding the others. None: yield all rows.
+            foldable: list columns that may be returned as dictionary columns. Their dictionaries
+                leave out most lists that equal the list before them.
+
+        Raises:
+            SourceError: the unit cannot be read, or has changed since it was planned.
         """
         ...
+
+
+def read_flat(
+    source: Source, unit: Unit, columns: Sequence[str], max_rows: int
+) -> Iterator[pa.Table]:
+    """Yield the unit's rows like `Source.read`, as tables with the columns in this order."""
+    for rows in source.read(unit, columns, max_rows):
+        yield expand_rows(rows, columns)
+
+
+def find_identity(schema: pa.Schema) -> Identity:
+    """Return the identity of rows by Lastmile's own column, or by position if there is none."""
+    return Identity(columns=(ROW_ID_COLUMN,) if ROW_ID_COLUMN in schema.names else ())

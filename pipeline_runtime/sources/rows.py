@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -63,7 +64,7 @@ class RequestRows:
         return table
 
 
-SourceRows = pa.Table | RequestRows
+SourceRows: TypeAlias = pa.Table | RequestRows
 
 
 def expand_rows(rows: SourceRows, columns: Sequence[str]) -> pa.Table:

@@ -6,8 +6,6 @@ resumed run reads what is left and nothing twice. It is saved in every checkpoin
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -156,13 +154,9 @@ class Position:
 def digest_units(stream: StreamPlan) -> str:
     """Return a digest of the row groups that a position counts.
 
-    With other row groups, the same position would mean other rows. The digest includes the footers,
-    whose sizes and statistics differ if a file has other values.
+    With other row groups, the same position would mean other rows.
     """
-    units = [(unit.file, unit.row_group, unit.num_rows) for unit in stream.scan.units]
-    footers = stream.table.footer_digests(sorted({file for file, _, _ in units}))
-    text = json.dumps([list(stream.table.files), units, footers])
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
+    return stream.table.digest(stream.scan.units)[:_DIGEST_CHARS]
 
 
 def merge_checksums(positions: Iterable[Position]) -> Checksum:

@@ -32,7 +32,8 @@ from pipeline_runtime import kernels
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.errors import SourceError
-from pipeline_runtime.sources import open_location
+from pipeline_runtime.expressions import parse
+from pipeline_runtime.sources import Predicate, open_location, read_flat
 from pipeline_runtime.sources.parquet import ParquetTable, open_parquet, pages
 from pipeline_runtime.sources.parquet.nested import NestedLayout
 
@@ -151,17 +152,19 @@ def read_here(path: Path) -> tuple[ParquetTable, list[pa.Table]]:
     """Read all rows in two ways, and everything that a plan needs. Raises SourceError."""
     table = open_(path)
     names, scan = table.schema.names, table.scan(())
-    table.column_bytes(scan.units, names)
-    table.stored_bytes(scan.units, names)
+    table.sizes(scan.units, names)
     table.footer_digests([0])
-    table.describe_decoding(names)
+    table.scan((), names)
     for name in ("low", "real", "text"):
         if name in names:
-            table.scan([pads.field(name).is_null(), pads.field(name).is_valid()])
+            tests = pads.field(name).is_null(), pads.field(name).is_valid()
+            table.scan([Predicate(expression=parse(name), filter=test) for test in tests])
     if "low" in names and pa.types.is_integer(table.schema.field("low").type):
-        table.scan([pads.field("low") > 5])
+        table.scan([Predicate(expression=parse("low > 5"), filter=pads.field("low") > 5)])
     parts = [
-        pa.concat_tables(part for unit in scan.units for part in table.read(unit, names, max_rows))
+        pa.concat_tables(
+            part for unit in scan.units for part in read_flat(table, unit, names, max_rows)
+        )
         for max_rows in (1 << 20, WINDOW_ROWS)
         if scan.units
     ]

@@ -11,6 +11,18 @@ which are never trusted. `convert` writes nested files; all else above knows onl
 
 from __future__ import annotations
 
+from pipeline_runtime.config import ParquetSource
+from pipeline_runtime.sources import Opening
 from pipeline_runtime.sources.parquet.table import ParquetTable, open_parquet
 
-__all__ = ["ParquetTable", "open_parquet"]
+__all__ = ["ParquetTable", "open_parquet", "open_source"]
+
+
+def open_source(model: ParquetSource, opening: Opening) -> ParquetTable:
+    """Open a table for `sources.open_source`."""
+    return open_parquet(
+        model,
+        opening.storage_root,
+        kernels=opening.kernels,
+        decodes_pages=opening.decodes_pages,
+    )

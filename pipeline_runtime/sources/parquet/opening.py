@@ -35,6 +35,7 @@ class _Kept:
 class Opener:
     """Opens the files of one table. Threads may share it."""
 
+    kernels: bool = True  # see `gather.take_rows`
     decodes_pages: bool = False  # `pages` decodes numbers and lists of numbers
     _footers: dict[Version, _Kept] = field(default_factory=dict)
     _num_bytes: int = 0

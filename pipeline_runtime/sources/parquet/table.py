@@ -11,16 +11,16 @@ rows, bytes and units of a table always refer to flat rows.
 from __future__ import annotations
 
 import hashlib
+import json
 import posixpath
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
@@ -28,8 +28,17 @@ import pyarrow.fs as pafs
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.kernels import describe
-from pipeline_runtime.sources.base import Pruning, Scan, Unit
+from pipeline_runtime.sources.base import (
+    ColumnSize,
+    Identity,
+    Predicate,
+    Pruning,
+    Scan,
+    Unit,
+    find_identity,
+)
 from pipeline_runtime.sources.filesystem import Location, open_location
+from pipeline_runtime.sources.gather import Int64s
 from pipeline_runtime.sources.parquet.footers import EncryptedColumn, Footer
 from pipeline_runtime.sources.parquet.fragments import FOOTER_THREADS, read_fragments
 from pipeline_runtime.sources.parquet.leaves import find_leaves
@@ -58,58 +67,84 @@ _MAX_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetUnit(Unit):
+    """A row group of a file."""
+
+    file: int  # index into ParquetTable.files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetTable:
-    """A RawTable over Parquet files of one schema."""
+    """A Source over Parquet files of one schema."""
 
     description: str
     schema: pa.Schema
     files: tuple[str, ...]  # relative to the table
     paths: tuple[str, ...]  # on the filesystem
     filesystem: Any
-    partition_values: tuple[dict[str, Any], ...]  # one per file
     layouts: tuple[NestedLayout | None, ...]  # one per file; None: it is flat
     opener: Opener = field(default_factory=Opener, compare=False, repr=False)  # per process
     # Workers do not get the remaining fields.
     fragments: tuple[Any, ...] = ()  # built from the footers alone
     footers: tuple[Footer, ...] = field(default=(), repr=False)
+    partition_values: tuple[dict[str, Any], ...] = ()  # one per file
     row_counts: tuple[tuple[int, ...], ...] = ()  # flat rows of each file's row groups
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = (self.description, self.schema, self.files, self.paths, self.filesystem)
-        decodes_pages = self.opener.decodes_pages
-        return _rebuild, (decodes_pages, *fields, self.partition_values, self.layouts)
+        opener = self.opener
+        return _rebuild, (opener.kernels, opener.decodes_pages, *fields, self.layouts)
 
     @property
-    def is_local(self) -> bool:
-        """See RawTable."""
-        return isinstance(self.filesystem, pafs.LocalFileSystem)
+    def identity(self) -> Identity:
+        """See Source."""
+        return find_identity(self.schema)
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """See RawTable; on the planner only."""
-        nested = [index for index, layout in enumerate(self.layouts) if layout]
-        if not nested:
-            return ()
-        keys = sorted({layout.request_key for layout in self.layouts if layout})
-        requests = sum(self.fragments[index].metadata.num_rows for index in nested)
-        rows = sum(sum(self.row_counts[index]) for index in nested)
-        some = "" if len(nested) == len(self.files) else f" in {len(nested)} of the files"
-        return (
-            f"nested by request (key {', '.join(keys)}), {requests:,} requests, {rows:,} "
-            f"rows{some}",
+    def scan(self, predicates: Sequence[Predicate], columns: Collection[str] = ()) -> Scan:
+        """See Source; a predicate prunes by partition values and row-group statistics."""
+        keep = None
+        for predicate in predicates:
+            keep = predicate.filter if keep is None else keep & predicate.filter
+        units = [
+            self._unit(index, row_group)
+            for index in range(len(self.fragments))
+            for row_group in self._surviving(index, keep)
+        ]
+        units = [unit for unit in units if unit.num_rows > 0]
+        notes = (self._describe_nesting(), self.describe_decoding(columns))
+        return Scan(
+            units=tuple(units),
+            pruning=self._pruning(units),
+            request_columns=self._request_columns(),
+            is_remote=not isinstance(self.filesystem, pafs.LocalFileSystem),
+            notes=tuple(note for note in notes if note),
         )
 
-    @property
-    def request_columns(self) -> frozenset[str]:
-        """See RawTable."""
+    def _request_columns(self) -> frozenset[str]:
+        """Return the columns that every file stores once per request."""
         if None in self.layouts or not self.layouts:
             return frozenset()
         held = [layout.request_columns for layout in self.layouts if layout]
         return frozenset(held[0]).intersection(*held)
 
+    def _describe_nesting(self) -> str:
+        nested = [index for index, layout in enumerate(self.layouts) if layout]
+        if not nested:
+            return ""
+        keys = sorted({layout.request_key for layout in self.layouts if layout})
+        requests = sum(self.fragments[index].metadata.num_rows for index in nested)
+        rows = sum(sum(self.row_counts[index]) for index in nested)
+        some = "" if len(nested) == len(self.files) else f" in {len(nested)} of the files"
+        return (
+            f"nested by request (key {', '.join(keys)}), {requests:,} requests, {rows:,} rows{some}"
+        )
+
     def describe_decoding(self, columns: Collection[str]) -> str:
-        """See RawTable; reads the first file's footer, so on the planner only."""
-        if not self.fragments:
+        """Describe how the numbers and lists among these columns are decoded; empty if none.
+
+        It reads the first file's footer, so it works on the planner only.
+        """
+        if not columns or not self.fragments:
             return ""
         first = self.fragments[0]
         leaves = find_leaves(first.metadata, first.physical_schema)
@@ -122,19 +157,6 @@ class ParquetTable:
             return f"numbers decoded by pyarrow, as pipelineOptions asks: {some}"
         return f"numbers decoded page by page, {describe(True, 'pyarrow')}: {some}"
 
-    def scan(self, predicates: Sequence[pads.Expression]) -> Scan:
-        """See RawTable; a predicate prunes by partition values and row-group statistics."""
-        keep = None
-        for predicate in predicates:
-            keep = predicate if keep is None else keep & predicate
-        units = [
-            self._unit(index, row_group)
-            for index in range(len(self.fragments))
-            for row_group in self._surviving(index, keep)
-        ]
-        units = [unit for unit in units if unit.num_rows > 0]
-        return Scan(units=tuple(units), pruning=self._pruning(units))
-
     def _surviving(self, index: int, keep: pads.Expression | None) -> list[int]:
         """Return the row groups of a file that remain after pruning by a predicate."""
         fragment, layout = self.fragments[index], self.layouts[index]
@@ -145,37 +167,62 @@ class ParquetTable:
         pieces = fragment.split_by_row_group(keep, self.schema)
         return [group.id for piece in pieces for group in piece.row_groups]
 
-    def _unit(self, index: int, row_group: int) -> Unit:
+    def _unit(self, index: int, row_group: int) -> ParquetUnit:
         if self.layouts[index] is None:  # cheaper than a sum over thousands of chunks
             num_bytes = self.fragments[index].metadata.row_group(row_group).total_byte_size
         else:
-            num_bytes = sum(num_bytes for _, num_bytes in self._chunk_bytes(index, row_group))
-        return Unit(
-            file=index,
-            row_group=row_group,
+            num_bytes = sum(size.num_bytes for _, size in self._chunk_sizes(index, row_group))
+        return ParquetUnit(
+            place=self.files[index],
+            index=row_group,
             num_rows=self.row_counts[index][row_group],
             num_bytes=num_bytes,
+            partition=self.partition_values[index],
+            file=index,
         )
 
-    def _chunk_bytes(self, index: int, row_group: int) -> list[tuple[str, int]]:
-        """Return the columns of a row group and their uncompressed sizes, as flat rows."""
-        metadata = self.fragments[index].metadata.row_group(row_group)
-        chunks = self.footers[index].chunks(row_group)
-        sizes = [(path.split(".")[0], chunk.total_uncompressed_size) for path, chunk in chunks]
-        layout, rows = self.layouts[index], self.row_counts[index][row_group]
-        if layout is None:
-            return sizes
-        return [
-            (n, b * rows // metadata.num_rows if layout.is_request_column(n) else b)
-            for n, b in sizes
-        ]
+    def _chunk_sizes(self, index: int, row_group: int) -> Iterator[tuple[str, ColumnSize]]:
+        """Yield the column and the size of each column chunk of a row group."""
+        num_stored = self.fragments[index].metadata.row_group(row_group).num_rows
+        layout, num_rows = self.layouts[index], self.row_counts[index][row_group]
+        for path, chunk in self.footers[index].chunks(row_group):
+            name, num_bytes = path.split(".")[0], chunk.total_uncompressed_size
+            if layout is not None and layout.is_request_column(name):
+                num_bytes = num_bytes * num_rows // num_stored
+            yield name, ColumnSize(stored_bytes=chunk.total_compressed_size, num_bytes=num_bytes)
+
+    def sizes(self, units: Sequence[Unit], columns: Sequence[str]) -> dict[str, ColumnSize]:
+        """See Source; by the footers, so on the planner only."""
+        stored, flat = Counter[str](), Counter[str]()
+        for unit in units:
+            for name, size in self._chunk_sizes(_file_of(unit), unit.index):
+                stored[name] += size.stored_bytes
+                flat[name] += size.num_bytes
+        return {
+            name: ColumnSize(stored_bytes=stored[name], num_bytes=flat[name]) for name in columns
+        }
+
+    def digest(self, units: Sequence[Unit]) -> str:
+        """See Source; on the planner only. Footers include every column's statistics."""
+        counted = [(_file_of(unit), unit.index, unit.num_rows) for unit in units]
+        footers = self.footer_digests(sorted({file for file, _, _ in counted}))
+        text = json.dumps([list(self.files), counted, footers])
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def footer_digests(self, files: Sequence[int]) -> list[str]:
-        """See RawTable; on the planner only. Footers include every column's statistics."""
+        """Return digests of the files' footers, which are the same for a copied file."""
         return [_digest_footer(self.footers[file]) for file in files]
 
+    def version(self, units: Sequence[Unit]) -> str:
+        """See Source; on the planner only."""
+        counted = [(_file_of(unit), unit.index, unit.num_rows) for unit in units]
+        files = sorted({file for file, _, _ in counted})
+        paths = [self.paths[file] for file in files]
+        text = repr((paths, counted, self.content_versions(files)))
+        return hashlib.sha256(text.encode()).hexdigest()
+
     def content_versions(self, files: Sequence[int]) -> list[str]:
-        """See RawTable; on the planner only.
+        """Return values that change whenever the content of these files changes.
 
         If a store reports no version of a file, each call returns a new one.
         """
@@ -189,22 +236,7 @@ class ParquetTable:
         with ThreadPoolExecutor(min(FOOTER_THREADS, max(1, len(files)))) as pool:
             return list(pool.map(version, files))
 
-    def column_bytes(self, units: Sequence[Unit], columns: Collection[str]) -> int:
-        """See RawTable; reads the footers, so on the planner only."""
-        return sum(
-            num_bytes
-            for unit in units
-            for name, num_bytes in self._chunk_bytes(unit.file, unit.row_group)
-            if name in columns
-        )
-
-    def stored_bytes(self, units: Sequence[Unit], columns: Collection[str]) -> int:
-        """See RawTable; reads the footers, so on the planner only."""
-        groups = [self.footers[unit.file].chunks(unit.row_group) for unit in units]
-        named = [(path.split(".")[0], chunk) for group in groups for path, chunk in group]
-        return sum(chunk.total_compressed_size for name, chunk in named if name in columns)
-
-    def _pruning(self, units: Sequence[Unit]) -> Pruning:
+    def _pruning(self, units: Sequence[ParquetUnit]) -> Pruning:
         return Pruning(
             files_total=len(self.files),
             files_read=len({unit.file for unit in units}),
@@ -214,70 +246,63 @@ class ParquetTable:
             rows_read=sum(unit.num_rows for unit in units),
         )
 
-    def read(self, unit: Unit, columns: Sequence[str], max_rows: int) -> Iterator[pa.Table]:
-        """See RawTable. Raises SourceError if the file is gone, corrupt or changed."""
-        for part in self.read_nested(unit, columns, max_rows):
-            yield part if isinstance(part, pa.Table) else part.expand(columns)
-
-    def read_nested(
+    def read(
         self,
         unit: Unit,
         columns: Sequence[str],
         max_rows: int,
-        folded: Collection[str] = (),
+        *,
+        rows: Int64s | None = None,
+        foldable: Collection[str] = (),
     ) -> Iterator[SourceRows]:
-        """See RawTable; raises as `read` does."""
-        layout, stored = self.layouts[unit.file], self._stored(unit, columns)
+        """See Source. Raises SourceError if the file is gone, corrupt or changed."""
+        layout, stored = self.layouts[_file_of(unit)], _stored(unit, columns)
         with self._opened(unit) as opened:
-            if layout is None:
-                for table in _read_flat(opened, unit, stored, max_rows, folded):
-                    yield self._complete(table, columns, unit.file, table.num_rows, folded)
+            if rows is not None:
+                yield self._read_some(opened, unit, columns, stored, rows)
+            elif layout is None:
+                for table in _read_flat(opened, unit, stored, max_rows, foldable):
+                    yield self._complete(table, columns, unit, table.num_rows, foldable)
             else:
-                for rows in _read_requests(opened, unit, layout, stored, max_rows):
-                    yield self._complete_nested(rows, columns, unit.file, layout)
+                for part in _read_requests(opened, unit, layout, stored, max_rows):
+                    yield self._complete_nested(part, columns, unit, layout)
 
-    def read_rows(
+    def _read_some(
         self,
+        opened: OpenFile,
         unit: Unit,
         columns: Sequence[str],
-        rows: npt.NDArray[np.int64],
-        *,
-        kernels: bool = True,
+        stored: Sequence[str],
+        rows: Int64s,
     ) -> SourceRows:
-        """See RawTable; raises as `read` does."""
-        layout, stored = self.layouts[unit.file], self._stored(unit, columns)
-        with self._opened(unit) as opened:
-            if layout is None:
-                table = opened.read_rows(unit.row_group, stored, rows, kernels=kernels)
-                return self._complete(table, columns, unit.file, len(rows))
-            nested = read_nested_rows(opened, unit.row_group, layout, stored, rows, kernels=kernels)
-            return self._complete_nested(nested, columns, unit.file, layout)
+        layout, kernels = self.layouts[_file_of(unit)], self.opener.kernels
+        if layout is None:
+            table = opened.read_rows(unit.index, stored, rows, kernels=kernels)
+            return self._complete(table, columns, unit, len(rows))
+        nested = read_nested_rows(opened, unit.index, layout, stored, rows, kernels=kernels)
+        return self._complete_nested(nested, columns, unit, layout)
 
     @contextmanager
     def _opened(self, unit: Unit) -> Iterator[OpenFile]:
         """Open a unit's file, and raise errors while it is read as SourceError."""
-        path = self.paths[unit.file]
+        path = self.paths[_file_of(unit)]
         try:
             with self.opener.open(self.filesystem, path) as opened:
                 yield opened
         except (OSError, pa.ArrowException, LookupError, ValueError) as error:
             raise SourceError(_explain_read_failure(path, unit, error)) from error
 
-    def _stored(self, unit: Unit, columns: Sequence[str]) -> list[str]:
-        """Return the requested columns that the unit's file stores."""
-        return [name for name in columns if name not in self.partition_values[unit.file]]
-
     def _complete_nested(
-        self, rows: RequestRows, columns: Sequence[str], file: int, layout: NestedLayout
+        self, rows: RequestRows, columns: Sequence[str], unit: Unit, layout: NestedLayout
     ) -> RequestRows:
         """Complete nested rows like `_complete`; the requests get the partition columns."""
-        partitions = self.partition_values[file]
+        partitions = unit.partition
         once = [name for name in columns if name in partitions]
         once += [n for n in columns if n not in partitions and layout.is_request_column(n)]
         each = [name for name in columns if name not in once]
         return RequestRows(
-            requests=self._complete(rows.requests, once, file, len(rows.counts)),
-            impressions=self._complete(rows.impressions, each, file, rows.num_rows),
+            requests=self._complete(rows.requests, once, unit, len(rows.counts)),
+            impressions=self._complete(rows.impressions, each, unit, rows.num_rows),
             counts=rows.counts,
         )
 
@@ -285,19 +310,19 @@ class ParquetTable:
         self,
         table: pa.Table,
         columns: Sequence[str],
-        file: int,
+        unit: Unit,
         num_rows: int,
-        folded: Collection[str] = (),
+        foldable: Collection[str] = (),
     ) -> pa.Table:
-        """Add a file's partition columns, and give every column the table's type.
+        """Add the partition columns, and give every column the table's type.
 
         Args:
             num_rows: the number of rows, which a table without columns does not know.
-            folded: columns that may be dictionary columns of the table's type, and stay so.
+            foldable: columns that may be dictionary columns of the table's type, and stay so.
         """
         if not columns:
             return table.select([])
-        partitions = self.partition_values[file]
+        partitions = unit.partition
         wanted = pa.schema([self.schema.field(name) for name in columns])
         if table.schema.names == wanted.names and table.schema.types == wanted.types:
             return pa.Table.from_arrays(table.columns, schema=wanted)
@@ -309,7 +334,7 @@ class ParquetTable:
                 column = pa.chunked_array([pa.repeat(scalar, num_rows)], type=field.type)
             else:
                 column = table.column(name)
-                if name in folded and pa.types.is_dictionary(column.type):
+                if name in foldable and pa.types.is_dictionary(column.type):
                     column = _cast_dictionary(column, field.type)
                     field = field.with_type(column.type)
                 elif column.type != field.type:
@@ -338,22 +363,28 @@ def _digest_footer(footer: Footer) -> str:
     return hashlib.sha256(sink.getvalue()).hexdigest()
 
 
-def _rebuild(decodes_pages: bool, *fields: Any) -> ParquetTable:
-    names = (
-        *("description", "schema", "files", "paths", "filesystem"),
-        *("partition_values", "layouts"),
-    )
-    opener = Opener(decodes_pages=decodes_pages)
+def _rebuild(kernels: bool, decodes_pages: bool, *fields: Any) -> ParquetTable:
+    names = ("description", "schema", "files", "paths", "filesystem", "layouts")
+    opener = Opener(kernels=kernels, decodes_pages=decodes_pages)
     return ParquetTable(**dict(zip(names, fields, strict=True)), opener=opener)
 
 
+def _file_of(unit: Unit) -> int:
+    return cast(ParquetUnit, unit).file
+
+
+def _stored(unit: Unit, columns: Sequence[str]) -> list[str]:
+    """Return the requested columns that the unit's file stores."""
+    return [name for name in columns if name not in unit.partition]
+
+
 def _read_flat(
-    opened: OpenFile, unit: Unit, stored: list[str], max_rows: int, folded: Collection[str]
+    opened: OpenFile, unit: Unit, stored: list[str], max_rows: int, foldable: Collection[str]
 ) -> Iterator[pa.Table]:
     if unit.num_rows <= max_rows:
-        yield opened.read_row_group(unit.row_group, stored, folded)
+        yield opened.read_row_group(unit.index, stored, foldable)
     else:
-        yield from opened.iter_row_group(unit.row_group, stored, max_rows)
+        yield from opened.iter_row_group(unit.index, stored, max_rows)
 
 
 def _read_requests(
@@ -361,10 +392,10 @@ def _read_requests(
 ) -> Iterator[RequestRows]:
     """Yield a nested unit's rows, in parts if it has more than `max_rows`, to bound memory."""
     if unit.num_rows <= max_rows:
-        return read_nested(opened, unit.row_group, layout, stored, None)
-    requests = opened.file.metadata.row_group(unit.row_group).num_rows
+        return read_nested(opened, unit.index, layout, stored, None)
+    requests = opened.file.metadata.row_group(unit.index).num_rows
     max_requests = max(1, requests * max_rows // unit.num_rows)
-    return cut_rows(read_nested(opened, unit.row_group, layout, stored, max_requests), max_rows)
+    return cut_rows(read_nested(opened, unit.index, layout, stored, max_requests), max_rows)
 
 
 def _explain_read_failure(path: str, unit: Unit, error: Exception) -> str:
@@ -373,17 +404,22 @@ def _explain_read_failure(path: str, unit: Unit, error: Exception) -> str:
     if isinstance(error, EncryptedColumn):
         return f"{path}: {error}, and there is no key to read it with; leave it out, or decrypt it"
     return (
-        f"{path}: cannot read row group {unit.row_group} ({unit.num_rows} rows): {error}; the file "
+        f"{path}: cannot read row group {unit.index} ({unit.num_rows} rows): {error}; the file "
         "is corrupt or was rewritten while it was read: replace it, or leave it out of the uri"
     )
 
 
 def open_parquet(
-    source: ParquetSource, storage_root: str, *, decodes_pages: bool = False
+    source: ParquetSource,
+    storage_root: str,
+    *,
+    kernels: bool = True,
+    decodes_pages: bool = False,
 ) -> ParquetTable:
     """Discover a table's files, read their footers and check that they share one schema.
 
     Args:
+        kernels: False copies rows by Arrow's own ways; the rows are the same.
         decodes_pages: decode numbers and lists of numbers by `pages`; the rows are the same.
 
     Raises:
@@ -420,7 +456,7 @@ def open_parquet(
         filesystem=base.filesystem,
         partition_values=partitions,
         layouts=tuple(layout for _, layout, _ in stored),
-        opener=Opener(decodes_pages=decodes_pages),
+        opener=Opener(kernels=kernels, decodes_pages=decodes_pages),
         fragments=fragments,
         footers=footers,
         row_counts=tuple(counts for _, _, counts in stored),

@@ -81,8 +81,7 @@ class SideTableStep(SourceChoice, StepModel):
         return tuple(key.right if isinstance(key, KeyPair) else key for key in self.keys)
 
     def describe(self) -> str:
-        source = self.parquet.locations[0] if self.parquet else "iceberg"
-        return f"{source} on {', '.join(self.left_keys)}"
+        return f"{self.source.label} on {', '.join(self.left_keys)}"
 
     @classmethod
     def from_python(

@@ -16,7 +16,7 @@ from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.config.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.convert import MARKER_NAME, ConversionOptions, convert_table, windows
 from pipeline_runtime.errors import ManifestError
-from pipeline_runtime.sources import open_location
+from pipeline_runtime.sources import open_location, read_flat
 from pipeline_runtime.sources.parquet import ParquetTable, open_parquet
 
 MANIFEST = """
@@ -73,7 +73,7 @@ def open_(uri: Path | str) -> ParquetTable:
 
 
 def ids(table: ParquetTable) -> list[int]:
-    parts = [t for unit in table.scan(()).units for t in table.read(unit, ["id"], 100)]
+    parts = [t for unit in table.scan(()).units for t in read_flat(table, unit, ["id"], 100)]
     return [value for part in parts for value in part.column("id").to_pylist()]
 
 

@@ -7,7 +7,7 @@ itself and -0.0 is not 0.0.
 import tempfile
 from datetime import datetime
 from decimal import Decimal
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from property_tests import examples
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, ConversionSummary, convert_table
-from pipeline_runtime.sources import open_location
+from pipeline_runtime.sources import open_location, read_flat
 from pipeline_runtime.sources.parquet import ParquetTable, open_parquet
 
 Row = dict[str, Any]
@@ -109,8 +109,8 @@ def convert(folder: Path, once: list[str], rows_per_group: int) -> ConversionSum
 
 
 def rows_of(table: ParquetTable, columns: list[str], max_rows: int = 1 << 20) -> list[str]:
-    parts = [part for unit in table.scan(()).units for part in table.read(unit, columns, max_rows)]
-    return [repr(row) for part in parts for row in part.to_pylist()]
+    parts = [read_flat(table, unit, columns, max_rows) for unit in table.scan(()).units]
+    return [repr(row) for part in chain(*parts) for row in part.to_pylist()]
 
 
 def in_requests(rows: list[Row], once: list[str]) -> list[list[Row]]:
@@ -179,8 +179,8 @@ def test_small_windows_pieces_and_projections_lose_no_row(
         by_id: dict[str, list[Any]] = {}
         for unit in nested.scan(()).units:
             assert unit.num_rows <= window
-            whole = next(iter(nested.read(unit, nested.schema.names, 1 << 20)))
-            parts = list(nested.read(unit, columns, max_rows))
+            whole = next(iter(read_flat(nested, unit, nested.schema.names, 1 << 20)))
+            parts = list(read_flat(nested, unit, columns, max_rows))
             sizes = [part.num_rows for part in parts]
             assert sizes[:-1] == [max_rows] * (len(sizes) - 1)
             assert sum(sizes) == unit.num_rows == whole.num_rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -129,13 +129,20 @@ class Recorder:
     read_columns: list[frozenset[str]] = field(default_factory=list)
     chosen: list[int] = field(default_factory=list)
 
-    def read_nested(self, unit: Unit, columns: Sequence[str], max_rows: int) -> Iterator[Any]:
-        self.read_columns.append(frozenset(columns))
-        yield from self.table.read_nested(unit, columns, max_rows)
-
-    def read_rows(self, unit: Unit, columns: Sequence[str], rows: Int64s, *, kernels: bool) -> Any:
-        self.chosen.append(len(rows))
-        return self.table.read_rows(unit, columns, rows, kernels=kernels)
+    def read(
+        self,
+        unit: Unit,
+        columns: Sequence[str],
+        max_rows: int,
+        *,
+        rows: Int64s | None = None,
+        foldable: Collection[str] = (),
+    ) -> Iterator[Any]:
+        if rows is None:
+            self.read_columns.append(frozenset(columns))
+        else:
+            self.chosen.append(len(rows))
+        yield from self.table.read(unit, columns, max_rows, rows=rows, foldable=foldable)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.table, name)

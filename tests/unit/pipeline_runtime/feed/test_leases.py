@@ -17,7 +17,7 @@ PIECE_ROWS = 10
 
 
 def group(index: int, *rows: int) -> Group:
-    units = tuple(Unit(file=0, row_group=i, num_rows=n, num_bytes=n) for i, n in enumerate(rows))
+    units = tuple(Unit(place="f", index=i, num_rows=n, num_bytes=n) for i, n in enumerate(rows))
     return Group(epoch=0, index=index, units=units)
 
 

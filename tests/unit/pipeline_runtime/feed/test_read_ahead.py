@@ -212,7 +212,7 @@ def test_a_failing_row_is_named_after_reading_ahead(store: str) -> None:
     stream, groups = open_stream(store, derive="cast(text as bigint)")
     maker = PieceMaker(lambda role: stream)
     bad = 60 // GROUP_ROWS
-    [group] = [group for group in groups if group.units[0].row_group == bad]
+    [group] = [group for group in groups if group.units[0].index == bad]
     maker.read_ahead("training", first_of(group))
     with pytest.raises(StepError, match=rf"a\.parquet, row group {bad}"):
         maker.make("training", first_of(group))

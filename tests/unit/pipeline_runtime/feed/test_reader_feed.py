@@ -28,7 +28,7 @@ PIECE_ROWS = 10
 
 
 def groups_of(lengths: Sequence[int]) -> list[Group]:
-    units = [Unit(file=0, row_group=i, num_rows=n, num_bytes=n) for i, n in enumerate(lengths)]
+    units = [Unit(place="f", index=i, num_rows=n, num_bytes=n) for i, n in enumerate(lengths)]
     return [Group(epoch=0, index=i, units=(unit,)) for i, unit in enumerate(units)]
 
 

@@ -138,7 +138,7 @@ def train(
     paused: float = 0,
 ) -> list[int]:
     """The groups that a rank trained on, in order, which takes a second each."""
-    units = [Unit(file=0, row_group=i, num_rows=1, num_bytes=1) for i in range(num_groups)]
+    units = [Unit(place="f", index=i, num_rows=1, num_bytes=1) for i in range(num_groups)]
     feed = ReaderFeed(
         crew=SwitchingCrew(threads, processes, num_groups, clock, AtOnce()),
         role="training",

@@ -213,7 +213,7 @@ def test_training_and_evaluation_share_no_row_and_lose_none(root: str) -> None:
     assert plan.evaluation is not None
     assert plan.training.scan.pruning.files_read == 1
     assert plan.evaluation.scan.pruning.files_read == 1
-    assert plan.training.scan.units[0].file != plan.evaluation.scan.units[0].file
+    assert plan.training.scan.units[0].place != plan.evaluation.scan.units[0].place
 
 
 def test_a_split_may_be_as_long_as_any_expression(root: str) -> None:

@@ -17,7 +17,7 @@ from pipeline_runtime.sources import Unit
 
 units = st.lists(st.integers(1, 500), min_size=1, max_size=60).map(
     lambda sizes: [
-        Unit(file=index // 4, row_group=index % 4, num_rows=rows, num_bytes=rows * 10)
+        Unit(place=str(index // 4), index=index % 4, num_rows=rows, num_bytes=rows * 10)
         for index, rows in enumerate(sizes)
     ]
 )
@@ -30,8 +30,8 @@ def test_every_unit_is_in_one_group_and_groups_fit_the_piece(
     units: list[Unit], seed: int, epoch: int, rows: int
 ) -> None:
     groups = plan_groups(units, seed=seed, epoch=epoch, shuffle=Shuffle(), piece_rows=rows)
-    assert sorted((u.file, u.row_group) for g in groups for u in g.units) == sorted(
-        (u.file, u.row_group) for u in units
+    assert sorted((u.place, u.index) for g in groups for u in g.units) == sorted(
+        (u.place, u.index) for u in units
     )
     assert [group.index for group in groups] == list(range(len(groups)))
     for group in groups:  # several units only where they fit one piece together
@@ -48,7 +48,7 @@ def test_the_same_seed_and_epoch_give_the_same_order(units: list[Unit], seed: in
 
 
 def test_epochs_differ_and_no_shuffle_keeps_the_tables_order() -> None:
-    many = [Unit(file=0, row_group=i, num_rows=1, num_bytes=1) for i in range(50)]
+    many = [Unit(place="f", index=i, num_rows=1, num_bytes=1) for i in range(50)]
     shuffled = [plan_groups(many, seed=1, epoch=e, shuffle=Shuffle(), piece_rows=1) for e in (0, 1)]
     assert [g.units for g in shuffled[0]] != [g.units for g in shuffled[1]]
     plain = plan_groups(many, seed=1, epoch=0, shuffle=Shuffle(unit="None"), piece_rows=1)
@@ -57,7 +57,7 @@ def test_epochs_differ_and_no_shuffle_keeps_the_tables_order() -> None:
 
 def test_without_a_shuffle_a_long_row_group_stays_whole_up_to_a_limit() -> None:
     def piece_rows(num_rows: int, unit: str = "None", limit: int | None = None) -> int:
-        units = [Unit(file=0, row_group=0, num_rows=num_rows, num_bytes=num_rows)]
+        units = [Unit(place="f", index=0, num_rows=num_rows, num_bytes=num_rows)]
         return rows_per_piece(units, Shuffle(unit=unit), limit)  # type: ignore[arg-type]
 
     assert piece_rows(100_000, "Row") == piece_rows(100) == 32_768
@@ -68,7 +68,7 @@ def test_without_a_shuffle_a_long_row_group_stays_whole_up_to_a_limit() -> None:
 
 
 def test_wide_rows_make_smaller_pieces() -> None:
-    wide = [Unit(file=0, row_group=0, num_rows=1000, num_bytes=1000 * 1_000_000)]
+    wide = [Unit(place="f", index=0, num_rows=1000, num_bytes=1000 * 1_000_000)]
     assert rows_per_piece(wide, Shuffle()) == MAX_PIECE_BYTES // 1_000_000
     assert rows_per_piece(wide, Shuffle(), limit=7) == 7
     assert rows_per_piece([], Shuffle(window_rows=9)) == 9  # nothing to read is no error here
@@ -113,6 +113,6 @@ def test_ranks_share_each_row_once_and_equally(
 
 
 def test_equal_groups_are_shared_in_turn_and_not_cut() -> None:
-    units = [Unit(file=0, row_group=i, num_rows=10, num_bytes=10) for i in range(8)]
+    units = [Unit(place="f", index=i, num_rows=10, num_bytes=10) for i in range(8)]
     groups = plan_groups(units, seed=0, epoch=0, shuffle=Shuffle(unit="None"), piece_rows=10)
     assert share_groups(groups, 4) == [groups[rank::4] for rank in range(4)]

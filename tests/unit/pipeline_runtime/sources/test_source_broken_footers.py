@@ -13,6 +13,7 @@ from facts import assert_told
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.errors import SourceError
+from pipeline_runtime.sources import read_flat
 from pipeline_runtime.sources.parquet import ParquetTable, open_parquet
 from pipeline_runtime.sources.parquet.footers import Footer, read_footer
 from pipeline_runtime.sources.parquet.thrift import (
@@ -107,9 +108,11 @@ def test_the_path_of_a_chunk_may_be_invalid_utf8(tmp_path: Path) -> None:
     good, bad = b"\x19\x18\x04text", b"\x19\x18\x04t\xffxt"
     table = open_(write(tmp_path / "a.parquet", lambda footer: footer.replace(good, bad)))
     units = table.scan(()).units
-    assert table.stored_bytes(units, ["text"]) > 0
-    assert table.column_bytes(units, ["text"]) > 0
-    assert sum(part.num_rows for unit in units for part in table.read(unit, ["text"], 99)) == 100
+    assert table.sizes(units, ["text"])["text"].stored_bytes > 0
+    assert table.sizes(units, ["text"])["text"].num_bytes > 0
+    assert (
+        sum(part.num_rows for unit in units for part in read_flat(table, unit, ["text"], 99)) == 100
+    )
 
 
 def test_an_encrypted_column_is_called_encrypted(tmp_path: Path) -> None:

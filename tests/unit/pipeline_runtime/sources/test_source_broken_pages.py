@@ -19,6 +19,7 @@ from property_tests import examples
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.kernels import parquet
+from pipeline_runtime.sources import read_flat
 from pipeline_runtime.sources.parquet import open_parquet
 from pipeline_runtime.sources.parquet.leaves import Stored
 from pipeline_runtime.sources.parquet.page_headers import Page, PageError, read_pages
@@ -243,10 +244,10 @@ def test_a_file_with_an_encrypted_column_is_left_to_pyarrow(tmp_path: Path) -> N
     path = write_encrypted(tmp_path / "a.parquet", table, "x.list.element")
     read = open_parquet(ParquetSource(uri=str(path)), "", decodes_pages=True)
     [unit] = read.scan(()).units
-    [part] = read.read(unit, ["z"], 1000)
+    [part] = read_flat(read, unit, ["z"], 1000)
     assert part.column("z").to_pylist() == list(range(100))
     with pytest.raises(SourceError):
-        list(read.read(unit, ["x"], 1000))
+        list(read_flat(read, unit, ["x"], 1000))
 
 
 @pytest.mark.parametrize("codec", ["gzip", "brotli"])

@@ -18,10 +18,11 @@ from pipeline_runtime import Pipeline
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.errors import SourceError
+from pipeline_runtime.expressions import parse
 from pipeline_runtime.feed.leases import num_pieces_of
 from pipeline_runtime.feed.work import places_of, read_group
 from pipeline_runtime.plan import build_plan, plan_groups, rows_per_piece, share_groups
-from pipeline_runtime.sources import open_location
+from pipeline_runtime.sources import Predicate, open_location, read_flat
 from pipeline_runtime.sources.parquet import ParquetTable, open_parquet
 from pipeline_runtime.sources.parquet.nested import METADATA_KEY
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
@@ -85,8 +86,9 @@ def test_bytes_of_request_columns_are_counted_as_often_as_they_are_repeated(lake
         stored.column(i).path_in_schema: stored.column(i).total_uncompressed_size
         for i in range(stored.num_columns)
     }
-    assert nested.column_bytes([unit], ["user"]) == size_of["user"] * 5
-    assert nested.column_bytes([unit], ["item"]) == size_of["item.list.element"]
+    sizes = nested.sizes([unit], ["user", "item"])
+    assert sizes["user"].num_bytes == size_of["user"] * 5
+    assert sizes["item"].num_bytes == size_of["item.list.element"]
 
 
 PRUNED = {
@@ -105,8 +107,8 @@ def test_row_groups_that_hold_no_such_row_are_not_read(
     lake: Path, predicate: Any, firsts: list[int]
 ) -> None:
     nested = open_(lake / "nested")
-    units = nested.scan([predicate]).units
-    tables = [next(iter(nested.read(unit, ["id"], 100))) for unit in units]
+    units = nested.scan([Predicate(expression=parse("true"), filter=predicate)]).units
+    tables = [next(iter(read_flat(nested, unit, ["id"], 100))) for unit in units]
     assert [table.column("id")[0].as_py() for table in tables] == firsts
 
 
@@ -114,7 +116,7 @@ def test_request_columns_alone_and_no_columns_at_all_have_all_rows(lake: Path) -
     nested = open_(lake / "nested")
     unit = nested.scan(()).units[0]
     for columns in (["user"], ["day", "user"], ["day"], []):
-        parts = list(nested.read(unit, columns, 7))
+        parts = list(read_flat(nested, unit, columns, 7))
         assert [part.num_rows for part in parts] == [7, 7, 6]
         assert all(part.column_names == columns for part in parts)
 
@@ -126,9 +128,9 @@ def test_flat_and_nested_files_are_one_table(lake: Path) -> None:
     pq.write_table(flat.append_column("_lastmile_row_id", ids), lake / "nested/day=1/b.parquet")
     table = open_(lake / "nested")
     names = ["id", "user", "history", "item", "day"]
-    parts = [part for unit in table.scan(()).units for part in table.read(unit, names, 100)]
+    parts = [part for unit in table.scan(()).units for part in read_flat(table, unit, names, 100)]
     assert pa.concat_tables(parts).to_pylist() == flat_rows().select(names).to_pylist()
-    assert_told(" ".join(table.notes), "… 80 … 2")
+    assert_told(" ".join(table.scan(()).notes), "… 80 … 2")
 
 
 def test_a_nested_table_travels_without_its_footers(lake: Path) -> None:
@@ -136,7 +138,7 @@ def test_a_nested_table_travels_without_its_footers(lake: Path) -> None:
     unit = table.scan(()).units[0]
     copy = pickle.loads(pickle.dumps(table))
     names = table.schema.names
-    assert list(copy.read(unit, names, 100)) == list(table.read(unit, names, 100))
+    assert list(read_flat(copy, unit, names, 100)) == list(read_flat(table, unit, names, 100))
     assert copy.fragments == ()
 
 
@@ -238,7 +240,7 @@ def test_lists_that_do_not_fit_the_counts_are_refused_when_read(lake: Path) -> N
     rewrite(lake / "nested/day=0/a.parquet", cut_lists)
     table = open_(lake / "nested")
     with pytest.raises(SourceError, match=r"row group 0 .*(list|count)"):
-        list(table.read(table.scan(()).units[0], ["item"], 100))
+        list(read_flat(table, table.scan(()).units[0], ["item"], 100))
 
 
 @pytest.mark.parametrize("layout", ["flat", "nested"])
@@ -261,7 +263,7 @@ def test_parts_of_row_groups_have_their_rows_and_places(
         pieces = list(read_group(stream, group, piece_rows))
         assert len(pieces) == num_pieces_of(group, piece_rows)
         for piece in pieces:
-            places = places_of(group, piece.header, stream.table.files, piece_rows)
+            places = places_of(group, piece.header, piece_rows)
             assert piece.header.num_rows == sum(place.num_rows for place in places) <= piece_rows
         last = pieces[-1].header.piece
         assert next(read_group(stream, group, piece_rows, last)).table == pieces[-1].table

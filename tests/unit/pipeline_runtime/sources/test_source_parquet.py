@@ -13,7 +13,7 @@ from facts import assert_told
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.config.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.errors import SourceError
-from pipeline_runtime.sources import open_location, resolve_uri
+from pipeline_runtime.sources import open_location, read_flat, resolve_uri
 from pipeline_runtime.sources.parquet import ParquetTable, open_parquet
 from pipeline_runtime.sources.parquet.listing import find_files
 
@@ -31,7 +31,7 @@ def open_(root: Path, *uris: str) -> ParquetTable:
 
 def read_all(table: ParquetTable, columns: list[str] | None = None) -> pa.Table:
     names = columns if columns is not None else table.schema.names
-    parts = [t for unit in table.scan(()).units for t in table.read(unit, names, 1 << 20)]
+    parts = [t for unit in table.scan(()).units for t in read_flat(table, unit, names, 1 << 20)]
     return pa.concat_tables(parts)
 
 
@@ -93,7 +93,7 @@ def test_a_long_row_group_is_read_in_parts(tmp_path: Path) -> None:
     put(tmp_path / "a.parquet", x=list(range(10)))
     table = open_(tmp_path, "a.parquet")
     unit = table.scan(()).units[0]
-    parts = [part.column("x").to_pylist() for part in table.read(unit, ["x"], 4)]
+    parts = [part.column("x").to_pylist() for part in read_flat(table, unit, ["x"], 4)]
     assert parts == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
@@ -140,7 +140,9 @@ def test_a_table_is_pickled_without_footers(lake: Path) -> None:
     table = open_(lake, "t/")
     unit = table.scan(()).units[0]
     copy = pickle.loads(pickle.dumps(table))
-    assert next(iter(copy.read(unit, ["x"], 10))).equals(next(iter(table.read(unit, ["x"], 10))))
+    assert next(iter(read_flat(copy, unit, ["x"], 10))).equals(
+        next(iter(read_flat(table, unit, ["x"], 10)))
+    )
     assert copy.fragments == ()
 
 
@@ -225,7 +227,7 @@ def test_a_file_deleted_before_reading_is_named(tmp_path: Path) -> None:
     unit = table.scan(()).units[0]
     path.unlink()
     with pytest.raises(SourceError, match=r"t/a\.parquet: "):
-        list(table.read(unit, ["x"], 10))
+        list(read_flat(table, unit, ["x"], 10))
 
 
 def test_a_corrupt_page_is_named_with_its_row_group(tmp_path: Path) -> None:
@@ -235,7 +237,7 @@ def test_a_corrupt_page_is_named_with_its_row_group(tmp_path: Path) -> None:
     data[4:400] = b"\xff" * 396
     path.write_bytes(data)
     with pytest.raises(SourceError, match=r"t/a\.parquet: .*row group 0"):
-        list(table.read(table.scan(()).units[0], ["x"], 1 << 20))
+        list(read_flat(table, table.scan(()).units[0], ["x"], 1 << 20))
 
 
 def test_fsspec_serves_the_schemes_that_the_environment_adds(
