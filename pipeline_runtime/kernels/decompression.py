@@ -1,7 +1,7 @@
 """Parquet's codecs inside a kernel: zstd's and lz4's C functions, and snappy.
 
-`sources.codecs` knows the functions' addresses. Nobody trusts what a page says: neither they nor
-`_decompress_snappy` read or write outside of what they are given.
+`sources.parquet.codecs` finds the functions' addresses. Pages are untrusted: neither these
+functions nor `_decompress_snappy` read or write outside of the given memory.
 """
 
 from __future__ import annotations

@@ -79,6 +79,14 @@ def test_partition_values_are_integers_or_text(lake: Path) -> None:
     }
 
 
+def test_row_groups_carry_their_partition_values(lake: Path) -> None:
+    units = open_(lake, "t/").scan(()).units
+    rows = read_all(open_(lake, "t/"), ["day", "hour"])
+    assert [
+        dict(unit.partition) for unit in units for _ in range(unit.num_rows)
+    ] == rows.to_pylist()
+
+
 def test_a_partition_column_alone_has_all_rows(lake: Path) -> None:
     assert read_all(open_(lake, "t/"), ["day"]).column("day").to_pylist().count("2026-01-01") == 3
 

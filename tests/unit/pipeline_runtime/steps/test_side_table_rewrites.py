@@ -81,6 +81,18 @@ def test_a_new_index_replaces_that_of_a_rewritten_side_table(
     assert second is not first
 
 
+def test_a_new_index_replaces_that_of_a_folder_that_got_a_file(
+    rows: Pipeline, tmp_path: Path
+) -> None:
+    side_tables.clear_indices()
+    (tmp_path / "side").mkdir()
+    put(tmp_path / "side/a.parquet", [1], [10])
+    assert join(rows, f"{tmp_path}/side") == [10, None, None]
+    put(tmp_path / "side/b.parquet", [3], [30])
+    assert join(rows, f"{tmp_path}/side") == [10, None, 30]
+    assert len(side_tables.kept_indices()) == 1
+
+
 def test_a_copied_table_has_the_digest_that_resume_compares(tmp_path: Path) -> None:
     paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     put(paths[0], [1, 2], [10, 20])
