@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, create_model
 
 from pipeline_runtime.config.base import (
     MAX_INT64,
@@ -24,6 +24,7 @@ from pipeline_runtime.config.base import (
 )
 from pipeline_runtime.config.cluster import ObjectReference
 from pipeline_runtime.config.introspect import field_names, find_model
+from pipeline_runtime.config.source_model import SourceModel, load_other_fields
 
 _PART = r"[^.\p{Z}\t-\r\x{85}]+"  # no dot, no white space
 ICEBERG_TABLE_PATTERN = rf"^{_PART}(\.{_PART})+$"  # namespace.table, namespaces may nest
@@ -59,26 +60,6 @@ class S3Options(SpecModel):
                 "endpoint",
                 f"must be an http:// or https:// address, got {self.endpoint!r}; add the scheme",
             )
-
-
-class SourceModel(SpecModel):
-    """A table in a store. Each kind of source has its own model, which is a field of SourceChoice.
-
-    The module of a kind has the function `open_source(model, opening)`, see
-    `pipeline_runtime.sources`, which imports the module when a manifest has such a source.
-    """
-
-    module: ClassVar[str] = ""  # empty: this release cannot read it
-
-    @property
-    def label(self) -> str:
-        """The table in a few characters, for people."""
-        raise NotImplementedError
-
-    @property
-    def wanted_columns(self) -> tuple[str, ...] | None:
-        """Columns to read, in this order; None for all."""
-        return None
 
 
 class ParquetSource(SourceModel):
@@ -150,11 +131,19 @@ class IcebergSource(SourceModel):
         return self.columns
 
 
-class SourceChoice(SpecModel):
-    """A table from exactly one kind of source."""
-
+class _ShippedSources(SpecModel):
     parquet: ParquetSource | None = None
     iceberg: IcebergSource | None = None
+
+
+if TYPE_CHECKING:
+    _Sources = _ShippedSources
+else:
+    _Sources = create_model("_Sources", __base__=_ShippedSources, **load_other_fields())
+
+
+class SourceChoice(_Sources):
+    """A table from exactly one kind of source."""
 
     @classmethod
     def source_models(cls) -> Mapping[str, type[SourceModel]]:

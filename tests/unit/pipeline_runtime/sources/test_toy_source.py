@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from facts import assert_one_tells
-from toy_source import BUCKETS, ToyDataset, ToySource, build_experiment
+from toy_source.model import ToySource
+from toy_source.source import BUCKETS
 
-from pipeline_runtime.config import SourceChoice
+from pipeline_runtime import Pipeline
+from pipeline_runtime.config import Dataset, DatasetExperiment, SourceChoice, parse_experiment
 from pipeline_runtime.config.steps import JoinStep
 from pipeline_runtime.errors import ManifestError, SourceError
 from pipeline_runtime.feed.base import Waited
@@ -28,8 +35,24 @@ ROWS, PIECE_ROWS = 1000, 250
 OPENING = Opening(storage_root="")
 
 
+# In this process, subclasses have the field; `test_a_manifest_...` has it in a process of its own.
+class ToyDataset(Dataset):
+    toy: ToySource | None = None
+
+
 class ToyJoinStep(JoinStep):
     toy: ToySource | None = None
+
+
+def build_experiment(spec: dict[str, Any]) -> DatasetExperiment:
+    """Build an experiment whose dataset may be a toy."""
+    dataset = ToyDataset.model_validate(spec["dataset"], strict=False)
+    document = Pipeline.read_parquet("none/").document("toy")
+    document["spec"] |= spec | {"dataset": document["spec"]["dataset"]}
+    experiment = parse_experiment(document)
+    return experiment.model_copy(
+        update={"spec": experiment.spec.model_copy(update={"dataset": dataset})}
+    )
 
 
 def plan_of(pipeline: list[Any], dataset: dict[str, Any] | None = None, **spec: Any) -> Plan:
@@ -137,7 +160,7 @@ def test_the_digest_is_that_of_the_units_that_are_read() -> None:
 def test_a_dataset_has_exactly_one_source() -> None:
     assert list(ToyDataset.source_models()) == ["parquet", "iceberg", "toy"]
     with pytest.raises(ValueError, match="exactly one of parquet, iceberg, toy"):
-        build_experiment({"dataset": {"toy": {"rows": 1}, "parquet": {"uri": "t/"}}})
+        plan_of([], {"toy": {"rows": 1}, "parquet": {"uri": "t/"}})
 
 
 def test_a_source_refuses_in_its_own_words() -> None:
@@ -155,3 +178,69 @@ def test_a_kind_without_a_reader_is_refused() -> None:
     choice = SourceChoice.model_validate({"iceberg": table})
     with pytest.raises(SourceError, match="iceberg"):
         open_source(choice, OPENING)
+
+
+ROOT = Path(__file__).parents[4]
+# Prints what a process finds whose environment adds the kind.
+PROGRAM = """
+import json, sys
+from pipeline_runtime.config import ManifestError, parse_experiment, run_hash
+from pipeline_runtime.pipeline import iter_tables
+from pipeline_runtime.plan import build_plan, explain
+from tools.crd import build_crd
+
+def document(dataset):
+    return {
+        "apiVersion": "experiments.lastmile.dev/v1alpha1",
+        "kind": "DatasetExperiment",
+        "metadata": {"name": "toy"},
+        "spec": {"dataset": dataset, "pipeline": [json.loads(sys.argv[1])]},
+    }
+
+def find_problems(dataset):
+    try:
+        return parse_experiment(document(dataset)) and []
+    except ManifestError as error:
+        return [str(problem) for problem in error.problems]
+
+experiment = parse_experiment(document({"toy": {"rows": 1000}, "where": "id < 60"}))
+plan = build_plan(experiment, "")
+spec = build_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+print(json.dumps({
+    "hash": run_hash(experiment),
+    "other": run_hash(parse_experiment(document({"toy": {"rows": 999}, "where": "id < 60"}))),
+    "explain": explain(plan),
+    "ids": [n for table in iter_tables(plan.training) for n in table["id"].to_pylist()],
+    "crd": spec["properties"]["dataset"],
+    "two": find_problems({"toy": {"rows": 1}, "parquet": {"uri": "t/"}}),
+    "misspelt": find_problems({"tpy": {"rows": 1}}),
+    "out of bounds": find_problems({"toy": {"rows": -1}}),
+}))
+"""
+
+
+def test_a_manifest_names_a_kind_from_elsewhere() -> None:
+    join = {"antiJoin": {"toy": {"rows": 50}, "on": ["id"]}}
+    added = {"LASTMILE_SOURCES": "toy_source.model:ToySource"}
+    path = {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "support"), str(ROOT)])}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(join)],
+        cwd=ROOT,
+        env=os.environ | added | path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["hash"] != found["other"]
+    assert sorted(found["ids"]) == list(range(50, 60))
+    assert_one_tells(found["explain"].splitlines(), "… antiJoin toy of 50 on id")
+    assert_one_tells(found["explain"].splitlines(), "… row groups … 1 … 10 … 1,000")
+    toy = found["crd"]["properties"]["toy"]
+    assert toy["required"] == ["rows"]
+    assert toy["x-kubernetes-map-type"] == "atomic"
+    [one_kind, *_] = found["crd"]["x-kubernetes-validations"]
+    assert "has(self.toy)" in one_kind["rule"]
+    assert_one_tells(found["two"], "… exactly one … parquet, iceberg, toy …")
+    assert "toy" in found["misspelt"][0]
+    assert "spec.dataset.toy.rows" in found["out of bounds"][0]

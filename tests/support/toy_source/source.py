@@ -1,24 +1,13 @@
-"""A kind of source that is nothing like Parquet: rows that are computed, in units with buckets.
-
-It shows what a new kind of source needs, and that nothing else in Lastmile knows which kinds exist.
-`model` and `source` would be two files; `ToyExperiment` does here what one line in
-`config.dataset.SourceChoice` does for a kind that Lastmile ships. The whole-run test starts `main`
-in a process of its own.
-"""
+"""The toy source: eight small members, of which workers need `read` alone."""
 
 from __future__ import annotations
 
 import hashlib
-import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline_runtime.config import Dataset, DatasetExperiment, ExperimentSpec
-from pipeline_runtime.config.dataset import SourceModel
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sources import (
     ColumnSize,
@@ -31,35 +20,9 @@ from pipeline_runtime.sources import (
     find_identity,
 )
 from pipeline_runtime.sources.gather import Int64s
+from toy_source.model import ToySource
 
 BUCKETS = 4
-
-
-class ToySource(SourceModel):
-    """A table of the numbers from 0 to `rows` - 1."""
-
-    rows: int
-    unit_rows: int = 100
-    revision: int = 1
-    """Other revisions have other content."""
-
-    module: ClassVar[str] = "toy_source"
-
-    @property
-    def label(self) -> str:
-        return f"toy of {self.rows}"
-
-
-class ToyDataset(Dataset):
-    toy: ToySource | None = None
-
-
-class ToySpec(ExperimentSpec):
-    dataset: ToyDataset
-
-
-class ToyExperiment(DatasetExperiment):
-    spec: ToySpec
 
 
 def open_source(model: ToySource, opening: Opening) -> ToyTable:
@@ -159,42 +122,3 @@ class ToyTable:
                 "items": pa.array([[number] * (number % 3) for number in ids]),
             }
         )
-
-
-def build_experiment(spec: Mapping[str, Any], name: str = "toy") -> ToyExperiment:
-    """Parse a spec as the part of a manifest."""
-    return ToyExperiment.model_validate(
-        {
-            "apiVersion": "experiments.lastmile.dev/v1alpha1",
-            "kind": "DatasetExperiment",
-            "metadata": {"name": name},
-            "spec": spec,
-        },
-        strict=False,
-    )
-
-
-def main(folder: str, *flags: str) -> None:
-    """Run the experiment in `folder`/spec.json on the Ray of the environment."""
-    import json
-
-    from pipeline_runtime.run.prepare import RunOptions
-    from pipeline_runtime.run.session import run_experiment
-
-    text = Path(folder, "spec.json").read_text()
-    options = RunOptions(
-        output=Path(folder, "output"),
-        storage_root=folder,
-        address="auto",
-        code_paths=(folder, str(Path(__file__).parent)),
-    )
-    options = replace(options, resume="--resume" in flags)
-    finished = run_experiment(build_experiment(json.loads(text)), text, options)
-    sys.exit(0 if finished.outcome.kind == "Complete" else 1)
-
-
-if __name__ == "__main__":
-    # Workers find the classes by the module's name, not as `__main__`.
-    from toy_source import main as run
-
-    run(*sys.argv[1:])
