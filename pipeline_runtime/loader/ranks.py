@@ -119,11 +119,12 @@ class _Loop:
     def __init__(self, group: dist.ProcessGroup, settings: Mapping[str, Any]) -> None:
         self._group = group
         self._settings = settings
-        self._text = json.dumps(settings, sort_keys=True)
+        text = json.dumps(settings, sort_keys=True)
+        self._digest = hashlib.sha256(text.encode()).hexdigest()
         self._num_agreed = 0
 
     def agree(self, has_rows: bool, is_full: bool) -> Agreement:
-        text = f"{self._num_agreed} {self._text}"
+        text = f"{self._num_agreed} {self._digest}"
         digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:_DIGEST_BYTES])
         flags = torch.tensor([has_rows, not is_full, digest, -digest])
         dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group)
