@@ -1,8 +1,9 @@
 """Decodes whole column chunks from their bytes in a file to Arrow's buffers, in one call.
 
 `sources.parquet.columns` fills a table with the places of a row group's chunks and of the buffers
-for their values, and calls `decode`. For each chunk, `decode` goes from page to page: header, decompressed
-body, levels, values. So Python and its lock are needed once per row group, not once per page.
+for their values, and calls `decode`. For each chunk, `decode` goes from page to page: header,
+decompressed body, levels, values. So Python and its lock are needed once per row group, not once
+per page.
 
     page_headers     reads the next page's header
     decompression    decompresses its body, into memory that the next page's body reuses

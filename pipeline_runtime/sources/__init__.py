@@ -80,8 +80,8 @@ def open_source(choice: SourceChoice, opening: Opening) -> Source:
     if not module:
         readable = [kind for kind, model in choice.source_models().items() if model.module]
         raise SourceError(
-            f"{choice.source_kind}: this release cannot read such tables; give one of these instead: "
-            f"{', '.join(readable)}"
+            f"{choice.source_kind}: this release cannot read such tables; give one of these "
+            f"instead: {', '.join(readable)}"
         )
     source: Source = import_module(module).open_source(choice.source, opening)
     return source
