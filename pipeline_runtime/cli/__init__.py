@@ -1,64 +1,77 @@
 """The command line: `lastmile`, and `kubectl lastmile`, which is the same program.
 
-Each command has a module; `failures` maps each kind of error to its output and exit code. Other
-packages add commands by the entry-point group `lastmile.commands`, whose functions receive the app.
-They import nothing from here; their context's `obj` is `LENT`.
+Each command has a module, which is imported when the command is called (`lazy`); `failures` maps
+each kind of error to its output and exit code. Other packages add commands by the entry-point group
+`lastmile.commands`, whose functions receive `lazy.LazyGroup`. They import nothing from here; their
+context's `obj` is `LENT`.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from pipeline_runtime.allocator import keep_freed_memory
-from pipeline_runtime.cli import (
-    convert,
-    explain,
-    keep_decisions,
-    keep_history,
-    keep_logs,
-    profile,
-    report,
-    run,
-    sample_data,
-    validate,
-)
 from pipeline_runtime.cli.failures import (
     EXIT_CODES_HELP,
     EXIT_INTERRUPTED,
     exiting,
     refuse_encoding,
 )
-from pipeline_runtime.cli.fetch import fetch_run
-from pipeline_runtime.cli.history import look_back, open_history
-from pipeline_runtime.cli.sheet import write_sheet
-from pipeline_runtime.cli.upload import upload_code
+from pipeline_runtime.cli.lazy import LazyGroup
 
 
-@dataclass(frozen=True, slots=True)
 class Lent:
     """Functions for commands of other packages: access to the store, and writing pages.
 
-    They need the runtime extra.
+    They are imported when they are asked for, and need the runtime extra.
     """
 
-    fetch_run: Callable[[str, str, Path, Callable[[str], None]], Sequence[Path]]
-    upload_code: Callable[[Path, str], str]
-    write_sheet: Callable[[Path, Mapping[str, Any], Mapping[str, str]], Path]
-    open_history: Callable[[str, str | None], Any]
-    look_back: Callable[[str, str], tuple[list[Any], list[Any], str | None]]
+    @property
+    def fetch_run(self) -> Callable[[str, str, Path, Callable[[str], None]], Sequence[Path]]:
+        """See `cli.fetch`."""
+        from pipeline_runtime.cli.fetch import fetch_run
+
+        return fetch_run
+
+    @property
+    def upload_code(self) -> Callable[[Path, str], str]:
+        """See `cli.upload`."""
+        from pipeline_runtime.cli.upload import upload_code
+
+        return upload_code
+
+    @property
+    def write_sheet(self) -> Callable[[Path, Mapping[str, Any], Mapping[str, str]], Path]:
+        """See `cli.sheet`."""
+        from pipeline_runtime.cli.sheet import write_sheet
+
+        return write_sheet
+
+    @property
+    def open_history(self) -> Callable[[str, str | None], Any]:
+        """See `cli.history`."""
+        from pipeline_runtime.cli.history import open_history
+
+        return open_history
+
+    @property
+    def look_back(self) -> Callable[[str, str], tuple[list[Any], list[Any], str | None]]:
+        """See `cli.history`."""
+        from pipeline_runtime.cli.history import look_back
+
+        return look_back
 
 
-LENT = Lent(fetch_run, upload_code, write_sheet, open_history, look_back)
+LENT = Lent()
 app = typer.Typer(
+    cls=LazyGroup,
     name="lastmile",
     help="One manifest, from raw table to trained model.\n\n" + EXIT_CODES_HELP,
     no_args_is_help=True,
@@ -70,6 +83,8 @@ app = typer.Typer(
 
 def _print_version(value: bool) -> None:
     if value:
+        import importlib.metadata
+
         typer.echo(f"lastmile {importlib.metadata.version('lastmile')}")
         raise typer.Exit
 
@@ -84,18 +99,20 @@ def _root(
     context.obj = LENT
 
 
-app.command("run")(run.run)
-app.command("validate")(validate.validate)
-app.command("explain")(explain.explain)
-app.command("profile")(profile.profile)
-app.command("sample-data")(sample_data.sample_data)
-app.command("convert")(convert.convert)
-app.command("report")(report.report)
-app.command("keep-decisions", hidden=True)(keep_decisions.keep_decisions)
-app.command("keep-history", hidden=True)(keep_history.keep_history)
-app.command("keep-logs", hidden=True)(keep_logs.keep_logs)
-for _point in importlib.metadata.entry_points(group="lastmile.commands"):
-    _point.load()(app)
+for _name, _summary in {
+    "run": "Run a manifest: from a table to a trained model and a report.",
+    "validate": "Check manifests, and print every broken rule with its field.",
+    "explain": "Show the plan: what is read, pushed down, fused, run where.",
+    "profile": "Measure model, storage and steps on a sample.",
+    "sample-data": "Write sample tables to try things on.",
+    "convert": "Rewrite a flat table with each request's columns stored once.",
+    "report": "Print a run's summary, and build its report.html again.",
+    "keep-decisions": "",
+    "keep-history": "",
+    "keep-logs": "",
+}.items():
+    _module = _name.replace("-", "_")
+    LazyGroup.add(_name, f"pipeline_runtime.cli.{_module}:{_module}", _summary)
 
 
 def main() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pipeline_runtime import errors
-from pipeline_runtime.config import LoadedManifest, clean
+
+if TYPE_CHECKING:  # the models take a quarter of a second to import
+    from pipeline_runtime.config import LoadedManifest
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -50,6 +52,8 @@ def exiting() -> Iterator[None]:
     try:
         yield
     except errors.LastmileError as error:
+        from pipeline_runtime.config import clean
+
         text = clean(str(error))  # it may quote a table, a store or a status
         print(f"error:\n{text}" if "\n" in text else f"error: {text}", file=sys.stderr)
         sys.exit(exit_code_of(type(error).__name__))

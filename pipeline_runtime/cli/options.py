@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from pipeline_runtime.config import LoadedManifest, complete_override
+if TYPE_CHECKING:  # imported when a command needs them
+    from rich.console import Console
+
+    from pipeline_runtime.config import LoadedManifest
+
+
+def _complete_override(incomplete: str) -> list[str]:
+    from pipeline_runtime.config import complete_override
+
+    return complete_override(incomplete)
+
 
 FilesOption = Annotated[
     list[str],
@@ -22,7 +31,7 @@ SetOption = Annotated[
         "--set",
         metavar="PATH=VALUE",
         help="Change a field of the spec (repeatable).",
-        autocompletion=complete_override,
+        autocompletion=_complete_override,
     ),
 ]
 StorageRootOption = Annotated[
@@ -37,7 +46,9 @@ DEFAULT_STORAGE_ROOT = "build/"
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console that is plain where the output is not a terminal."""
+    """Make a console that is plain where the output is not a terminal."""
+    from rich.console import Console
+
     return Console(stderr=stderr, highlight=False, soft_wrap=False)
 
 

@@ -12,7 +12,7 @@ import typer
 from pipeline_runtime.cli.failures import EXIT_INVALID
 from pipeline_runtime.cli.options import FilesOption, JsonOption, SetOption
 from pipeline_runtime.config import LoadedManifest, ManifestError, Problem, load_manifests
-from pipeline_runtime.grammar import check_grammar
+from pipeline_runtime.grammar import check_expressions
 
 _PathsArgument = Annotated[
     list[str] | None, typer.Argument(metavar="FILE", help="More files or directories.")
@@ -52,13 +52,15 @@ def _load(targets: list[str], overrides: list[str]) -> tuple[list[LoadedManifest
 
 
 def _check_expressions(manifest: LoadedManifest) -> list[Problem]:
-    """What no table could make right; without Arrow functions and types are not known."""
+    """Find what no table could make right; without Arrow, the types of columns are not known."""
     spec = manifest.experiment.spec
-    if importlib.util.find_spec("pyarrow") is None:
-        return [manifest.place(problem) for problem in check_grammar(spec)]
-    from pipeline_runtime.plan.syntax import check_syntax
+    problems = [*check_expressions(spec)]
+    has_types = any(True for step in spec.pipeline for _ in step.config.find_types())
+    if has_types and importlib.util.find_spec("pyarrow"):
+        from pipeline_runtime.plan.syntax import check_types
 
-    return [manifest.place(problem) for problem in check_syntax(spec)]
+        problems = [*check_types(spec), *problems]
+    return [manifest.place(problem) for problem in problems]
 
 
 def _document(

@@ -14,7 +14,6 @@ from __future__ import annotations
 from pipeline_runtime.expressions.expression import (
     Expression,
     check_boolean,
-    check_calls,
     evaluate,
     infer_type,
     mask,
@@ -26,7 +25,6 @@ from pipeline_runtime.expressions.rewrite import conjuncts, not_true, quote_name
 __all__ = [
     "Expression",
     "check_boolean",
-    "check_calls",
     "conjuncts",
     "evaluate",
     "infer_type",

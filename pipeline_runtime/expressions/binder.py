@@ -6,8 +6,7 @@ the rules themselves stand in `operators`, `casts`, `patterns` and `functions`.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import NoReturn
@@ -16,7 +15,7 @@ import pyarrow as pa
 
 from pipeline_runtime.errors import ExpressionError
 from pipeline_runtime.expressions import casts, coercion, columns, operators, patterns, types
-from pipeline_runtime.expressions.functions import FUNCTIONS, Function
+from pipeline_runtime.expressions.functions import FUNCTIONS
 from pipeline_runtime.expressions.functions.text import build_join
 from pipeline_runtime.expressions.plan import (
     ArgumentError,
@@ -26,6 +25,7 @@ from pipeline_runtime.expressions.plan import (
     build_apply,
     build_shared,
 )
+from pipeline_runtime.grammar.calls import check_call, suggest
 from pipeline_runtime.grammar.nodes import (
     Between,
     Binary,
@@ -42,26 +42,12 @@ from pipeline_runtime.grammar.nodes import (
     Node,
     Span,
     Unary,
-    walk,
 )
-
-# More names than this in a message help nobody.
-_MAX_NAMES_SHOWN = 12
 
 
 def bind(root: Node, text: str, columns: Mapping[str, pa.DataType]) -> Plan:
     """Type `root` against `columns`; raises ExpressionError at the first broken rule."""
     return _Binder(text, columns).bind(root)
-
-
-def check_calls(root: Node, text: str) -> None:
-    """Functions, their number of arguments and types of casts; raises ExpressionError."""
-    binder = _Binder(text, {})
-    for node, _ in walk(root):
-        if isinstance(node, Call):
-            binder.find_function(node)
-        elif isinstance(node, Cast):
-            binder.find_type(node)
 
 
 class _Binder:
@@ -235,38 +221,8 @@ class _Binder:
     # -- functions -------------------------------------------------------------------------------
 
     def _bind_call(self, node: Call) -> Plan:
-        function = self.find_function(node)
+        check_call(node, self._text)
+        function = FUNCTIONS[node.name]
         args = tuple(self.bind(arg) for arg in node.args)
         with self._placing(node.span, node.name):
             return function.rule(node.span, args)
-
-    def find_function(self, node: Call) -> Function:
-        """The function that a call names; raises ExpressionError if it cannot be called so."""
-        function = FUNCTIONS.get(node.name)
-        if function is None:
-            hint = suggest(node.name, FUNCTIONS)
-            self._fail(f"no function is named {node.name!r}{hint}", node.name_span)
-        self._check_count(node, function)
-        return function
-
-    def _check_count(self, node: Call, function: Function) -> None:
-        low, high, got = function.min_args, function.max_args, len(node.args)
-        if low <= got and (high is None or got <= high):
-            return
-        wanted = (
-            f"{low} or more" if high is None else f"{low}" if low == high else f"{low} to {high}"
-        )
-        plural = "" if wanted == "1" else "s"
-        message = f"{node.name} takes {wanted} argument{plural}, got {got}: {function.signature}"
-        self._fail(message, node.span)
-
-
-def suggest(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the nearest known ones, or all of a few."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    near = near or [other for other in names if other.casefold() == name.casefold()]
-    if near:
-        return f"; did you mean {' or '.join(repr(other) for other in near)}?"
-    shown = ", ".join(names[:_MAX_NAMES_SHOWN]) + (", …" if len(names) > _MAX_NAMES_SHOWN else "")
-    return f"; there are {shown}" if names else "; there are none"

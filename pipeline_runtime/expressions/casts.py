@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from pipeline_runtime.expressions import types
 from pipeline_runtime.expressions.plan import Datum, Kernel, KernelError, TypeRuleError
+from pipeline_runtime.grammar.calls import MAX_DECIMAL_DIGITS
 
 
 def build_cast(source: pa.DataType, target: pa.DataType) -> Kernel:
@@ -85,14 +86,14 @@ def _whole_to_decimal(values: Datum, target: pa.DataType) -> Datum:
     """Cast through the widest decimal: Arrow refuses a type that cannot hold every int64."""
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.int8())
-    widest = pa.decimal256(types.MAX_DECIMAL_DIGITS, target.scale)
-    return values.cast(pa.decimal256(types.MAX_DECIMAL_DIGITS, 0)).cast(widest).cast(target)
+    widest = pa.decimal256(MAX_DECIMAL_DIGITS, target.scale)
+    return values.cast(pa.decimal256(MAX_DECIMAL_DIGITS, 0)).cast(widest).cast(target)
 
 
 def _to_integer(values: Datum, target: pa.DataType) -> Datum:
     if pa.types.is_decimal(values.type):
         # 99.5 rounds to 100: one more digit than decimal(3, 1) has.
-        precision = min(values.type.precision + 1, types.MAX_DECIMAL_DIGITS)
+        precision = min(values.type.precision + 1, MAX_DECIMAL_DIGITS)
         values = values.cast(types.build_decimal(precision, values.type.scale))
     if not pa.types.is_integer(values.type):
         values = pc.round(values, round_mode="half_to_even")

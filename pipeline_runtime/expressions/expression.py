@@ -91,14 +91,6 @@ def check_boolean(expr: Expression, schema: pa.Schema) -> None:
         raise ExpressionError(message, text=expr.text, offset=span.start, length=length)
 
 
-def check_calls(expr: Expression) -> None:
-    """Check what needs no schema: functions exist and take so many arguments, casts name a type.
-
-    Raises ExpressionError at the first that does not.
-    """
-    binder.check_calls(expr.root, expr.text)
-
-
 def evaluate(expr: Expression, table: pa.Table) -> pa.Array | pa.ChunkedArray:
     """The value of `expr` for every row of `table`, of exactly the type that `infer_type` gives.
 

@@ -5,12 +5,10 @@ Used by `coercion`, `binder` and the functions. Works on types alone, never on v
 
 from __future__ import annotations
 
-import re
-
 import pyarrow as pa
 
-# Arrow's widest decimal (decimal256).
-MAX_DECIMAL_DIGITS = 76
+from pipeline_runtime.grammar.calls import MAX_DECIMAL_DIGITS, parse_decimal
+
 MAX_DECIMAL128_DIGITS = 38
 # Digits that hold every integer of this many bits, signed or unsigned.
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
@@ -194,21 +192,9 @@ _NAMED_TYPES: dict[str, pa.DataType] = {
     "timestamp_us": pa.timestamp("us"),
     "timestamp_ns": pa.timestamp("ns"),
 }
-# Names that mean different widths in SQL, NumPy and Arrow.
-_UNCLEAR_NAMES = {"int": "int32 or int64", "float": "float32 or float64"}
-_DECIMAL_NAME = re.compile(r"(?:decimal|numeric)\((\d{1,3})(?:,(\d{1,3}))?\)")
 
 
 def parse_type(name: str) -> pa.DataType:
     """Read the type of a cast; raises ValueError with a message for the user."""
-    if name in _NAMED_TYPES:
-        return _NAMED_TYPES[name]
-    if name in _UNCLEAR_NAMES:
-        raise ValueError(f"a cast must name the width of a number: write {_UNCLEAR_NAMES[name]}")
-    if match := _DECIMAL_NAME.fullmatch(name):
-        precision, scale = int(match[1]), int(match[2] or 0)
-        dtype = build_decimal(precision, scale) if scale <= precision else None
-        if dtype is not None:
-            return dtype
-    known = ", ".join(_NAMED_TYPES)
-    raise ValueError(f"a cast must name one of {known} or decimal(p, s), got {name!r}")
+    digits = parse_decimal(name)
+    return _NAMED_TYPES[name] if digits is None else build_decimal(*digits)

@@ -8,6 +8,7 @@ from itertools import chain
 
 from pipeline_runtime.config import ExperimentSpec
 from pipeline_runtime.errors import ExpressionError, Problem
+from pipeline_runtime.grammar.calls import check_names
 from pipeline_runtime.grammar.parser import parse_tree
 
 # An operator asks of the same specs all the time; a text has at most 16 KiB.
@@ -17,7 +18,7 @@ _NUM_TEXTS_KEPT = 512
 def check_grammar(spec: ExperimentSpec, *, max_chars: int | None = None) -> Iterator[Problem]:
     """A problem for every expression that does not parse, at its field.
 
-    Functions, columns and their types are not looked at: `plan.syntax` and the plan do.
+    Functions, columns and their types are not looked at: `check_expressions` and the plan do.
 
     Args:
         max_chars: of the expressions, in order, so many characters are looked at; None: all.
@@ -38,6 +39,18 @@ def _find_error(text: str) -> str | None:
     except ExpressionError as error:
         return str(error)
     return None
+
+
+def check_expressions(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Yield a problem for every expression that no table could make right, at its field.
+
+    Functions, their numbers of arguments and the types of casts are checked too.
+    """
+    for path, text in find_expressions(spec):
+        try:
+            check_names(parse_tree(text), text)
+        except ExpressionError as error:
+            yield Problem(path=path, message=str(error))
 
 
 def find_expressions(spec: ExperimentSpec) -> Iterator[tuple[str, str]]:

@@ -28,6 +28,7 @@ app = typer.Typer(
     help="Reconcile experiments until SIGTERM.",
     invoke_without_command=True,
     rich_markup_mode=None,
+    add_completion=False,
 )
 
 

@@ -24,32 +24,16 @@ Rule = Callable[[Span, Arguments], Plan]
 class Function:
     """One function: `rule` checks argument types and gives the typed plan.
 
-    `signature` is as a user writes it; `max_args` None means any number.
+    `grammar.calls` says how many arguments it takes.
     """
 
-    signature: str
-    min_args: int
-    max_args: int | None
+    name: str
     rule: Rule
 
-    @property
-    def name(self) -> str:
-        return self.signature.partition("(")[0]
 
-
-def define(signature: str, rule: Rule) -> Function:
-    """A function that takes as many arguments as `signature` shows: `f(a, b[, c])`, `f(a, ...)`."""
-    inner = signature.partition("(")[2].rstrip(")")
-    is_open = inner.endswith("...")
-    required, _, optional = inner.replace("...", "").partition("[")
-    min_args = len([part for part in required.split(",") if part.strip()])
-    max_args = min_args + len([part for part in optional.strip("]").split(",") if part.strip()])
-    return Function(
-        signature=signature,
-        min_args=min_args,
-        max_args=None if is_open else max_args,
-        rule=rule,
-    )
+def define(name: str, rule: Rule) -> Function:
+    """A function of `grammar.calls`."""
+    return Function(name=name, rule=rule)
 
 
 def argument_error(args: Arguments, index: int, message: str) -> ArgumentError:

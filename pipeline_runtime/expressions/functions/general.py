@@ -34,7 +34,7 @@ def _if(span: Span, args: Arguments) -> Plan:
 
 
 FUNCTIONS: tuple[Function, ...] = (
-    define("coalesce(a, ...)", _coalesce),
-    define("nullif(a, b)", _nullif),
-    define("if(condition, then, else)", _if),
+    define("coalesce", _coalesce),
+    define("nullif", _nullif),
+    define("if", _if),
 )

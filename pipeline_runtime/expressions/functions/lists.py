@@ -214,11 +214,11 @@ def _check_sums(values: np.ndarray, starts: np.ndarray) -> None:
 
 
 FUNCTIONS: tuple[Function, ...] = (
-    define("list_length(l)", _length),
-    define("list_element(l, index)", _element),
-    define("list_slice(l, start[, stop])", _slice),
-    define("list_contains(l, value)", _contains),
-    define("list_sum(l)", _reduction("list_sum", np.add)),
-    define("list_min(l)", _reduction("list_min", np.fmin)),
-    define("list_max(l)", _reduction("list_max", np.fmax)),
+    define("list_length", _length),
+    define("list_element", _element),
+    define("list_slice", _slice),
+    define("list_contains", _contains),
+    define("list_sum", _reduction("list_sum", np.add)),
+    define("list_min", _reduction("list_min", np.fmin)),
+    define("list_max", _reduction("list_max", np.fmax)),
 )

@@ -102,14 +102,14 @@ def _choose_zoned(kernel: Kernel, *times: Datum) -> Datum:
 
 
 FUNCTIONS: tuple[Function, ...] = (
-    define("abs(x)", _abs),
-    define("round(x[, digits])", _round),
-    define("floor(x)", _to_integral("floor", pc.floor)),
-    define("ceil(x)", _to_integral("ceil", pc.ceil)),
-    define("sqrt(x)", _on_domain("sqrt", pc.sqrt, pc.greater_equal, 0.0)),
-    define("ln(x)", _on_domain("ln", pc.ln, pc.greater, 0.0)),
-    define("log1p(x)", _on_domain("log1p", pc.log1p, pc.greater, -1.0)),
-    define("exp(x)", _map_float("exp", pc.exp)),
-    define("greatest(a, ...)", _extreme("greatest", pc.max_element_wise)),
-    define("least(a, ...)", _extreme("least", pc.min_element_wise)),
+    define("abs", _abs),
+    define("round", _round),
+    define("floor", _to_integral("floor", pc.floor)),
+    define("ceil", _to_integral("ceil", pc.ceil)),
+    define("sqrt", _on_domain("sqrt", pc.sqrt, pc.greater_equal, 0.0)),
+    define("ln", _on_domain("ln", pc.ln, pc.greater, 0.0)),
+    define("log1p", _on_domain("log1p", pc.log1p, pc.greater, -1.0)),
+    define("exp", _map_float("exp", pc.exp)),
+    define("greatest", _extreme("greatest", pc.max_element_wise)),
+    define("least", _extreme("least", pc.min_element_wise)),
 )

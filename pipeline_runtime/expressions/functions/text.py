@@ -99,14 +99,14 @@ def _ends_with(pattern: str) -> Kernel:
 
 
 FUNCTIONS: tuple[Function, ...] = (
-    define("lower(s)", _map("lower", pc.utf8_lower)),
-    define("upper(s)", _map("upper", pc.utf8_upper)),
-    define("trim(s)", _map("trim", pc.utf8_trim_whitespace)),
-    define("length(s)", _length),
-    define("contains(s, 'part')", _match("contains", _contains)),
-    define("starts_with(s, 'part')", _match("starts_with", _starts_with)),
-    define("ends_with(s, 'part')", _match("ends_with", _ends_with)),
-    define("regexp_match(s, 'regex')", _match("regexp_match", patterns.build_regex)),
-    define("substr(s, start[, length])", _substr),
-    define("concat(s, ...)", partial(build_join, skip_nulls=True)),
+    define("lower", _map("lower", pc.utf8_lower)),
+    define("upper", _map("upper", pc.utf8_upper)),
+    define("trim", _map("trim", pc.utf8_trim_whitespace)),
+    define("length", _length),
+    define("contains", _match("contains", _contains)),
+    define("starts_with", _match("starts_with", _starts_with)),
+    define("ends_with", _match("ends_with", _ends_with)),
+    define("regexp_match", _match("regexp_match", patterns.build_regex)),
+    define("substr", _substr),
+    define("concat", partial(build_join, skip_nulls=True)),
 )

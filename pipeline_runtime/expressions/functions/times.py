@@ -60,13 +60,13 @@ def _epoch_seconds(times: Datum) -> Datum:
 
 
 FUNCTIONS: tuple[Function, ...] = (
-    define("year(t)", _part("year", pc.year, need_day_or_time)),
-    define("month(t)", _part("month", pc.month, need_day_or_time)),
-    define("day(t)", _part("day", pc.day, need_day_or_time)),
-    define("day_of_week(t)", _part("day_of_week", pc.day_of_week, need_day_or_time)),
-    define("hour(t)", _part("hour", pc.hour, need_time)),
-    define("minute(t)", _part("minute", pc.minute, need_time)),
-    define("date(t)", _date),
-    define("date_diff_days(start, end)", _date_diff_days),
-    define("epoch_seconds(t)", _part("epoch_seconds", _epoch_seconds, need_day_or_time)),
+    define("year", _part("year", pc.year, need_day_or_time)),
+    define("month", _part("month", pc.month, need_day_or_time)),
+    define("day", _part("day", pc.day, need_day_or_time)),
+    define("day_of_week", _part("day_of_week", pc.day_of_week, need_day_or_time)),
+    define("hour", _part("hour", pc.hour, need_time)),
+    define("minute", _part("minute", pc.minute, need_time)),
+    define("date", _date),
+    define("date_diff_days", _date_diff_days),
+    define("epoch_seconds", _part("epoch_seconds", _epoch_seconds, need_day_or_time)),
 )

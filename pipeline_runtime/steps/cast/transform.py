@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_runtime.errors import StepError
-from pipeline_runtime.expressions.types import MAX_DECIMAL_DIGITS
+from pipeline_runtime.grammar.calls import MAX_DECIMAL_DIGITS
 from pipeline_runtime.steps.base import BindContext, BoundStep
 from pipeline_runtime.steps.cast.model import CastStep
 from pipeline_runtime.steps.checks import Checks, broken, find_field, replace_types, set_column
