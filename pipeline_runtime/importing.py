@@ -1,15 +1,24 @@
-"""How a process imports what is heavy: without Python's collector, which would find nothing.
+"""How a process imports heavy libraries: without Python's collector, and Arrow without pandas.
 
-Torch, Arrow and pandas leave some 400,000 objects that live as long as the process. While they come
-the collector walks over them again and again, a sixth of the time of importing; every full
-collection thereafter walks over them once more.
+Torch and Arrow leave some 300,000 objects that live as long as the process. The collector would
+walk over them again and again, a sixth of the time of importing; every full collection thereafter
+walks over them once more.
+
+Arrow looks for pandas when it makes its first array, to recognise series and data frames. That
+takes longer than Arrow itself. So it does not find pandas then, and looks again once somebody
+imports pandas.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 
 @contextmanager
@@ -20,7 +29,59 @@ def importing() -> Iterator[None]:
         return
     gc.disable()
     try:
+        _import_arrow()
         yield
     finally:
         gc.freeze()  # else all of it would be young, and the next collection as long
         gc.enable()
+
+
+def _import_arrow() -> None:
+    known = {"pyarrow", "pandas"} & sys.modules.keys()
+    if known or any(importlib.util.find_spec(name) is None for name in ("pyarrow", "pandas")):
+        return
+    finder = _PandasFinder()
+    sys.meta_path.insert(0, finder)
+    import pyarrow as pa
+
+    pa.array([0])  # the first array
+    finder.hides = False
+
+
+class _PandasFinder(MetaPathFinder):
+    """Hides pandas, and later tells Arrow when somebody imports it."""
+
+    def __init__(self) -> None:
+        self.hides = True
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find pandas as the finders after this one do; raise if it is hidden."""
+        if fullname != "pandas":
+            return None
+        if self.hides:
+            raise ModuleNotFoundError("Arrow looks again when pandas is imported", name=fullname)
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _PandasLoader(spec.loader)
+        return spec
+
+
+class _PandasLoader(Loader):
+    """Imports pandas, and has Arrow look for it."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        assert module.__spec__ is not None
+        module.__spec__.loader = self._loader
+        import pyarrow as pa
+
+        pa.array([0]).to_pandas()  # needs pandas, so that Arrow looks for it again

@@ -1,21 +1,18 @@
-"""The one place where a run's processes say how they are doing: a small actor beside the driver.
+"""The state of a run, as its trainers and data workers report it.
 
-Trainers push a snapshot a few times a second and learn from the answer whether to go on; data
-workers report the failure that ends a run before Ray wraps it. The driver reads it for the
-progress display, the `lastmile_*` metrics, the history and the summary.
+Trainers push a snapshot a few times a second, and the answer says whether to go on. Data workers
+report the failure that ends a run. The driver reads the state for the progress display, the
+`lastmile_*` metrics, the history and the summary. A run in one process has a `Monitor` there; over
+Ray it is an actor beside the driver (`training.ray_runtime`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.pieces import StepCount
 
 
@@ -53,7 +50,7 @@ class RankSnapshot:
     counts: tuple[StepCount, ...]  # the read and every step, of rows that reached the trainer
     evaluation_counts: tuple[StepCount, ...]
     queue_length: int
-    seconds_to_first_batch: float | None
+    first_batch_at: float | None  # Unix seconds
     last_step_seconds: float
     dropped_rows: int
     padded_rows: int
@@ -84,7 +81,7 @@ class Evaluated:
 
 @dataclass(slots=True)
 class MonitorState:
-    """What the actor holds."""
+    """What the monitor holds."""
 
     ranks: dict[int, RankSnapshot] = field(default_factory=dict)
     history: list[HistoryPoint] = field(default_factory=list)
@@ -95,60 +92,50 @@ class MonitorState:
 
 
 class Monitor:
-    """The actor's class; create it by `start_monitor`."""
+    """Holds the state; threads may share it."""
 
     def __init__(self) -> None:
         self._state = MonitorState()
         self._order = Order.GO_ON
+        self._lock = threading.Lock()
 
     def push(self, snapshot: RankSnapshot, history: list[HistoryPoint]) -> Order:
-        """Take a trainer's snapshot and what it recorded since the last; what it is to do."""
-        self._state.ranks[snapshot.rank] = snapshot
-        self._state.history.extend(history)
-        return self._order
+        """Take a trainer's snapshot and its new points of the history; return what it is to do."""
+        with self._lock:
+            self._state.ranks[snapshot.rank] = snapshot
+            self._state.history.extend(history)
+            return self._order
 
     def evaluated(self, evaluation: Evaluated) -> None:
         """Take the metrics of an evaluation."""
-        self._state.evaluations.append(evaluation)
+        with self._lock:
+            self._state.evaluations.append(evaluation)
 
     def warn(self, message: str) -> None:
         """Take a warning for the summary; one that was given before is not repeated."""
-        if message not in self._state.warnings:
-            self._state.warnings.append(message)
+        with self._lock:
+            if message not in self._state.warnings:
+                self._state.warnings.append(message)
 
     def fail(self, kind: str, message: str) -> None:
         """Take the first failure; later ones follow from it."""
-        if self._state.failure is None:
-            self._state.failure, self._state.failure_kind = message, kind
+        with self._lock:
+            if self._state.failure is None:
+                self._state.failure, self._state.failure_kind = message, kind
 
     def order(self, order: Order) -> None:
         """Tell all trainers with their next push."""
         self._order = order
 
     def read(self) -> MonitorState:
-        """The state; history is handed over once."""
-        state = self._state
-        self._state = MonitorState(
-            ranks=dict(state.ranks),
-            evaluations=list(state.evaluations),
-            warnings=list(state.warnings),
-            failure=state.failure,
-            failure_kind=state.failure_kind,
-        )
-        return state
-
-
-def start_monitor() -> Any:
-    """Start the actor on the driver's node, which ends with it; it takes no CPU of data work."""
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    options = {"num_cpus": 0, "max_concurrency": 1, "scheduling_strategy": here}
-    return ray.remote(Monitor).options(**options).remote()
-
-
-def failure_reporter(monitor: Any) -> Callable[[LastmileError], None]:
-    """A picklable callable by which a worker tells the monitor what failed, before it raises."""
-
-    def report(error: LastmileError) -> None:
-        ray.get(monitor.fail.remote(type(error).__name__, str(error)))
-
-    return report
+        """Return the state; history is handed over once."""
+        with self._lock:
+            state = self._state
+            self._state = MonitorState(
+                ranks=dict(state.ranks),
+                evaluations=list(state.evaluations),
+                warnings=list(state.warnings),
+                failure=state.failure,
+                failure_kind=state.failure_kind,
+            )
+            return state

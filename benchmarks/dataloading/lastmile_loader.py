@@ -1,7 +1,7 @@
 """Lastmile's batches by the path that `lastmile run` takes on one machine from manifest to tensors.
 
 The plan, its groups, the feed that the plan chose, the stream of exact batches, the conversion: the
-calls of `run.prepare`, `run.driver` and `training.worker`, in one process with the consumer.
+calls of `run.prepare`, `run.in_process` and `training.worker`, in one process with the consumer.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class LastmileLoader:
         return stream.groups(0, stream.piece_rows), stream.piece_rows
 
     def _open_feed(self, groups: list[Group], piece_rows: int) -> Feed:
-        """The engine that `run.driver` takes: threads, or Ray Data where the manifest asks it."""
+        """The engine that a run takes: threads, or Ray Data where the manifest asks it."""
         if self._plan.feed.may_be_threads:
             training = self._plan.training
             batching = batching_of(self._plan.delivery, training, self._spec.training)

@@ -16,7 +16,7 @@ from pipeline_runtime.plan.groups import Group
 
 
 def open_ray_feed(plan: Plan, groups: Sequence[Group], piece_rows: int) -> Feed:
-    """The feed of a single trainer, by the calls of `run.driver`.
+    """The feed of a single trainer, by the calls of `run.on_ray`.
 
     Raises BenchmarkError if Ray is not up: Ray Data would start one, on the clock.
     """

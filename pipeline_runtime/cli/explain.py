@@ -14,6 +14,7 @@ from pipeline_runtime.cli.options import (
     code_paths,
 )
 from pipeline_runtime.config import load_manifests
+from pipeline_runtime.importing import importing
 
 
 def explain(
@@ -27,8 +28,9 @@ def explain(
     Opens the tables (footers only), so wrong columns and types are found too, and what the training
     would refuse, if the manifest has one.
     """
-    from pipeline_runtime import plan as planning
-    from pipeline_runtime.run.prepare import add_code_paths, check_training
+    with importing():
+        from pipeline_runtime import plan as planning
+        from pipeline_runtime.run.prepare import add_code_paths, check_training
 
     manifests = load_manifests(files, overrides=overrides or [])
     plans = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ from pipeline_runtime.errors import AlreadyComplete
 from pipeline_runtime.importing import importing
 from pipeline_runtime.run.folders import MAX_RUN_ID_CHARS, is_run_id
 
-if TYPE_CHECKING:  # these import ray and torch, which --help does without
+if TYPE_CHECKING:  # these import Arrow, which --help does without
     from pipeline_runtime.run.logs import LogKeeper
     from pipeline_runtime.run.prepare import PreparedRun, RunOptions
     from pipeline_runtime.run.session import Finished
@@ -49,8 +50,9 @@ def run(
     address: Annotated[
         str,
         typer.Option(
-            help="local: an embedded Ray; auto: the cluster of this machine; "
-            "http://HOST:8265: submit to that cluster's Jobs API."
+            help="local: this machine, with Ray only if the manifest needs it; ray: with an "
+            "embedded Ray in any case; auto: the cluster of this machine; http://HOST:8265: submit "
+            "to that cluster's Jobs API."
         ),
     ] = "local",
     storage_root: StorageRootOption = DEFAULT_STORAGE_ROOT,
@@ -91,7 +93,7 @@ def run(
 
         text = _text(manifest, overrides)
         raise typer.Exit(submit(address, text, storage_root, resume=resume, run_id=run_id))
-    with importing():  # all libraries of a run, including ray and torch
+    with importing():  # the libraries that a plan needs
         from pipeline_runtime.run.prepare import RunOptions
         from pipeline_runtime.run.session import run_experiment  # noqa: F401
 
@@ -119,6 +121,7 @@ def _run(manifest: LoadedManifest, text: str, options: RunOptions, *, as_json: b
     from pipeline_runtime.report.terminal import print_summary
     from pipeline_runtime.run.logs import keeping_log
 
+    faulthandler.enable()  # a crash of native code shows where the user's code was
     with keeping_log() as log:
         try:
             finished = _carry_out(manifest, text, options, log)
@@ -136,6 +139,8 @@ def _run(manifest: LoadedManifest, text: str, options: RunOptions, *, as_json: b
         if outcome.kind != "Complete" and finished.summary.checkpoints.last:
             print(f"last checkpoint: {finished.summary.checkpoints.last}", file=sys.stderr)
             print("resume: the same command with --resume", file=sys.stderr)
+    if outcome.is_running:  # a step of the user's: the interpreter's end might crash beside it
+        os._exit(EXIT_INTERRUPTED)
     return EXIT_INTERRUPTED if outcome.kind == "Interrupted" else exit_code_of(outcome.error_kind)
 
 
@@ -144,9 +149,11 @@ def _carry_out(
 ) -> Finished:
     """Run the experiment, and show its progress."""
     from pipeline_runtime.cli.progress import RunProgress
+    from pipeline_runtime.run.phases import Phases, find_start
     from pipeline_runtime.run.session import Watcher, run_experiment
 
-    with RunProgress(console=make_console(stderr=True)) as progress:
+    clock = Phases(began=find_start())
+    with RunProgress(console=make_console(stderr=True), phases=clock) as progress:
 
         def on_prepared(run: PreparedRun) -> None:
             progress.prepared(run)
@@ -156,6 +163,7 @@ def _carry_out(
             on_prepared=on_prepared,
             on_metrics_port=lambda port: progress.note(f"metrics: http://127.0.0.1:{port}/metrics"),
             on_state=progress.state,
+            phases=clock,
             on_stop=lambda count: progress.note(_STOPPING if count == 1 else "stopping at once"),
         )
         # Ray reports lost workers on standard output, which is for the result alone.

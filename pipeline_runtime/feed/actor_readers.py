@@ -103,10 +103,8 @@ class ReaderPool:
         labels: Mapping[str, str] | None,
         num_trainers: int,
         reader: type[Reader] = Reader,
-        is_spare: bool = False,
     ) -> None:
         self._on_failure = on_failure
-        self._is_spare = is_spare  # others make the rows if nobody comes up
         self._labels = labels
         self._num_trainers = num_trainers
         self._reader = reader
@@ -159,8 +157,7 @@ class ReaderPool:
         if self._failed_starts < _MAX_FAILED_STARTS:
             return
         failure = FeedError(f"no data worker comes up, {self._failed_starts} tries: {error}")
-        if not self._is_spare:
-            self._on_failure(failure)
+        self._on_failure(failure)
         raise failure
 
     def _match_nodes(self, streams: Mapping[str, Any]) -> None:
@@ -232,8 +229,6 @@ def start_pool(
     labels: Mapping[str, str] | None,
     num_trainers: int,
     reader: type[Reader] | None = None,
-    *,
-    is_spare: bool = False,
 ) -> tuple[Any, Mapping[str, Any]]:
     """Start the pool on this process's node, and its first readers; all end with its handle.
 
@@ -243,7 +238,6 @@ def start_pool(
         labels: of the nodes that readers run on; None: any, beside the trainers.
         num_trainers: CPUs that trainers hold on these nodes, where no labels keep them apart.
         reader: the readers' class, if not that of the streams; benchmarks have one of their own.
-        is_spare: others make the rows if nobody comes up, so that this ends nothing.
 
     Returns:
         The pool's handle, and the references of the streams by role, which are to be kept.
@@ -254,7 +248,7 @@ def start_pool(
         reader = AheadReader if reads_ahead else Reader
     held = {role: ray.put(stream) for role, stream in streams.items()}
     options = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": _MAX_POOL_RESTARTS}
-    arguments = (on_failure, labels, num_trainers, reader, is_spare)
+    arguments = (on_failure, labels, num_trainers, reader)
     pool: Any = ray.remote(ReaderPool).options(**options).remote(*arguments)
     pool.readers.remote(held)
     return pool, held

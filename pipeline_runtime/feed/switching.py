@@ -18,24 +18,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
-
-import ray
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.feed.actor_readers import ActorCrew, start_pool
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.ray_data import broadcast_side_tables
+from pipeline_runtime.feed.process_readers import ProcessCrew, ProcessReaders
 from pipeline_runtime.feed.reader_feed import Crew, ReaderFeed
-from pipeline_runtime.feed.segments import MAPPED
 from pipeline_runtime.feed.thread_readers import ThreadCrew, ThreadReaders
 from pipeline_runtime.feed.usage import WARMING_SECONDS
-from pipeline_runtime.feed.wire import Sending
 from pipeline_runtime.plan.groups import Group
 
 # Seconds over which a rank's waiting is looked at.
@@ -46,8 +41,8 @@ MAX_WAITED_SHARE: Final = 0.25
 # Of training still to come: processes take seconds of every core to start.
 MIN_LEFT_SECONDS: Final = 60.0
 
-# What opening processes may end with: side tables that cannot be read, a Ray that has no room.
-_FAILURES = (LastmileError, ray.exceptions.RayError, OSError, ValueError)
+# What opening processes may end with: side tables that cannot be read, a machine that has no room.
+_FAILURES = (LastmileError, OSError, ValueError)
 
 
 class Threads(Crew, Protocol):
@@ -72,7 +67,7 @@ class SwitchingCrew:
 
     Args:
         num_groups: that the rank will be given, by which it is told how long that takes.
-        open_processes: starts those; raises LastmileError, RayError or OSError if that cannot be.
+        open_processes: starts those; raises LastmileError or OSError if that cannot be.
         clock: in seconds; tests have one of their own.
         opener: calls `open_processes` beside the training; tests have it at once.
     """
@@ -212,24 +207,12 @@ class SwitchingCrew:
         return [t for t, reader in self._tickets.items() if self._crews[reader] is crew]
 
 
-class _OwnPool(ActorCrew):
-    """Processes of this rank alone, which go with it."""
-
-    def close(self) -> None:
-        super().close()
-        ray.kill(self._pool)
-        for reader in self._handles:
-            MAPPED.forget(reader)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchingReaders:
     """Opens feeds of a machine's only rank, in its process; an evaluation's over threads alone."""
 
     threads: ThreadReaders
-    sending: Sending
-    broadcast: bool  # side tables are read once for all processes
-    on_failure: Callable[[LastmileError], None]
+    processes: ProcessReaders
 
     def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> ReaderFeed:
         """A feed of these groups; see `feed.base.FeedSource`."""
@@ -245,17 +228,5 @@ class SwitchingReaders:
         )
 
     def _open_processes(self) -> Processes:
-        streams: Mapping[str, Any] = self.threads.streams
-        if self.broadcast:
-            streams = {
-                role: replace(stream, plan=broadcast_side_tables(stream.plan))
-                for role, stream in streams.items()
-            }
-        pool, held = start_pool(
-            streams,
-            self.on_failure,
-            labels=None,
-            num_trainers=1,
-            is_spare=True,
-        )
-        return _OwnPool(pool, held, self.sending)
+        pool, sending = self.processes.start(), self.processes.sending
+        return ProcessCrew(pool, sending, owns_pool=True)

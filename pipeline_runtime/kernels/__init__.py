@@ -11,6 +11,6 @@ numpy arrays alone; nulls, slices and offsets are the caller's. They let go of P
 
 from __future__ import annotations
 
-from pipeline_runtime.kernels.loading import Kernels, describe, select, warm
+from pipeline_runtime.kernels.loading import Kernels, describe, loading_seconds, select, warm
 
-__all__ = ["Kernels", "describe", "select", "warm"]
+__all__ = ["Kernels", "describe", "loading_seconds", "select", "warm"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -65,10 +66,12 @@ class _Loader:
         self.is_awaited = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self.started: float | None = None  # by the monotonic clock
 
     def start(self) -> threading.Thread:
         with self._lock:
             if self._thread is None:
+                self.started = time.monotonic()
                 # Not a daemon: the interpreter must not be torn down around a running compiler.
                 self._thread = threading.Thread(target=self._load, name="lastmile-kernels")
                 self._thread.start()
@@ -105,6 +108,16 @@ def warm() -> bool:
     _LOADER.is_awaited.set()
     _LOADER.start().join()
     return _LOADER.kernels is not None
+
+
+def loading_seconds() -> float:
+    """Return how long kernels have been loading; 0 before, and once they are there.
+
+    Beyond a few seconds they are being compiled, since numba's cache did not have them.
+    """
+    if _LOADER.started is None or _LOADER.kernels is not None:
+        return 0.0
+    return time.monotonic() - _LOADER.started
 
 
 def describe(wanted: bool, plain: str = "numpy") -> str:

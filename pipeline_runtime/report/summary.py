@@ -85,6 +85,13 @@ class ResumedFrom(SummaryModel):
     step: Count = Field(description="Optimiser steps done when the checkpoint was taken.")
 
 
+class Phase(SummaryModel):
+    """A part of the run's duration."""
+
+    name: str = Field(description="What the run did; `imports` comes first, `report` last.")
+    seconds: Seconds = Field(description="How long it took, in seconds.")
+
+
 class Run(SummaryModel):
     """Identity, times and outcome of the run."""
 
@@ -93,6 +100,9 @@ class Run(SummaryModel):
     started_at: UtcTime = Field(description="When the attempt started, ISO 8601, UTC.")
     finished_at: UtcTime = Field(description="When the attempt ended, ISO 8601, UTC.")
     seconds: Seconds = Field(description="Duration of the attempt, in seconds.")
+    phases: tuple[Phase, ...] = Field(
+        default=(), description="Parts of the duration, in their order."
+    )
     outcome: Literal["Complete", "Failed", "Interrupted"] = Field(
         description="How the attempt ended: `Complete`, `Failed` or `Interrupted`."
     )
@@ -103,7 +113,8 @@ class Run(SummaryModel):
         default=None, description="The whole error text when it failed, else null."
     )
     address: str = Field(
-        default="local", description="Ray address that it ran on; `local` is embedded."
+        default="local",
+        description="Where it ran: `local` is one machine, else a Ray cluster's address.",
     )
 
 
@@ -223,7 +234,7 @@ class Throughput(SummaryModel):
     rows_per_second: Seconds = Field(default=0, description="Rows read from the table per second.")
     seconds_to_first_batch: Seconds | None = Field(
         default=None,
-        description="From the start of the feed to the first batch, in seconds; null: none came.",
+        description="Seconds from the start of the command to the first batch; null: none came.",
     )
 
 

@@ -18,7 +18,7 @@ from pipeline_runtime.report.formats import (
     format_rate,
     format_short,
 )
-from pipeline_runtime.report.summary import Evaluation, StepFlow, Summary, TimeShares
+from pipeline_runtime.report.summary import Evaluation, Phase, StepFlow, Summary, TimeShares
 
 # In the order in which they are stacked, the useful one at the bottom; the page's CSS gives stage
 # i the colour --stage-i.
@@ -76,9 +76,16 @@ def build_tiles(summary: Summary) -> list[Tile]:
         Tile(
             title="First batch after",
             value=NOTHING if first_batch is None else format_duration(first_batch),
+            exact="" if first_batch is None else describe_start(summary.run.phases),
         ),
         Tile(title="Duration", value=format_duration(summary.run.seconds)),
     ]
+
+
+def describe_start(phases: Sequence[Phase]) -> str:
+    """Return the phases before training with their durations."""
+    before = (phase for phase in phases if phase.name not in ("training", "report"))
+    return ", ".join(f"{phase.name} {format_duration(phase.seconds)}" for phase in before)
 
 
 def _build_throughput_tiles(summary: Summary) -> list[Tile]:

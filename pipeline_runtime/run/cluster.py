@@ -1,6 +1,6 @@
 """Starts Ray for a run on this machine, or connects to a running cluster.
 
-This module owns the arguments of ray.init, and decides how many trainers this machine can run.
+This module owns the arguments of ray.init.
 """
 
 from __future__ import annotations
@@ -15,15 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import torch
 
 from pipeline_runtime.allocator import keep_freed_memory
-from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.run.prepare import logical_cpus
 
-# Data work needs one core, and the split's executor another. With one logical CPU, the second of
-# two executions (training and evaluation) would never get a core.
-MIN_LOGICAL_CPUS = 2
 # Ray's default share of memory for the object store is 30 %; pieces in flight need at most 4 GiB.
 MAX_OBJECT_STORE_BYTES = 4 << 30
 _OBJECT_STORE_SHARE = 0.3
@@ -34,22 +30,6 @@ _TOKEN_BYTES = 32
 
 # A running head node accepts a connection in milliseconds, even from another zone.
 CONNECT_SECONDS = 10.0
-
-
-def world_size_of(experiment: DatasetExperiment, *, local: bool) -> tuple[int, str | None]:
-    """Return the ranks of a run, and a warning if they are fewer than the manifest requests."""
-    wanted = experiment.spec.trainers.world_size
-    if not local:
-        return wanted, None
-    room = torch.cuda.device_count() if torch.cuda.is_available() else logical_cpus()
-    if wanted <= room:
-        return wanted, None
-    return room, f"spec.trainers requests {wanted} ranks, but this machine has room for {room}"
-
-
-def logical_cpus() -> int:
-    """Return the CPUs that the embedded Ray has for data work."""
-    return max(MIN_LOGICAL_CPUS, len(os.sched_getaffinity(0)))
 
 
 @contextmanager
@@ -75,7 +55,7 @@ def connected(address: str, world_size: int, *, verbose: bool) -> Iterator[None]
     memory = keep_freed_memory()
     level = logging.INFO if verbose else logging.ERROR
     common: dict[str, Any] = {"logging_level": level, "log_to_driver": verbose}
-    if address == "local":
+    if address in ("local", "ray"):
         if not _can_keep_token():
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(_TOKEN_BYTES)
         ray.init(

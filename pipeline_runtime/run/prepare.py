@@ -1,7 +1,8 @@
-"""Prepares a run before Ray starts: the plan, the work of each rank, and where to resume.
+"""Prepares a run before anything starts: the plan, the work of each rank, and where to resume.
 
-Every input that can be refused is refused here, before any process starts. `driver` executes the
-prepared run.
+Every input that can be refused is refused here. Torch and Ray are not imported, since the plan is
+shown before that; `check_entrypoint`, which imports the user's module, comes right after it.
+`driver` executes the prepared run.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ from pipeline_runtime.run.folders import build_folder_name, parse_run_id
 from pipeline_runtime.sources import Location, open_location
 from pipeline_runtime.sources.stores import list_folder, read_file
 from pipeline_runtime.training.checkpoint import CheckpointStore, Resumable, find_resumable
-from pipeline_runtime.training.checkpoint_header import CheckpointHeader
-from pipeline_runtime.training.context import RunIdentity
+from pipeline_runtime.training.checkpoint_header import CheckpointHeader, RunIdentity
 from pipeline_runtime.training.entrypoint import load_entrypoint
 from pipeline_runtime.training.position import Position, digest_units, redistribute
 from pipeline_runtime.training.ranking_config import choose_features, parse_config
 
+# Data work needs one core, and the split's executor another. With one logical CPU, the second of
+# two executions (training and evaluation) would never get a core.
+MIN_LOGICAL_CPUS = 2
 # A warning names this many damaged checkpoints at most.
 _MAX_NAMED = 5
 # A summary has about 10 KiB; even with many warnings and steps it is far smaller than this.
@@ -51,6 +54,8 @@ class RunOptions:
     Attributes:
         run_id: id that the attempts of one run share; `resume` then ignores other runs. If None,
             `resume` considers all runs of the experiment.
+        address: `local`: this process, or an embedded Ray if the manifest needs one; `ray`: an
+            embedded Ray in any case; or that of a running cluster.
         code_paths: folders that the user's modules are imported from.
     """
 
@@ -62,6 +67,11 @@ class RunOptions:
     metrics_port: int = 0  # 0: any free port
     code_paths: tuple[str, ...] = ()
     verbose: bool = False
+
+    @property
+    def is_on_this_machine(self) -> bool:
+        """Whether nothing of the run is elsewhere."""
+        return self.address in ("local", "ray")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,19 +103,43 @@ class PreparedRun:
         return self.plan.training.scan.pruning.rows_read * self.experiment.spec.training.epochs
 
 
+def needs_ray(run: PreparedRun, options: RunOptions) -> bool:
+    """Return whether a run takes more than this process: ranks, workers of steps, a cluster."""
+    return options.address != "local" or run.world_size > 1 or run.plan.feed.engine == "RayData"
+
+
+def count_ranks(experiment: DatasetExperiment, options: RunOptions) -> tuple[int, str | None]:
+    """Return the ranks of a run, and a warning if they are fewer than the manifest requests."""
+    wanted = experiment.spec.trainers.world_size
+    if not options.is_on_this_machine or wanted == 1:
+        return wanted, None
+    import torch
+
+    room = torch.cuda.device_count() if torch.cuda.is_available() else logical_cpus()
+    if wanted <= room:
+        return wanted, None
+    return room, f"spec.trainers requests {wanted} ranks, but this machine has room for {room}"
+
+
+def logical_cpus() -> int:
+    """Return the CPUs that an embedded Ray has for data work."""
+    return max(MIN_LOGICAL_CPUS, len(os.sched_getaffinity(0)))
+
+
 def prepare_run(
     experiment: DatasetExperiment, options: RunOptions, now: datetime, world_size: int
 ) -> PreparedRun:
     """Plan a run and find where it resumes.
 
+    The entrypoint is not looked at: see `check_entrypoint`.
+
     Raises ManifestError, SourceError (StoreError if a store does not answer), TrainingError or
-    CheckpointError, before any process starts.
+    CheckpointError.
     """
     add_code_paths(options.code_paths)
     plan = build_plan(experiment, storage_root(experiment, options))
     training = experiment.spec.training
     check_training(experiment, plan)
-    check_entrypoint(training.entrypoint)
     check_rows(plan)
     identity = RunIdentity(
         run_hash=run_hash(experiment),

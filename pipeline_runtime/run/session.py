@@ -1,9 +1,10 @@
 """Runs a checked experiment to a report on disk; `lastmile run` and notebooks call it.
 
-`prepare` refuses invalid input, Ray starts, and `driver` executes the run. Whatever the outcome,
-the output folder then holds `summary.json`, `report.html`, `metrics.parquet`, `plan.json` and
+`prepare` plans the run and refuses invalid input. The plan is shown before torch, and Ray if the
+run needs it, are imported and started; `driver` then watches the run. Whatever the outcome, the
+output folder holds `summary.json`, `report.html`, `metrics.parquet`, `plan.json` and
 `manifest.yaml`. The same files are copied beside the checkpoints on the artifacts store: plan and
-manifest before any process starts, so that they exist even if the run is killed.
+manifest before training starts, so that they exist even if the run is killed.
 """
 
 from __future__ import annotations
@@ -17,25 +18,32 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.errors import LastmileError, StoreError
 from pipeline_runtime.files import write_atomically
-from pipeline_runtime.metrics import MetricsServer, Pace, RunCollector
+from pipeline_runtime.importing import importing
 from pipeline_runtime.monitor import MonitorState
 from pipeline_runtime.plan import plan_document
 from pipeline_runtime.report.plan_file import PLAN_FILE
-from pipeline_runtime.run.cluster import connected, world_size_of
-from pipeline_runtime.run.decisions import fetch_decisions
-from pipeline_runtime.run.driver import Outcome, StopRequest, execute
-from pipeline_runtime.run.metrics_file import keeping_metrics
-from pipeline_runtime.run.pace import PaceMeter
-from pipeline_runtime.run.prepare import PreparedRun, RunOptions, prepare_run
-from pipeline_runtime.run.summarise import HistoryRates, build_summary
-from pipeline_runtime.run.supply import SupplyMeter
+from pipeline_runtime.run import phases
+from pipeline_runtime.run.driver import Outcome, StopRequest, Trainers, execute
+from pipeline_runtime.run.phases import Phases
+from pipeline_runtime.run.prepare import (
+    PreparedRun,
+    RunOptions,
+    check_entrypoint,
+    count_ranks,
+    needs_ray,
+    prepare_run,
+)
 from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.stores import write_files
+
+if TYPE_CHECKING:
+    from pipeline_runtime.metrics import Pace, RunCollector
 
 # On a cluster, decisions/ is already in the store before the report.
 REPORT_FILES = ("summary.json", "report.html", "metrics.parquet", PLAN_FILE, "manifest.yaml")
@@ -58,6 +66,7 @@ class Watcher:
     on_metrics_port: Callable[[int], None] = field(default=lambda port: None)
     on_state: Callable[[MonitorState, Pace | None], None] = field(default=lambda state, pace: None)
     on_stop: Callable[[int], None] = field(default=lambda count: None)
+    phases: Phases = field(default_factory=Phases)
 
 
 def run_experiment(
@@ -72,21 +81,31 @@ def run_experiment(
     CheckpointError if it cannot start.
     """
     watcher = watcher or Watcher()
-    started = datetime.now(UTC)
-    ranks, warning = world_size_of(experiment, local=options.address == "local")
-    run = prepare_run(experiment, options, started, ranks)
+    watcher.phases.begin(phases.PLAN)
+    now = datetime.now(UTC)
+    ranks, warning = count_ranks(experiment, options)
+    run = prepare_run(experiment, options, now, ranks)
     watcher.on_prepared(run)
+    watcher.phases.begin(phases.TORCH)
+    with importing():  # torch, and whatever the user's module imports
+        import pipeline_runtime.training.worker  # noqa: F401
+
+        check_entrypoint(experiment.spec.training.entrypoint)
     options.output.mkdir(parents=True, exist_ok=True)
     planned = _build_planned(run, manifest)
     # If the store refuses now, these files are written again with the report, which warns.
     _keep(planned, run.run_location)
     outcome = _execute(run, options, watcher)
+    watcher.phases.begin(phases.REPORT)
     if warning:
         outcome.state.warnings.insert(0, warning)
+    from pipeline_runtime.run.decisions import fetch_decisions
+    from pipeline_runtime.run.summarise import build_summary, list_phases
+
     problem = fetch_decisions(run.run_location, options.output)
     if problem:
         outcome.state.warnings.append(problem)
-    summary = build_summary(run, options, outcome, started, datetime.now(UTC))
+    summary = build_summary(run, options, outcome, watcher.phases)
     try:
         _write_output(planned, options.output, summary)
     except OSError as error:
@@ -95,6 +114,10 @@ def run_experiment(
             f"{error}; make room and run again with --resume, which continues from "
             f"{summary.checkpoints.last or 'the start'}"
         ) from error
+    watcher.phases.end()
+    timed = summary.run.model_copy(update={"phases": list_phases(watcher.phases)})
+    summary = summary.model_copy(update={"run": timed})
+    report.write_summary(options.output, summary)
     files = {name: (options.output / name).read_bytes() for name in REPORT_FILES}
     problem = _keep(files, run.run_location)
     if problem:
@@ -104,7 +127,10 @@ def run_experiment(
 
 
 def _execute(run: PreparedRun, options: RunOptions, watcher: Watcher) -> Outcome:
-    """Execute the run with Ray, metrics, history and signal handlers set up around it."""
+    """Execute the run with metrics, history and signal handlers set up around it."""
+    from pipeline_runtime.metrics import MetricsServer, RunCollector
+    from pipeline_runtime.run.metrics_file import keeping_metrics
+
     collector = RunCollector(
         ((index, kind) for index, kind, _ in run.plan.training.step_rows),
         damaged_checkpoints=len(run.damaged_checkpoints),
@@ -112,37 +138,72 @@ def _execute(run: PreparedRun, options: RunOptions, watcher: Watcher) -> Outcome
     server = MetricsServer(collector, options.metrics_port)
     watcher.on_metrics_port(server.port)
     until = run.resume.step if run.resume else None
-    rates = HistoryRates({"rows": float(run.resumed_rows)})
-    meter, supply = PaceMeter(run.planned_rows), SupplyMeter()
     try:
         with (
-            connected(options.address, run.world_size, verbose=options.verbose),
+            _starting(run, options, watcher.phases) as start,
             keeping_metrics(collector, run.run_location),
             _signals(watcher) as stop,  # after Ray, which sets its own SIGTERM handler (ray#17308)
         ):
+            watcher.phases.begin(phases.FIRST_BATCH)
             recorder = _Recorder(
                 report.HistoryWriter(options.output / "metrics.parquet", keep_until_step=until)
             )
-
-            def watch(state: MonitorState) -> None:
-                pace = meter.measure(list(state.ranks.values()))
-                collector.update(state.ranks, pace)
-                for point in state.history:
-                    recorder.append(point.seconds, point.epoch, point.step, rates.convert(point))
-                if state.history:
-                    last = state.history[-1]
-                    found = supply.measure(list(state.ranks.values()), time.time())
-                    recorder.append(last.seconds, last.epoch, last.step, found)
-                watcher.on_state(state, pace)
-
             try:
-                outcome = execute(run, options, stop, watch)
+                outcome = execute(start, stop, _watch(run, watcher, collector, recorder))
             finally:
                 problems = recorder.close()
             outcome.state.warnings.extend(problems)
             return outcome
     finally:
         server.close()
+
+
+@contextmanager
+def _starting(
+    run: PreparedRun, options: RunOptions, clock: Phases
+) -> Iterator[Callable[[], Trainers]]:
+    """Yield what starts the trainers, in this process or, if the run needs it, over Ray."""
+    if not needs_ray(run, options):
+        from pipeline_runtime.run.in_process import LocalTrainer
+
+        yield lambda: LocalTrainer(run)
+        return
+    clock.begin(phases.RAY)
+    with importing():
+        from pipeline_runtime.run.cluster import connected
+        from pipeline_runtime.run.on_ray import RayTrainers
+
+    with connected(options.address, run.world_size, verbose=options.verbose):
+        yield lambda: RayTrainers(run, options)
+
+
+def _watch(
+    run: PreparedRun, watcher: Watcher, collector: RunCollector, recorder: _Recorder
+) -> Callable[[MonitorState], None]:
+    """Return what is called with each reading of the monitor."""
+    from pipeline_runtime.run.pace import PaceMeter
+    from pipeline_runtime.run.summarise import HistoryRates
+    from pipeline_runtime.run.supply import SupplyMeter
+
+    rates = HistoryRates({"rows": float(run.resumed_rows)})
+    meter, supply = PaceMeter(run.planned_rows), SupplyMeter()
+
+    def watch(state: MonitorState) -> None:
+        ranks = list(state.ranks.values())
+        firsts = [rank.first_batch_at for rank in ranks if rank.first_batch_at is not None]
+        if watcher.phases.current == phases.FIRST_BATCH and len(firsts) == run.world_size:
+            watcher.phases.begin(phases.TRAINING, at=max(firsts))
+        pace = meter.measure(ranks)
+        collector.update(state.ranks, pace)
+        for point in state.history:
+            recorder.append(point.seconds, point.epoch, point.step, rates.convert(point))
+        if state.history:
+            last = state.history[-1]
+            found = supply.measure(ranks, time.time())
+            recorder.append(last.seconds, last.epoch, last.step, found)
+        watcher.on_state(state, pace)
+
+    return watch
 
 
 class _Recorder:

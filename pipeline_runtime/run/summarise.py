@@ -8,9 +8,7 @@ import os
 import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-
-import torch
+from datetime import UTC, datetime
 
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment
@@ -19,6 +17,7 @@ from pipeline_runtime.feed.pieces import StepCount, add_counts
 from pipeline_runtime.monitor import HistoryPoint, MonitorState, RankSnapshot
 from pipeline_runtime.plan import StreamPlan
 from pipeline_runtime.run.driver import Outcome
+from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.prepare import PreparedRun, RunOptions
 from pipeline_runtime.training.position import Checksum
 
@@ -92,9 +91,9 @@ def step_flows(stream: StreamPlan, counts: Sequence[StepCount]) -> tuple[report.
 
 
 def build_summary(
-    run: PreparedRun, options: RunOptions, outcome: Outcome, started: datetime, finished: datetime
+    run: PreparedRun, options: RunOptions, outcome: Outcome, phases: Phases
 ) -> report.Summary:
-    """The summary of a run, however it ended."""
+    """Build the summary of a run, however it ended."""
     state = outcome.state
     ranks = [state.ranks[rank] for rank in sorted(state.ranks)]
     metadata = run.experiment.metadata
@@ -106,7 +105,7 @@ def build_summary(
         experiment=report.ExperimentName(
             name=metadata.name, namespace=metadata.namespace or "default"
         ),
-        run=_run(run, options, outcome, started, finished),
+        run=_run(run, options, outcome, phases),
         seeds=_seeds(run.experiment),
         versions=versions(),
         machine=machine(),
@@ -114,7 +113,7 @@ def build_summary(
         steps=step_flows(run.plan.training, counts),
         evaluation_steps=step_flows(run.plan.evaluation, evaluation) if run.plan.evaluation else (),
         training=_training(run, state, ranks),
-        throughput=_throughput(run, ranks, counts),
+        throughput=_throughput(run, ranks, counts, phases),
         time_shares=report.TimeShares(**time_shares(ranks)),
         checksum=_checksum(ranks),
         order=_order(run),
@@ -134,16 +133,16 @@ def last_checkpoint(run: PreparedRun, state: MonitorState) -> str | None:
     return written[-1] if written else (run.resume.uri if run.resume else None)
 
 
-def _run(
-    run: PreparedRun, options: RunOptions, outcome: Outcome, started: datetime, finished: datetime
-) -> report.Run:
-    resumed = run.resume
+def _run(run: PreparedRun, options: RunOptions, outcome: Outcome, phases: Phases) -> report.Run:
+    resumed, finished = run.resume, datetime.now(UTC)
+    started = datetime.fromtimestamp(phases.began, UTC)
     return report.Run(
         run_hash=run.identity.run_hash,
         attempt=run.identity.attempt,
         started_at=started,
         finished_at=finished,
         seconds=(finished - started).total_seconds(),
+        phases=list_phases(phases),
         outcome=outcome.kind,
         resumed_from=report.ResumedFrom(
             checkpoint=resumed.uri, epoch=resumed.epoch, step=resumed.step
@@ -153,6 +152,11 @@ def _run(
         error=outcome.error,
         address=options.address,
     )
+
+
+def list_phases(phases: Phases) -> tuple[report.Phase, ...]:
+    """Return the phases that have ended."""
+    return tuple(report.Phase(name=name, seconds=took) for name, took in phases.seconds.items())
 
 
 def _seeds(experiment: DatasetExperiment) -> report.Seeds:
@@ -177,14 +181,16 @@ def versions() -> report.Versions:
         lastmile=of("lastmile"),
         python=platform.python_version(),
         ray=of("ray"),
-        torch=str(torch.__version__),
+        torch=of("torch"),
         pyarrow=of("pyarrow"),
         numpy=of("numpy"),
     )
 
 
 def machine() -> report.Machine:
-    """What the run had."""
+    """Return what the run had."""
+    import torch
+
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return report.Machine(
         cpus=len(os.sched_getaffinity(0)),
@@ -231,18 +237,21 @@ def _training(
 
 
 def _throughput(
-    run: PreparedRun, ranks: Sequence[RankSnapshot], counts: Sequence[StepCount]
+    run: PreparedRun,
+    ranks: Sequence[RankSnapshot],
+    counts: Sequence[StepCount],
+    phases: Phases,
 ) -> report.Throughput:
-    """Of this attempt, over the trainers' own time: start-up of processes is left out."""
+    """Return the rates of this attempt, over the trainers' own time, without the start."""
     seconds = max((rank.seconds for rank in ranks), default=0.0)
-    first = [r.seconds_to_first_batch for r in ranks if r.seconds_to_first_batch is not None]
+    first = [rank.first_batch_at for rank in ranks if rank.first_batch_at is not None]
     if seconds <= 0:
         return report.Throughput()
     rows = (counts[0].rows if counts else 0) - run.resumed_rows
     return report.Throughput(
         samples_per_second=sum(rank.attempt_samples for rank in ranks) / seconds,
         rows_per_second=max(0, rows) / seconds,
-        seconds_to_first_batch=max(first) if first else None,
+        seconds_to_first_batch=max(0.0, max(first) - phases.began) if first else None,
     )
 
 

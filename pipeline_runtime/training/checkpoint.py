@@ -10,7 +10,8 @@ local disks, each file and folder is synced before the header gets its name. So
   resume skips it, reports it, and takes the next older checkpoint. If all are damaged, the resume
   fails instead of starting anew.
 
-Older checkpoints are removed only after a newer one is whole.
+Older checkpoints are removed only after a newer one is whole. Torch is imported by `save` and
+`load`: finding the checkpoint to resume from is a part of planning, which goes without it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from pyarrow import fs as pafs
 
 from pipeline_runtime.config import diff_configs, hash_config, upgrade_config
@@ -32,7 +32,6 @@ from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.durable import make_folder, rename_file, write_file
 from pipeline_runtime.sources.stores import asking, find_info, list_folder, open_stream, read_file
 from pipeline_runtime.training.checkpoint_header import CheckpointHeader, parse_header
-from pipeline_runtime.training.safe_state import check_state, load_state
 
 _STATE_FILE = "state.pt"
 _HEADER_FILE = "checkpoint.json"
@@ -73,6 +72,10 @@ class CheckpointStore:
             StoreError: the store refuses, for example because it is full; earlier checkpoints stay.
             ManifestError: the check failed, see `safe_state`.
         """
+        import torch
+
+        from pipeline_runtime.training.safe_state import check_state
+
         buffer = io.BytesIO()
         torch.save(state, buffer)
         data = buffer.getvalue()
@@ -151,6 +154,8 @@ class CheckpointStore:
                 must load the same state, so this ends the attempt; the next one verifies it again.
             CheckpointError: the state holds objects that are not safe to load.
         """
+        from pipeline_runtime.training.safe_state import load_state
+
         with (
             asking(header.uri, "read the state on a trainer"),
             open_stream(self._state_of(header)) as stream,

@@ -68,6 +68,18 @@ class CheckpointHeader:
         return body[:-1] + f', "headerSha256": "{digest}"}}'.encode()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIdentity:
+    """Identifies the run that a checkpoint belongs to; its fields are those of the header."""
+
+    run_hash: str
+    run_config: dict[str, Any]
+    preserve_order: bool
+    data_digest: str  # of the row groups that the position counts
+    attempt: int = 1  # rises with every resume
+    piece_rows: int = 0  # the position counts pieces of at most this many rows
+
+
 # A count of rows or bytes, which fits into 64 bits.
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Index = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]

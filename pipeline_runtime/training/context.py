@@ -28,7 +28,7 @@ from pipeline_runtime.feed.pieces import StepCount, add_counts
 from pipeline_runtime.monitor import Evaluated, HistoryPoint, RankSnapshot
 from pipeline_runtime.training.buffered import BatchRows
 from pipeline_runtime.training.checkpoint import CheckpointStore
-from pipeline_runtime.training.checkpoint_header import CheckpointHeader
+from pipeline_runtime.training.checkpoint_header import CheckpointHeader, RunIdentity
 from pipeline_runtime.training.collating import Collator
 from pipeline_runtime.training.lockstep import Lockstep
 from pipeline_runtime.training.memory import read_gpu_bytes, read_resident_bytes
@@ -39,25 +39,13 @@ HISTORY_SECONDS = 0.5
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunIdentity:
-    """Identifies the run that a checkpoint belongs to; its fields are those of the header."""
-
-    run_hash: str
-    run_config: dict[str, Any]
-    preserve_order: bool
-    data_digest: str  # of the row groups that the position counts
-    attempt: int = 1  # rises with every resume
-    piece_rows: int = 0  # the position counts pieces of at most this many rows
-
-
 @dataclass(slots=True, kw_only=True)
 class Records:
     """Progress of this rank, for the monitor."""
 
     started: float = field(default_factory=time.perf_counter)
     kept_until: float = field(default_factory=time.time)  # Unix time; a crash loses later work
-    first_batch_seconds: float | None = None
+    first_batch_at: float | None = None  # Unix time
     samples: int = 0  # in this attempt; the position counts the whole run
     batch_bytes: int = 0
     padded_rows: int = 0
@@ -216,8 +204,8 @@ class TrainContext:
         self.records.start_loop()
         for rows in self._wiring.training.epoch_rows(self.epoch):
             batch = self._make_batch(rows, self._wiring.training, self._collator)
-            if self.records.first_batch_seconds is None:
-                self.records.first_batch_seconds = self.records.seconds()
+            if self.records.first_batch_at is None:
+                self.records.first_batch_at = time.time()
             yield from self._timed(batch, 0 if rows is None else len(batch[ROW_WEIGHT]))
             if self._flags[1] and self.records.checkpoints + self.records.checkpoint_failures == 0:
                 raise Interrupted("stopped as requested; the entrypoint saves no checkpoints")
@@ -450,7 +438,7 @@ class TrainContext:
             counts=stream.counts,
             evaluation_counts=self.evaluation_counts,
             queue_length=stream.queue_length,
-            seconds_to_first_batch=records.first_batch_seconds,
+            first_batch_at=records.first_batch_at,
             last_step_seconds=records.last_step_seconds,
             dropped_rows=stream.dropped_rows,
             padded_rows=records.padded_rows,

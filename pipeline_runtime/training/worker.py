@@ -1,34 +1,31 @@
-"""The function that Ray Train runs on every rank: build a context and call the entrypoint.
+"""One rank of a run from its beginning to its end: build a context and call the entrypoint.
 
-Its only input is a `WorkerPlan`; rows come through the feed that the driver chose.
+Its input is a `WorkerPlan`; rows come through the feed that the driver chose. The process around
+it, one of Ray Train or the driver's own, is a `Runtime`.
 """
 
 from __future__ import annotations
 
-import os
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
-
-import ray
-import ray.train
-import torch
 
 from pipeline_runtime.config import Training
 from pipeline_runtime.errors import Interrupted, LastmileError, TrainingError
 from pipeline_runtime.feed.base import FeedSource, Waited, WorkerUsage
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.work import name_of, user_traceback
-from pipeline_runtime.monitor import Evaluated, Order
+from pipeline_runtime.monitor import Order
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.training.checkpoint import CheckpointStore
-from pipeline_runtime.training.checkpoint_header import CheckpointHeader
-from pipeline_runtime.training.context import RunIdentity, TrainContext, Wiring
+from pipeline_runtime.training.checkpoint_header import CheckpointHeader, RunIdentity
+from pipeline_runtime.training.context import TrainContext, Wiring
 from pipeline_runtime.training.entrypoint import load_entrypoint
 from pipeline_runtime.training.position import Position
+from pipeline_runtime.training.runtime import Runtime
 from pipeline_runtime.training.stream import BatchStream, Cutting
 
 # Period in which a trainer reports to the monitor, and learns whether to stop.
@@ -49,17 +46,15 @@ class WorkerPlan:
     store: CheckpointStore
     identity: RunIdentity
     resume: CheckpointHeader | None
-    monitor: Any
     prefetch: bool = True
     sparse: bool = False
 
 
-def train_worker(config: dict[str, WorkerPlan]) -> None:
+def train_worker(plan: WorkerPlan, runtime: Runtime) -> None:
     """Run one rank to its end. Raises the error of the entrypoint or the feed."""
-    plan = config["plan"]
-    with _telling(plan):
-        context = _build_context(plan)
-        pusher = _Pusher(plan.monitor, context)
+    with _reporting(runtime), _open_training(plan, runtime.rank) as training:
+        context = _build_context(plan, runtime, training)
+        pusher = _Pusher(runtime, context)
         pusher.start()
         try:
             call_entrypoint(plan.training.entrypoint, context)
@@ -69,19 +64,18 @@ def train_worker(config: dict[str, WorkerPlan]) -> None:
 
 
 @contextmanager
-def _telling(plan: WorkerPlan) -> Iterator[None]:
-    """Report the error that ended this rank to the monitor, before Ray wraps it.
+def _reporting(runtime: Runtime) -> Iterator[None]:
+    """Report the error that ends this rank to the monitor, before Ray wraps it.
 
     A requested stop is not raised as a failure.
     """
     try:
         yield
     except Interrupted as stop:
-        ray.get(plan.monitor.fail.remote("Interrupted", str(stop)))
-    except ray.exceptions.RayError:
-        raise  # a data worker has reported the reason to the monitor
+        runtime.fail("Interrupted", str(stop))
     except LastmileError as error:
-        ray.get(plan.monitor.fail.remote(type(error).__name__, str(error)))
+        if not _is_of_ray(error):  # else a data worker has reported the reason
+            runtime.fail(type(error).__name__, str(error))
         raise
 
 
@@ -89,41 +83,46 @@ def call_entrypoint(path: str, context: TrainContext) -> None:
     """Call the entrypoint. If it raises, raise TrainingError with the user's traceback first."""
     try:
         load_entrypoint(path)(context)
-    except (LastmileError, ray.exceptions.RayError):
+    except LastmileError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        if _is_of_ray(error):
+            raise
         message = f"{user_traceback(error)}spec.training.entrypoint: {path} raised"
         raise TrainingError(message) from error
 
 
-def _build_context(plan: WorkerPlan) -> TrainContext:
-    rank = ray.train.get_context().get_world_rank()
-    device = ray.train.torch.get_device() if torch.cuda.is_available() else torch.device("cpu")
+def _is_of_ray(error: BaseException) -> bool:
+    """Return whether Ray raised an error, of which most runs know nothing."""
+    exceptions = sys.modules.get("ray.exceptions")
+    return exceptions is not None and isinstance(error, exceptions.RayError)
+
+
+def _build_context(plan: WorkerPlan, runtime: Runtime, training: BatchStream) -> TrainContext:
     wiring = Wiring(
-        training=_open_training(plan, rank),
-        open_evaluation=_evaluation_opener(plan, rank) if plan.evaluation else None,
+        training=training,
+        open_evaluation=_evaluation_opener(plan, runtime.rank) if plan.evaluation else None,
         store=plan.store,
         identity=plan.identity,
         step_names=("the read", *map(name_of, plan.stream.steps)),
         resume=(plan.resume, plan.store.load(plan.resume)) if plan.resume else None,
-        warn=lambda message: ray.get(plan.monitor.warn.remote(message)),
-        evaluated=lambda evaluation: _send_evaluation(plan.monitor, evaluation),
+        warn=runtime.warn,
+        evaluated=runtime.evaluated,
         stop_event=threading.Event(),
         request_columns=plan.stream.request_columns,
         prefetch=plan.prefetch,
         sparse=plan.sparse,
     )
-    return TrainContext(plan.training, plan.stream.output_schema, device, wiring)
+    return TrainContext(plan.training, plan.stream.output_schema, runtime.device, wiring)
 
 
-def _send_evaluation(monitor: Any, evaluation: Evaluated) -> None:
-    ray.get(monitor.evaluated.remote(evaluation))
-
-
-def _open_training(plan: WorkerPlan, rank: int) -> BatchStream:
+@contextmanager
+def _open_training(plan: WorkerPlan, rank: int) -> Iterator[BatchStream]:
+    """Yield the rank's stream, and let its readers go at the end, however that comes."""
     waited, usage = Waited(), WorkerUsage()
-    return BatchStream(
-        pieces=_pieces(plan, "training", rank, waited, usage),
+    pieces = _pieces(plan, "training", rank, waited, usage)
+    stream = BatchStream(
+        pieces=pieces,
         groups=plan.groups[rank],
         cutting=Cutting(
             batch_size=plan.training.batch_size,
@@ -135,6 +134,8 @@ def _open_training(plan: WorkerPlan, rank: int) -> BatchStream:
         waited=waited,
         usage=usage,
     )
+    with closing(pieces):
+        yield stream
 
 
 def _evaluation_opener(plan: WorkerPlan, rank: int) -> Callable[[Waited], BatchStream]:
@@ -154,23 +155,22 @@ def _evaluation_opener(plan: WorkerPlan, rank: int) -> Callable[[Waited], BatchS
 
 def _pieces(
     plan: WorkerPlan, role: str, rank: int, waited: Waited, usage: WorkerUsage
-) -> Iterator[Piece | ReadyPiece]:
-    """Open the rank's pieces; those of an evaluation in order, so that its sums repeat exactly."""
+) -> Generator[Piece | ReadyPiece]:
+    """Yield the rank's pieces; those of an evaluation in order, so that its sums repeat exactly."""
     is_training = role == "training"
     groups = (plan.groups if is_training else plan.evaluation_groups)[rank]
-    if not groups:
-        return iter(())
-    in_order = plan.identity.preserve_order if is_training else True
-    return plan.feeds.open(role, rank, groups, in_order=in_order).pieces(waited, usage)
+    if groups:
+        in_order = plan.identity.preserve_order if is_training else True
+        feed = plan.feeds.open(role, rank, groups, in_order=in_order)
+        yield from feed.pieces(waited, usage)
 
 
 class _Pusher:
     """Pushes a rank's snapshots from a thread, so that the loop never waits for the monitor."""
 
-    def __init__(self, monitor: Any, context: TrainContext) -> None:
-        self._monitor = monitor
+    def __init__(self, runtime: Runtime, context: TrainContext) -> None:
+        self._runtime = runtime
         self._context = context
-        self._raylet_pid = os.getppid()
         self._finished = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lastmile-monitor", daemon=True)
 
@@ -185,18 +185,14 @@ class _Pusher:
 
     def _run(self) -> None:
         while not self._finished.wait(PUSH_SECONDS):
-            if os.getppid() != self._raylet_pid:
-                # The driver and its Ray were killed. Ray takes seconds to end this process, which
-                # meanwhile would write and remove checkpoints beside a run that resumes.
-                os._exit(1)
+            self._runtime.check_driver()
             self._push()
 
     def _push(self) -> None:
         pending = self._context.records.pending
         points = [pending.popleft() for _ in range(len(pending))]
-        order = ray.get(self._monitor.push.remote(self._context.snapshot(), points))
+        order = self._runtime.push(self._context.snapshot(), points)
         if order is Order.STOP:
             self._context.stop_event.set()
         elif order is Order.ABORT:
-            # The loop may hang in a step. Unlike after os._exit, Ray then reports no lost worker.
-            ray.kill(ray.get_runtime_context().current_actor)
+            self._runtime.abort()

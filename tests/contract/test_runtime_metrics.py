@@ -37,7 +37,7 @@ def build_snapshot(rank: int, seconds: float, rows: int, production: float) -> R
         counts=(StepCount(rows=rows, num_bytes=0, seconds=0.0),),
         evaluation_counts=(),
         queue_length=0,
-        seconds_to_first_batch=None,
+        first_batch_at=None,
         last_step_seconds=0.1,
         dropped_rows=0,
         padded_rows=0,

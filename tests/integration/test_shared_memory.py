@@ -25,6 +25,7 @@ from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.batching import batching_of
 from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.process_readers import ProcessReaders
 from pipeline_runtime.feed.reader_actor import Reader
 from pipeline_runtime.feed.segments import Mapped, Segment, Segments
 from pipeline_runtime.feed.switching import SwitchingReaders
@@ -34,7 +35,6 @@ from pipeline_runtime.plan import build_plan, plan_groups
 
 PIECE_ROWS = 4096
 TIMEOUT_SECONDS = 300
-END_SECONDS = 30
 
 
 class _Hidden(Mapped):
@@ -135,45 +135,40 @@ def _switch(folder: Path) -> None:
     workload = Workload(level="heavy", root=make_table(folder, 200_000).roots["flat"])
     switching.WINDOW_SECONDS = 0.5  # type: ignore[misc]
     switching.MIN_LEFT_SECONDS = 1.0  # type: ignore[misc]
-    with _ray():
-        stream, groups = _plan(workload)
-        threads = ThreadReaders(streams={"training": stream}, num_threads=threads_per_rank(1))
-        expected = _take(threads.open("training", 0, groups, in_order=True).pieces(Waited()))
-        readers = SwitchingReaders(
-            threads=threads, sending=Sending(), broadcast=True, on_failure=_fail
-        )
-        usage = WorkerUsage()
-        taken = []
-        killed: list[int] = []
-        feed = readers.open("training", 0, groups, in_order=True)
-        for piece in feed.pieces(Waited(), usage):
-            taken.append(piece)
-            # The trainer binds, and takes so long that processes come up on a busy machine, too.
-            time.sleep(1.0 if len(usage.delivered) == 1 else 0.1)
-            if len(usage.delivered) > 1 and not killed:  # processes are asked
-                killed = _reader_processes()
-                os.kill(killed[0], signal.SIGKILL)
-        _assert_equal(_take(iter(taken)), expected)
-        assert usage.delivered == {"here", ray.get_runtime_context().get_node_id()}
-        assert len(killed) == 2  # of three processors the trainer has one
-        deadline = time.monotonic() + END_SECONDS
-        while _reader_processes() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not _reader_processes()  # they go with the feed
+    stream, groups = _plan(workload)
+    streams = {"training": stream}
+    threads = ThreadReaders(streams=streams, num_threads=threads_per_rank(1))
+    expected = _take(threads.open("training", 0, groups, in_order=True).pieces(Waited()))
+    processes = ProcessReaders(streams=streams, sending=Sending(), num_readers=2)
+    readers = SwitchingReaders(threads=threads, processes=processes)
+    usage = WorkerUsage()
+    taken = []
+    killed: list[int] = []
+    feed = readers.open("training", 0, groups, in_order=True)
+    for piece in feed.pieces(Waited(), usage):
+        taken.append(piece)
+        # The trainer binds, and takes so long that processes come up on a busy machine, too.
+        time.sleep(1.0 if len(usage.delivered) == 1 else 0.1)
+        if len(usage.delivered) > 1 and not killed:  # processes are asked
+            killed = _reader_processes()
+            os.kill(killed[0], signal.SIGKILL)
+    _assert_equal(_take(iter(taken)), expected)
+    assert usage.delivered == {"here", "processes"}
+    assert len(killed) == 2
+    assert not _reader_processes()  # they go with the feed
 
 
 def _reader_processes() -> list[int]:
-    """Return the process ids of the readers in this process's Ray."""
+    """Return the process ids of this process's readers."""
     children = psutil.Process().children(recursive=True)
     return [child.pid for child in children if _is_reader(child)]
 
 
 def _is_reader(process: psutil.Process) -> bool:
     try:
-        command = " ".join(process.cmdline())
+        return "reader_process" in " ".join(process.cmdline())
     except psutil.Error:
         return False  # it has ended
-    return command.startswith("ray::Reader") and not command.startswith("ray::ReaderPool")
 
 
 def _plan(workload: Workload) -> tuple[Stream, Sequence[Any]]:

@@ -56,7 +56,7 @@ def page_of_driver(rows: int) -> bytes:
         counts=(),
         evaluation_counts=(),
         queue_length=0,
-        seconds_to_first_batch=None,
+        first_batch_at=None,
         last_step_seconds=0.1,
         dropped_rows=0,
         padded_rows=0,

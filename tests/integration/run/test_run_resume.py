@@ -54,9 +54,9 @@ def loop(ctx):
 """
 
 
-def kill_after_checkpoints(run: Project, count: int) -> set[Process]:
+def kill_after_checkpoints(run: Project, count: int, address: str) -> set[Process]:
     """Start a run, kill -9 its driver once it has checkpoints; return the processes it had."""
-    driver = run.start()
+    driver = run.start("--address", address)
     try:
         wait_for(lambda: len(run.checkpoints) >= count, RUN_SECONDS, f"{count} checkpoints")
         below = descendants(driver.pid)
@@ -64,7 +64,7 @@ def kill_after_checkpoints(run: Project, count: int) -> set[Process]:
         driver.kill()
         driver.communicate()
     workers = {process for process in below if process.group != driver.pid}
-    assert len(workers) > 3
+    assert len(workers) > 3 if address == "ray" else not workers
     wait_for(lambda: not still_there(workers), ORPHANS_SECONDS, "end of the killed run's workers")
     return below
 
@@ -80,7 +80,7 @@ def test_a_killed_run_in_order_repeats_the_batches_that_are_left(
 
     run = project("killed")
     run.write(clicks_spec(run, options=options, training=EVERY_STEPS, config=SLOW))
-    kill_after_checkpoints(run, 2)
+    kill_after_checkpoints(run, 2, "local")
     left = {path.name for path in run.checkpoints[0].parents[1].iterdir()}
     assert {"plan.json", "manifest.yaml"} < left
     assert "summary.json" not in left
@@ -119,7 +119,7 @@ def test_a_killed_run_out_of_order_trains_the_rows_that_are_left_on_more_ranks(
         run, options={"rowsPerBlock": 170}, training={**EVERY_STEPS, "epochs": 2}, config=SLOW
     )
     run.write(spec)
-    below = kill_after_checkpoints(run, 2)
+    below = kill_after_checkpoints(run, 2, "ray")
     older, newest = run.checkpoints[-2:]
     state = newest / "state.pt"
     state.write_bytes(state.read_bytes()[:-100])
@@ -176,12 +176,13 @@ def test_a_run_killed_after_its_last_batch_does_what_followed_it(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("address", ["local", "ray"])
 def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
-    clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
+    address: str, clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
 ) -> None:
     run = project()
     run.write(clicks_spec(run, config=SLOW))
-    process = run.start()
+    process = run.start("--address", address)
     log = run.folder / "rank0.jsonl"
     wait_for(lambda: log.exists() and log.read_text().count("\n") > 6, RUN_SECONDS, "six steps")
 
@@ -205,18 +206,19 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("times", "step_seconds"),
+    ("times", "step_seconds", "address"),
     [
-        pytest.param(1, 0.5, id="once, when the entrypoint saves no checkpoints"),
-        pytest.param(2, 600, id="twice, in the middle of a step"),
+        pytest.param(1, 0.5, "local", id="once, when the entrypoint saves no checkpoints"),
+        pytest.param(2, 600, "local", id="twice, in the middle of a step"),
+        pytest.param(2, 600, "ray", id="twice, in the middle of a step over Ray"),
     ],
 )
 def test_ctrl_c_ends_a_run_that_has_no_checkpoint(
-    times: int, step_seconds: float, project: Callable[..., Project]
+    times: int, step_seconds: float, address: str, project: Callable[..., Project]
 ) -> None:
     run = project()
     run.write(clicks_spec(run, config={"stepSeconds": step_seconds}), {run.module: SAVES_NOTHING})
-    process = run.start()
+    process = run.start("--address", address)
     wait_for((run.folder / "stepped").exists, RUN_SECONDS, "a step")
     for _ in range(times):
         os.killpg(process.pid, signal.SIGINT)

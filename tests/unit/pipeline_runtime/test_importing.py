@@ -1,6 +1,8 @@
-"""The garbage collector is off while a process imports; then it is as it was before."""
+"""Imports go without the garbage collector, which is then as it was, and without pandas."""
 
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 
@@ -44,3 +46,23 @@ def test_collector_is_back_after_an_import_that_fails() -> None:
     with pytest.raises(ModuleNotFoundError), importing():
         import_module("a_module_that_nobody_has")
     assert gc.isenabled()
+
+
+PANDAS_LATER = """
+import sys
+from pipeline_runtime.importing import importing
+with importing():
+    import pyarrow as pa
+    import pyarrow.dataset
+assert "pandas" not in sys.modules
+import pandas as pd
+series = pd.Series([1.0, float("nan")])
+assert pa.array(series).null_count == 1  # of a list, it would be none
+assert pa.table(pd.DataFrame({"x": series})).column_names == ["x"]
+"""
+
+
+def test_arrow_knows_pandas_once_it_is_imported() -> None:
+    command = [sys.executable, "-c", PANDAS_LATER]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr

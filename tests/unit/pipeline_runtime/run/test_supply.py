@@ -15,7 +15,7 @@ OF_NO_MATTER: dict[str, Any] = {
     **dict.fromkeys(("seconds", "epoch", "step", "samples", "attempt_samples", "batch_bytes"), 0),
     **dict.fromkeys(("queue_length", "last_step_seconds", "dropped_rows", "padded_rows"), 0),
     **dict.fromkeys(("checkpoints", "checkpoint_failures"), 0),
-    **dict.fromkeys(("seconds_to_first_batch", "last_checkpoint"), None),
+    **dict.fromkeys(("first_batch_at", "last_checkpoint"), None),
     **dict.fromkeys(("counts", "evaluation_counts"), ()),
     "checksum": {},
     "metrics": {},

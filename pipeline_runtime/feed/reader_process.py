@@ -1,0 +1,158 @@
+"""A process that makes pieces, and what it is sent and answers; see `process_readers`.
+
+Its first thread takes messages, so that it hears at once what to read ahead, and that the trainer
+is gone; a second one makes the pieces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline_runtime import errors
+from pipeline_runtime.feed.leases import Task
+from pipeline_runtime.feed.maker import PieceMaker, Stream
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.segments import Segments
+from pipeline_runtime.feed.wire import SharedBlock, Wire, pack_all, share
+from pipeline_runtime.importing import importing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Make:
+    """Pieces to make."""
+
+    ticket: int = -1
+    role: str = ""
+    tasks: Sequence[Task] = ()
+    wire: Wire
+    shares: bool  # answer through memory that both processes see
+    fills: bool  # with the filling of batches
+    unused: Sequence[str] = ()  # names of segments that the trainer needs no more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAhead:
+    """A piece whose rows are to be read while others are made: it is asked for next."""
+
+    role: str
+    task: Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Free:
+    """A segment that the trainer will not use."""
+
+    segment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The pieces of a call."""
+
+    ticket: int
+    block: pa.Table | SharedBlock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What a call raised."""
+
+    ticket: int
+    kind: str  # a class of `errors`, or empty for what nobody raises on purpose
+    message: str
+
+    def build_error(self) -> Exception:
+        """Return the error to raise in the trainer's process."""
+        if not self.kind:
+            return RuntimeError(f"a reader process failed:\n{self.message}")
+        error: Exception = getattr(errors, self.kind)(self.message)
+        return error
+
+
+# Errors that are built of their message alone; others are sent as one of these.
+_KINDS = (
+    errors.StoreError,
+    errors.SourceError,
+    errors.StepError,
+    errors.FeedError,
+    errors.TrainingError,
+    errors.LastmileError,
+)
+
+
+@dataclass(slots=True)
+class _Maker:
+    """Makes pieces, call after call."""
+
+    pipe: Connection
+    trainer: int  # the process that asks
+    maker: PieceMaker
+    calls: queue.SimpleQueue[Make | Free] = field(default_factory=queue.SimpleQueue)
+    segments: Segments = field(default_factory=Segments)
+
+    def run(self) -> None:
+        while True:
+            call = self.calls.get()
+            if isinstance(call, Free):
+                self.segments.free([call.segment])
+                continue
+            try:
+                self.pipe.send(self._answer(call))
+            except OSError:  # the trainer is gone
+                os._exit(0)
+
+    def _answer(self, call: Make) -> Answer | Failure:
+        self.segments.free(call.unused)
+        try:
+            pieces = [self._make(call, *pair) for pair in zip_longest(call.tasks, call.tasks[1:])]
+        except errors.LastmileError as error:
+            kind = next(kind for kind in _KINDS if isinstance(error, kind))
+            return Failure(ticket=call.ticket, kind=kind.__name__, message=str(error))
+        except Exception:  # noqa: BLE001 - the trainer raises it
+            return Failure(ticket=call.ticket, kind="", message=traceback.format_exc())
+        return Answer(ticket=call.ticket, block=self._pack(call, pieces))
+
+    def _make(self, call: Make, task: Task, following: Task | None) -> Piece | ReadyPiece:
+        if following is not None and following.group != task.group:
+            self.maker.read_ahead(call.role, following, is_next=True)
+        return self.maker.make(call.role, task)
+
+    def _pack(self, call: Make, pieces: Sequence[Piece | ReadyPiece]) -> pa.Table | SharedBlock:
+        if call.shares:
+            # Where memory cannot be shared, or no more of it, pieces go through the pipe.
+            with contextlib.suppress(OSError):
+                return share(pieces, self.segments, self.trainer, sparse=not call.fills)
+        return pack_all(pieces, call.wire)
+
+
+def main() -> None:
+    """Serve the trainer at the other end of a pipe until it is gone."""
+    pipe, file = Connection(int(sys.argv[1])), int(sys.argv[2])
+    try:
+        with importing():  # the steps of the streams, and the user's modules
+            streams: dict[str, Stream] = pickle.loads(os.pread(file, os.fstat(file).st_size, 0))
+        maker = PieceMaker(streams.__getitem__)
+        makes = _Maker(pipe=pipe, trainer=os.getppid(), maker=maker)
+        threading.Thread(target=makes.run, name="lastmile-reader", daemon=True).start()
+        pipe.send(None)
+        while True:
+            message: Any = pipe.recv()
+            if isinstance(message, ReadAhead):
+                maker.read_ahead(message.role, message.task)
+            else:
+                makes.calls.put(message)
+    except (EOFError, OSError):
+        os._exit(0)

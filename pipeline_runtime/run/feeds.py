@@ -1,0 +1,62 @@
+"""What trainers are given to run with: streams of rows, how they travel, and the workers' plan."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+from pipeline_runtime.feed.base import FeedSource
+from pipeline_runtime.feed.batching import batching_of
+from pipeline_runtime.feed.maker import Stream
+from pipeline_runtime.feed.wire import Sending
+from pipeline_runtime.run.prepare import PreparedRun
+from pipeline_runtime.training.worker import WorkerPlan
+
+
+def build_streams(run: PreparedRun) -> dict[str, Stream]:
+    """Return the streams that readers make pieces of, by their role."""
+    plans = {"training": run.plan.training, "evaluation": run.plan.evaluation}
+    training = run.experiment.spec.training
+    return {
+        role: Stream(
+            plan=plan,
+            piece_rows=run.piece_rows,
+            batching=batching_of(run.plan.delivery, plan, training),
+        )
+        for role, plan in plans.items()
+        if plan is not None
+    }
+
+
+def build_sending(run: PreparedRun, *, to_gpus: bool) -> Sending:
+    """Return how readers in other processes send their pieces.
+
+    Args:
+        to_gpus: trainers copy batches to a GPU as they are packed.
+    """
+    delivery = run.plan.delivery
+    return Sending(
+        sparse=delivery.sparse,
+        compression=delivery.compression,
+        batched_calls=delivery.batched_calls,
+        shared_memory=delivery.shared_memory,
+        to_gpus=to_gpus,
+        reads_ahead=run.plan.training.reads_ahead,
+    )
+
+
+def build_worker_plan(run: PreparedRun, feeds: FeedSource) -> WorkerPlan:
+    """Return the input of every rank."""
+    return WorkerPlan(
+        training=run.experiment.spec.training,
+        stream=run.plan.training,
+        feeds=feeds,
+        groups=run.groups,
+        positions=deepcopy(run.positions),  # a rank in this process moves on in its own
+        evaluation=run.plan.evaluation,
+        evaluation_groups=run.evaluation_groups,
+        store=run.store,
+        identity=run.identity,
+        resume=run.resume,
+        prefetch=run.plan.prefetch,
+        sparse=run.plan.delivery.sparse,
+    )

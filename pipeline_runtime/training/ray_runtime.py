@@ -1,0 +1,81 @@
+"""A rank as a worker of Ray Train, and the monitor as an actor that all ranks reach."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import ray
+import ray.train
+import ray.train.torch
+import torch
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.monitor import Evaluated, HistoryPoint, Monitor, Order, RankSnapshot
+from pipeline_runtime.training.worker import WorkerPlan, train_worker
+
+
+def train_on_ray(config: dict[str, Any]) -> None:
+    """Run one rank; Ray Train calls it with the plan and the monitor."""
+    plan: WorkerPlan = config["plan"]
+    train_worker(plan, RayRuntime(config["monitor"]))
+
+
+class RayRuntime:
+    """The runtime of a rank in a process of Ray Train's; see `runtime.Runtime`."""
+
+    def __init__(self, monitor: Any) -> None:
+        self._monitor = monitor
+        self._raylet_pid = os.getppid()
+
+    @property
+    def rank(self) -> int:
+        return int(ray.train.get_context().get_world_rank())
+
+    @property
+    def device(self) -> torch.device:
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        device: torch.device = ray.train.torch.get_device()
+        return device
+
+    def push(self, snapshot: RankSnapshot, points: list[HistoryPoint]) -> Order:
+        order: Order = ray.get(self._monitor.push.remote(snapshot, points))
+        return order
+
+    def warn(self, message: str) -> None:
+        ray.get(self._monitor.warn.remote(message))
+
+    def evaluated(self, evaluation: Evaluated) -> None:
+        ray.get(self._monitor.evaluated.remote(evaluation))
+
+    def fail(self, kind: str, message: str) -> None:
+        ray.get(self._monitor.fail.remote(kind, message))
+
+    def check_driver(self) -> None:
+        if os.getppid() != self._raylet_pid:
+            # The driver and its Ray were killed. Ray takes seconds to end this process, which
+            # meanwhile would write and remove checkpoints beside a run that resumes.
+            os._exit(1)
+
+    def abort(self) -> None:
+        # The loop may hang in a step. Unlike after os._exit, Ray then reports no lost worker.
+        ray.kill(ray.get_runtime_context().current_actor)
+
+
+def start_monitor() -> Any:
+    """Start the actor on the driver's node, which ends with it; it takes no CPU of data work."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    options = {"num_cpus": 0, "max_concurrency": 1, "scheduling_strategy": here}
+    return ray.remote(Monitor).options(**options).remote()
+
+
+def failure_reporter(monitor: Any) -> Callable[[LastmileError], None]:
+    """Return a picklable callable that tells the monitor what failed, before a worker raises it."""
+
+    def report(error: LastmileError) -> None:
+        ray.get(monitor.fail.remote(type(error).__name__, str(error)))
+
+    return report

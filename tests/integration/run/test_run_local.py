@@ -1,0 +1,103 @@
+"""A run in the process of the command: without Ray, and with the rows and checkpoints of one."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from run_support import CLICKS_PIPELINE, Clicks, Project, checksum_of, clicks_spec
+from warm_lastmile import RUN_SECONDS, Lastmile
+
+IN_ORDER: dict[str, Any] = {"preserveOrder": True, "rowsPerBlock": 170}
+CHECKPOINTS: dict[str, Any] = {"checkpoint": {"everySteps": 4}}
+# Says which heavy modules a command imported, and which of them before it showed the plan.
+PROGRAM = """
+import sys
+from pipeline_runtime import cli
+from pipeline_runtime.importing import importing
+with importing():
+    from pipeline_runtime.cli.progress import RunProgress
+
+HEAVY = ("ray", "torch", "numba", "pandas", "matplotlib")
+show = RunProgress.prepared
+
+def prepared(progress, run):
+    print("before the plan:", *(n for n in HEAVY if n in sys.modules), file=sys.__stdout__)
+    show(progress, run)
+
+RunProgress.prepared = prepared
+sys.argv = ["lastmile", *sys.argv[1:]]
+try:
+    cli.main()
+finally:
+    print("in all:", *(n for n in ("ray", "pandas") if n in sys.modules), file=sys.__stdout__)
+"""
+DOUBLES = """
+import pyarrow.compute as pc
+
+def double(table):
+    return table.set_column(table.column_names.index("user"), "user", pc.add(table["user"], 1))
+"""
+MAP: dict[str, Any] = {"map": {"function": "doubles:double"}}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([], id="readers are threads"),
+        pytest.param([MAP], id="readers are processes", marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_imports_no_ray_and_a_plan_no_torch(
+    steps: list[dict[str, Any]], clicks: Clicks, project: Callable[..., Project]
+) -> None:
+    run = project()
+    spec = clicks_spec(run, pipeline=[*CLICKS_PIPELINE, *steps], options=IN_ORDER)
+    run.write(spec, {"doubles": DOUBLES})
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *run.args()],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=run.folder,
+        timeout=RUN_SECONDS,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "before the plan:\n" in ended.stdout
+    assert "in all:\n" in ended.stdout
+    assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)
+    assert [phase.name for phase in run.summary.run.phases] == [
+        *("imports", "plan", "torch", "first batch", "training", "report")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        pytest.param("local", "auto", id="here, then over Ray"),
+        pytest.param("auto", "local", id="over Ray, then here", marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_goes_on_where_it_did_not_begin(
+    first: str, then: str, clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
+) -> None:
+    whole = project("whole")
+    whole.write(clicks_spec(whole, options=IN_ORDER))
+    ended = on_cluster.run(*whole.args())
+    assert ended.code == 0, str(ended)
+    run = project("resumed")
+    run.write(clicks_spec(run, options=IN_ORDER, training=CHECKPOINTS, config={"failAt": 18}))
+
+    failed = on_cluster.run(*run.args("--address", first))
+    assert failed.code == 1, str(failed)
+    assert "the user's own mistake" in failed.stdout
+    (run.folder / "cured").touch()
+    ended = on_cluster.run(*run.args("--address", then, "--resume"))
+
+    assert ended.code == 0, str(ended)
+    before, after = run.attempts()
+    assert after.first_step == 16
+    assert before.batches | after.batches == whole.attempts()[0].batches
+    assert run.summary.checksum == whole.summary.checksum
+    assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)

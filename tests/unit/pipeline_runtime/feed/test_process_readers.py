@@ -1,0 +1,122 @@
+"""Readers that are processes of this machine make the pieces of the groups, each once."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline_runtime import Pipeline
+from pipeline_runtime.errors import FeedError, StepError
+from pipeline_runtime.feed import process_readers
+from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.maker import Stream
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.process_readers import ProcessReaders
+from pipeline_runtime.feed.reader_feed import ReaderFeed
+from pipeline_runtime.feed.wire import Sending
+from pipeline_runtime.feed.work import read_group
+from pipeline_runtime.plan import build_plan, plan_groups
+
+PIECE_ROWS = 10
+STEPS = """
+import pyarrow.compute as pc
+
+def double(table):
+    return table.set_column(0, "id", pc.multiply(table.column("id"), 2))
+"""
+Open = Callable[..., ReaderFeed]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "t").mkdir()
+    rows = {"id": range(200), "text": ["ten"] * 200}
+    pq.write_table(pa.table(rows), tmp_path / "t/a.parquet", row_group_size=25)
+    (tmp_path / "blocked").mkdir()
+    pq.write_table(pa.table({"id": [3, 4, 5]}), tmp_path / "blocked/a.parquet")
+    (tmp_path / "process_steps.py").write_text(STEPS)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    return tmp_path
+
+
+@pytest.fixture
+def opened() -> Iterator[list[ProcessReaders]]:
+    """Close what a test opens."""
+    readers: list[ProcessReaders] = []
+    yield readers
+    for each in readers:
+        each.close()
+
+
+@pytest.fixture
+def open_feed(root: Path, opened: list[ProcessReaders]) -> Open:
+    def open_one(pipeline: Pipeline, sending: Sending, *, in_order: bool = True) -> ReaderFeed:
+        plan = build_plan(pipeline.experiment("processes"), str(root)).training
+        streams = {"training": Stream(plan=plan, piece_rows=PIECE_ROWS)}
+        opened.append(ProcessReaders(streams=streams, sending=sending, num_readers=2))
+        groups = plan_groups(
+            plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=PIECE_ROWS
+        )
+        return opened[-1].open("training", 0, groups, in_order=in_order)
+
+    return open_one
+
+
+def make_pipeline() -> Pipeline:
+    steps = Pipeline.read_parquet("t/", row_key="id")
+    return steps.anti_join("blocked/", on=["id"]).map("process_steps:double")
+
+
+def find_tables(pieces: Iterator[Piece | ReadyPiece]) -> list[pa.Table]:
+    return [piece.table for piece in pieces if isinstance(piece, Piece)]
+
+
+@pytest.mark.parametrize("shares", [True, False], ids=["shared memory", "pipes"])
+def test_pieces_are_those_of_the_groups(open_feed: Open, root: Path, shares: bool) -> None:
+    feed = open_feed(make_pipeline(), Sending(shared_memory=shares))
+    plan = build_plan(make_pipeline().experiment("here"), str(root)).training
+    wanted = [piece.table for g in feed.groups for piece in read_group(plan, g, PIECE_ROWS)]
+    assert find_tables(feed.pieces(Waited())) == wanted
+
+
+def test_a_killed_reader_costs_no_piece(open_feed: Open, opened: list[ProcessReaders]) -> None:
+    feed = open_feed(make_pipeline(), Sending(), in_order=False)
+    pieces = feed.pieces(Waited())
+    found = [next(pieces)]
+    assert opened[0]._pool is not None
+    killed = {reader.process.pid for reader in opened[0]._pool._readers.values()}
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    found += pieces
+    assert len(found) == len({(p.header.group, p.header.piece) for p in found}) == 24
+    assert sum(piece.header.num_rows for piece in found) == 197
+    assert not killed & {reader.process.pid for reader in opened[0]._pool._readers.values()}
+
+
+def test_an_error_of_the_work_is_raised_here(open_feed: Open) -> None:
+    broken = Pipeline.read_parquet("t/", row_key="id").derive(y="cast(text as bigint)")
+    feed = open_feed(broken, Sending(), in_order=False)
+    with pytest.raises(StepError, match=r"a\.parquet, row group \d"):
+        list(feed.pieces(Waited()))
+
+
+def test_readers_end_with_their_feeds(open_feed: Open, opened: list[ProcessReaders]) -> None:
+    pieces = open_feed(make_pipeline(), Sending()).pieces(Waited())
+    next(pieces)
+    assert opened[0]._pool is not None
+    processes = [reader.process for reader in opened[0]._pool._readers.values()]
+    opened[0].close()
+    assert [process.poll() for process in processes] == [0, 0]
+
+
+def test_readers_that_never_come_up_end_the_run(
+    open_feed: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_readers, "_PROGRAM", "raise SystemExit(7)")
+    with pytest.raises(FeedError, match="code 7"):
+        next(open_feed(make_pipeline(), Sending()).pieces(Waited()))
