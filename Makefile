@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
 
-.PHONY: bench-autoscaling bench-deduplication bench-operator bench-overlap bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-wire bench-table-size help setup lock sbom test-tools run sample-data bench chart dashboards test test-nightly test-slow test-unit lint lint-types format crd steps clean
+.PHONY: bench-autoscaling bench-deduplication bench-operator bench-overlap bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-start bench-wire bench-table-size help setup lock sbom test-tools run sample-data bench chart dashboards test test-nightly test-slow test-unit lint lint-types format crd steps clean
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -137,6 +137,9 @@ bench-read-ahead: setup ## Measure the gain of reading ahead from a store
 
 bench-shared-memory: setup ## Measure the gain of sharing memory between readers and trainer
 	$(BIN)/python -m benchmarks.shared_memory $(ARGS)
+
+bench-start: setup ## Measure the time to the plan, the first step and the report (ARGS="--old COMMIT" compares)
+	$(BIN)/python -m benchmarks.start $(ARGS)
 
 bench-scaling: setup ## Measure the throughput of a trainer with 1 to 8 data-worker nodes (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.scaling $(ARGS)
