@@ -7,6 +7,7 @@ shown before that; `check_entrypoint`, which imports the user's module, comes ri
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 
 from pyarrow import fs as pafs
 
@@ -187,12 +189,30 @@ def storage_root(experiment: DatasetExperiment, options: RunOptions) -> str:
 
 
 def add_code_paths(paths: Sequence[str]) -> None:
-    """Make the user's modules importable here and, by PYTHONPATH, in processes started later."""
+    """Make the user's modules importable here and, by PYTHONPATH, in processes started later.
+
+    Modules that were imported from these folders are forgotten, and so are those of the same names
+    from elsewhere: a process that runs a second experiment takes that one's code, as it is now.
+    """
+    sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    for path in reversed([p for p in paths if p not in sys.path]):
-        sys.path.insert(0, path)
-    extra = [path for path in paths if path not in known]
-    os.environ["PYTHONPATH"] = os.pathsep.join([*extra, *(path for path in known if path)])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [*paths, *(path for path in known if path and path not in paths)]
+    )
+    importlib.invalidate_caches()
+    folders = [Path(path) for path in paths if Path(path).is_dir()]
+    names = {entry.stem for folder in folders for entry in folder.iterdir()}
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in names and _is_the_users(module):
+            del sys.modules[name]
+
+
+def _is_the_users(module: ModuleType) -> bool:
+    """Return whether a module is not installed, and not one of Lastmile's own."""
+    file = getattr(module, "__file__", None)
+    installed = (str(Path(os.__file__).parent), str(Path(__file__).parents[2]))
+    is_installed = file is None or "-packages" in file or file.startswith(installed)
+    return not is_installed
 
 
 def _run_location(store: CheckpointStore) -> Location:

@@ -108,16 +108,16 @@ def run_experiment(
     summary = build_summary(run, options, outcome, watcher.phases)
     try:
         _write_output(planned, options.output, summary)
+        watcher.phases.end()
+        timed = summary.run.model_copy(update={"phases": list_phases(watcher.phases)})
+        summary = summary.model_copy(update={"run": timed})
+        report.write_summary(options.output, summary)
     except OSError as error:
         raise LastmileError(
             f"{options.output}: the run ended {outcome.kind}, but its report cannot be written: "
             f"{error}; make room and run again with --resume, which continues from "
             f"{summary.checkpoints.last or 'the start'}"
         ) from error
-    watcher.phases.end()
-    timed = summary.run.model_copy(update={"phases": list_phases(watcher.phases)})
-    summary = summary.model_copy(update={"run": timed})
-    report.write_summary(options.output, summary)
     files = {name: (options.output / name).read_bytes() for name in REPORT_FILES}
     problem = _keep(files, run.run_location)
     if problem:

@@ -1,0 +1,59 @@
+"""A process that runs two experiments takes each one's modules, as they are at that time."""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline_runtime.run.prepare import add_code_paths
+
+NAME = "code_paths_loop"
+
+
+@pytest.fixture(autouse=True)
+def imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restore paths and modules after each test."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+
+def write(folder: Path, value: str) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / f"{NAME}.py").write_text(f"VALUE = {value!r}\n")
+    return str(folder)
+
+
+def read() -> str:
+    value: str = importlib.import_module(NAME).VALUE
+    return value
+
+
+def test_each_experiment_has_its_own_modules(tmp_path: Path) -> None:
+    first, second = write(tmp_path / "first", "1"), write(tmp_path / "second", "2")
+    found = []
+    for folder in (first, second, first):
+        add_code_paths([folder])
+        found.append(read())
+    assert found == ["1", "2", "1"]
+    assert os.environ["PYTHONPATH"].split(os.pathsep)[:2] == [first, second]
+
+
+def test_a_module_that_was_edited_is_imported_again(tmp_path: Path) -> None:
+    folder = write(tmp_path / "loop", "before")
+    add_code_paths([folder])
+    assert read() == "before"
+    write(tmp_path / "loop", "after that")
+    add_code_paths([folder])
+    assert read() == "after that"
+
+
+def test_installed_modules_stay(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("")
+    (tmp_path / "pytest").mkdir()
+    json, ours = sys.modules["json"], sys.modules["pytest"]
+    add_code_paths([str(tmp_path)])
+    assert sys.modules["json"] is json
+    assert sys.modules["pytest"] is ours
