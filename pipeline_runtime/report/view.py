@@ -6,7 +6,7 @@ Owned here: the choice of what is shown and in which order. Pure: takes a summar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pipeline_runtime.report.formats import (
@@ -33,6 +33,8 @@ STAGES: tuple[tuple[str, str, str], ...] = (
 
 # Headline metrics: quality first. A page top with more numbers than about eight is not read.
 MAX_HEADLINE_METRICS = 2
+# Phases of a run after its first batch.
+_LATE_PHASES = ("training", "report")
 _HEADLINE_WORDS = ("auc", "accuracy", "ndcg", "loss")
 
 
@@ -68,7 +70,7 @@ class StageShare:
 
 def build_tiles(summary: Summary) -> list[Tile]:
     """The numbers that a person looks for first."""
-    first_batch = summary.throughput.seconds_to_first_batch
+    first_batch, phases = summary.throughput.seconds_to_first_batch, summary.run.phases
     return [
         *_build_throughput_tiles(summary),
         *_build_metric_tiles(summary.training.metrics),
@@ -76,16 +78,21 @@ def build_tiles(summary: Summary) -> list[Tile]:
         Tile(
             title="First batch after",
             value=NOTHING if first_batch is None else format_duration(first_batch),
-            exact="" if first_batch is None else describe_start(summary.run.phases),
+            exact=""
+            if first_batch is None
+            else describe_phases(phase for phase in phases if phase.name not in _LATE_PHASES),
         ),
-        Tile(title="Duration", value=format_duration(summary.run.seconds)),
+        Tile(
+            title="Duration",
+            value=format_duration(summary.run.seconds),
+            exact=describe_phases(phase for phase in phases if phase.name in _LATE_PHASES),
+        ),
     ]
 
 
-def describe_start(phases: Sequence[Phase]) -> str:
-    """Return the phases before training with their durations."""
-    before = (phase for phase in phases if phase.name not in ("training", "report"))
-    return ", ".join(f"{phase.name} {format_duration(phase.seconds)}" for phase in before)
+def describe_phases(phases: Iterable[Phase]) -> str:
+    """Return phases with their durations."""
+    return ", ".join(f"{phase.name} {format_duration(phase.seconds)}" for phase in phases)
 
 
 def _build_throughput_tiles(summary: Summary) -> list[Tile]:

@@ -100,7 +100,7 @@ def run_experiment(
     if warning:
         outcome.state.warnings.insert(0, warning)
     from pipeline_runtime.run.decisions import fetch_decisions
-    from pipeline_runtime.run.summarise import build_summary, list_phases
+    from pipeline_runtime.run.summarise import build_summary, time_report
 
     problem = fetch_decisions(run.run_location, options.output)
     if problem:
@@ -108,9 +108,7 @@ def run_experiment(
     summary = build_summary(run, options, outcome, watcher.phases)
     try:
         _write_output(planned, options.output, summary)
-        watcher.phases.end()
-        timed = summary.run.model_copy(update={"phases": list_phases(watcher.phases)})
-        summary = summary.model_copy(update={"run": timed})
+        summary = time_report(summary, watcher.phases)
         report.write_summary(options.output, summary)
     except OSError as error:
         raise LastmileError(

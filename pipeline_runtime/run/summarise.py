@@ -142,7 +142,7 @@ def _run(run: PreparedRun, options: RunOptions, outcome: Outcome, phases: Phases
         started_at=started,
         finished_at=finished,
         seconds=(finished - started).total_seconds(),
-        phases=list_phases(phases),
+        phases=_list_phases(phases),
         outcome=outcome.kind,
         resumed_from=report.ResumedFrom(
             checkpoint=resumed.uri, epoch=resumed.epoch, step=resumed.step
@@ -154,8 +154,19 @@ def _run(run: PreparedRun, options: RunOptions, outcome: Outcome, phases: Phases
     )
 
 
-def list_phases(phases: Phases) -> tuple[report.Phase, ...]:
-    """Return the phases that have ended."""
+def time_report(summary: report.Summary, phases: Phases) -> report.Summary:
+    """Return a summary whose duration includes the report, which is written now."""
+    phases.end()
+    finished = datetime.now(UTC)
+    duration = {
+        "finished_at": finished,
+        "seconds": (finished - summary.run.started_at).total_seconds(),
+        "phases": _list_phases(phases),
+    }
+    return summary.model_copy(update={"run": summary.run.model_copy(update=duration)})
+
+
+def _list_phases(phases: Phases) -> tuple[report.Phase, ...]:
     return tuple(report.Phase(name=name, seconds=took) for name, took in phases.seconds.items())
 
 
