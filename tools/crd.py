@@ -26,6 +26,7 @@ from pipeline_runtime.config import GROUP, KIND, VERSION, DatasetExperiment, Spe
 from pipeline_runtime.config.base import MAX_INT32
 from pipeline_runtime.config.experiment import StatusModel
 from pipeline_runtime.config.introspect import field_names, find_model
+from pipeline_runtime.config.source_model import SourceModel
 from pipeline_runtime.config.step_model import StepModel
 from tools import chart
 from tools.crd_rules import (
@@ -273,8 +274,8 @@ def _build_object(model: type[SpecModel]) -> Schema:
         schema["x-kubernetes-map-type"] = "atomic"
     # The rules of SourceChoice hold for every model that is one.
     rules = [rule for base in reversed(model.__mro__) for rule in RULES.get(base, ())]
-    if issubclass(model, StepModel):
-        rules += [Rule(mirrors="StepModel.rules", **r._asdict()) for r in model.cel_rules]
+    if issubclass(model, StepModel | SourceModel):
+        rules += [Rule(mirrors=f"{model.__name__}.rules", **r._asdict()) for r in model.cel_rules]
     if rules:
         schema["x-kubernetes-validations"] = [rule.to_schema() for rule in rules]
     return schema

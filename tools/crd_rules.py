@@ -25,7 +25,6 @@ from pipeline_runtime.config import (
     Evaluation,
     ExperimentSpec,
     ExperimentStatus,
-    IcebergSource,
     ObjectReference,
     ParquetSource,
     Resources,
@@ -36,7 +35,6 @@ from pipeline_runtime.config import (
     Step,
 )
 from pipeline_runtime.config.base import (
-    MAX_INT64,
     MAX_SAFE_INTEGER,
     check_column,
     check_expression,
@@ -413,16 +411,6 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
         _needs("Dataset.rules", "requestColumns", "requestKey", "must come with requestKey; add it")
     ],
     Step: [_exactly_one("Step.rules", *list_kinds())],
-    IcebergSource: [
-        Rule(
-            mirrors="dataset.check_snapshot",
-            # Texts of equal length are ordered as their numbers are.
-            rule="!has(self.snapshotId) || self.snapshotId.size() < 19 || "
-            f"self.snapshotId <= '{MAX_INT64}'",
-            message=f"must be at most {MAX_INT64}; correct it",
-            field="snapshotId",
-        )
-    ],
     Evaluation: [
         _exactly_one("Evaluation.rules", "where", "holdoutPercent"),
         _needs("Evaluation.rules", "by", "holdoutPercent", "must come with holdoutPercent; add it"),

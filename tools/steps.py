@@ -1,7 +1,7 @@
-"""Writes what follows from the declarations of the steps; see `make steps`.
+"""Writes what follows from the declarations of steps and sources; see `make steps`.
 
 - `pipeline_runtime/step_methods.py`, the methods of the fluent API;
-- the tables of the steps' fields in docs/manifest.md, from the models;
+- the tables of the fields of steps and sources in docs/manifest.md, from the models;
 - the sections of docs/steps.md, from each folder's guide.
 
 `tools.crd` writes the CRD from the same models. tests/unit/tools/test_steps.py checks that the
@@ -11,6 +11,7 @@ committed files are fresh.
 import re
 from collections.abc import Iterator, Mapping
 from importlib import resources
+from itertools import starmap
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -21,7 +22,6 @@ from pipeline_runtime.config import SpecModel
 from pipeline_runtime.config.base import MAX_INT32, MAX_SAFE_INTEGER
 from pipeline_runtime.config.dataset import SourceChoice
 from pipeline_runtime.config.introspect import field_names, find_model, is_list
-from pipeline_runtime.config.step_model import StepModel
 from pipeline_runtime.config.step_registry import load_models
 from tools.crd import find_description, find_summary, list_members
 from tools.step_methods import render_methods
@@ -31,21 +31,25 @@ METHODS = ROOT / "pipeline_runtime" / "step_methods.py"
 MANIFEST, GUIDE = ROOT / "docs" / "manifest.md", ROOT / "docs" / "steps.md"
 
 _REGION = re.compile(r"(?<=<!-- by `make steps`)([^\n]*-->\n).*(?=<!-- end -->\n)", re.S)
+_SOURCES = re.compile(
+    r"(?<=<!-- sources, by `make)([^\n]*-->\n).*(?=<!-- end of sources -->)", re.S
+)
 _WORDS = {bool: "boolean", int: "integer", str: "string"}
 
 
 def render_files() -> Mapping[Path, str]:
     """Return the text of each file that is written, whole."""
+    manifest = render_region(MANIFEST.read_text(encoding="utf-8"), render_reference())
     return {
         METHODS: render_methods(),
-        MANIFEST: render_region(MANIFEST.read_text(encoding="utf-8"), render_reference()),
+        MANIFEST: render_region(manifest, render_sources(), _SOURCES),
         GUIDE: render_region(GUIDE.read_text(encoding="utf-8"), render_guide()),
     }
 
 
-def render_region(page: str, text: str) -> str:
+def render_region(page: str, text: str, region: re.Pattern[str] = _REGION) -> str:
     """Return a page with the text in the place of what `make steps` wrote before."""
-    return _REGION.sub(lambda match: match[1] + text, page)
+    return region.sub(lambda match: match[1] + text, page)
 
 
 def render_guide() -> str:
@@ -59,14 +63,20 @@ def render_guide() -> str:
 
 
 def render_reference() -> str:
-    """Return the sections of docs/manifest.md."""
-    return "\n".join(map(_render_section, load_models().values()))
+    """Return the sections of docs/manifest.md about steps."""
+    models = load_models().values()
+    return "\n".join(_render_section(f"pipeline[].{model.kind()}", model) for model in models)
 
 
-def _render_section(model: type[StepModel]) -> str:
+def render_sources() -> str:
+    """Return the sections of docs/manifest.md about sources."""
+    return "\n".join(starmap(_render_section, SourceChoice.source_models().items()))
+
+
+def _render_section(title: str, model: type[SpecModel]) -> str:
     rows = "".join(f"| {' | '.join(row)} |\n" for row in _build_rows(model))
     return (
-        f"## pipeline[].{model.kind()}\n\n{find_summary(model)}\n\n"
+        f"## {title}\n\n{find_summary(model)}\n\n"
         f"| field | type | default | meaning |\n|---|---|---|---|\n{rows}"
     )
 

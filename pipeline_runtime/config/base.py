@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import Annotated, Any, Protocol, Self, TypeVar
+from typing import Annotated, Any, NamedTuple, Protocol, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -107,6 +107,14 @@ class SpecModel(BaseModel):
     def to_document(self) -> dict[str, Any]:
         """Return the model as a manifest has it: in camelCase, without unset fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
+
+
+class CelRule(NamedTuple):
+    """A rule between the fields of a model, as the CRD has it; `rules` has it for Python."""
+
+    rule: str  # true for a valid object, which is `self`
+    message: str
+    field: str = ""  # in camelCase
 
 
 def check_one_of(names: Sequence[str], given: Sequence[str]) -> str | None:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, StringConstraints, create_model
 
 from pipeline_runtime.config.base import (
     MAX_INT64,
+    CelRule,
     Column,
     Columns,
     Expression,
@@ -121,6 +122,16 @@ class IcebergSource(SourceModel):
     """The snapshot to read, as a text: ids have up to 19 digits. The newest if absent."""
     columns: Columns | None = None
     """Columns to read; all if absent."""
+
+    cel_rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule(
+            # Texts of equal length are ordered as their numbers are.
+            "!has(self.snapshotId) || self.snapshotId.size() < 19 || "
+            f"self.snapshotId <= '{MAX_INT64}'",
+            f"must be at most {MAX_INT64}; correct it",
+            "snapshotId",
+        ),
+    )
 
     @property
     def label(self) -> str:

@@ -11,7 +11,7 @@ import os
 from importlib import import_module
 from typing import Any, ClassVar
 
-from pipeline_runtime.config.base import SpecModel
+from pipeline_runtime.config.base import CelRule, SpecModel
 
 _VARIABLE = "LASTMILE_SOURCES"
 
@@ -24,6 +24,7 @@ class SourceModel(SpecModel):
     """
 
     module: ClassVar[str] = ""  # empty: this release cannot read it
+    cel_rules: ClassVar[tuple[CelRule, ...]] = ()
 
     @property
     def label(self) -> str:

@@ -9,12 +9,12 @@ reference and the fluent API learn it from one place. `steps.base.Transform` dec
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
-from pipeline_runtime.config.base import MAX_SAFE_INTEGER, Column, SpecModel
+from pipeline_runtime.config.base import MAX_SAFE_INTEGER, CelRule, Column, SpecModel
 from pipeline_runtime.config.dataset import SourceChoice
 
 Arguments = dict[str, Any]
@@ -22,14 +22,6 @@ Names = str | Sequence[str]
 # The key of a join: columns by name or, if the sides name them differently, left name to right.
 Keys = Names | Mapping[str, str] | Sequence[str | Mapping[str, str]]
 TypeName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
-
-
-class CelRule(NamedTuple):
-    """A rule between the fields of a step, as the CRD has it; `rules` has it for Python."""
-
-    rule: str  # true for a valid step, which is `self`
-    message: str
-    field: str = ""  # in camelCase
 
 
 class StepModel(SpecModel):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline_runtime.config.dataset import SourceChoice
+from pipeline_runtime.config.introspect import field_names
 from pipeline_runtime.config.step_registry import load_models
 from tools.steps import GUIDE, MANIFEST, render_files
 
@@ -22,3 +24,10 @@ def test_every_step_has_a_section_on_both_pages() -> None:
     for model in load_models().values():
         assert f"## pipeline[].{model.kind()}\n" in reference
         assert f"## {model.kind()}\n" in guide
+
+
+def test_every_source_has_a_section() -> None:
+    for kind, model in SourceChoice.source_models().items():
+        _, found, section = FILES[MANIFEST].partition(f"\n## {kind}\n")
+        assert found
+        assert all(f"| `{name}` |" in section.partition("\n## ")[0] for name in field_names(model))

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from pipeline_runtime.config.base import Columns
-from pipeline_runtime.config.step_model import CelRule, StepModel
+from pipeline_runtime.config.base import CelRule, Columns
+from pipeline_runtime.config.step_model import StepModel
 
 
 class ClipStep(StepModel):

@@ -78,7 +78,7 @@ def rows_of(groups: list[Group]) -> list[tuple[int, int, int]]:
     """Return (file, row group, row) of each row, in order."""
     rows = []
     for group in groups:
-        every = [(u.file, u.row_group, row) for u in group.units for row in range(u.num_rows)]
+        every = [(u.place, u.index, row) for u in group.units for row in range(u.num_rows)]
         rows += [every[i] for i in group.row_range]
         last = group.row_range.stop - 1
         assert (every[0], every[last]) >= ((*rows[-len(group.row_range)][:2], 0), rows[-1])

@@ -18,7 +18,6 @@ from toy_source.source import BUCKETS
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config import Dataset, DatasetExperiment, SourceChoice, parse_experiment
-from pipeline_runtime.config.steps import JoinStep
 from pipeline_runtime.errors import ManifestError, SourceError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.maker import Stream
@@ -26,10 +25,12 @@ from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.thread_readers import ThreadReaders
 from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.pipeline import iter_tables
-from pipeline_runtime.plan import Group, Plan, build_plan, explain, plan_document, plan_groups
+from pipeline_runtime.plan import Group, Plan, build_plan, explain, plan_document
 from pipeline_runtime.plan.side_tables import open_side_table
 from pipeline_runtime.sources import Opening, open_source
-from pipeline_runtime.steps import BindContext, Join, SideTableRequest
+from pipeline_runtime.steps.base import BindContext, SideTableRequest
+from pipeline_runtime.steps.join.model import JoinStep
+from pipeline_runtime.steps.join.transform import Join
 
 ROWS, PIECE_ROWS = 1000, 250
 OPENING = Opening(storage_root="")
@@ -57,7 +58,7 @@ def build_experiment(spec: dict[str, Any]) -> DatasetExperiment:
 
 def plan_of(pipeline: list[Any], dataset: dict[str, Any] | None = None, **spec: Any) -> Plan:
     toy = {"toy": {"rows": ROWS}} | (dataset or {})
-    training = {"labelColumn": "score", "shuffle": {"unit": "none"}}
+    training = {"labelColumn": "score", "shuffle": {"unit": "None"}}
     experiment = build_experiment(
         {"dataset": toy, "pipeline": pipeline, "training": training, **spec}
     )
@@ -89,10 +90,7 @@ def test_units_carry_partition_values_and_buckets_to_workers() -> None:
 
 
 def groups_of(plan: Plan) -> list[Group]:
-    stream = plan.training
-    return plan_groups(
-        stream.scan.units, seed=0, epoch=0, shuffle=stream.shuffle, piece_rows=PIECE_ROWS
-    )
+    return plan.training.groups(0, PIECE_ROWS)
 
 
 @pytest.mark.parametrize("where", ["id % 300 = 7", "half = 1 and items is not null"])
@@ -108,7 +106,7 @@ def test_reading_some_columns_late_changes_no_row(where: str) -> None:
 def test_threads_deliver_its_rows() -> None:
     plan = plan_of([filter_by("id % 3 = 0")])
     stream = Stream(plan=plan.training, piece_rows=PIECE_ROWS)
-    readers = ThreadReaders(streams={"training": stream}, ranks_here=1)
+    readers = ThreadReaders(streams={"training": stream}, num_threads=1)
     feed = readers.open("training", 0, groups_of(plan), in_order=True)
     tables = [piece.table for piece in feed.pieces(Waited()) if isinstance(piece, Piece)]
     assert pa.concat_tables(tables)["id"].to_pylist() == list(range(0, ROWS, 3))
@@ -117,8 +115,8 @@ def test_threads_deliver_its_rows() -> None:
 def test_it_stands_as_a_side_table() -> None:
     step = ToyJoinStep(
         toy=ToySource(rows=30, unit_rows=7),
-        on=("id",),
-        how="inner",
+        keys=("id",),
+        how="Inner",
         where="id >= 14",
         columns=("half",),
     )
@@ -133,7 +131,7 @@ def test_another_revision_of_a_side_table_is_another_index() -> None:
     def digest(revision: int) -> str:
         table = ToySource(rows=30, revision=revision)
         source = SideTableRequest(
-            source=ToyJoinStep(toy=table, on=("id",)), columns=None, where=None, max_bytes=1 << 20
+            source=ToyJoinStep(toy=table, keys=("id",)), columns=None, where=None, max_bytes=1 << 20
         )
         return open_side_table(source, OPENING).digest
 
@@ -174,7 +172,7 @@ def test_columns_are_checked_against_its_schema() -> None:
 
 
 def test_a_kind_without_a_reader_is_refused() -> None:
-    table = {"catalog": {"name": "lake"}, "table": "db.clicks"}
+    table = {"catalog": "lake", "table": "db.clicks"}
     choice = SourceChoice.model_validate({"iceberg": table})
     with pytest.raises(SourceError, match="iceberg"):
         open_source(choice, OPENING)
@@ -220,7 +218,7 @@ print(json.dumps({
 
 
 def test_a_manifest_names_a_kind_from_elsewhere() -> None:
-    join = {"antiJoin": {"toy": {"rows": 50}, "on": ["id"]}}
+    join = {"antiJoin": {"toy": {"rows": 50}, "keys": ["id"]}}
     added = {"LASTMILE_SOURCES": "toy_source.model:ToySource"}
     path = {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "support"), str(ROOT)])}
     done = subprocess.run(
