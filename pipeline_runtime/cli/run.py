@@ -33,6 +33,9 @@ if TYPE_CHECKING:  # these import Arrow, which --help does without
     from pipeline_runtime.run.session import Finished
 
 
+_STDERR = 2  # its file descriptor
+
+
 def _check_run_id(text: str | None) -> str | None:
     if text is None or is_run_id(text):
         return text
@@ -121,7 +124,8 @@ def _run(manifest: LoadedManifest, text: str, options: RunOptions, *, as_json: b
     from pipeline_runtime.report.terminal import print_summary
     from pipeline_runtime.run.logs import keeping_log
 
-    faulthandler.enable()  # a crash of native code shows where the user's code was
+    if not faulthandler.is_enabled():  # a crash of native code shows where the user's code was
+        faulthandler.enable(_STDERR)
     with keeping_log() as log:
         try:
             finished = _carry_out(manifest, text, options, log)
