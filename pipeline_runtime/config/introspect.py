@@ -1,4 +1,4 @@
-"""What the models know of themselves: which model stands at a path, which fields it has.
+"""Inspects the models: the model at a path, its fields, and their types.
 
 `problems` asks it for hints, `parsing` for the rules that an error elsewhere would hide, and the
 reference in docs/ is written from it.

@@ -54,7 +54,7 @@ def load_transform(model: type[StepModel]) -> TransformClass:
 def bind_step(
     step: Step | StepModel, input_schema: pa.Schema, context: BindContext, path: str = "pipeline[0]"
 ) -> Transform:
-    """The step, a `Step` or the model of its kind, bound to its input.
+    """Return the step, a `Step` or the model of its kind, bound to its input.
 
     Raises:
         ManifestError: every rule that the step breaks, each under `path`.
@@ -75,7 +75,7 @@ def bind_pipeline(
     context: BindContext,
     path: str = "spec.pipeline",
 ) -> tuple[Transform, ...]:
-    """The steps bound one after another.
+    """Return the steps, each bound to the output of the one before.
 
     Raises:
         ManifestError: every problem of every step that could still be checked.
@@ -99,7 +99,7 @@ def bind_pipeline(
 
 
 def number_draws(transforms: Sequence[Transform]) -> tuple[Transform, ...]:
-    """Tell each sampling step how many before it draw with its seed over the same identity."""
+    """Number the sampling steps that draw with the same seed over the same identity."""
     seen: Counter[tuple[object, ...]] = Counter()
     numbered: list[Transform] = []
     for transform in transforms:
@@ -113,14 +113,14 @@ def number_draws(transforms: Sequence[Transform]) -> tuple[Transform, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """What is known of the columns at a place in the pipeline, after steps that may have failed."""
+    """The known columns at a place in the pipeline, after steps that may have failed."""
 
     schema: pa.Schema
     unsure: frozenset[str] = frozenset()  # columns that a failed step was to make or change
     is_open: bool = False  # a failed step may have made columns of any name
 
     def unexplained(self, problems: Sequence[Problem], config: StepModel) -> list[Problem]:
-        """The step's problems that cannot follow from an earlier step's."""
+        """Return the step's problems that cannot follow from those of an earlier step."""
         if self.is_open and mentioned_columns(config) - set(self.schema.names):
             return []
         if not self.unsure:
@@ -128,7 +128,7 @@ class _Known:
         return [problem for problem in problems if not self._may_explain(problem)]
 
     def _may_explain(self, problem: Problem) -> bool:
-        """Whether the message quotes an unsure column, or shows an expression that names one."""
+        """Return whether the message quotes an unsure column, or an expression that names one."""
         headline, _, text = problem.message.partition("\n")
         return any(
             repr(name) in headline or re.search(rf"\b{re.escape(name)}\b", text)
@@ -145,7 +145,7 @@ class _Known:
 
 
 def mentioned_columns(config: StepModel) -> frozenset[str]:
-    """The columns of its input that the step's model names."""
+    """Return the columns of its input that the step's model names."""
     names = set(config.find_inputs())
     for _, text in config.find_expressions():
         try:

@@ -1,4 +1,4 @@
-"""Which seed a sampling step draws with, so that two steps of one pipeline draw independently.
+"""Seeds of sampling steps, so that two steps of one pipeline draw independently.
 
 Keeping 10 % by hash and then 50 % by the same hash would keep all of the 10 %. So the second step
 of a pipeline that draws by the same seed over the same identity counts the first: `draw` 1 is
@@ -12,5 +12,5 @@ _SEED_BITS = 32
 
 
 def draw_seed(seed: int, draw: int) -> int:
-    """The seed of the pipeline's draw number `draw` by `seed`; of the first one, `seed` itself."""
+    """Return the seed of draw number `draw`, which is `seed` itself for the first draw."""
     return seed + (draw << _SEED_BITS)

@@ -20,7 +20,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ragged:
-    """Lists as where each starts in `items` and how long it is; a null list has length 0."""
+    """Lists as items, and the start and length of each list; a null list has length 0."""
 
     starts: Int64s
     lengths: Int64s
@@ -29,12 +29,12 @@ class Ragged:
 
 
 def is_list(data_type: pa.DataType) -> bool:
-    """Whether values are lists of any length: list or large_list."""
+    """Return whether values are lists of any length: list or large_list."""
     return bool(pa.types.is_list(data_type) or pa.types.is_large_list(data_type))
 
 
 def split_lists(array: pa.Array) -> Ragged:
-    """A list, large_list or fixed_size_list array as starts, lengths and items."""
+    """Return the starts, lengths and items of a list, large_list or fixed_size_list array."""
     null = _nulls(array)
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
@@ -51,7 +51,7 @@ def split_lists(array: pa.Array) -> Ragged:
 def join_lists(
     data_type: pa.DataType, ragged: Ragged, indices: Int64s, lengths: Int64s
 ) -> pa.Array:
-    """Lists of that type whose items stand at `indices` of the items, `lengths` a row."""
+    """Return lists of that type: the items at `indices`, with `lengths` items in each row."""
     items = ragged.items.take(pa.array(indices))
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -63,7 +63,7 @@ def join_lists(
 
 
 def item_indices(starts: Int64s, lengths: Int64s) -> Int64s:
-    """start, start + 1, … of each list, one list after another."""
+    """Return the indices of the items of each list, one list after another."""
     ends = np.cumsum(lengths)
     shift = np.repeat(starts - (ends - lengths), lengths)
     return np.asarray(shift + np.arange(len(shift), dtype=np.int64))
@@ -72,12 +72,12 @@ def item_indices(starts: Int64s, lengths: Int64s) -> Int64s:
 def map_chunks(
     column: pa.ChunkedArray, data_type: pa.DataType, function: Callable[[pa.Array], pa.Array]
 ) -> pa.ChunkedArray:
-    """The function on each chunk; no chunks give an empty column of that type."""
+    """Return the function's results for each chunk as a column of that type."""
     return pa.chunked_array([function(chunk) for chunk in column.chunks], type=data_type)
 
 
 def decode(array: pa.Array) -> pa.Array:
-    """Dictionary and run-end encodings undone; any other array as it is."""
+    """Return the values without dictionary or run-end encoding."""
     if isinstance(array, pa.DictionaryArray):
         return decode(array.dictionary_decode())
     if isinstance(array, pa.RunEndEncodedArray):
@@ -86,7 +86,7 @@ def decode(array: pa.Array) -> pa.Array:
 
 
 def decoded_type(data_type: pa.DataType) -> pa.DataType:
-    """The type of `decode`'s result."""
+    """Return the type of `decode`'s result."""
     if isinstance(data_type, pa.DictionaryType | pa.RunEndEncodedType):
         return decoded_type(data_type.value_type)
     return data_type

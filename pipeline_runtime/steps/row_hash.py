@@ -1,4 +1,4 @@
-"""The identity hash of rows, which `downsample` and `sample` decide by.
+"""The identity hash of rows, by which `downsample` and `sample` choose rows.
 
 The planner adds it where a step needs it; from Python, `add_row_hash` does.
 """
@@ -19,7 +19,7 @@ IDENTITY_SEED = 0
 
 
 def add_row_hash(table: pa.Table, row_key: Sequence[str]) -> pa.Table:
-    """The table with `ROW_HASH_COLUMN`, the hash of the columns that identify a row."""
+    """Return the table with `ROW_HASH_COLUMN`, the hash of the columns that identify a row."""
     try:
         hashes = hash_columns([table.column(name) for name in row_key], IDENTITY_SEED)
     except TypeError as error:

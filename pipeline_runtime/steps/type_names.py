@@ -1,4 +1,4 @@
-"""Arrow types by the names that Arrow prints them with, for `cast` and `map`.
+"""Parses the names of Arrow types as Arrow prints them, for `cast` and `map`.
 
 Grammar, after `str(pa.DataType)`:
     simple        int64, float, double, string, date32[day], …
@@ -54,11 +54,11 @@ _TOKEN = re.compile(r"\s*([A-Za-z_0-9+\-/]+|[<>\[\](),:=]|$)")
 
 
 class TypeNameError(ValueError):
-    """A type's name is not one that Arrow has; the message says which part."""
+    """The name of a type that Arrow does not have; the message has the wrong part."""
 
 
 def parse_type(text: str) -> pa.DataType:
-    """The Arrow type of that name; `TypeNameError` if there is none."""
+    """Return the Arrow type of that name. Raises `TypeNameError` if there is none."""
     parser = _Parser(text)
     try:
         data_type = parser.parse_type()

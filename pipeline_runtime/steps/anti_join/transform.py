@@ -16,7 +16,7 @@ from pipeline_runtime.steps.side_tables import index_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AntiJoin(BoundStep):
-    """SQL's NOT EXISTS: a row stays unless the side table has its key; null is in none."""
+    """Drops the rows whose key is in the side table, as SQL's NOT EXISTS does; keeps null keys."""
 
     kind: ClassVar[str] = "antiJoin"
     changes_rows: bool = True
@@ -49,7 +49,7 @@ class AntiJoin(BoundStep):
         return True
 
     def mask(self, table: pa.Table) -> pa.BooleanArray:
-        """True for the rows that are kept."""
+        """Return true for the rows that are kept."""
         index = index_of(self.side_table, self.right_keys, self.max_bytes)
         return pa.array(~index.contains([table.column(key) for key in self.left_keys]))
 

@@ -19,10 +19,10 @@ from pipeline_runtime.steps.type_names import TypeNameError, parse_type
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cast(BoundStep):
-    """Columns converted in place; null stays null.
+    """Converts columns in place; null stays null.
 
-    A value that the new type cannot hold raises `StepError`, but that integers become the nearest
-    float. Dictionaries are decoded first.
+    A value that the new type cannot hold raises `StepError`. Only integers may be rounded, to the
+    nearest float. Dictionaries are decoded first.
     """
 
     kind: ClassVar[str] = "cast"
@@ -58,7 +58,7 @@ class Cast(BoundStep):
 
 
 def cast_array(array: pa.Array, data_type: pa.DataType) -> pa.Array:
-    """The values in another type; `pa.ArrowInvalid`, naming the value, if one does not fit."""
+    """Return the values in another type. Raises `pa.ArrowInvalid` if one does not fit."""
     if array.type == data_type:
         return array
     if pa.types.is_dictionary(data_type):
@@ -82,7 +82,7 @@ def _leaf(data_type: pa.DataType) -> pa.DataType:
 
 
 def _check_finite(before: pa.Array, after: pa.Array) -> None:
-    """Arrow narrows 1e300 to an infinite float without a word."""
+    """Refuse finite values that became infinite: Arrow narrows 1e300 without an error."""
     if not (pa.types.is_floating(after.type) and pa.types.is_floating(before.type)):
         return
     lost = pc.and_(pc.is_inf(after), pc.invert(pc.is_inf(before)))

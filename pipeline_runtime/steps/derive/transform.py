@@ -15,7 +15,7 @@ from pipeline_runtime.steps.derive.model import DeriveStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derive(BoundStep):
-    """Columns from expressions, all of which see the columns as they were before the step.
+    """Adds columns by expressions, all of which use the columns from before the step.
 
     A column that is replaced keeps its place; new ones come last, in the manifest's order.
     """
@@ -50,7 +50,7 @@ class Derive(BoundStep):
             if present.issuperset(expression.columns):
                 derived = set_column(derived, name, expressions.evaluate(expression, table))
             elif name in present:
-                # Nothing downstream wants the new value, or its inputs would be here; what must
-                # not happen is that the old one passes for it.
+                # No later step uses the new value, or its inputs would be here. The old value must
+                # not be taken for it.
                 derived = derived.drop_columns([name])
         return derived

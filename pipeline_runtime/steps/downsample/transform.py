@@ -31,7 +31,7 @@ _BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Downsample(BoundStep):
-    """Rows where `where` is true, thinned to `keep_percent`; all rows where it is false or null.
+    """Keeps `keep_percent` of the rows for which `where` is true, and all other rows.
 
     A row is kept by a hash of seed and identity: the same rows whatever block, worker or order.
     """
@@ -89,7 +89,7 @@ class Downsample(BoundStep):
         return self.weight_column is None
 
     def mask(self, table: pa.Table) -> pa.BooleanArray:
-        """True for the rows that are kept; the weights are not in it."""
+        """Return true for the rows that are kept; weights are not looked at."""
         return pa.array(self._kept(table, self._thinned(table)))
 
     def __call__(self, table: pa.Table) -> pa.Table:
@@ -109,7 +109,7 @@ class Downsample(BoundStep):
         return np.asarray(drawn | ~thinned)
 
     def _weigh(self, rows: pa.Table, thinned: _BoolArray) -> pa.Table:
-        """Each thinned row stands for 100 / keepPercent of its like."""
+        """Multiply the weights: each thinned row stands for 100 / keepPercent rows."""
         name = self.weight_column
         assert name is not None
         share = float(100 / self.keep_percent) if self.keep_percent else 1.0
@@ -122,14 +122,14 @@ class Downsample(BoundStep):
 
 
 def to_bools(mask: pa.Array | pa.ChunkedArray) -> _BoolArray:
-    """A boolean array without nulls as numpy."""
+    """Return a boolean array without nulls as a numpy array."""
     if isinstance(mask, pa.ChunkedArray):
         return np.asarray(mask.to_numpy(), dtype=np.bool_)
     return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def multiply(column: pa.ChunkedArray, factor: npt.NDArray[np.float64]) -> pa.Array:
-    """A float column times one factor a row, in the column's type; null stays null."""
+    """Return a float column times a factor for each row, in the column's type; null stays null."""
     dtype = column.type.to_pandas_dtype()
     array = one_chunk(column)
     null = np.asarray(array.is_null().to_numpy(zero_copy_only=False))

@@ -14,7 +14,7 @@ from pipeline_runtime.steps.drop.model import DropStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop(BoundStep):
-    """All columns but the named ones."""
+    """Keeps all columns but the named ones."""
 
     kind: ClassVar[str] = "drop"
 

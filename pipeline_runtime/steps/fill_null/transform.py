@@ -23,7 +23,7 @@ _TIME_TYPES = (pa.types.is_date, pa.types.is_timestamp)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillNull(BoundStep):
-    """Nulls of columns replaced by a constant of the column's type; NaN is not null."""
+    """Replaces nulls of columns by a constant of the column's type; NaN is not null."""
 
     kind: ClassVar[str] = "fillNull"
     is_columnwise: ClassVar[bool] = True
@@ -128,6 +128,6 @@ def _fill(column: pa.ChunkedArray, value: pa.Scalar) -> pa.ChunkedArray:
 
 
 def _has_nulls(column: pa.ChunkedArray) -> bool:
-    """Nulls of the column or, where it is encoded, of its dictionary."""
+    """Return whether the column may have nulls; the dictionary of an encoded one may."""
     encoded = pa.types.is_dictionary(column.type) or pa.types.is_run_end_encoded(column.type)
     return bool(encoded or column.null_count > 0)

@@ -15,7 +15,7 @@ from pipeline_runtime.steps.filter.model import FilterStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter(BoundStep):
-    """Rows for which `where` is true; false and null are dropped, as SQL's WHERE does."""
+    """Keeps the rows for which `where` is true; drops false and null, as SQL's WHERE does."""
 
     kind: ClassVar[str] = "filter"
     changes_rows: bool = True
@@ -41,7 +41,7 @@ class Filter(BoundStep):
         return True
 
     def mask(self, table: pa.Table) -> pa.BooleanArray:
-        """True for the rows that are kept, without null."""
+        """Return true for the rows that are kept, without nulls."""
         return expressions.mask(self.where, table)
 
     def __call__(self, table: pa.Table) -> pa.Table:

@@ -29,7 +29,7 @@ _ID_TYPES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashBucket(BoundStep):
-    """Integers and strings as int64 in [0, buckets), lists of them item by item; null stays null.
+    """Replaces integers and strings, and those in lists, by an int64 in [0, buckets); keeps null.
 
     Equal values share a bucket whatever their width or encoding, in every release.
     """
@@ -64,7 +64,6 @@ class HashBucket(BoundStep):
 
     @property
     def way(self) -> str:
-        """For people: which way the step takes, and why."""
         return describe(self.kernels)
 
     def __call__(self, table: pa.Table) -> pa.Table:
@@ -83,7 +82,7 @@ class HashBucket(BoundStep):
         return pa.array(buckets, mask=_nulls(array))
 
     def _hash_lists(self, array: pa.Array) -> pa.Array:
-        """The same lists of other items, of which only those that the slice reaches are hashed."""
+        """Return the lists with hashed items; hashes only the items within the slice."""
         mask = array.is_null() if array.null_count else None
         if pa.types.is_fixed_size_list(array.type):
             size = array.type.list_size
@@ -108,7 +107,7 @@ def _bucket_type(field: pa.Field) -> pa.DataType:
 
 
 def _hashed_type(data_type: pa.DataType) -> pa.DataType | None:
-    """int64 in the place of the ids; None if there are no ids."""
+    """Return the type with int64 instead of ids; None if it has no ids."""
     if pa.types.is_fixed_size_list(data_type):
         item = _hashed_type(data_type.value_type)
         return item and pa.list_(item, data_type.list_size)
@@ -121,7 +120,7 @@ def _hashed_type(data_type: pa.DataType) -> pa.DataType | None:
 
 
 def _nulls(array: pa.Array) -> np.ndarray | None:
-    """Which values are null, in the dictionary too; None if none is."""
+    """Return the mask of nulls, those of a dictionary included; None if there are none."""
     null = array.is_null()
     if isinstance(array, pa.DictionaryArray) and array.dictionary.null_count:
         null = array.dictionary_decode().is_null()

@@ -1,4 +1,4 @@
-"""What `join` and `antiJoin` share: opening the side table, and keys that compare."""
+"""Opens the side table of `join` and `antiJoin`, and checks that the keys compare."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def open_side_table(
     columns: Sequence[str] | None,
     context: BindContext | None,
 ) -> SideTable | None:
-    """The side table, its size checked; None, with the problem noted, if it cannot be opened."""
+    """Return the side table if it can be opened; otherwise record the problem and return None."""
     if context is None:
         raise TypeError("bind: must have a BindContext, which opens the side table, got None")
     side = None
@@ -39,7 +39,7 @@ def open_side_table(
 def check_keys(
     checks: Checks, config: SideTableStep, input_schema: pa.Schema, side: SideTable | None
 ) -> None:
-    """Each key must be on both sides, with types whose values can be equal."""
+    """Check that each key is on both sides, with types whose values can be equal."""
     for index, (left, right) in enumerate(zip(config.left_keys, config.right_keys, strict=True)):
         is_pair = isinstance(config.keys[index], KeyPair)
         field = None
@@ -71,7 +71,7 @@ def _check_types(left: pa.Field, right: pa.Field) -> None:
 
 
 def _key_kind(data_type: pa.DataType) -> str:
-    """Types of one kind have values that can be equal; each other type is a kind of its own."""
+    """Return the kind of a type; values of one kind can be equal."""
     plain = decoded_type(data_type)
     for kind in _KEY_KINDS:
         if any(accepts(plain) for accepts in kind.types):

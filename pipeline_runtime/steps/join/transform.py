@@ -18,7 +18,7 @@ from pipeline_runtime.steps.side_tables import index_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join(BoundStep):
-    """SQL's join: a row comes once for each match, in the side table's order; null matches nothing.
+    """SQL's join: repeats a row for each match, in the side table's order; null matches nothing.
 
     `Inner` drops rows without a match, `Left` gives them nulls. Left rows keep their order.
     """
@@ -77,7 +77,7 @@ class Join(BoundStep):
 def _with_unmatched(
     left: Int64s, right: Int64s, num_rows: int
 ) -> tuple[Int64s, Int64s, np.ndarray]:
-    """The pairs and, in its place, each left row without a pair; which pairs have no right row."""
+    """Return the pairs with unmatched left rows in their places, and the mask of unmatched rows."""
     counts = np.bincount(left, minlength=num_rows)
     times = np.maximum(counts, 1)
     rows = np.repeat(np.arange(num_rows), times)
@@ -96,7 +96,7 @@ def _wanted(config: JoinStep) -> list[str] | None:
 def _payload(
     checks: Checks, config: JoinStep, input_schema: pa.Schema, side: SideTable
 ) -> list[pa.Field]:
-    """The side table's fields that are added: those named, or all but keys and Lastmile's own."""
+    """Return the side table's fields to add: the named ones, or all but keys and Lastmile's own."""
     if config.columns is None:
         names = [n for n in side.schema.names if n not in config.right_keys and not is_internal(n)]
     else:

@@ -127,7 +127,7 @@ FORMATS: Mapping[str, BatchFormat] = {
 
 
 def to_numpy(name: str, column: pa.ChunkedArray) -> np.ndarray:
-    """One column as an array, without a copy where Arrow allows it."""
+    """Return a column as an array, without a copy where Arrow allows it."""
     array = decode(one_chunk(column))
     if pa.types.is_fixed_size_list(array.type):
         _refuse_nulls(name, array)
@@ -140,7 +140,7 @@ def to_numpy(name: str, column: pa.ChunkedArray) -> np.ndarray:
 
 
 def from_numpy(name: str, values: Any, data_type: pa.DataType | None) -> pa.Array:
-    """One array of a result as a column; the type counts where numpy has none."""
+    """Return an array of a result as a column; the type counts where numpy has none."""
     array = np.asarray(values)
     if array.ndim == 2:
         item = pa.array(np.ascontiguousarray(array).ravel())

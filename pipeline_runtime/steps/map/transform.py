@@ -1,9 +1,8 @@
 """Step `map`: the user's own function on each table.
 
-Binding imports the function (`map_functions`), checks its options and finds out what comes out;
-calling converts the batch to the function's format (`map_formats`), calls it, and checks what it
-returned. An exception of the function itself goes through untouched: the caller knows file and rows
-and wraps it.
+Binding imports the function (`functions`), checks its options and finds the columns of its output.
+Calling converts the batch to the function's format (`formats`), calls the function and checks its
+result. An exception of the function is not caught: the caller wraps it with the file and rows.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from pipeline_runtime.steps.type_names import TypeNameError, parse_type
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map(BoundStep):
-    """What a function makes of each table.
+    """Calls a function of the user on each table.
 
     With `outputColumns` those columns are taken from its result and all others stay as they were;
     without, the columns that it was given are replaced by those that it returns. Columns that it
@@ -149,7 +148,7 @@ def _check_column(rows: pa.Table, field: pa.Field) -> None:
 
 
 def _check_row_hash(rows: pa.Table, table: pa.Table) -> None:
-    """Rows that come and go must bring their identity, or later sampling would be at random."""
+    """Refuse rows without their identity: later sampling would be at random."""
     if ROW_HASH_COLUMN not in table.schema.names:
         return
     if ROW_HASH_COLUMN not in rows.schema.names:
@@ -162,7 +161,7 @@ def _check_row_hash(rows: pa.Table, table: pa.Table) -> None:
 
 
 def _given_schema(checks: Checks, config: MapStep, input_schema: pa.Schema) -> pa.Schema:
-    """The columns that the function sees, checked against its format."""
+    """Return the columns that the function gets, checked against its format."""
     fields = [] if config.input_columns else list(public_schema(input_schema))
     for index, name in enumerate(config.input_columns or ()):
         with checks.at(f"inputColumns[{index}]"):
@@ -201,7 +200,7 @@ def _check_function(checks: Checks, config: MapStep) -> UserFunction | None:
 
 
 def _ask(config: MapStep, function: UserFunction, given: pa.Schema) -> pa.Schema:
-    """What the function returns for no rows."""
+    """Return the columns that the function returns for an empty table."""
     batch_format = FORMATS[config.format]
     if config.changes_rows:  # which the function is to hand on
         given = given.append(pa.field(ROW_HASH_COLUMN, pa.uint64()))

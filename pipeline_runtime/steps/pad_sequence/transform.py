@@ -27,7 +27,7 @@ _BLOCK_ITEMS = 262_144
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PadSequence(BoundStep):
-    """Lists of numbers as fixed-size lists: cut at the end, filled up with a value.
+    """Makes fixed-size lists of lists of numbers: cuts their end, or fills them up with a value.
 
     A null list becomes all value, a null item becomes the value.
     """
@@ -63,7 +63,6 @@ class PadSequence(BoundStep):
 
     @property
     def way(self) -> str:
-        """For people: which way the step takes, and why."""
         return describe(self.kernels)
 
     def __call__(self, table: pa.Table) -> pa.Table:
@@ -73,10 +72,9 @@ class PadSequence(BoundStep):
         return table
 
     def of_rows(self, table: pa.Table, places: Int64s) -> pa.Table | None:
-        """The rows at `places`, padded out of the lists as they were read: copied once, not twice.
+        """Return the padded lists of the rows at `places`, which are copied once instead of twice.
 
-        None where the table's lists have to be picked first: without kernels, since the result is
-        the same.
+        Without kernels it returns None: the rows must be picked first, and the result is the same.
         """
         padded = []
         for name, value in self.columns:
@@ -97,7 +95,7 @@ class PadSequence(BoundStep):
 def pad_lists(
     array: pa.Array, length: int, value: pa.Scalar, kernels: Kernels | None = None
 ) -> pa.FixedSizeListArray:
-    """The lists cut or filled up to `length` items of the value's type; by `kernels` if given."""
+    """Return the lists with exactly `length` items each; uses `kernels` if they are given."""
     ragged = split_lists(array)
     items = _items_of(ragged, value)
     fill = np.array([value.as_py()], dtype=items.dtype)

@@ -14,7 +14,7 @@ from pipeline_runtime.steps.rename.model import RenameStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rename(BoundStep):
-    """Columns under new names in their old places; two may trade names."""
+    """Renames columns and keeps their places; two columns may swap names."""
 
     kind: ClassVar[str] = "rename"
 

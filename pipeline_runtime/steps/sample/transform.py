@@ -22,7 +22,7 @@ _KEY_SEED = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample(BoundStep):
-    """Rows kept by a hash of seed and identity, or of seed and the key `by`.
+    """Keeps rows by a hash of the seed and the row's identity, or of the seed and the key `by`.
 
     With `by`, rows of one key are kept or dropped together; null is a key like any other.
     """
@@ -69,7 +69,7 @@ class Sample(BoundStep):
         return True
 
     def mask(self, table: pa.Table) -> pa.BooleanArray:
-        """True for the rows that are kept."""
+        """Return true for the rows that are kept."""
         seed = draw_seed(self.seed, self.draw)
         return pa.array(keep_mask(self._hashes(table), seed, self.keep_percent))
 

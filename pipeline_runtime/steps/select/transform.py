@@ -14,7 +14,7 @@ from pipeline_runtime.steps.select.model import SelectStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Select(BoundStep):
-    """The named columns, in the manifest's order; no value is read."""
+    """Keeps the named columns, in the manifest's order; reads no value."""
 
     kind: ClassVar[str] = "select"
 

@@ -23,7 +23,7 @@ from pipeline_runtime.steps.truncate.model import TruncateStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncate(BoundStep):
-    """Lists cut to their first (head) or last (tail) items; shorter and null ones as they are."""
+    """Cuts lists to their first (head) or last (tail) items; keeps shorter and null lists."""
 
     kind: ClassVar[str] = "truncate"
     is_columnwise: ClassVar[bool] = True
@@ -56,7 +56,6 @@ class Truncate(BoundStep):
 
     @property
     def way(self) -> str:
-        """For people: which way the step takes, and why."""
         if self.kernels:
             return "lists of numbers copied whole, others item by item"
         return "lists copied item by item, since pipelineOptions.debug.kernels is false"

@@ -27,9 +27,9 @@ from pipeline_runtime.steps.weight.model import WeightStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weight(BoundStep):
-    """A weight column, 1.0 (float32) if absent, times an expression; null counts as 0 in both.
+    """Multiplies a weight column, 1.0 (float32) if absent, by an expression; null counts as 0.
 
-    A weight that is negative, NaN or infinite raises `StepError` when it is met.
+    A weight that is negative, NaN or infinite raises `StepError`.
     """
 
     kind: ClassVar[str] = "weight"
