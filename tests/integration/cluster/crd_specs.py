@@ -28,6 +28,7 @@ from pipeline_runtime.config import (
     training,
 )
 from pipeline_runtime.config.introspect import field_names, walk_fields
+from pipeline_runtime.steps.rename.model import RenameStep
 
 Document = dict[str, Any]
 Strategy = st.SearchStrategy[Any]
@@ -307,7 +308,7 @@ def _repair_status(given: Document) -> None:
 
 REPAIRS: Mapping[type[SpecModel], Callable[[Document], None]] = {
     dataset.Dataset: _repair_dataset,
-    steps.RenameStep: _repair_rename,
+    RenameStep: _repair_rename,
     training.Evaluation: _repair_evaluation,
     cluster.DataWorkers: _repair_workers,
     cluster.ScalingRules: _repair_policies,
