@@ -9,14 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-import torch
-import torch.nn.functional as F
-
 from benchmarks.dataloading.checksums import Sums, add_sums, identities_of, proof_of
-from benchmarks.dataloading.workloads import MODEL_CONFIG, Workload, build_experiment
-from pipeline_runtime.batches import ROW_WEIGHT, Batch
-
-_SEED = 7  # of the model's first weights, equal for every loader
+from benchmarks.dataloading.workloads import Workload
+from pipeline_runtime.batches import Batch
 
 
 class Consumer(Protocol):
@@ -46,43 +41,19 @@ class Summing:
 
 
 class Training:
-    """One optimiser step of the built-in ranking model a batch, as its `train_loop` makes it."""
+    """One optimiser step of the built-in ranking model a batch."""
 
     def __init__(self, workload: Workload) -> None:
-        # Imported here: the time from a process' start to a first batch is measured without them.
-        from pipeline_runtime.plan import build_plan
-        from pipeline_runtime.training.ranking_config import choose_features, parse_config
-        from pipeline_runtime.training.ranking_model import RankingModel
+        # Imported here: the time from a process' start to a first batch is measured without it.
+        from benchmarks.dataloading.training_step import TrainingStep
 
-        torch.manual_seed(_SEED)
         self.sums: Sums = {}
-        config = parse_config(MODEL_CONFIG)
-        schema = build_plan(build_experiment(workload), workload.root).training.output_schema
-        features = choose_features(
-            config, schema, label=workload.label_column, weight=workload.weight_column
-        )
-        self._label = features.label
-        self._model = RankingModel(features, config)
-        parameters = list(self._model.parameters())
-        self._optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, fused=True)
+        self._step = TrainingStep(workload)
 
     def take(self, batch: Batch) -> None:
         """See Consumer."""
-        self._model.scaler.observe(batch, _same)
-        labels_B, weight_B = batch[self._label].float(), batch[ROW_WEIGHT]
-        losses_B = F.binary_cross_entropy_with_logits(
-            self._model(batch), labels_B, reduction="none"
-        )
-        loss = (losses_B * weight_B).sum() / weight_B.sum()
-        self._optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
+        self._step.take(batch)
         self.sums = add_sums(self.sums, identities_of(batch))
-
-
-def _same(tensor: torch.Tensor) -> torch.Tensor:
-    """The sum over one rank."""
-    return tensor
 
 
 CONSUMERS: Mapping[str, Callable[[Workload], Consumer]] = {

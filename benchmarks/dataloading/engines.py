@@ -22,7 +22,8 @@ CHUNK_ROWS = 16_384
 
 def batches_of(chunks: Iterable[pa.Table], workload: Workload) -> Iterator[Batch]:
     """Batches of what an engine gave; the rows of spam users are gone already."""
-    return cut(to_tensors(process(flat_columns(plain(chunk)), workload, None)) for chunk in chunks)
+    pieces = (to_tensors(process(flat_columns(plain(chunk)), workload, None)) for chunk in chunks)
+    return cut(pieces, workload.batch_size)
 
 
 def plain(table: pa.Table) -> pa.Table:

@@ -8,85 +8,30 @@ go down a pipe, one at a time, and epochs come back. While one process works the
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import Any, Self
+from typing import Any, Final
 
 import torch
 
 from benchmarks.dataloading.epochs import Epoch, run_epoch
-from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.dataloading.jobs import Job
 from benchmarks.dataloading.machine import num_cores, tree_pss_bytes
 from benchmarks.dataloading.peers import GIVES_BACK, RAY, ROOFLINE, host_of, opener_of
-from benchmarks.dataloading.ray_up import RayUp, hold_ray, join_ray
-from benchmarks.dataloading.starting import start
+from benchmarks.dataloading.processes import Process
+from benchmarks.dataloading.ray_up import RayUp, join_ray
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.importing import importing
 
-# Ray needs tens of seconds to stop on a machine that is busy; then it is left to the system.
-_STOP_SECONDS = 60.0
 # How often memory is looked at, which costs some milliseconds a process: never on the clock.
 _WATCH_SECONDS = 0.2
-
-
-class Process:
-    """A process at the other end of a pipe; use it as a context."""
-
-    def __init__(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._ours, theirs = context.Pipe()
-        self.started_at = time.time()
-        begun = (target.__module__, target.__name__, theirs, *arguments)
-        self._process = context.Process(target=start, args=begun, name=name)
-        self._process.start()
-        theirs.close()
-        self.hello = self.receive()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.let_go()
-        self._process.join(_STOP_SECONDS)
-        if self._process.is_alive():
-            self._process.terminate()
-
-    def let_go(self) -> None:
-        """Ask it to end, without waiting."""
-        self._ours.close()  # the process takes it as the end
-
-    @property
-    def pid(self) -> int:
-        """Its id."""
-        pid = self._process.pid
-        assert pid is not None  # it has been started
-        return pid
-
-    def send(self, value: Any) -> None:
-        """Send something to the process."""
-        self._ours.send(value)
-
-    def is_answering(self, seconds: float) -> bool:
-        """Wait so long at most for an answer."""
-        return self._ours.poll(seconds)
-
-    def receive(self) -> Any:
-        """Its answer. Raises BenchmarkError if it failed there, or died."""
-        try:
-            kind, value = self._ours.recv()
-        except EOFError:
-            raise BenchmarkError(f"process {self._process.name} ended before its answer") from None
-        if kind == "error":
-            raise BenchmarkError(f"a loader failed in {self._process.name}:\n{value}")
-        return value
+_SERVE: Final = ("benchmarks.dataloading.hosts", "serve")
+_HOLD_RAY: Final = ("benchmarks.dataloading.ray_up", "hold_ray")
 
 
 class Hosts:
@@ -133,12 +78,12 @@ class Hosts:
 
     def _start(self, kind: str) -> Process:
         with _allocator(keeps_memory=not kind.endswith(GIVES_BACK)):
-            return Process(f"host-{kind}", serve, self._up() if kind == RAY else None)
+            return Process(f"host-{kind}", _SERVE, self._up() if kind == RAY else None)
 
     def _up(self) -> RayUp:
         if self._ray is None:
             with _allocator():
-                self._ray = Process("ray", hold_ray)
+                self._ray = Process("ray", _HOLD_RAY)
         up: RayUp = self._ray.hello
         return up
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 import torch
 
-from benchmarks.dataloading.workloads import BATCH_SIZE, Workload, build_experiment
+from benchmarks.dataloading.workloads import Workload, build_experiment
 from pipeline_runtime.batches import Batch
 from pipeline_runtime.feed.base import Feed, Waited
 from pipeline_runtime.feed.batching import batching_of
@@ -39,7 +39,9 @@ class LastmileLoader:
         """The next epoch's batches, in the order in which they come."""
         self._waited, self._position = Waited(), Position()
         cutting = Cutting(
-            batch_size=BATCH_SIZE, last_batch="Pad", weight_column=self._workload.weight_column
+            batch_size=self._workload.batch_size,
+            last_batch="Pad",
+            weight_column=self._workload.weight_column,
         )
         groups, piece_rows = self._groups()
         stream = BatchStream(

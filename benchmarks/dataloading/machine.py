@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import subprocess
 from collections import defaultdict
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,12 @@ def num_cores() -> int:
 
 
 def describe_versions() -> dict[str, str]:
-    """Versions of Python and of the libraries that matter."""
-    return {"python": platform.python_version()} | {name: version(name) for name in _LIBRARIES}
+    """Versions of Python and of the libraries that matter, as far as they are installed."""
+    found = {"python": platform.python_version()}
+    for name in _LIBRARIES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def describe_commit() -> str:

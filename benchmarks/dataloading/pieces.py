@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.dataloading.arrow_work import Arrays
 from benchmarks.dataloading.checksums import num_rows
-from benchmarks.dataloading.workloads import BATCH_SIZE, ONCE
+from benchmarks.dataloading.workloads import ONCE
 from pipeline_runtime.batches import OFFSETS_SUFFIX, REQUEST_INDEX, VALUES_SUFFIX, Batch
 
 # Where each array starts in a packed buffer: a multiple of every item size, and a cache line.
@@ -56,13 +56,13 @@ def _view(buffer: Any, dtype: str, shape: tuple[int, ...], start: int) -> Any:
     return np.ndarray(shape, np.dtype(dtype), buffer, start)
 
 
-def cut(pieces: Iterable[Batch]) -> Iterator[Batch]:
+def cut(pieces: Iterable[Batch], batch_size: int) -> Iterator[Batch]:
     """Batches of exact size from pieces of any; the last one is what is left."""
     cutter = _Cutter()
     for piece in pieces:
         cutter.add(piece)
-        while cutter.rows >= BATCH_SIZE:
-            yield cutter.take(BATCH_SIZE)
+        while cutter.rows >= batch_size:
+            yield cutter.take(batch_size)
     if cutter.rows:
         yield cutter.take(cutter.rows)
 

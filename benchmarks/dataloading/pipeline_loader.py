@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.dataloading.workloads import BATCH_SIZE, Workload, build_dataset, build_steps
+from benchmarks.dataloading.workloads import Workload, build_dataset, build_steps
 from pipeline_runtime import Pipeline
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
 from pipeline_runtime.spelling import to_options
@@ -17,7 +17,7 @@ ROW_COLUMN = "item_id"  # has a value for each row, also where a request's colum
 class PipelineLoader:
     """Epochs of a loader, which the workload's pipeline makes."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, device: str | None = None) -> None:
         self._weight_column = workload.weight_column
         pipeline = Pipeline(
             dataset=build_dataset(workload),
@@ -25,10 +25,11 @@ class PipelineLoader:
             options=to_options(dict(workload.options)),
         )
         self._loader = pipeline.loader(
-            BATCH_SIZE,
+            workload.batch_size,
             list(workload.columns),
             shuffle=workload.shuffle,
             deduplicated=workload.is_deduplicated,
+            device=device,
             storage_root=workload.root,
         )
 
@@ -36,7 +37,8 @@ class PipelineLoader:
         """Yield the next epoch's batches, with the weights under the name that the model takes."""
         for batch in self._loader:
             if self._weight_column is None:
-                batch[ROW_WEIGHT] = torch.ones(len(batch[ROW_COLUMN]))
+                rows = batch[ROW_COLUMN]
+                batch[ROW_WEIGHT] = torch.ones(len(rows), device=rows.device)
             else:
                 batch[ROW_WEIGHT] = batch[self._weight_column].float()
             yield batch

@@ -39,6 +39,7 @@ class RayTunedLoader:
     """Epochs by Ray Data, tuned."""
 
     def __init__(self, workload: Workload, tuning: Tuning) -> None:
+        self._batch_size = workload.batch_size
         units = list_units(workload, Footers())
         shares = [units[i : i + tuning.groups] for i in range(0, len(units), tuning.groups)]
         held = ray.put((workload, shares, read_spam(workload)))
@@ -59,7 +60,7 @@ class RayTunedLoader:
         blocks = self._dataset.iter_batches(
             batch_size=None, batch_format="pyarrow", prefetch_batches=_BLOCKS_AHEAD
         )
-        return cut(piece for block in blocks for piece in _pieces(block))
+        return cut((piece for block in blocks for piece in _pieces(block)), self._batch_size)
 
     def profile(self) -> dict[str, float]:
         """Ray's own statistics are not comparable."""

@@ -29,7 +29,8 @@ class ThreadsLoader:
 
     def batches(self) -> Iterator[Batch]:
         """The next epoch's batches."""
-        return cut(map(to_tensors, in_threads(self._make, self._units, _NUM_THREADS)))
+        pieces = map(to_tensors, in_threads(self._make, self._units, _NUM_THREADS))
+        return cut(pieces, self._workload.batch_size)
 
     def _make(self, unit: Unit) -> Arrays:
         return make_piece(unit, self._workload, self._spam, self._footers)

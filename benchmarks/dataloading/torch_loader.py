@@ -55,14 +55,15 @@ class RowGroups:
 class Shipped(IterableDataset[Any]):
     """What a worker hands on of its source."""
 
-    def __init__(self, source: Source, unit: str) -> None:
+    def __init__(self, source: Source, unit: str, batch_size: int) -> None:
         self._source = source
         self._unit = unit
+        self._batch_size = batch_size
 
     def __iter__(self) -> Iterator[Any]:
         if self._unit == ROW_GROUPS:
             return map(pack, self._source.pieces())
-        return cut(map(to_tensors, self._source.pieces()))
+        return cut(map(to_tensors, self._source.pieces()), self._batch_size)
 
 
 class TorchLoader:
@@ -73,13 +74,15 @@ class TorchLoader:
 
     def __init__(self, workload: Workload, tuning: Tuning) -> None:
         self._unit = tuning.unit
-        shipped = Shipped(self.source(workload), tuning.unit)
+        self._batch_size = workload.batch_size
+        shipped = Shipped(self.source(workload), tuning.unit, workload.batch_size)
         self._loader = self.dataloader(shipped, **_arguments(tuning))
 
     def batches(self) -> Iterator[Batch]:
         """The next epoch's batches."""
         if self._unit == ROW_GROUPS:
-            yield from cut(unpack(layout, buffer) for layout, buffer in self._loader)
+            pieces = (unpack(layout, buffer) for layout, buffer in self._loader)
+            yield from cut(pieces, self._batch_size)
         else:
             yield from self._loader
 

@@ -96,6 +96,7 @@ class Workload:
         options: `spec.pipelineOptions` that differ from the default; for Lastmile alone.
         where: rows of the table that are read, as `spec.dataset.where`; for Lastmile alone.
         shuffle: `spec.training.shuffle.unit`; for Lastmile alone.
+        batch_size: rows of a batch; stock Ray Data has the default alone.
     """
 
     level: str
@@ -105,6 +106,7 @@ class Workload:
     options: tuple[tuple[str, bool | str], ...] = ()
     where: str | None = None
     shuffle: str = "None"
+    batch_size: int = BATCH_SIZE
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -140,7 +142,7 @@ class Workload:
 def build_experiment(workload: Workload) -> DatasetExperiment:
     """The manifest that Lastmile runs, as `lastmile run` would read it."""
     training: dict[str, Any] = {
-        "batchSize": BATCH_SIZE,
+        "batchSize": workload.batch_size,
         "columns": list(workload.columns),
         "labelColumn": workload.label_column,
         "deduplicated": workload.is_deduplicated,

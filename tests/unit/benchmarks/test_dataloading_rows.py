@@ -116,7 +116,7 @@ def test_a_corrupted_batch_is_refused_by_the_column_that_differs(batch: Batch, c
 
 def test_batches_are_cut_to_size_whatever_the_pieces() -> None:
     pieces = [{"row_weight": torch.ones(rows)} for rows in (0, 4000, 97, 0, 8192, 3)]
-    assert [len(batch["row_weight"]) for batch in cut(pieces)] == [4096, 4096, 4096, 4]
+    assert [len(batch["row_weight"]) for batch in cut(pieces, 4096)] == [4096, 4096, 4096, 4]
 
 
 def test_requests_are_cut_with_their_rows_and_joined_again() -> None:
@@ -132,7 +132,7 @@ def test_requests_are_cut_with_their_rows_and_joined_again() -> None:
         }
         for first, part in ((0, requests[:5003]), (4, requests[5003:]))
     ]
-    batches = list(cut(pieces))
+    batches = list(cut(pieces, 4096))
     assert [len(batch["row_weight"]) for batch in batches] == [4096, 3307]
     ids = [batch["request_id"][batch["request_index"]] for batch in batches]
     assert torch.equal(torch.cat(ids), requests)
