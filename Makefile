@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
 
-.PHONY: bench-autoscaling bench-deduplication bench-operator bench-overlap bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-start bench-wire bench-table-size help setup lock sbom test-tools run sample-data bench chart dashboards test test-nightly test-slow test-unit lint lint-types format crd steps clean
+.PHONY: bench bench-autoscaling bench-deduplication bench-gpu bench-gpu-pack bench-operator bench-overlap bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-start bench-table-size bench-wire chart clean crd dashboards format help lint lint-types lock run sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -116,6 +116,12 @@ bench: setup ## Measure the README's claims about loading data (ARGS: the benchm
 
 bench-deduplication: setup ## Measure the gain of request-level deduplication
 	$(BIN)/python -m benchmarks.deduplication $(ARGS)
+
+bench-gpu: setup ## Train on this machine's GPU with each loader; without a GPU, see that it works (ARGS: the benchmark's options)
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
+
+bench-gpu-pack: setup ## Pack bench-gpu and tests/gpu with their wheels, for a machine with a GPU and no network
+	$(BIN)/python -m benchmarks.gpu.pack $(ARGS)
 
 bench-overlap: setup ## Measure if loading overlaps with training
 	$(BIN)/python -m benchmarks.overlap $(ARGS)

@@ -36,3 +36,19 @@ def test_batches_on_the_gpu_are_those_on_the_cpu(
     for expected, found in zip(pipeline.loader(**arguments), on_gpu, strict=True):
         assert expected.keys() == found.keys()
         assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+
+
+def test_a_request_comes_once_to_the_gpu_as_to_the_cpu(tmp_path: Path) -> None:
+    rows = np.arange(10_000)
+    columns = {"x": rows, "request": rows // 4, "user": rows // 4 * 7}
+    table = pa.table(columns | {"items": [[i // 4] * (i // 4 % 5) for i in rows]})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=700)
+    pipeline = Pipeline.read_parquet(
+        "t.parquet", request_key="request", request_columns=["user", "items"]
+    ).filter("x % 3 != 0")
+    arguments: dict[str, Any] = {"deduplicated": True, "storage_root": str(tmp_path)}
+    on_gpu = list(pipeline.loader(300, device="cuda", **arguments))
+    for expected, found in zip(pipeline.loader(300, **arguments), on_gpu, strict=True):
+        assert expected.keys() == found.keys()
+        assert len(expected["user"]) < len(expected["x"])
+        assert all(torch.equal(tensor, found[name].cpu()) for name, tensor in expected.items())
