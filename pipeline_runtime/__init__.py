@@ -19,6 +19,9 @@ def __getattr__(name: str) -> Any:
     """Import `Pipeline` when it is asked for: it needs pyarrow, which the spec alone does not."""
     if name != "Pipeline":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pipeline_runtime.importing import import_arrow
+
+    import_arrow()
     from pipeline_runtime.pipeline import Pipeline
 
     return Pipeline

@@ -29,14 +29,15 @@ def importing() -> Iterator[None]:
         return
     gc.disable()
     try:
-        _import_arrow()
+        import_arrow()
         yield
     finally:
         gc.freeze()  # else all of it would be young, and the next collection as long
         gc.enable()
 
 
-def _import_arrow() -> None:
+def import_arrow() -> None:
+    """Import Arrow without pandas, unless either is there already."""
     known = {"pyarrow", "pandas"} & sys.modules.keys()
     if known or any(importlib.util.find_spec(name) is None for name in ("pyarrow", "pandas")):
         return

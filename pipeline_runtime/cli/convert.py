@@ -17,6 +17,7 @@ from pipeline_runtime.cli.options import (
     make_console,
 )
 from pipeline_runtime.config import LoadedManifest, ParquetSource, load_manifests
+from pipeline_runtime.importing import importing
 
 if TYPE_CHECKING:  # these import pyarrow, which --help does without
     from pipeline_runtime.convert import ConversionOptions, ConversionSummary
@@ -86,7 +87,8 @@ def convert(
     if request_columns is not None:
         columns = tuple(name for part in request_columns.split(",") if (name := part.strip()))
     _check_codec(compression)
-    from pipeline_runtime.convert import ConversionOptions
+    with importing():
+        from pipeline_runtime.convert import ConversionOptions
 
     options = ConversionOptions(
         request_key=key,

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from pipeline_runtime.cli.options import JsonOption, make_console
+from pipeline_runtime.importing import importing
 
 
 def report(
@@ -52,9 +53,10 @@ def _fetched(uri: str, run: str | None, output: Path | None) -> Iterator[Path]:
 
 
 def _report(directory: Path, *, as_json: bool, is_kept: bool) -> None:
-    from pipeline_runtime import report as reports
-    from pipeline_runtime.report.html import build_report
-    from pipeline_runtime.report.terminal import print_summary
+    with importing():
+        from pipeline_runtime import report as reports
+        from pipeline_runtime.report.html import build_report
+        from pipeline_runtime.report.terminal import print_summary
 
     summary = reports.load_summary(directory)
     page = build_report(directory)

@@ -10,6 +10,7 @@ import typer
 from rich.progress import Progress
 
 from pipeline_runtime.cli.options import JsonOption, make_console
+from pipeline_runtime.importing import importing
 
 _DEFAULT_ROWS = 1_000_000
 
@@ -23,12 +24,13 @@ def sample_data(
     as_json: JsonOption = False,
 ) -> None:
     """Write the sample tables `impressions/` and `spam_users/`; a second call does nothing."""
-    from pipeline_runtime.sample_data import (
-        MAX_ROWS,
-        MIN_COMMAND_ROWS,
-        SampleDataOptions,
-        write_sample_data,
-    )
+    with importing():
+        from pipeline_runtime.sample_data import (
+            MAX_ROWS,
+            MIN_COMMAND_ROWS,
+            SampleDataOptions,
+            write_sample_data,
+        )
 
     if not MIN_COMMAND_ROWS <= rows <= MAX_ROWS:
         raise typer.BadParameter(

@@ -50,10 +50,9 @@ def test_collector_is_back_after_an_import_that_fails() -> None:
 
 PANDAS_LATER = """
 import sys
-from pipeline_runtime.importing import importing
-with importing():
-    import pyarrow as pa
-    import pyarrow.dataset
+from pipeline_runtime import Pipeline
+import pyarrow as pa
+import pyarrow.dataset
 assert "pandas" not in sys.modules
 import pandas as pd
 series = pd.Series([1.0, float("nan")])
