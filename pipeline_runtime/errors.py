@@ -10,6 +10,7 @@
     ├── CheckpointError    a checkpoint of another run, of other data or of another version
     ├── LoaderError        a loader is used where it cannot run, or not as it can
     ├── TrainingError      the entrypoint is missing, has the wrong signature, or raised
+    ├── OutputError        a table cannot be written: it exists, or there is no room
     ├── AlreadyComplete    there is nothing to resume
     └── Interrupted        a signal, such as that of Ctrl-C, stopped the run
 
@@ -129,6 +130,10 @@ class LoaderError(LastmileError):
 
 class TrainingError(LastmileError):
     """The training entrypoint could not be loaded, or raised."""
+
+
+class OutputError(LastmileError):
+    """The output table cannot be written: another one is in its place, or there is no room."""
 
 
 class AlreadyComplete(LastmileError):

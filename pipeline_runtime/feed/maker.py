@@ -44,11 +44,17 @@ _SHARE_SMOOTHING = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """One stream of rows, how long its pieces are, and the batches to make of them, if any."""
+    """One stream of rows, how long its pieces are, and what readers make of them.
+
+    Attributes:
+        batching: the batches to make of a piece; None if the consumer takes rows.
+        finish: called with every piece by its reader; what it returns is delivered.
+    """
 
     plan: StreamPlan
     piece_rows: int
     batching: Batching | None = None
+    finish: Callable[[Piece], Piece] | None = None
 
 
 # Of a group: its stream's role, epoch and index.
@@ -107,7 +113,7 @@ class PieceMaker:
                 if len(self._open) > _MAX_OPEN_GROUPS:
                     self._open.popitem(last=False)
         piece = replace(piece, header=replace(piece.header, gap_seconds=gap_seconds))
-        made: Piece | ReadyPiece = piece
+        made: Piece | ReadyPiece = stream.finish(piece) if stream.finish else piece
         if stream.batching is not None:
             # A value that has no place in a batch is told by the trainer, if it comes to that row.
             with contextlib.suppress(TrainingError):

@@ -27,7 +27,7 @@ def make_folder(place: Location) -> None:
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for each in missing:
-        _sync_folder(each.parent)
+        sync_folder(each.parent)
 
 
 def write_file(place: Location, data: bytes) -> None:
@@ -49,17 +49,18 @@ def rename_file(before: Location, after: Location) -> None:
     So the name is on the disk only if the names of the other files in the folder are.
     """
     if _is_local(after):
-        _sync_folder(Path(after.path).parent)
+        sync_folder(Path(after.path).parent)
     before.filesystem.move(before.path, after.path)
     if _is_local(after):
-        _sync_folder(Path(after.path).parent)
+        sync_folder(Path(after.path).parent)
 
 
 def _is_local(place: Location) -> bool:
     return isinstance(place.filesystem, pafs.LocalFileSystem)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Sync the names of a local folder's entries, where the file system can."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

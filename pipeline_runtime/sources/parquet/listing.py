@@ -6,12 +6,15 @@ Runs before `fragments`, which reads the footers of these files.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+import pyarrow as pa
 from pyarrow import fs as pafs
 
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sources.filesystem import Location
+from pipeline_runtime.sources.output_manifest import MANIFEST_FILE, read_output_manifest
 from pipeline_runtime.sources.stores import asking, find_info
 
 _SUFFIXES = (".parquet", ".parq", ".pq")
@@ -22,8 +25,24 @@ _GLOB_CHARACTERS = frozenset("*?[")
 _LISTING = "list the files"
 
 
-def find_files(location: Location) -> tuple[list[str], str]:
-    """Return the Parquet files of a URI, and the folder that their partition folders are below.
+class Found(NamedTuple):
+    """The files of a URI.
+
+    Attributes:
+        root: the folder that their partition folders are below.
+        partition_types: types of the partition columns, if a list of files says them.
+    """
+
+    paths: list[str]
+    root: str
+    partition_types: Mapping[str, pa.DataType] = {}
+
+
+def find_files(location: Location) -> Found:
+    """Return the Parquet files of a URI.
+
+    A table that Lastmile wrote has a list of its files, which is followed: the folder may hold
+    files of another table, or of half a table, while it is written.
 
     Raises:
         SourceError: there are none, or they belong to a table of another format.
@@ -39,14 +58,32 @@ def find_files(location: Location) -> tuple[list[str], str]:
             f"(looked at {location.path})"
         )
     if info.type == pafs.FileType.File:
-        return [info.path], info.path.rsplit("/", 1)[0]
+        return Found([info.path], info.path.rsplit("/", 1)[0])
     root = location.path.rstrip("/")
     infos = _list_folder(location, root)
+    if any(info.path == f"{root}/{MANIFEST_FILE}" for info in infos):
+        return _follow_manifest(location, infos, root)
     files = _data_files(infos, root)
     if not files:
         raise SourceError(f"{location.uri}: the folder holds no Parquet files; check the uri")
     _refuse_table_formats(location, infos, files)
-    return files, root
+    return Found(files, root)
+
+
+def _follow_manifest(location: Location, infos: Sequence[pafs.FileInfo], root: str) -> Found:
+    manifest = read_output_manifest(location)
+    if manifest is None:
+        raise SourceError(f"{location.uri}: the table is gone since it was listed; try again")
+    files = [f"{root}/{file.path}" for file in manifest.files]
+    known = {info.path for info in infos}
+    missing = next((path for path in files if path not in known), None)
+    if missing is not None:
+        raise SourceError(
+            f"{location.uri}: {missing} is missing, which {MANIFEST_FILE} lists: the table was "
+            "replaced while it was listed, or somebody removed the file. Try again, or write the "
+            "table again"
+        )
+    return Found(sorted(files), root, manifest.partition_types)
 
 
 def _list_folder(location: Location, root: str) -> list[pafs.FileInfo]:
@@ -69,7 +106,7 @@ def is_hidden(relative: str) -> bool:
     return any(part.startswith(("_", ".")) for part in relative.strip("/").split("/"))
 
 
-def _glob_files(location: Location) -> tuple[list[str], str]:
+def _glob_files(location: Location) -> Found:
     parts = location.path.split("/")
     fixed = next(i for i, part in enumerate(parts) if _GLOB_CHARACTERS & set(part))
     root = "/".join(parts[:fixed]) or "/"
@@ -82,7 +119,7 @@ def _glob_files(location: Location) -> tuple[list[str], str]:
             f"{location.uri}: no file matches the pattern; {len(candidates)} files are below {root}"
         )
     _refuse_table_formats(location, infos, files)
-    return files, root
+    return Found(files, root)
 
 
 def _refuse_table_formats(

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
 
@@ -17,10 +18,17 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from pipeline_runtime.errors import SourceError
+from pipeline_runtime.sources.partition_names import NULL_NAME
 
 
-def discover_partitioning(below: Sequence[str]) -> Any:
-    """Return the hive partitioning of the folders below the uri, with types from their values."""
+def discover_partitioning(
+    below: Sequence[str], known: Mapping[str, pa.DataType] = MappingProxyType({})
+) -> Any:
+    """Return the hive partitioning of the folders below the uri.
+
+    Args:
+        known: types of columns; others get theirs from their values.
+    """
     names: dict[str, list[str]] = {}
     for path in below:
         for part in path.split("/")[:-1]:
@@ -29,13 +37,15 @@ def discover_partitioning(below: Sequence[str]) -> Any:
                 names.setdefault(unquote(name), []).append(unquote(value))
     if not names:
         return None
-    fields = [pa.field(name, _partition_type(values)) for name, values in names.items()]
+    fields = [
+        pa.field(name, known.get(name) or _partition_type(values)) for name, values in names.items()
+    ]
     return pads.partitioning(pa.schema(fields), flavor="hive")
 
 
 def _partition_type(values: Sequence[str]) -> pa.DataType:
     """Return int64 if every value is a plain integer, else string (dates stay text)."""
-    known = [value for value in values if value != "__HIVE_DEFAULT_PARTITION__"]
+    known = [value for value in values if value != NULL_NAME]
     return pa.int64() if known and all(map(_is_plain_integer, known)) else pa.string()
 
 

@@ -431,13 +431,14 @@ def open_parquet(
     found = [find_files(location) for location in locations]
     base = locations[0]
     # A file that two uris name is read once; its partitions are those below the first uri.
-    roots = {path: root for paths, root in reversed(found) for path in paths}
+    roots = {path: files.root for files in reversed(found) for path in files.paths}
     listed = sorted(roots.items())
     paths = tuple(path for path, _ in listed)
     # Partition folders are below a file's own uri, but its name must be unique in the table.
     below = [path.removeprefix(root).lstrip("/") for path, root in listed]
     shared = posixpath.commonpath([root for _, root in listed])
-    partitioning = discover_partitioning(below)
+    types = {name: kind for files in found for name, kind in files.partition_types.items()}
+    partitioning = discover_partitioning(below, types)
     fragments, footers = read_fragments(base.filesystem, paths, below, partitioning)
     stored = [_parse_footer(*file) for file in zip(paths, fragments, strict=True)]
     partitions = tuple(

@@ -1,0 +1,325 @@
+"""One attempt to write a table: spool, merge, commit; and where an earlier attempt stopped.
+
+`open_job` finds the earlier attempt, claims the run for this one, and reads its records.
+`Job.run` then does what is left. The feed leases groups to readers, which store the rows of each
+piece themselves; the driver records what they deliver. So a killed run repeats the pieces that
+were in the making, and a lost reader those that it had not delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pipeline_runtime.errors import OutputError
+from pipeline_runtime.feed.base import FeedSource, Waited, WorkerUsage
+from pipeline_runtime.feed.pieces import StepCount, add_counts
+from pipeline_runtime.output import names
+from pipeline_runtime.output.commit import abandon, check_before, clean_up, commit, is_committed
+from pipeline_runtime.output.merge import (
+    FileFormat,
+    Task,
+    check_num_partitions,
+    measure_ratio,
+    plan_merge,
+    run_task,
+    write_empty,
+)
+from pipeline_runtime.output.place import Mode, Place, check_table
+from pipeline_runtime.output.records import (
+    ClaimRecord,
+    MergedRecord,
+    MergeRecord,
+    PieceRecord,
+    RunRecord,
+    check_same_run,
+    find_done_groups,
+    keep_stored,
+    read_record,
+    read_records,
+    write_record,
+)
+from pipeline_runtime.output.spool import SpooledPiece
+from pipeline_runtime.output.storage import Storage
+from pipeline_runtime.plan.groups import Group
+from pipeline_runtime.sources.output_manifest import (
+    OutputFile,
+    OutputManifest,
+    PartitionColumn,
+    read_output_manifest,
+)
+from pipeline_runtime.sources.partition_names import find_partition_type
+from pipeline_runtime.sources.stores import list_folder
+
+ROLE = "output"
+Phase = Literal["Spooling", "Merging", "Committing", "Committed"]
+
+
+class Stopped(Exception):
+    """The run was asked to stop; what it has recorded is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a run writes, and where."""
+
+    place: Place
+    form: FileFormat
+    mode: Mode
+    partition_by: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """How far a run is; numbers count from its first attempt.
+
+    Attributes:
+        counts: rows and bytes of the read and of every step.
+        resumed_counts: the same when this attempt began.
+        rows: rows that the steps left, all in spool files.
+        files, num_bytes: what the merge has written of the table.
+    """
+
+    phase: Phase = "Spooling"
+    counts: tuple[StepCount, ...] = ()
+    resumed_counts: tuple[StepCount, ...] = ()
+    rows: int = 0
+    files: int = 0
+    num_bytes: int = 0
+    files_planned: int = 0
+    waited: Waited = field(default_factory=Waited)
+    usage: WorkerUsage = field(default_factory=WorkerUsage)
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """An attempt that owns its run.
+
+    Attributes:
+        run: name of the run; its staged files are in a folder of this name.
+        done: pieces of complete groups from earlier attempts, by group.
+        num_threads: files that are merged at a time.
+        is_new: whether this is the first attempt.
+        is_staged: whether the run has staged files; else its table is in place.
+    """
+
+    target: Target
+    run: str
+    record: RunRecord
+    claim: ClaimRecord
+    done: dict[int, list[PieceRecord]]
+    num_threads: int = 1
+    is_new: bool = False
+    is_staged: bool = True
+    progress: Progress = field(default_factory=Progress)
+
+    @property
+    def staged(self) -> Storage:
+        return self.target.place.run(self.run)
+
+    @property
+    def spool(self) -> Storage:
+        return self.staged.below(names.SPOOL_FOLDER)
+
+    def left(self, groups: Sequence[Group]) -> tuple[Group, ...]:
+        """Return the groups that are not completely recorded."""
+        return tuple(group for group in groups if group.index not in self.done)
+
+    def write(
+        self, feed: FeedSource, groups: Sequence[Group], on_progress: Callable[[Progress], None]
+    ) -> OutputManifest:
+        """Write the table, or what is left of it, and put it in place.
+
+        Args:
+            feed: gives `SpooledPiece`s that were stored in `spool`.
+            groups: all groups of the stream.
+            on_progress: called after every record; may raise Stopped.
+        """
+        if not is_committed(self.target.place, self.record.id):
+            pieces = self._spool(feed, groups, on_progress)
+            files = self._merge(pieces, on_progress)
+            self._check_claim()
+            self.progress.phase = "Committing"
+            on_progress(self.progress)
+            commit(self.target.place, self._manifest(files), self.target.mode)
+        manifest = self.finish()
+        on_progress(self.progress)
+        return manifest
+
+    def finish(self) -> OutputManifest:
+        """Remove the staged files of a committed run."""
+        manifest = read_output_manifest(self.target.place.table.location)
+        assert manifest is not None
+        clean_up(self.target.place, manifest)
+        self.progress.phase = "Committed"
+        self.progress.files, self.progress.num_bytes = len(manifest.files), manifest.num_bytes
+        self.progress.rows = manifest.rows
+        return manifest
+
+    def _spool(
+        self, feed: FeedSource, groups: Sequence[Group], on_progress: Callable[[Progress], None]
+    ) -> list[PieceRecord]:
+        """Have the rows of all groups spooled; return the records in the table's order."""
+        progress = self.progress
+        recorded = [piece for pieces in self.done.values() for piece in pieces]
+        folders = {section.folder for piece in recorded for section in piece.sections}
+        left = self.left(groups)
+        if left:
+            pieces = feed.open(ROLE, 0, left, in_order=False).pieces(
+                progress.waited, progress.usage
+            )
+            for piece in pieces:
+                assert isinstance(piece, SpooledPiece)
+                record = PieceRecord.of(piece)
+                folders.update(section.folder for section in record.sections)
+                check_num_partitions(folders)
+                self._check_claim()
+                name = names.name_piece(record.group, record.piece)
+                write_record(self.staged, f"{names.PIECES_FOLDER}/{name}", record)
+                recorded.append(record)
+                progress.counts = add_counts(progress.counts, record.step_counts)
+                progress.rows += record.rows
+                on_progress(progress)
+        return sorted(recorded, key=lambda record: record.place)
+
+    def _merge(
+        self, pieces: Sequence[PieceRecord], on_progress: Callable[[Progress], None]
+    ) -> list[OutputFile]:
+        """Write the table's files that no earlier attempt recorded; return all, in order."""
+        staged, progress = self.staged, self.progress
+        progress.phase = "Merging"
+        plan = read_record(staged, names.MERGE_FILE, MergeRecord)
+        if plan is None:
+            plan = MergeRecord(ratio=measure_ratio(staged, pieces, self.target.form))
+            staged.below(names.MERGED_FOLDER).remove()  # files that were cut by another plan
+            write_record(staged, names.MERGE_FILE, plan)
+        tasks = plan_merge(pieces, plan.ratio, self.target.form.target_bytes)
+        merged = read_records(staged, names.MERGED_FOLDER, MergedRecord)
+        progress.files_planned = sum(len(task.parts) for task in tasks)
+        for record in merged.values():
+            self._count(record)
+        on_progress(progress)
+        left = [task for task in tasks if names.name_task(task.index) not in merged]
+        for task, files in self._run_tasks(left):
+            record = MergedRecord(files=files)
+            self._check_claim()
+            name = names.name_task(task.index)
+            write_record(staged, f"{names.MERGED_FOLDER}/{name}", record)
+            merged[name] = record
+            self._count(record)
+            on_progress(progress)
+        if not tasks:
+            return [write_empty(staged, self.target.form)]
+        return [file for name in sorted(merged) for file in merged[name].files]
+
+    def _run_tasks(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, tuple[OutputFile, ...]]]:
+        """Run tasks in threads; yield each as it is done."""
+        waiting = iter(tasks)
+        running: dict[Future[tuple[OutputFile, ...]], Task] = {}
+        pool = ThreadPoolExecutor(self.num_threads, "lastmile-merge")
+        try:
+            while True:
+                for task in waiting:
+                    running[pool.submit(run_task, self.staged, task, self.target.form)] = task
+                    if len(running) > self.num_threads:
+                        break
+                if not running:
+                    return
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield running.pop(future), future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _count(self, record: MergedRecord) -> None:
+        self.progress.files += len(record.files)
+        self.progress.num_bytes += sum(file.bytes for file in record.files)
+
+    def _manifest(self, files: Sequence[OutputFile]) -> OutputManifest:
+        schema = self.target.form.full_schema
+        return OutputManifest(
+            id=self.record.id,
+            run=self.run,
+            run_hash=self.record.run_hash,
+            partition_by=tuple(
+                PartitionColumn(name=name, type=str(find_partition_type(schema.field(name).type)))
+                for name in self.target.partition_by
+            ),
+            files=tuple(files),
+        )
+
+    def _check_claim(self) -> None:
+        """Raise OutputError if another attempt has taken the run over."""
+        found = read_record(self.staged, names.CLAIM_FILE, ClaimRecord)
+        if found != self.claim:
+            raise OutputError(
+                f"{self.staged.uri}: another attempt has taken over this run, so this one stops. "
+                "Look for another process that writes the same output"
+            )
+
+
+def open_job(
+    target: Target, run: str, record: RunRecord, *, is_mine: Callable[[str], bool], resume: bool
+) -> Job:
+    """Claim a run for a new attempt: the newest one that is staged, or a new one.
+
+    Args:
+        run: name of a new run.
+        record: what the run is; a resumed run keeps the size of its pieces.
+        is_mine: whether a run of this name may be resumed, or removed if `resume` is false.
+
+    Raises OutputError if the run may not write there, or another table has appeared.
+    """
+    place = target.place
+    staged = [name for name in _list_runs(place.staging) if is_mine(name)]
+    if not resume:
+        for name in staged:
+            abandon(place, name)
+        check_table(place.table, target.mode)
+        return _begin(target, run, record)
+    for name in staged:
+        stored = read_record(place.run(name), names.RUN_FILE, RunRecord)
+        if stored is not None and stored.run_config == record.run_config:
+            check_same_run(stored, record, place.run(name).uri)
+            check_before(place, target.mode, name, stored.id)
+            return _resume(target, name, stored)
+    existing = read_output_manifest(place.table.location)
+    if existing is not None and is_mine(existing.run):
+        claim = ClaimRecord(attempt=1, token="")
+        record = record.model_copy(update={"id": existing.id})
+        return Job(
+            target=target, run=existing.run, record=record, claim=claim, done={}, is_staged=False
+        )
+    check_table(place.table, target.mode)
+    return _begin(target, run, record)
+
+
+def _list_runs(staging: Storage) -> list[str]:
+    """Return the names of the staged runs, newest first."""
+    infos = list_folder(staging.location, "look for staged runs")
+    return sorted((info.base_name for info in infos), reverse=True)
+
+
+def _begin(target: Target, run: str, record: RunRecord) -> Job:
+    staged = target.place.run(run)
+    write_record(staged, names.RUN_FILE, record)
+    claim = ClaimRecord(attempt=1, token=names.make_token())
+    write_record(staged, names.CLAIM_FILE, claim)
+    return Job(target=target, run=run, record=record, claim=claim, done={}, is_new=True)
+
+
+def _resume(target: Target, run: str, record: RunRecord) -> Job:
+    staged = target.place.run(run)
+    before = read_record(staged, names.CLAIM_FILE, ClaimRecord)
+    claim = ClaimRecord(attempt=1 + (before.attempt if before else 0), token=names.make_token())
+    write_record(staged, names.CLAIM_FILE, claim)
+    pieces = read_records(staged, names.PIECES_FOLDER, PieceRecord).values()
+    done = find_done_groups(keep_stored(pieces, staged.sizes(names.SPOOL_FOLDER)))
+    job = Job(target=target, run=run, record=record, claim=claim, done=done)
+    for piece in (piece for found in done.values() for piece in found):
+        job.progress.counts = add_counts(job.progress.counts, piece.step_counts)
+        job.progress.rows += piece.rows
+    job.progress.resumed_counts = job.progress.counts
+    return job

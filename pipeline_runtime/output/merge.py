@@ -1,0 +1,228 @@
+"""From spool files to the table's files, each close to the target size.
+
+`plan_merge` is pure: it cuts the rows of every partition into files by their estimated size, and
+gives small partitions to a task together. `run_task` writes the files of one task and keeps one
+file open, so that memory does not grow with the number of partitions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline_runtime.errors import OutputError
+from pipeline_runtime.output.names import SPOOL_FOLDER, TABLE_FOLDER, make_token, name_file
+from pipeline_runtime.output.records import PieceRecord
+from pipeline_runtime.output.spool import Section, read_section
+from pipeline_runtime.output.storage import Storage
+from pipeline_runtime.sources.output_manifest import OutputFile
+
+# Every partition is at least a file and a folder, and the driver knows all of them.
+MAX_PARTITIONS = 20_000
+# A file may exceed the target by this share, rather than leave a small second file.
+_TOLERANCE = 1.1
+# The estimate of a file's size was wrong: go on in another file.
+_TOO_LARGE = 1.5
+# Small partitions of one task: few enough that a killed run repeats little.
+_PARTS_PER_TASK = 64
+# A row group is what a reader later reads as a whole; as long as those of `convert`.
+_ROWS_PER_GROUP = 131_072
+_BYTES_PER_GROUP = 128 << 20
+# Arrow bytes that are compressed to measure how small Parquet makes them.
+_SAMPLE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFormat:
+    """How the table's files are written.
+
+    Attributes:
+        schema: the columns in the files: all but those of the partitions.
+        full_schema: all columns.
+        compression: a codec of Parquet, as pyarrow names it.
+        target_bytes: size that files approach.
+    """
+
+    schema: pa.Schema
+    full_schema: pa.Schema
+    compression: str
+    target_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Rows of one section, from `start` to before `stop`."""
+
+    file: str
+    section: Section
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The rows of one file, or of a few more if they take more room than expected."""
+
+    folder: str
+    number: int  # of the partition's files
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Files that one worker writes, one after another."""
+
+    index: int
+    parts: tuple[Part, ...]
+
+
+def check_num_partitions(folders: Iterable[str]) -> None:
+    """Raise OutputError if the table would have too many partitions."""
+    found = len(set(folders))
+    if found > MAX_PARTITIONS:
+        raise OutputError(
+            f"spec.output.partitionBy: must give at most {MAX_PARTITIONS:,} partitions, but the "
+            f"rows so far have {found:,}; partition by columns with fewer values"
+        )
+
+
+def plan_merge(pieces: Sequence[PieceRecord], ratio: float, target_bytes: int) -> list[Task]:
+    """Cut a table into files.
+
+    Args:
+        pieces: all pieces, in the order of the source table.
+        ratio: bytes of Parquet per byte of Arrow.
+    """
+    partitions: dict[str, list[tuple[str, Section]]] = {}
+    for piece in pieces:
+        for section in piece.sections:
+            partitions.setdefault(section.folder, []).append((piece.file, section))
+    tasks: list[Task] = []
+    small: list[Part] = []
+    for folder in sorted(partitions):
+        parts = _cut_partition(folder, partitions[folder], ratio, target_bytes)
+        if len(parts) > 1:
+            tasks += [Task(index=len(tasks) + i, parts=(part,)) for i, part in enumerate(parts)]
+            continue
+        small += parts
+        if len(small) == _PARTS_PER_TASK:
+            tasks.append(Task(index=len(tasks), parts=tuple(small)))
+            small = []
+    if small:
+        tasks.append(Task(index=len(tasks), parts=tuple(small)))
+    return tasks
+
+
+def _cut_partition(
+    folder: str, sections: Sequence[tuple[str, Section]], ratio: float, target_bytes: int
+) -> list[Part]:
+    rows = sum(section.rows for _, section in sections)
+    expected = ratio * sum(section.num_bytes for _, section in sections)
+    num_files = min(rows, max(1, math.ceil(expected / (_TOLERANCE * target_bytes))))
+    bounds = [rows * index // num_files for index in range(num_files + 1)]
+    return [
+        Part(folder=folder, number=number, slices=tuple(_slices(sections, start, stop)))
+        for number, (start, stop) in enumerate(pairwise(bounds))
+    ]
+
+
+def _slices(sections: Sequence[tuple[str, Section]], start: int, stop: int) -> Iterator[Slice]:
+    """Yield the slices of a partition's rows from `start` to before `stop`."""
+    first = 0
+    for file, section in sections:
+        begin, end = max(0, start - first), min(section.rows, stop - first)
+        if begin < end:
+            yield Slice(file=file, section=section, start=begin, stop=end)
+        first += section.rows
+
+
+def measure_ratio(storage: Storage, pieces: Sequence[PieceRecord], form: FileFormat) -> float:
+    """Return the bytes of Parquet per byte of Arrow of the first rows."""
+    rows: list[pa.Table] = []
+    num_bytes: int = 0
+    for piece in pieces:
+        for section in piece.sections:
+            for table in read_section(
+                storage, f"{SPOOL_FOLDER}/{piece.file}", section, 0, section.rows
+            ):
+                rows.append(table)
+                num_bytes += int(table.nbytes)
+                if num_bytes >= _SAMPLE_BYTES:
+                    return _compress(rows, form) / num_bytes
+    return _compress(rows, form) / num_bytes if num_bytes else 1.0
+
+
+def _compress(rows: Sequence[pa.Table], form: FileFormat) -> int:
+    sink = pa.BufferOutputStream()
+    with _open_writer(sink, form.schema, form) as writer:
+        writer.write_table(pa.concat_tables(rows).cast(form.schema))
+    return int(sink.tell())
+
+
+def run_task(storage: Storage, task: Task, form: FileFormat) -> tuple[OutputFile, ...]:
+    """Write the files of a task below the run's table folder, under names of their own."""
+    token = make_token()
+    files: list[OutputFile] = []
+    for part in task.parts:
+        groups = _row_groups(storage, part, form)
+        pending = next(groups, None)
+        index = 0
+        while pending is not None:
+            name = name_file(part.number, index, token)
+            path = f"{part.folder}/{name}" if part.folder else name
+            rows = 0
+            with storage.create(f"{TABLE_FOLDER}/{storage.staged(path)}") as sink:
+                with _open_writer(sink, form.schema, form) as writer:
+                    while pending is not None and sink.tell() < _TOO_LARGE * form.target_bytes:
+                        writer.write_table(pending, row_group_size=pending.num_rows)
+                        rows += pending.num_rows
+                        pending = next(groups, None)
+                num_bytes = sink.tell()
+            files.append(OutputFile(path=path, rows=rows, bytes=num_bytes))
+            index += 1
+    return tuple(files)
+
+
+def write_empty(storage: Storage, form: FileFormat) -> OutputFile:
+    """Write the only file of a table without rows; it holds the columns of the partitions too."""
+    name = name_file(0, 0, make_token())
+    with storage.create(f"{TABLE_FOLDER}/{storage.staged(name)}") as sink:
+        with _open_writer(sink, form.full_schema, form) as writer:
+            writer.write_table(form.full_schema.empty_table())
+        num_bytes = sink.tell()
+    return OutputFile(path=name, rows=0, bytes=num_bytes)
+
+
+def _row_groups(storage: Storage, part: Part, form: FileFormat) -> Iterator[pa.Table]:
+    """Yield a part's rows, a row group at a time."""
+    rows = sum(piece.stop - piece.start for piece in part.slices)
+    num_bytes = sum(s.section.num_bytes * (s.stop - s.start) // s.section.rows for s in part.slices)
+    width = max(1, num_bytes // max(1, rows))
+    limit = max(1, min(_ROWS_PER_GROUP, _BYTES_PER_GROUP // width))
+    held: list[pa.Table] = []
+    num_held = 0
+    for piece in part.slices:
+        name = f"{SPOOL_FOLDER}/{piece.file}"
+        for table in read_section(storage, name, piece.section, piece.start, piece.stop):
+            held.append(table)
+            num_held += table.num_rows
+            while num_held >= limit:
+                joined = _join(held, form.schema)
+                yield joined.slice(0, limit)
+                held, num_held = [joined.slice(limit)], num_held - limit
+    if num_held:
+        yield _join(held, form.schema)
+
+
+def _join(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    return pa.concat_tables([table.cast(schema) for table in tables])
+
+
+def _open_writer(sink: Any, schema: pa.Schema, form: FileFormat) -> pq.ParquetWriter:
+    return pq.ParquetWriter(sink, schema, compression=form.compression)

@@ -1,0 +1,46 @@
+"""Names of the files and folders that an output run stores, each made in one place."""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+# Below the run's folder in `_staging/`.
+RUN_FILE = "run.json"
+CLAIM_FILE = "claim.json"
+SPOOL_FOLDER = "spool"
+PIECES_FOLDER = "pieces"
+MERGE_FILE = "merge.json"
+MERGED_FOLDER = "merged"
+TABLE_FOLDER = "table"
+COMMIT_FILE = "commit.json"
+REPLACED_FOLDER = "replaced"
+STAGING_FOLDER = "_staging"
+
+_TOKEN_BYTES = 6
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def make_token() -> str:
+    """Return a part of a name that no other attempt has."""
+    return secrets.token_hex(_TOKEN_BYTES)
+
+
+def is_plain(name: str) -> bool:
+    """Return whether a name that was read from a store is a file in the folder it is to be in."""
+    return _PLAIN.fullmatch(name) is not None
+
+
+def name_piece(group: int, piece: int) -> str:
+    """Return the name of a piece's record."""
+    return f"{group:06d}-{piece:04d}.json"
+
+
+def name_task(index: int) -> str:
+    """Return the name of the record of a merge task."""
+    return f"{index:06d}.json"
+
+
+def name_file(number: int, part: int, token: str) -> str:
+    """Return the name of one of the table's files; names sort in the order of the rows."""
+    return f"part-{number:05d}-{part:02d}-{token}.parquet"

@@ -1,0 +1,178 @@
+"""What an output run leaves in `_staging/`, from which another attempt goes on.
+
+Only the driver writes records: one for every piece that a reader with a valid lease delivered, and
+one for every merge task that is done. A spool file or a table's file without a record is ignored,
+so a lost or stale writer cannot add rows. Records are read back from a store: damaged ones count
+as absent, and the work is done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from pipeline_runtime.errors import OutputError
+from pipeline_runtime.feed.pieces import StepCount
+from pipeline_runtime.output import names
+from pipeline_runtime.output.spool import Section, SpooledPiece
+from pipeline_runtime.output.storage import Storage
+from pipeline_runtime.sources.output_manifest import Count, OutputFile
+
+# A record has about 100 bytes for each of at most 20,000 partitions.
+_MAX_BYTES = 64 << 20
+# Requests to a store at a time, when the records of an earlier attempt are read.
+_READERS = 16
+_T = TypeVar("_T", bound="Record")
+
+
+class Record(BaseModel):
+    """A JSON document of a version."""
+
+    model_config = ConfigDict(
+        frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore"
+    )
+
+    version: Literal[1] = 1
+
+
+class RunRecord(Record):
+    """What the run is, and the id of its table; every attempt has an equal one."""
+
+    id: str
+    run_hash: str
+    run_config: dict[str, Any]
+    data_digest: str
+    piece_rows: int
+
+
+class ClaimRecord(Record):
+    """The attempt that owns the run."""
+
+    attempt: Annotated[int, Field(ge=1)]
+    token: str
+
+
+class PieceRecord(Record):
+    """A piece that was delivered: its counts, and where its rows are."""
+
+    group: Count
+    piece: Count
+    is_last: bool
+    num_rows: Count
+    counts: tuple[tuple[Count, Count, float], ...]
+    file: str
+    sections: tuple[Section, ...]
+
+    @classmethod
+    def of(cls, piece: SpooledPiece) -> PieceRecord:
+        header = piece.header
+        return cls(
+            group=header.group,
+            piece=header.piece,
+            is_last=header.is_last,
+            num_rows=header.num_rows,
+            counts=tuple((c.rows, c.num_bytes, c.seconds) for c in header.counts),
+            file=piece.file,
+            sections=piece.sections,
+        )
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Sorts as the rows of the source table do."""
+        return self.group, self.piece
+
+    @property
+    def step_counts(self) -> tuple[StepCount, ...]:
+        return tuple(StepCount(rows=r, num_bytes=b, seconds=s) for r, b, s in self.counts)
+
+    @property
+    def rows(self) -> int:
+        """Rows that the steps left."""
+        return sum(section.rows for section in self.sections)
+
+
+class MergeRecord(Record):
+    """How the table is cut into files, so that every attempt cuts it alike.
+
+    Attributes:
+        ratio: bytes of Parquet per byte of Arrow, measured on a sample.
+    """
+
+    ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class MergedRecord(Record):
+    """The files that one merge task wrote."""
+
+    files: tuple[OutputFile, ...]
+
+
+class CommitRecord(Record):
+    """The decision to commit: the table's files, and those that they replace."""
+
+    files: tuple[OutputFile, ...]
+    replaced: tuple[str, ...] = ()
+
+
+def write_record(storage: Storage, name: str, record: Record) -> None:
+    """Store a record as a whole."""
+    storage.write(name, record.model_dump_json(by_alias=True).encode())
+
+
+def read_record(storage: Storage, name: str, kind: type[_T]) -> _T | None:
+    """Return a record; None if there is none, or it is damaged."""
+    text = storage.read(name, _MAX_BYTES)
+    if text is None:
+        return None
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError:
+        return None
+
+
+def read_records(storage: Storage, folder: str, kind: type[_T]) -> dict[str, _T]:
+    """Return the whole records of a folder, by their names."""
+    found = sorted(storage.sizes(folder))
+    with ThreadPoolExecutor(_READERS) as pool:
+        records = pool.map(lambda name: read_record(storage, f"{folder}/{name}", kind), found)
+        return {name: r for name, r in zip(found, records, strict=True) if r is not None}
+
+
+def keep_stored(pieces: Iterable[PieceRecord], sizes: Mapping[str, int]) -> list[PieceRecord]:
+    """Return the records whose spool files are there as a whole."""
+    return [record for record in pieces if _is_stored(record, sizes)]
+
+
+def _is_stored(record: PieceRecord, sizes: Mapping[str, int]) -> bool:
+    if not record.sections:
+        return True
+    last = record.sections[-1]
+    is_known = names.is_plain(record.file)
+    return is_known and sizes.get(record.file) == last.offset + last.length
+
+
+def find_done_groups(pieces: Iterable[PieceRecord]) -> dict[int, list[PieceRecord]]:
+    """Return the pieces of each group of which all pieces are recorded, in order."""
+    groups: dict[int, dict[int, PieceRecord]] = {}
+    for record in pieces:
+        groups.setdefault(record.group, {})[record.piece] = record
+    done = {}
+    for group, found in sorted(groups.items()):
+        last = [record.piece for record in found.values() if record.is_last]
+        if len(last) == 1 and len(found) == last[0] + 1:
+            done[group] = [found[piece] for piece in sorted(found)]
+    return done
+
+
+def check_same_run(stored: RunRecord, now: RunRecord, uri: str) -> None:
+    """Raise OutputError if the source's files changed since the run began."""
+    if stored.data_digest != now.data_digest:
+        raise OutputError(
+            f"{uri}: the row groups to read must be those of the first attempt (digest "
+            f"{stored.data_digest}), but differ ({now.data_digest}): files were added, removed or "
+            "rewritten. Undo that, or start anew without --resume"
+        )

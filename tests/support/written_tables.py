@@ -1,0 +1,177 @@
+"""Output jobs for tests: without threads, and with a storage that kills them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline_runtime import Pipeline
+from pipeline_runtime.feed.base import Waited, WorkerUsage
+from pipeline_runtime.feed.work import read_group
+from pipeline_runtime.output.job import Job, Progress, Target, open_job
+from pipeline_runtime.output.merge import FileFormat
+from pipeline_runtime.output.names import make_token
+from pipeline_runtime.output.place import Mode, Place, open_place
+from pipeline_runtime.output.records import RunRecord
+from pipeline_runtime.output.spool import SpooledPiece, Spooler, spool_schema
+from pipeline_runtime.output.storage import Storage
+from pipeline_runtime.plan import Group, StreamPlan, plan_groups
+from pipeline_runtime.sources import open_location
+from pipeline_runtime.sources.output_manifest import OutputManifest
+
+
+@dataclass(frozen=True)
+class InlineFeed:
+    """Makes and spools the pieces where they are asked for."""
+
+    stream: StreamPlan
+    piece_rows: int
+    spooler: Spooler
+    groups: Sequence[Group] = ()
+
+    def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> Any:
+        return InlineFeed(self.stream, self.piece_rows, self.spooler, groups)
+
+    def pieces(self, waited: Waited, usage: WorkerUsage | None = None) -> Iterator[SpooledPiece]:
+        for group in self.groups:
+            for piece in read_group(self.stream, group, self.piece_rows):
+                yield self.spooler(piece)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """The settings of a job."""
+
+    stream: StreamPlan
+    uri: str
+    partition_by: tuple[str, ...] = ()
+    mode: Mode = "Fail"
+    target_bytes: int = 1 << 28
+    run: str = "20260101T000000Z-0123456789abcdef"
+    storage: type[Storage] = Storage
+    piece_rows: int = 100
+
+    def place(self) -> Place:
+        found = open_place(open_location(self.uri))
+        return Place(
+            table=self.storage(found.table.location), staging=self.storage(found.staging.location)
+        )
+
+    def open(self, *, resume: bool = False) -> Job:
+        stream = self.stream
+        target = Target(
+            place=self.place(),
+            form=FileFormat(
+                schema=spool_schema(stream, self.partition_by),
+                full_schema=stream.output_schema,
+                compression="zstd",
+                target_bytes=self.target_bytes,
+            ),
+            mode=self.mode,
+            partition_by=self.partition_by,
+        )
+        record = RunRecord(
+            id=make_token(),
+            run_hash=self.run[-16:],
+            run_config={},
+            data_digest=str(len(stream.scan.units)),
+            piece_rows=self.piece_rows,
+        )
+        return open_job(
+            target, self.run, record, is_mine=lambda name: name == self.run, resume=resume
+        )
+
+    def write(self, *, resume: bool = False, seen: list[Progress] | None = None) -> OutputManifest:
+        stream = self.stream
+        job = self.open(resume=resume)
+        groups = plan_groups(
+            stream.scan.units, seed=0, epoch=0, shuffle=stream.shuffle, piece_rows=self.piece_rows
+        )
+        spooler = Spooler(
+            storage=job.spool,
+            columns=tuple(stream.output_schema.names),
+            partition_by=self.partition_by,
+        )
+        feed = InlineFeed(stream, self.piece_rows, spooler)
+        if seen is not None:
+            seen.append(job.progress)
+        return job.write(feed, groups, lambda progress: None)
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+class KillingStorage(Storage):
+    """Kills the process before or after its n-th change of the store."""
+
+    left: ClassVar[int] = -1
+    is_after: ClassVar[bool] = False
+    log: ClassVar[list[str]] = []
+
+    def __reduce__(self) -> Any:
+        return (KillingStorage, (self.location,))
+
+    @classmethod
+    @contextmanager
+    def killing(cls, at: int, *, after: bool) -> Iterator[None]:
+        cls.left, cls.is_after, cls.log = at, after, []
+        try:
+            yield
+        finally:
+            cls.left = -1
+
+    @contextmanager
+    def _step(self, what: str) -> Iterator[None]:
+        cls = KillingStorage
+        cls.log.append(what)
+        dies, cls.left = cls.left == 0, cls.left - 1
+        if dies and not cls.is_after:
+            raise Killed(what)
+        yield
+        if dies:
+            raise Killed(what)
+
+    def write(self, name: str, content: bytes) -> None:
+        with self._step(f"write {name}"):
+            super().write(name, content)
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[Any]:
+        with self._step(f"create {name}"), super().create(name) as sink:
+            yield sink
+
+    def remove_file(self, name: str) -> None:
+        with self._step(f"remove {name}"):
+            super().remove_file(name)
+
+    def remove(self) -> None:
+        with self._step(f"remove {self.uri}"):
+            super().remove()
+
+    def put_in_place(self, path: str, target: Storage) -> None:
+        with self._step(f"put {path}"):
+            super().put_in_place(path, target)
+
+    def rename_to(self, target: Storage) -> None:
+        with self._step(f"rename to {target.uri}"):
+            super().rename_to(target)
+
+    def exchange_with(self, other: Storage) -> bool:
+        with self._step(f"exchange with {other.uri}"):
+            return super().exchange_with(other)
+
+
+def plan_table(path: Path, table: pa.Table, rows_per_group: int = 100) -> StreamPlan:
+    """Write a Parquet file with small row groups, and plan to read it."""
+    pq.write_table(table, path, row_group_size=rows_per_group)
+    return Pipeline.read_parquet(str(path)).plan("").training
+
+
+def staged_names(place: Place) -> list[str]:
+    """Return the staged files of all runs."""
+    return sorted(place.staging.sizes())
