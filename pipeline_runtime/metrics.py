@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.pieces import StepCount
@@ -47,7 +48,7 @@ class Pace:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-class RunCollector:
+class RunCollector(Collector):
     """A Prometheus collector over the latest snapshot of every rank.
 
     Counters start at 0 in each attempt. If one fell from 5,200 steps to the 5,000 of a checkpoint,
@@ -83,7 +84,9 @@ class RunCollector:
         yield from _workers(snapshots)
         yield from self._progress(snapshots)
         yield from _memory(snapshots)
-        yield from self._steps_flow(snapshots)
+        yield from steps_flow(
+            self._steps, [s.counts for s in snapshots], [s.resumed_counts for s in snapshots]
+        )
 
     def _trainer_seconds(self, snapshots: list[RankSnapshot]) -> Iterator[Metric]:
         busy = CounterMetricFamily(
@@ -139,23 +142,35 @@ class RunCollector:
                 gauge.add_metric([str(snapshot.rank)], getattr(snapshot, attribute))
             yield gauge
 
-    def _steps_flow(self, snapshots: list[RankSnapshot]) -> Iterator[Metric]:
-        rows = CounterMetricFamily(
-            "lastmile_step_output_rows", "Rows that a step returned.", labels=["step"]
-        )
-        size = CounterMetricFamily(
-            "lastmile_step_output_bytes", "Arrow bytes that a step returned.", labels=["step"]
-        )
-        seconds = CounterMetricFamily(
-            "lastmile_step_busy_seconds", "Core seconds of data workers in a step.", labels=["step"]
-        )
-        for index, name in enumerate(self._steps):
-            now = [s.counts[index] for s in snapshots if index < len(s.counts)]
-            then = [s.resumed_counts[index] for s in snapshots if index < len(s.resumed_counts)]
-            rows.add_metric([name], _sum(now, "rows") - _sum(then, "rows"))
-            size.add_metric([name], _sum(now, "num_bytes") - _sum(then, "num_bytes"))
-            seconds.add_metric([name], _sum(now, "seconds") - _sum(then, "seconds"))
-        yield from (rows, size, seconds)
+
+def steps_flow(
+    names: Sequence[str],
+    counts: Sequence[Sequence[StepCount]],
+    resumed: Sequence[Sequence[StepCount]],
+) -> Iterator[Metric]:
+    """Yield what each step returned in this attempt.
+
+    Args:
+        names: names of the read and of every step.
+        counts: for each rank, the counts of these since the run began.
+        resumed: for each rank, the counts when this attempt began.
+    """
+    rows = CounterMetricFamily(
+        "lastmile_step_output_rows", "Rows that a step returned.", labels=["step"]
+    )
+    size = CounterMetricFamily(
+        "lastmile_step_output_bytes", "Arrow bytes that a step returned.", labels=["step"]
+    )
+    seconds = CounterMetricFamily(
+        "lastmile_step_busy_seconds", "Core seconds of data workers in a step.", labels=["step"]
+    )
+    for index, name in enumerate(names):
+        now = [rank[index] for rank in counts if index < len(rank)]
+        then = [rank[index] for rank in resumed if index < len(rank)]
+        rows.add_metric([name], _sum(now, "rows") - _sum(then, "rows"))
+        size.add_metric([name], _sum(now, "num_bytes") - _sum(then, "num_bytes"))
+        seconds.add_metric([name], _sum(now, "seconds") - _sum(then, "seconds"))
+    yield from (rows, size, seconds)
 
 
 def _sum(counts: Iterable[StepCount], name: str) -> float:
@@ -212,10 +227,10 @@ def _run_totals(snapshots: list[RankSnapshot]) -> Iterator[Metric]:
             "checkpoint, or before the first one, of its beginning.",
             value=first.kept_until,
         )
-    yield from _run_workers([snapshot.workers for snapshot in snapshots])
+    yield from run_workers([snapshot.workers for snapshot in snapshots])
 
 
-def _run_workers(usages: list[dict[str, float]]) -> Iterator[Metric]:
+def run_workers(usages: list[dict[str, float]]) -> Iterator[Metric]:
     """Yield the totals of all readers, with new ones apart, which are slower while they warm up."""
     told = [usage for usage in usages if any(usage.values())]
     if not told:
@@ -322,7 +337,7 @@ class MetricsServer:
     free port if this one is taken.
     """
 
-    def __init__(self, collector: RunCollector, port: int) -> None:
+    def __init__(self, collector: Collector, port: int) -> None:
         registry = CollectorRegistry()
         registry.register(collector)
         is_pod = ROLE_VARIABLE in os.environ

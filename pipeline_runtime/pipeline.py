@@ -7,6 +7,7 @@
     )
     pipeline.head(5)                                         # here, without Ray
     pipeline.train("quick-look", batch_size=1024, label_column="clicked")   # as `lastmile run`
+    pipeline.write_parquet("kept/", partition_by="day")      # likewise, without Ray
 
 A pipeline is a value: every method returns a new one. It is kept as the document that a manifest
 would hold, so that there is one definition of what is valid and one planner.
@@ -28,6 +29,7 @@ from pipeline_runtime.config import (
     KIND,
     Dataset,
     DatasetExperiment,
+    Output,
     Step,
     Training,
     parse_experiment,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
     from pipeline_runtime.loader import Loader
     from pipeline_runtime.run.session import Finished
+    from pipeline_runtime.run.writing import FinishedTable
 
 Document = dict[str, Any]
 DEFAULT_STORAGE_ROOT = "build/"
@@ -234,6 +237,58 @@ class Pipeline(StepMethods):
         return run_experiment(
             self.experiment(name, **training), self.to_yaml(name, **training), options
         )
+
+    def write_parquet(
+        self,
+        uri: str,
+        *,
+        name: str = "write",
+        mode: str = "fail",
+        columns: Names | None = None,
+        partition_by: Names | None = None,
+        target_file_size_bytes: int | None = None,
+        compression: str | None = None,
+        s3: Mapping[str, Any] | None = None,
+        storage_root: str = DEFAULT_STORAGE_ROOT,
+        output: str | Path | None = None,
+        resume: bool = False,
+    ) -> FinishedTable:
+        """Write the resulting rows to a Parquet table, as `lastmile run` with `output` does.
+
+        Args:
+            uri: folder of the table; without a scheme, below the storage root.
+            name: name of the experiment, whose report is in `output` (`build/NAME` by default).
+            mode: `fail` keeps a table of another run, `overwrite` replaces it.
+            partition_by: columns whose values become names of folders.
+            resume: continue an attempt that was stopped.
+
+        Raises what `prepare_table` raises if it cannot start; look at `.outcome` for how it ended.
+        """
+        from pipeline_runtime.run.prepare import RunOptions
+        from pipeline_runtime.run.writing import write_table
+
+        target = {
+            "uri": uri,
+            "target_file_size_bytes": target_file_size_bytes,
+            "compression": compression,
+            "s3": s3,
+        }
+        table = {
+            "mode": mode,
+            "columns": to_list(columns),
+            "partition_by": to_list(partition_by),
+            "parquet": {field: value for field, value in target.items() if value is not None},
+        }
+        document = self.document(name)
+        document["spec"]["output"] = to_manifest(Output, table)
+        options = RunOptions(
+            output=Path(output) if output else Path(DEFAULT_STORAGE_ROOT) / name,
+            storage_root=storage_root,
+            resume=resume,
+            code_paths=(str(Path.cwd()),),
+        )
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+        return write_table(parse_experiment(document), text, options)
 
 
 def iter_tables(stream: StreamPlan) -> Iterator[pa.Table]:

@@ -27,6 +27,7 @@ from pipeline_runtime.config import (
     ExperimentStatus,
     ObjectReference,
     ParquetSource,
+    ParquetTarget,
     Resources,
     S3Options,
     ScalingRules,
@@ -257,7 +258,7 @@ LIST_KEYS: Mapping[tuple[type[SpecModel], str], Sequence[str]] = {
 }
 # Mappings that are one value: whoever applies one owns all of it, so that two are never merged.
 ATOMIC_MAPS = frozenset(
-    {*SourceChoice.source_models().values(), Evaluation, EnvSource, ObjectReference}
+    {*SourceChoice.source_models().values(), ParquetTarget, Evaluation, EnvSource, ObjectReference}
 ) | {OptionalReference, KeyReference, FieldReference, ResourceFieldReference}
 
 # A column shows one field, so Desired is a column beside Workers.
@@ -394,6 +395,12 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
             "has(self.dataset.requestKey)",
             message="must come with dataset.requestKey to be 'Request'; add it",
             field="training.shuffle.unit",
+        ),
+        Rule(
+            mirrors="nothing: the operator cannot run it yet",
+            rule="!has(self.output)",
+            message="is not supported on a cluster yet; run the manifest with `lastmile run`",
+            field="output",
         ),
     ],
     SourceChoice: [_exactly_one("SourceChoice.rules", *SourceChoice.source_models())],

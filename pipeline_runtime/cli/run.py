@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # these import Arrow, which --help does without
     from pipeline_runtime.run.logs import LogKeeper
     from pipeline_runtime.run.prepare import PreparedRun, RunOptions
     from pipeline_runtime.run.session import Finished
+    from pipeline_runtime.run.writing import FinishedTable
 
 
 _STDERR = 2  # its file descriptor
@@ -83,7 +84,7 @@ def run(
     as_json: JsonOption = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's own log.")] = False,
 ) -> None:
-    """Stream the table through the steps into training, and leave a report."""
+    """Stream the table through the steps into training or a new table, and leave a report."""
     # The operator has checked what it submits, perhaps by the rules of an older release.
     is_accepted = os.environ.get(ACCEPTED_VARIABLE) == "1"
     loaded = load_manifests(filename, overrides=overrides or [], is_accepted=is_accepted)
@@ -91,6 +92,9 @@ def run(
         names = ", ".join(manifest.experiment.metadata.name for manifest in loaded)
         raise typer.BadParameter(f"must hold one experiment, got {len(loaded)}: {names}")
     manifest = loaded[0]
+    if manifest.experiment.spec.output is not None and address != "local":
+        message = "must be local for a manifest with output, which one machine writes so far"
+        raise typer.BadParameter(message, param_hint="--address")
     if address.startswith(("http://", "https://")):
         from pipeline_runtime.cli.submit import submit
 
@@ -140,8 +144,10 @@ def _run(manifest: LoadedManifest, text: str, options: RunOptions, *, as_json: b
             print_summary(make_console(), finished.summary)
             print(f"report: {finished.output / 'report.html'}")
         outcome = finished.outcome
-        if outcome.kind != "Complete" and finished.summary.checkpoints.last:
-            print(f"last checkpoint: {finished.summary.checkpoints.last}", file=sys.stderr)
+        last = finished.summary.checkpoints.last
+        if outcome.kind != "Complete" and (last or finished.summary.output):
+            if last:
+                print(f"last checkpoint: {last}", file=sys.stderr)
             print("resume: the same command with --resume", file=sys.stderr)
     if outcome.is_running:  # a step of the user's: the interpreter's end might crash beside it
         os._exit(EXIT_INTERRUPTED)
@@ -150,8 +156,12 @@ def _run(manifest: LoadedManifest, text: str, options: RunOptions, *, as_json: b
 
 def _carry_out(
     manifest: LoadedManifest, text: str, options: RunOptions, log: LogKeeper
-) -> Finished:
+) -> Finished | FinishedTable:
     """Run the experiment, and show its progress."""
+    if manifest.experiment.spec.output is not None:
+        from pipeline_runtime.cli.writing import write
+
+        return write(manifest, text, options, log)
     from pipeline_runtime.cli.progress import RunProgress
     from pipeline_runtime.run.phases import Phases, find_start
     from pipeline_runtime.run.session import Watcher, run_experiment

@@ -49,6 +49,7 @@ from pipeline_runtime.config.experiment import (
 from pipeline_runtime.config.free_fields import has_same_free_fields, is_too_large
 from pipeline_runtime.config.location import locate_artifacts
 from pipeline_runtime.config.manifest import LoadedManifest, load_manifests, parse_manifests
+from pipeline_runtime.config.output import Output, ParquetTarget
 from pipeline_runtime.config.overrides import apply_overrides, complete_override
 from pipeline_runtime.config.parsing import ACCEPTED_VARIABLE, parse_experiment, parse_stored
 from pipeline_runtime.config.plain_text import clean
@@ -107,7 +108,9 @@ __all__ = [
     "Metadata",
     "MetricStatus",
     "ObjectReference",
+    "Output",
     "ParquetSource",
+    "ParquetTarget",
     "PipelineOptions",
     "Problem",
     "Resources",

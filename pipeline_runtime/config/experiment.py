@@ -37,6 +37,7 @@ from pipeline_runtime.config.cluster import (
     Trainers,
 )
 from pipeline_runtime.config.dataset import Catalog, Dataset, IcebergSource
+from pipeline_runtime.config.output import Output
 from pipeline_runtime.config.steps import PipelineOptions, Step
 from pipeline_runtime.config.training import Artifacts, Training
 
@@ -136,6 +137,7 @@ class ExperimentSpec(SpecModel):
     """Steps in order, at most 256, each with one kind and perhaps a name."""
     pipeline_options: PipelineOptions = Field(default_factory=PipelineOptions)
     training: Training = Field(default_factory=Training)
+    output: Output | None = None
     trainers: Trainers = Field(default_factory=Trainers)
     data_workers: DataWorkers = Field(default_factory=DataWorkers)
     head: Head = Field(default_factory=Head)
@@ -155,11 +157,20 @@ class ExperimentSpec(SpecModel):
         yield from _check_names("pipeline", [step.name for step in self.pipeline])
         yield from self._check_catalogs()
         yield from self._check_deadlines()
+        yield from self._check_consumer()
         if self.training.shuffle.unit == "Request" and not self.dataset.request_key:
             yield (
                 "training.shuffle.unit",
                 "must come with dataset.requestKey to be 'Request', got none; add it",
             )
+
+    def _check_consumer(self) -> Iterator[tuple[str, str]]:
+        if self.output is None:
+            return
+        if "training" in self.model_fields_set:
+            yield "output", "must not come with training, got both; keep one of them"
+        if "trainers" in self.model_fields_set:
+            yield "trainers", "must not come with output, which no trainer takes; remove it"
 
     @property
     def used_catalogs(self) -> tuple[Catalog, ...]:

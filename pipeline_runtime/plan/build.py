@@ -19,7 +19,7 @@ from pipeline_runtime import expressions, hashing
 from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, Shuffle
 from pipeline_runtime.errors import ExpressionError, ManifestError, Problem
 from pipeline_runtime.expressions import Expression
-from pipeline_runtime.plan.engine import choose_delivery, choose_feed
+from pipeline_runtime.plan.engine import choose_delivery, choose_feed, choose_output_feed
 from pipeline_runtime.plan.labels import describe_step
 from pipeline_runtime.plan.model import (
     FirstLook,
@@ -29,6 +29,7 @@ from pipeline_runtime.plan.model import (
     Stage,
     StreamPlan,
 )
+from pipeline_runtime.plan.output import find_output_columns, plan_output
 from pipeline_runtime.plan.predicates import Pushdown, build_pushdown
 from pipeline_runtime.plan.sharing import choose_sharing, shared_after
 from pipeline_runtime.plan.side_tables import open_side_table
@@ -90,7 +91,8 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
     output = steps[-1].step.transform.output_schema if steps else schema
     batch_columns = None
     if not problems.found:
-        batch_columns = problems.collect(_batch_columns, spec, output)
+        kept = find_output_columns if spec.output else _batch_columns
+        batch_columns = problems.collect(kept, spec, output)
     problems.raise_if_any()
     streams = {
         role: _Stream(
@@ -98,20 +100,21 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
         ).build(role)
         for role, split in splits.items()
     }
-    feed = choose_feed(options, streams["training"].stages)
-    is_remote = streams["training"].scan.is_remote
+    main = next(iter(streams.values()))
+    feed = (choose_output_feed if spec.output else choose_feed)(options, main.stages)
+    is_remote = main.scan.is_remote
     reads_ahead = options.debug.read_ahead and is_remote and feed.engine == "Readers"
     streams = {role: replace(s, reads_ahead=reads_ahead) for role, s in streams.items()}
     return Plan(
-        training=streams["training"],
-        evaluation=streams.get("evaluation"),
+        streams=streams,
+        output=plan_output(spec.output, batch_columns or ()) if spec.output else None,
         batch_columns=batch_columns or (),
         preserve_order=spec.pipeline_options.preserve_order,
         broadcast=options.debug.broadcast,
         prefetch=options.debug.prefetch,
         feed=feed,
         delivery=choose_delivery(options, feed, spec.training.batch_size),
-        warnings=tuple(_warnings(spec, streams["training"])),
+        warnings=tuple(_warnings(spec, main)),
     )
 
 
@@ -172,6 +175,8 @@ def _is_readable(name: str) -> bool:
 
 
 def _roles(spec: ExperimentSpec) -> tuple[str, ...]:
+    if spec.output is not None:
+        return ("output",)
     return ("training", "evaluation") if spec.training.evaluation else ("training",)
 
 
@@ -326,7 +331,7 @@ class _Stream:
     def _request_columns(self, steps: Sequence[PlannedStep], sharing: Sharing) -> tuple[str, ...]:
         """The batches' columns that they carry once a request; never the label or the weight."""
         training = self.spec.training
-        if not training.takes_requests:
+        if self.spec.output is not None or not training.takes_requests:
             return ()
         shared = shared_after([step.transform for step in steps], sharing.columns)
         shared -= {training.label_column, training.weight_column}
@@ -412,7 +417,7 @@ def _warnings(spec: ExperimentSpec, stream: StreamPlan) -> Iterator[str]:
             "rows have no declared identity: sampling and checksums go by (file, row group, row), "
             "so rewriting the files changes which rows are kept; declare spec.dataset.rowKey"
         )
-    if spec.training.deduplicated and not stream.request_columns:
+    if spec.output is None and spec.training.deduplicated and not stream.request_columns:
         yield (
             "training.deduplicated is true, but no column of the batches stands once a request, so "
             "they have no request_index: declare spec.dataset.requestKey and requestColumns, or "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline_runtime.plan.model import Plan, PlannedStep, Stage, StreamPlan
+from pipeline_runtime.plan.model import OutputPlan, Plan, PlannedStep, Stage, StreamPlan
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON: `stages` of the training stream, the scan, and `text` as printed."""
-    stream = plan.training
+    """The plan as JSON: `stages` of the main stream, the scan, and `text` as printed."""
+    stream = plan.main
     return {
         "version": 1,
         "table": stream.table.description,
@@ -34,6 +34,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             "readAhead": stream.reads_ahead,
         },
         "prefetch": plan.prefetch,
+        "output": _output_document(plan.output) if plan.output else None,
         "evaluation": _scan_document(plan.evaluation) if plan.evaluation else None,
         "warnings": list(plan.warnings),
         "text": explain(plan),
@@ -60,8 +61,8 @@ def _stage_document(index: int, stage: Stage, plan: Plan) -> dict[str, Any]:
     if index == 0:
         read = {
             "kind": "read",
-            "label": plan.training.table.description,
-            "notes": _read_notes(plan.training),
+            "label": plan.main.table.description,
+            "notes": _read_notes(plan.main),
         }
         steps.insert(0, read)
     return {"name": stage.name, "where": _where(stage), "steps": steps}
@@ -119,15 +120,14 @@ def _notes(step: PlannedStep, plan: Plan) -> list[str]:
 
 def explain(plan: Plan) -> str:
     """The plan as text."""
-    stream = plan.training
-    lines = [f"Plan of the training stream over {stream.table.description}"]
+    stream = plan.main
+    lines = [f"Plan of the {stream.role} stream over {stream.table.description}"]
     for index, stage in enumerate(stream.stages):
         lines += _stage_lines(index, stage, plan)
-    lines += [
-        f"Then: {_then(plan)}",
-        f"Feed: {plan.feed.engine} ({plan.feed.reason})",
-        f"Delivery: {_delivery(plan)}",
-    ]
+    then = _describe_output(plan.output) if plan.output else _then(plan)
+    lines += [f"Then: {then}", f"Feed: {plan.feed.engine} ({plan.feed.reason})"]
+    if plan.output is None:
+        lines.append(f"Delivery: {_delivery(plan)}")
     if plan.evaluation:
         pruning = plan.evaluation.scan.pruning
         lines.append(
@@ -147,6 +147,18 @@ def _stage_lines(index: int, stage: Stage, plan: Plan) -> list[str]:
         lines.append(f"  {step['kind']} {step['label']}".rstrip())
         lines += [f"      {note}" for note in step["notes"]]
     return lines
+
+
+def _output_document(output: OutputPlan) -> dict[str, Any]:
+    return {"columns": list(output.columns), "partitionBy": list(output.partition_by)}
+
+
+def _describe_output(output: OutputPlan) -> str:
+    folders = f", in folders by {', '.join(output.partition_by)}" if output.partition_by else ""
+    return (
+        f"a table of {len(output.columns)} columns{folders}, rows in the order of the source "
+        "within each folder"
+    )
 
 
 def _then(plan: Plan) -> str:

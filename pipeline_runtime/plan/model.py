@@ -6,7 +6,7 @@ feed executes it on workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,9 +67,9 @@ class FirstLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPlan:
-    """One stream of rows, for training or for evaluation; stage 0 begins with the read."""
+    """One stream of rows to a consumer; stage 0 begins with the read."""
 
-    role: str  # training | evaluation
+    role: str  # training | evaluation | output
     table: Source
     scan: Scan
     pushed: tuple[str, ...]  # predicates that prune files and row groups
@@ -155,11 +155,29 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Everything that a run needs to know about its data."""
+class OutputPlan:
+    """The table to write.
 
-    training: StreamPlan
-    evaluation: StreamPlan | None
+    Attributes:
+        columns: all columns of the table, those of the partitions included.
+        partition_by: columns that become folders.
+    """
+
+    columns: tuple[str, ...]
+    partition_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that a run needs to know about its data.
+
+    Attributes:
+        streams: streams of rows by their role, the consumer's main stream first.
+        output: the table to write; None if the consumer is a training.
+    """
+
+    streams: Mapping[str, StreamPlan]
+    output: OutputPlan | None = None
     batch_columns: tuple[str, ...]
     preserve_order: bool
     broadcast: bool
@@ -167,3 +185,18 @@ class Plan:
     feed: FeedChoice
     delivery: Delivery
     warnings: tuple[str, ...]
+
+    @property
+    def main(self) -> StreamPlan:
+        """The stream that the consumer is there for."""
+        return next(iter(self.streams.values()))
+
+    @property
+    def training(self) -> StreamPlan:
+        """The stream that a model is trained on."""
+        return self.streams["training"]
+
+    @property
+    def evaluation(self) -> StreamPlan | None:
+        """The stream that a model is evaluated on, if there is one."""
+        return self.streams.get("evaluation")

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import torch
 
 from pipeline_runtime.config import DatasetExperiment, hash_parts
+from pipeline_runtime.errors import ManifestError, Problem
 from pipeline_runtime.feed.batching import batching_of
 from pipeline_runtime.feed.wire import Wire
 from pipeline_runtime.plan import build_plan
@@ -62,6 +63,9 @@ def profile_experiment(
     """
     began, now = time.perf_counter(), datetime.now(UTC)
     spec = experiment.spec
+    if spec.output is not None:
+        message = "cannot be profiled yet; replace it by a training"
+        raise ManifestError([Problem(path="spec.output", message=message)])
     plan = build_plan(experiment, spec.storage.root or options.storage_root)
     check_training(experiment, plan)
     check_entrypoint(spec.training.entrypoint)

@@ -23,6 +23,7 @@ from pipeline_runtime.report.summary import (
     TimeShares,
     Training,
     Versions,
+    Written,
     load_summary,
     write_summary,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "TimeShares",
     "Training",
     "Versions",
+    "Written",
     "build_report",
     "load_summary",
     "print_summary",

@@ -97,7 +97,7 @@ def _build_context(inputs: _Inputs) -> dict[str, object]:
         "metric_rows": charts.build_metric_rows(history),
         "evaluation_metrics": view.list_evaluation_metrics(summary.training.evaluations),
         "funnels": [
-            ("Training", view.build_funnel(summary.steps)),
+            ("Output" if summary.output else "Training", view.build_funnel(summary.steps)),
             ("Evaluation", view.build_funnel(summary.evaluation_steps)),
         ],
     }

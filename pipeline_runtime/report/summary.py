@@ -227,6 +227,18 @@ class Training(SummaryModel):
     padded_rows: Count = Field(default=0, description="Rows of weight 0 added by `lastBatch: Pad`.")
 
 
+class Written(SummaryModel):
+    """The table that a run wrote, with `output` in the manifest."""
+
+    uri: str = Field(description="Folder of the table.")
+    rows: Count = Field(default=0, description="Rows of the table; those so far if it failed.")
+    files: Count = Field(default=0, description="Files of the table, or those so far.")
+    bytes: Count = Field(default=0, description="Bytes of these files.")
+    partition_by: tuple[str, ...] = Field(
+        default=(), description="Columns whose values are names of folders."
+    )
+
+
 class Throughput(SummaryModel):
     """Throughput from the first batch to the last."""
 
@@ -332,6 +344,9 @@ class Summary(SummaryModel):
         default=(), description="The same for the evaluation stream."
     )
     training: Training = Field(default=Training(), description="What the trainer did.")
+    output: Written | None = Field(
+        default=None, description="The table that was written; null: a model was trained."
+    )
     throughput: Throughput = Field(default=Throughput(), description="How fast it went.")
     time_shares: TimeShares = Field(
         default=TimeShares(), description="Where the trainer's time went; sums to 1."

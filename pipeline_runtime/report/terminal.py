@@ -39,7 +39,7 @@ def print_summary(console: Console, summary: Summary) -> None:
     painter = _SummaryPainter(console)
     painter.print_outcome(summary)
     painter.print_headline(summary)
-    painter.print_funnel("Rows, training", summary.steps)
+    painter.print_funnel("Rows" if summary.output else "Rows, training", summary.steps)
     painter.print_funnel("Rows, evaluation", summary.evaluation_steps)
     painter.print_shares(summary)
     for warning in summary.warnings:
@@ -72,6 +72,8 @@ class _SummaryPainter(Painter):
         for tile in view.build_tiles(summary):
             value = f"{tile.value} ({tile.exact})" if tile.exact else tile.value
             table.add_row(self.text(tile.title), self.text(value, "bold"))
+        if summary.output:
+            table.add_row(self.text("Table"), self.text(summary.output.uri))
         if summary.checkpoints.last:
             table.add_row(self.text("Last checkpoint"), self.text(summary.checkpoints.last))
         self.console.print(table)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pipeline_runtime.report.formats import (
     NOTHING,
+    format_bytes,
     format_count,
     format_duration,
     format_metric,
@@ -18,7 +19,14 @@ from pipeline_runtime.report.formats import (
     format_rate,
     format_short,
 )
-from pipeline_runtime.report.summary import Evaluation, Phase, StepFlow, Summary, TimeShares
+from pipeline_runtime.report.summary import (
+    Evaluation,
+    Phase,
+    StepFlow,
+    Summary,
+    TimeShares,
+    Written,
+)
 
 # In the order in which they are stacked, the useful one at the bottom; the page's CSS gives stage
 # i the colour --stage-i.
@@ -70,6 +78,8 @@ class StageShare:
 
 def build_tiles(summary: Summary) -> list[Tile]:
     """The numbers that a person looks for first."""
+    if summary.output is not None:
+        return _build_output_tiles(summary, summary.output)
     first_batch, phases = summary.throughput.seconds_to_first_batch, summary.run.phases
     return [
         *_build_throughput_tiles(summary),
@@ -93,6 +103,18 @@ def build_tiles(summary: Summary) -> list[Tile]:
 def describe_phases(phases: Iterable[Phase]) -> str:
     """Return phases with their durations."""
     return ", ".join(f"{phase.name} {format_duration(phase.seconds)}" for phase in phases)
+
+
+def _build_output_tiles(summary: Summary, output: Written) -> list[Tile]:
+    short, exact = format_short(output.rows), format_count(output.rows)
+    speed = summary.throughput.rows_per_second
+    return [
+        Tile(title="Rows written", value=short, exact=exact if exact != short else ""),
+        Tile(title="Files", value=format_count(output.files)),
+        Tile(title="Size", value=format_bytes(output.bytes)),
+        Tile(title="Speed", value=format_rate(speed) if speed else NOTHING, exact="rows read"),
+        Tile(title="Duration", value=format_duration(summary.run.seconds)),
+    ]
 
 
 def _build_throughput_tiles(summary: Summary) -> list[Tile]:

@@ -36,6 +36,12 @@ def parse_run_id(folder: str) -> str | None:
     return parts[2] if len(parts) == 3 else None
 
 
+def parse_run_hash(folder: str) -> str | None:
+    """The hash in a folder's name, if it has one."""
+    parts = folder.split("-", maxsplit=2)
+    return parts[1] if len(parts) > 1 else None
+
+
 def is_run_id(text: str) -> bool:
     """Whether a run may be called so: letters, digits and dashes, the first no dash."""
     return len(text) <= MAX_RUN_ID_CHARS and _RUN_ID.fullmatch(text) is not None

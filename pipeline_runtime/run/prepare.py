@@ -159,7 +159,7 @@ def prepare_run(
     store = found.store if found else _open_store(root, name, policy)
     header = found.header if found else None
     if header is not None:
-        _check_not_complete(store, header)
+        check_not_complete(_run_location(store), header.uri)
     _check_same_data(header, identity)
     if header is not None:
         identity = replace(identity, attempt=header.attempt + 1, piece_rows=header.piece_rows)
@@ -223,9 +223,14 @@ def _run_location(store: CheckpointStore) -> Location:
     )
 
 
-def _check_not_complete(store: CheckpointStore, header: CheckpointHeader) -> None:
-    """Raise AlreadyComplete if the report says so; a last checkpoint does not prove it."""
-    text = read_file(_run_location(store).join(SUMMARY_FILE), "read the report", MAX_SUMMARY_BYTES)
+def check_not_complete(run: Location, uri: str = "") -> None:
+    """Raise AlreadyComplete if the report says so; a last checkpoint does not prove it.
+
+    Args:
+        run: folder of the run.
+        uri: what it would resume from, for the message.
+    """
+    text = read_file(run.join(SUMMARY_FILE), "read the report", MAX_SUMMARY_BYTES)
     if text is None:
         return
     try:
@@ -234,7 +239,8 @@ def _check_not_complete(store: CheckpointStore, header: CheckpointHeader) -> Non
         return  # the report is damaged
     if outcome == "Complete":
         raise AlreadyComplete(
-            f"{header.uri}: the run is complete, and there is nothing to resume; see its report",
+            f"{uri or run.uri}: the run is complete, and there is nothing to resume; see its "
+            "report",
             summary=text.decode(),
         )
 

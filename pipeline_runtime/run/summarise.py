@@ -106,10 +106,10 @@ def build_summary(
             name=metadata.name, namespace=metadata.namespace or "default"
         ),
         run=_run(run, options, outcome, phases),
-        seeds=_seeds(run.experiment),
+        seeds=find_seeds(run.experiment),
         versions=versions(),
         machine=machine(),
-        dataset=_dataset(run.plan.training, counts),
+        dataset=read_size(run.plan.training, counts),
         steps=step_flows(run.plan.training, counts),
         evaluation_steps=step_flows(run.plan.evaluation, evaluation) if run.plan.evaluation else (),
         training=_training(run, state, ranks),
@@ -170,14 +170,15 @@ def _list_phases(phases: Phases) -> tuple[report.Phase, ...]:
     return tuple(report.Phase(name=name, seconds=took) for name, took in phases.seconds.items())
 
 
-def _seeds(experiment: DatasetExperiment) -> report.Seeds:
+def find_seeds(experiment: DatasetExperiment) -> report.Seeds:
+    """The seeds of the training, if there is one, and of every step that draws."""
     spec = experiment.spec
     seeded = {
         f"pipeline[{index}].{step.kind}": step.config.find_seed()
         for index, step in enumerate(spec.pipeline)
     }
     return report.Seeds(
-        training=spec.training.seed,
+        training=None if spec.output else spec.training.seed,
         steps={name: seed for name, seed in seeded.items() if seed is not None},
     )
 
@@ -203,14 +204,19 @@ def machine() -> report.Machine:
     import torch
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return machine_without_gpus().model_copy(update={"gpus": tuple(gpus)})
+
+
+def machine_without_gpus() -> report.Machine:
+    """Return what a run had that needs neither GPUs nor torch."""
     return report.Machine(
         cpus=len(os.sched_getaffinity(0)),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        gpus=tuple(gpus),
     )
 
 
-def _dataset(stream: StreamPlan, counts: Sequence[StepCount]) -> report.DatasetRead:
+def read_size(stream: StreamPlan, counts: Sequence[StepCount]) -> report.DatasetRead:
+    """What there was to read, and what was read."""
     pruning = stream.scan.pruning
     return report.DatasetRead(
         files=pruning.files_total,

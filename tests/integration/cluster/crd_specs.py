@@ -284,6 +284,7 @@ _JOINS = ("antiJoin", "join")
 
 
 def _repair_spec(given: Document) -> None:
+    given.pop("output", None)  # the API server refuses it as long as the operator cannot run it
     steps_ = given.get("pipeline", [])
     for index, step in enumerate(steps_):
         if "name" in step:

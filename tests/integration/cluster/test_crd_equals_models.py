@@ -346,6 +346,10 @@ REFUSED: dict[str, tuple[Document, str]] = {
         {"pipeline": [{"filter": {"where": "a"}, "drop": {"columns": ["a"]}}]},
         r"spec\.pipeline\[0\]: .*antiJoin, cast",
     ),
+    "a table to write, which the operator cannot do yet": (
+        {"output": {"parquet": {"uri": "x/"}}},
+        r"spec\.output: .*lastmile run",
+    ),
     "a misspelt field": (
         {"training": {"batchsize": 1}},
         r'unknown field "spec\.training\.batchsize"',

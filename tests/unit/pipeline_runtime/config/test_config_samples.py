@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[4]
 SAMPLE = ROOT / "deploy" / "samples" / "cluster.yaml"
 GUIDE = ROOT / "docs" / "manifest.md"
 CLUSTER_GUIDE = ROOT / "docs" / "kubernetes.md"
-DATA_SIDE = ("catalogs", "dataset", "pipeline", "pipelineOptions", "training")
+DATA_SIDE = ("catalogs", "dataset", "pipeline", "pipelineOptions", "training", "output")
 
 
 def paths_in(value: Any, path: tuple[Any, ...] = ()) -> set[str]:

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from failing_store import store_in_memory
+from pipeline_runtime.sources.listing import find_files
 from written_tables import Killed, KillingStorage, Written, plan_table, staged_names
 
 from pipeline_runtime.output import storage as storage_module
 from pipeline_runtime.output.place import Place
 from pipeline_runtime.plan import StreamPlan
 from pipeline_runtime.sources import open_location
-from pipeline_runtime.sources.listing import find_files
 from pipeline_runtime.sources.output_manifest import read_output_manifest
 from pipeline_runtime.sources.parquet.listing import find_files
 from pipeline_runtime.sources.partition_names import NULL_NAME
