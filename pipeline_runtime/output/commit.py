@@ -12,22 +12,16 @@ Every step can be repeated: an attempt that finds a part of it done goes on from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-
 from pipeline_runtime.errors import OutputError
 from pipeline_runtime.output import names
 from pipeline_runtime.output.place import Mode, Place, check_table
 from pipeline_runtime.output.records import CommitRecord, read_record, write_record
-from pipeline_runtime.output.storage import Storage
+from pipeline_runtime.output.storage import Storage, each
 from pipeline_runtime.sources.output_manifest import (
     MANIFEST_FILE,
     OutputManifest,
     read_output_manifest,
 )
-
-# Requests to an object store at a time.
-_COPIES = 16
 
 
 def commit(place: Place, manifest: OutputManifest, mode: Mode) -> None:
@@ -52,7 +46,7 @@ def clean_up(place: Place, manifest: OutputManifest) -> None:
     record = read_record(staged, names.COMMIT_FILE, CommitRecord)
     kept = {file.path for file in manifest.files}
     replaced = record.replaced if record else ()
-    _each(place.table.remove_file, [path for path in replaced if path not in kept])
+    each(place.table.remove_file, [path for path in replaced if path not in kept])
     staged.remove()
     place.staging.remove_if_empty()
     place.staging.parent().remove_if_empty()
@@ -74,7 +68,7 @@ def abandon(place: Place, run: str) -> None:
     if record is not None:
         existing = read_output_manifest(place.table.location)
         kept = {file.path for file in existing.files} if existing else set()
-        _each(place.table.remove_file, [f.path for f in record.files if f.path not in kept])
+        each(place.table.remove_file, [f.path for f in record.files if f.path not in kept])
     staged.remove()
 
 
@@ -121,10 +115,5 @@ def _copy(
         record = CommitRecord(files=manifest.files, replaced=replaced)
         write_record(staged, names.COMMIT_FILE, record)
     table = staged.below(names.TABLE_FOLDER)
-    _each(lambda path: table.put_in_place(path, place.table), [file.path for file in record.files])
+    each(lambda path: table.put_in_place(path, place.table), [file.path for file in record.files])
     place.table.write(MANIFEST_FILE, manifest.to_json())
-
-
-def _each(work: Callable[[str], None], paths: Sequence[str]) -> None:
-    with ThreadPoolExecutor(_COPIES) as pool:
-        list(pool.map(work, paths))

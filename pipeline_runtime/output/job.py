@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pipeline_runtime.errors import OutputError
+from pipeline_runtime.errors import OutputError, StoreError
 from pipeline_runtime.feed.base import FeedSource, Waited, WorkerUsage
 from pipeline_runtime.feed.pieces import StepCount, add_counts
 from pipeline_runtime.output import names
@@ -114,6 +114,7 @@ class Job:
     is_new: bool = False
     is_staged: bool = True
     progress: Progress = field(default_factory=Progress)
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def staged(self) -> Storage:
@@ -149,10 +150,13 @@ class Job:
         return manifest
 
     def finish(self) -> OutputManifest:
-        """Remove the staged files of a committed run."""
+        """Remove the staged files of a committed run, if the store lets it."""
         manifest = read_output_manifest(self.target.place.table.location)
         assert manifest is not None
-        clean_up(self.target.place, manifest)
+        try:
+            clean_up(self.target.place, manifest)
+        except (OutputError, StoreError) as error:
+            self.warnings.append(f"the table is in place, but staged files are left: {error}")
         self.progress.phase = "Committed"
         self.progress.files, self.progress.num_bytes = len(manifest.files), manifest.num_bytes
         self.progress.rows = manifest.rows

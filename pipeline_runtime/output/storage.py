@@ -11,7 +11,8 @@ import contextlib
 import ctypes
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,8 @@ from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.durable import make_folder, sync_folder
 from pipeline_runtime.sources.stores import asking, find_info, read_file
 
+# Requests to an object store at a time.
+_REQUESTS = 16
 # Stores in which a folder exists as soon as an object's name has it.
 _WITHOUT_FOLDERS = frozenset({"s3", "gcs"})
 # linux/fs.h and fcntl.h
@@ -118,9 +121,17 @@ class Storage:
 
     def remove(self) -> None:
         """Remove the folder and everything below it, if it exists."""
-        if find_info(self.location, "remove a folder").type != pafs.FileType.NotFound:
+        if not self.exists():
+            return
+        if self.is_local:
             with storing(self.uri):
-                self.location.filesystem.delete_dir(self.location.path.rstrip("/"))
+                self.location.filesystem.delete_dir(self.location.path)
+            return
+        each(self.remove_file, list(self.sizes()))
+        # Folders of a store are at most empty objects: some stores refuse to delete them before
+        # what lies in them, in whatever order one request names both. Readers do not see them.
+        with contextlib.suppress(StoreError), storing(self.uri):
+            self.location.filesystem.delete_dir(self.location.path)
 
     def staged(self, path: str) -> str:
         """Return the staged name of a table's file: no pattern for Parquet files finds it."""
@@ -188,6 +199,12 @@ class Storage:
         """Create the folder of a file where stores have folders."""
         if place.filesystem.type_name not in _WITHOUT_FOLDERS:
             place.filesystem.create_dir(_parent(place.path), recursive=True)
+
+
+def each(work: Callable[[str], None], paths: Sequence[str]) -> None:
+    """Call a request to a store for every path, several at a time."""
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        list(pool.map(work, paths))
 
 
 @contextmanager

@@ -328,7 +328,7 @@ def _summarise(
             partition_by=job.target.partition_by,
         ),
         throughput=report.Throughput(rows_per_second=(read - before) / max(seconds, 1e-9)),
-        warnings=(*run.plan.warnings, *run.warnings),
+        warnings=(*run.plan.warnings, *run.warnings, *job.warnings),
     )
 
 

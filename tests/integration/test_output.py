@@ -1,0 +1,181 @@
+"""Tables that `lastmile run` writes: killed processes, and a real S3 server."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from pyarrow import fs as pafs
+
+from pipeline_runtime import Pipeline
+
+LASTMILE = str(Path(sys.executable).with_name("lastmile"))
+DEADLINE_SECONDS = 120.0
+ROWS = 2000
+# Slow enough to be killed in between, until the file `hurry` exists.
+SLOW_STEP = """
+import os, time
+
+def wait(table):
+    while os.path.exists("slow") and not os.path.exists("hurry"):
+        time.sleep(0.02)
+        if not len(table) or table["id"][0].as_py() < 1000:  # the first half passes
+            break
+    return table
+"""
+
+
+class S3Keys(Protocol):
+    endpoint: str
+    access_key: str
+    secret_key: str
+
+
+def write_project(folder: Path, **output: Any) -> None:
+    table = pa.table(
+        {"id": np.arange(ROWS), "day": pa.array(["a/b", None, "日"] * (ROWS // 3) + ["x", "x"])}
+    )
+    pq.write_table(table, folder / "in.parquet", row_group_size=100)
+    (folder / "slow_steps.py").write_text(SLOW_STEP)
+    document = {
+        "apiVersion": "experiments.lastmile.dev/v1alpha1",
+        "kind": "DatasetExperiment",
+        "metadata": {"name": "kept"},
+        "spec": {
+            "dataset": {"parquet": {"uri": str(folder / "in.parquet")}, "rowKey": ["id"]},
+            "pipelineOptions": {"rowsPerBlock": 100},
+            "pipeline": [{"map": {"function": "slow_steps:wait", "inputColumns": ["id"]}}],
+            "output": {"partitionBy": ["day"], "parquet": {"uri": "out/"}, **output},
+        },
+    }
+    (folder / "manifest.yaml").write_text(yaml.safe_dump(document))
+
+
+def start(
+    folder: Path, root: str, *more: str, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    places = ["--storage-root", root, "--output", str(folder / "report")]
+    return subprocess.Popen(
+        [LASTMILE, "run", "-f", "manifest.yaml", "--json", "--metrics-port", "0", *places, *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, **(env or {})},
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Return the summary of a run that is to succeed."""
+    out, errors = process.communicate(timeout=DEADLINE_SECONDS)
+    assert process.returncode == 0, out + errors
+    summary: dict[str, Any] = json.loads(out)
+    return summary
+
+
+def wait_for_pieces(staging: Path, count: int) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while len(list(staging.glob("*/pieces/*.json"))) < count:
+        assert time.monotonic() < deadline, list(staging.rglob("*"))
+        time.sleep(0.02)
+
+
+def ids(table: pa.Table) -> list[int]:
+    return sorted(table["id"].to_pylist())
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_process_is_continued_by_another(tmp_path: Path, signal_number: int) -> None:
+    write_project(tmp_path)
+    (tmp_path / "slow").touch()
+    first = start(tmp_path, ".")
+    wait_for_pieces(tmp_path / "_staging" / "out", 5)
+    first.send_signal(signal_number)
+    (tmp_path / "hurry").touch()
+    first.communicate(timeout=DEADLINE_SECONDS)
+    assert first.returncode == (-9 if signal_number == signal.SIGKILL else 130)
+    assert not (tmp_path / "out").exists()
+
+    summary = finish(start(tmp_path, ".", "--resume"))
+    assert summary["output"]["rows"] == ROWS
+    assert summary["run"]["attempt"] == 2
+    assert ids(pads.dataset(tmp_path / "out", partitioning="hive").to_table()) == list(range(ROWS))
+    assert not (tmp_path / "_staging").exists()
+
+
+@pytest.fixture
+def s3(s3_server: S3Keys) -> Iterator[pafs.S3FileSystem]:
+    found = pafs.S3FileSystem(
+        access_key=s3_server.access_key,
+        secret_key=s3_server.secret_key,
+        endpoint_override=s3_server.endpoint,
+        region="us-east-1",
+        allow_bucket_creation=True,
+        allow_bucket_deletion=True,
+    )
+    found.create_dir("tables")
+    yield found
+    for _ in range(5):
+        # A server that keeps objects as files refuses a folder before what lies in it.
+        with contextlib.suppress(OSError):
+            found.delete_dir("tables")
+            return
+    found.delete_dir("tables")
+
+
+def test_a_table_on_s3_is_written_replaced_and_read(
+    tmp_path: Path,
+    s3: pafs.S3FileSystem,
+    s3_server: S3Keys,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env = {
+        "AWS_ACCESS_KEY_ID": s3_server.access_key,
+        "AWS_SECRET_ACCESS_KEY": s3_server.secret_key,
+        "AWS_ENDPOINT_URL": s3_server.endpoint,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    root = "s3://tables/team/"
+    write_project(tmp_path, mode="Overwrite")
+    finish(start(tmp_path, root, env=env))
+    old = files_of(s3)
+    (tmp_path / "slow").touch()
+    killed = start(tmp_path, root, env=env)
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not any("/pieces/" in path for path in files_of(s3)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    killed.kill()
+    killed.communicate()
+    assert ids(Pipeline.read_parquet("out/").to_table(root)) == list(range(ROWS))  # the old one
+    (tmp_path / "hurry").touch()
+    finish(start(tmp_path, root, "--resume", env=env))
+    table = Pipeline.read_parquet("out/").to_table(root)
+    assert ids(table) == list(range(ROWS))
+    assert set(table["day"].to_pylist()) == {"a/b", None, "日", "x"}
+    new = files_of(s3)
+    assert not any("_staging" in path for path in new)
+    assert {path for path in old & new if path.endswith(".parquet")} == set()
+    plain = pads.dataset("tables/team/out", filesystem=s3, partitioning="hive").to_table()
+    assert ids(plain) == list(range(ROWS))
+
+
+def files_of(s3: pafs.S3FileSystem) -> set[str]:
+    infos = s3.get_file_info(
+        pafs.FileSelector("tables/team/out", recursive=True, allow_not_found=True)
+    )
+    return {info.path for info in infos if info.type == pafs.FileType.File}
