@@ -324,9 +324,7 @@ def _mark_list(schema: Schema, keys: Sequence[str]) -> Schema:
 def find_description(model: type[SpecModel], name: str) -> str:
     """Return the docstring below a field, empty if it has none (its model's own stands for it)."""
     for base in model.__mro__:
-        if base.__module__.startswith("pipeline_runtime.") and (
-            text := _attribute_docstrings(base).get(name)
-        ):
+        if issubclass(base, SpecModel) and (text := _attribute_docstrings(base).get(name)):
             return text
     return ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, create_model
 
@@ -24,8 +24,9 @@ from pipeline_runtime.config.base import (
     rule_error,
 )
 from pipeline_runtime.config.cluster import ObjectReference
+from pipeline_runtime.config.extensions import load_extensions
 from pipeline_runtime.config.introspect import field_names, find_model
-from pipeline_runtime.config.source_model import SourceModel, load_other_fields
+from pipeline_runtime.config.source_model import SourceModel
 
 _PART = r"[^.\p{Z}\t-\r\x{85}]+"  # no dot, no white space
 ICEBERG_TABLE_PATTERN = rf"^{_PART}(\.{_PART})+$"  # namespace.table, namespaces may nest
@@ -147,10 +148,21 @@ class _ShippedSources(SpecModel):
     iceberg: IcebergSource | None = None
 
 
+def build_other_fields() -> dict[str, Any]:
+    """Return a field for each kind of source from elsewhere, as `create_model` takes it."""
+    fields: dict[str, Any] = {}
+    for model in load_extensions("LASTMILE_SOURCES", SourceModel):
+        name = model.field_name()
+        if name in fields or name in _ShippedSources.model_fields:
+            raise ImportError(f"LASTMILE_SOURCES: there is a source {name!r} already; rename one")
+        fields[name] = (model | None, None)
+    return fields
+
+
 if TYPE_CHECKING:
     _Sources = _ShippedSources
 else:
-    _Sources = create_model("_Sources", __base__=_ShippedSources, **load_other_fields())
+    _Sources = create_model("_Sources", __base__=_ShippedSources, **build_other_fields())
 
 
 class SourceChoice(_Sources):

@@ -1,19 +1,15 @@
-"""The base class of the models of sources, and kinds of source from elsewhere.
+"""The base class of the models of sources.
 
-`dataset` has the models of the kinds that Lastmile ships. To try another kind, set the environment
-variable `LASTMILE_SOURCES` to the import paths of models, such as `my_source.model:HiveSource`: the
-field in the manifest is the class's name without `Source`, here `hive`.
+`dataset` has the models of the kinds that Lastmile ships; `extensions` finds others.
 """
 
 from __future__ import annotations
 
-import os
-from importlib import import_module
-from typing import Any, ClassVar
+from typing import ClassVar
+
+from pydantic.alias_generators import to_snake
 
 from pipeline_runtime.config.base import CelRule, SpecModel
-
-_VARIABLE = "LASTMILE_SOURCES"
 
 
 class SourceModel(SpecModel):
@@ -26,6 +22,11 @@ class SourceModel(SpecModel):
     module: ClassVar[str] = ""  # empty: this release cannot read it
     cel_rules: ClassVar[tuple[CelRule, ...]] = ()
 
+    @classmethod
+    def field_name(cls) -> str:
+        """Return the name of the kind's field, in snake_case: such as `hive` for `HiveSource`."""
+        return to_snake(cls.__name__.removesuffix("Source"))
+
     @property
     def label(self) -> str:
         """The table in a few characters, for people."""
@@ -35,13 +36,3 @@ class SourceModel(SpecModel):
     def wanted_columns(self) -> tuple[str, ...] | None:
         """Columns to read, in this order; None for all."""
         return None
-
-
-def load_other_fields() -> dict[str, Any]:
-    """Return a field for each kind of source that the environment adds, as `create_model` takes it.
-
-    Raises ImportError or AttributeError if a model cannot be imported.
-    """
-    paths = filter(None, os.environ.get(_VARIABLE, "").split(","))
-    models = [getattr(import_module(path.split(":")[0]), path.split(":")[1]) for path in paths]
-    return {model.__name__.removesuffix("Source").lower(): (model | None, None) for model in models}

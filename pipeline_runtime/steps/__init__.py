@@ -8,8 +8,8 @@ A folder declares everything about its step, and nothing else in the project lis
 2. `transform.py` has the work on Arrow tables and its capabilities: a `base.Transform` named after
    the folder. `binding` imports it when a pipeline is bound to a table, and not before.
 3. `guide.md` has the step's section of docs/steps.md; its examples are tests.
-4. `config.step_registry` finds the folders here, and those in the folders that the environment
-   variable `LASTMILE_STEPS_PATH` names, in alphabetical order.
+4. `config.step_registry` finds the folders here, and the models that the environment variable
+   `LASTMILE_STEPS` names.
 5. `make steps` and `make crd` write the CRD, the reference and the methods of the fluent API from
    the models; tests fail if the committed files differ. Hints and completion read the models.
 6. This module imports neither pyarrow nor numpy, since the models are imported through it.
@@ -18,9 +18,5 @@ The planner binds the steps of a manifest with `binding.bind_pipeline`, and orde
 No step depends on Ray, so it runs the same in a notebook, a test, a worker or in serving.
 """
 
-import os
-
-__path__ += [path for path in os.environ.get("LASTMILE_STEPS_PATH", "").split(os.pathsep) if path]
-
 # Models import parts of the config, and the config imports the models: it must come first.
-import pipeline_runtime.config  # noqa: E402, F401
+import pipeline_runtime.config  # noqa: F401

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pipeline_runtime.steps.clip.model import ClipStep
+from toy_steps.clip.model import ClipStep
 
 from pipeline_runtime.steps.base import BindContext, BoundStep
 from pipeline_runtime.steps.checks import Checks, broken, find_field, set_column

@@ -236,6 +236,7 @@ def test_a_manifest_names_a_kind_from_elsewhere() -> None:
     assert_one_tells(found["explain"].splitlines(), "… row groups … 1 … 10 … 1,000")
     toy = found["crd"]["properties"]["toy"]
     assert toy["required"] == ["rows"]
+    assert toy["properties"]["unitRows"]["description"] == "Rows that are read as a whole."
     assert toy["x-kubernetes-map-type"] == "atomic"
     [one_kind, *_] = found["crd"]["x-kubernetes-validations"]
     assert "has(self.toy)" in one_kind["rule"]

@@ -1,6 +1,6 @@
 """A folder is all that a new step needs: `clip`, of tests/support/toy_steps.
 
-A process of its own has the folder on `LASTMILE_STEPS_PATH`, and prints what it finds as JSON.
+A process of its own has its model in `LASTMILE_STEPS`, and prints what it finds as JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).parents[4]
-TOYS = ROOT / "tests" / "support" / "toy_steps"
+SUPPORT = ROOT / "tests" / "support"
+ENVIRONMENT = {
+    "LASTMILE_STEPS": "toy_steps.clip.model:ClipStep",
+    "PYTHONPATH": os.pathsep.join([str(SUPPORT), str(ROOT)]),
+}
 PROGRAM = """
 import inspect, json, sys
 import yaml
@@ -70,7 +74,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(table)],
         cwd=ROOT,
-        env=os.environ | {"LASTMILE_STEPS_PATH": str(TOYS)},
+        env=os.environ | ENVIRONMENT,
         capture_output=True,
         text=True,
     )
