@@ -44,6 +44,8 @@ _END_SECONDS = 2.0
 # Readers that never came up, one after another, before the run ends.
 _MAX_FAILED_STARTS = 10
 _STDERR = 2
+# Names are unique in this process, since `MAPPED` knows readers of all pools by them.
+_NUMBERS = itertools.count()
 _PROGRAM = "from pipeline_runtime.feed.reader_process import main; main()"
 
 
@@ -68,7 +70,6 @@ class ProcessPool:
         self._streams = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the pool
         pickle.dump(dict(streams), self._streams)
         self._streams.flush()
-        self._names = (f"process-{index}" for index in itertools.count())
         self._tickets = itertools.count()
         self._readers: dict[str, _Reader] = {}
         self._open: dict[int, str] = {}  # calls that are not answered: their reader
@@ -92,7 +93,7 @@ class ProcessPool:
                 env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path},
                 start_new_session=True,  # the terminal's Ctrl-C is for the trainer
             )
-        self._readers[next(self._names)] = _Reader(process=process, pipe=ours)
+        self._readers[f"process-{next(_NUMBERS)}"] = _Reader(process=process, pipe=ours)
 
     @property
     def is_growing(self) -> bool:
@@ -107,8 +108,9 @@ class ProcessPool:
 
     def send(self, reader: str, message: Make | Free | ReadAhead) -> None:
         """Send a message; a reader that is gone is found out when its answer is waited for."""
-        with contextlib.suppress(OSError):
-            self._readers[reader].pipe.send(message)
+        if reader in self._readers:
+            with contextlib.suppress(OSError):
+                self._readers[reader].pipe.send(message)
 
     def ask(self, reader: str, role: str, tasks: Sequence[Task], message: Make) -> int:
         """Ask for pieces, and return the call's ticket."""
@@ -149,6 +151,7 @@ class ProcessPool:
         for ticket in [ticket for ticket, owner in self._open.items() if owner == name]:
             del self._open[ticket]
             self._dropped.discard(ticket)
+        self._answers = {t: a for t, a in self._answers.items() if not _is_in_memory_of(reader, a)}
         self._failed_starts += not reader.is_up
         if self._failed_starts >= _MAX_FAILED_STARTS:
             raise FeedError(
@@ -187,6 +190,13 @@ class ProcessPool:
             MAPPED.forget(name)
         self._readers = {}
         self._streams.close()
+
+
+def _is_in_memory_of(reader: _Reader, answer: Answer | Failure) -> bool:
+    """Return whether the pieces of an answer cannot be mapped once this reader is gone."""
+    if isinstance(answer, Failure) or not isinstance(answer.block, SharedBlock):
+        return False
+    return answer.block.segment.process == reader.process.pid
 
 
 def _end(reader: _Reader) -> None:

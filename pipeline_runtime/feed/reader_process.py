@@ -104,26 +104,30 @@ class _Maker:
     segments: Segments = field(default_factory=Segments)
 
     def run(self) -> None:
-        while True:
-            call = self.calls.get()
-            if isinstance(call, Free):
-                self.segments.free([call.segment])
-                continue
-            try:
-                self.pipe.send(self._answer(call))
-            except OSError:  # the trainer is gone
-                os._exit(0)
+        """Answer calls until the trainer is gone; a failure here ends the process."""
+        try:
+            while True:
+                call = self.calls.get()
+                if isinstance(call, Free):
+                    self.segments.free([call.segment])
+                else:
+                    self.pipe.send(self._answer(call))
+        except OSError:  # the trainer is gone
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - without this thread, the trainer would wait forever
+            traceback.print_exc()
+            os._exit(1)
 
     def _answer(self, call: Make) -> Answer | Failure:
         self.segments.free(call.unused)
         try:
             pieces = [self._make(call, *pair) for pair in zip_longest(call.tasks, call.tasks[1:])]
+            return Answer(ticket=call.ticket, block=self._pack(call, pieces))
         except errors.LastmileError as error:
             kind = next(kind for kind in _KINDS if isinstance(error, kind))
             return Failure(ticket=call.ticket, kind=kind.__name__, message=str(error))
-        except Exception:  # noqa: BLE001 - the trainer raises it
+        except BaseException:  # noqa: BLE001 - the trainer raises it, KeyboardInterrupt included
             return Failure(ticket=call.ticket, kind="", message=traceback.format_exc())
-        return Answer(ticket=call.ticket, block=self._pack(call, pieces))
 
     def _make(self, call: Make, task: Task, following: Task | None) -> Piece | ReadyPiece:
         if following is not None and following.group != task.group:

@@ -14,10 +14,11 @@ from pipeline_runtime import Pipeline
 from pipeline_runtime.errors import FeedError, StepError
 from pipeline_runtime.feed import process_readers
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.process_readers import ProcessReaders
-from pipeline_runtime.feed.reader_feed import ReaderFeed
+from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
 from pipeline_runtime.feed.wire import Sending
 from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.plan import build_plan, plan_groups
@@ -28,6 +29,11 @@ import pyarrow.compute as pc
 
 def double(table):
     return table.set_column(0, "id", pc.multiply(table.column("id"), 2))
+
+def interrupt(table):
+    if table.num_rows:
+        raise KeyboardInterrupt
+    return table
 """
 Open = Callable[..., ReaderFeed]
 
@@ -103,6 +109,43 @@ def test_an_error_of_the_work_is_raised_here(open_feed: Open) -> None:
     feed = open_feed(broken, Sending(), in_order=False)
     with pytest.raises(StepError, match=r"a\.parquet, row group \d"):
         list(feed.pieces(Waited()))
+
+
+def test_an_error_that_is_no_exception_is_raised_here(open_feed: Open) -> None:
+    interrupted = Pipeline.read_parquet("t/", row_key="id").map("process_steps:interrupt")
+    with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
+        list(open_feed(interrupted, Sending()).pieces(Waited()))
+
+
+def test_pieces_in_the_memory_of_a_dead_reader_are_lost(
+    open_feed: Open, opened: list[ProcessReaders]
+) -> None:
+    feed = open_feed(make_pipeline(), Sending())
+    crew, pool = feed.crew, opened[0]._pool
+    assert pool is not None
+    while not crew.readers():
+        pool.receive(1.0)
+    reader = crew.readers()[0]
+    task = Task(position=0, group=feed.groups[0], piece=0)
+    taken, left = (crew.ask(reader, "training", [task]) for _ in range(2))
+    while pool._open:
+        pool.receive(1.0)
+    pool._readers[reader].process.kill()
+    while reader in pool._readers:
+        pool.receive(1.0)
+    with pytest.raises(ReaderLost):
+        crew.take(taken, Waited())
+    crew.close()  # which lets go of the other
+    assert left not in pool._answers
+
+
+def test_pools_of_one_process_name_their_readers_apart(
+    open_feed: Open, opened: list[ProcessReaders]
+) -> None:
+    for _ in range(2):
+        open_feed(make_pipeline(), Sending())
+    names = [name for readers in opened if readers._pool for name in readers._pool._readers]
+    assert len(names) == len(set(names)) == 4
 
 
 def test_readers_end_with_their_feeds(open_feed: Open, opened: list[ProcessReaders]) -> None:
