@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from failing_store import store_in_memory
-from pipeline_runtime.sources.listing import find_files
 from written_tables import Killed, KillingStorage, Written, plan_table, staged_names
 
 from pipeline_runtime.output import storage as storage_module
