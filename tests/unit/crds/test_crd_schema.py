@@ -215,7 +215,7 @@ def test_a_field_s_type_bounds_default_and_docstring_become_its_schema() -> None
         "format": "int32",
         "minimum": 0,
         "maximum": 100,
-        "description": "",
+        "description": "The share, in percent.",
         "default": 5,
     }
     assert schema["properties"]["places"]["x-kubernetes-list-type"] == "set"
