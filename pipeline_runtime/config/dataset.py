@@ -82,6 +82,13 @@ class ParquetSource(SourceModel):
         if message := check_one_of(("uri", "uris"), given):
             yield "", message
 
+    @classmethod
+    def shorten(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        given = {name: value for name, value in fields.items() if value != {}}  # s3: {}
+        if len(uris := given.get("uris", ())) != 1:
+            return given
+        return {"uri": uris[0]} | {name: v for name, v in given.items() if name != "uris"}
+
     @property
     def locations(self) -> tuple[str, ...]:
         """The URIs, from whichever of the two fields is set."""

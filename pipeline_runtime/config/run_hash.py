@@ -13,8 +13,7 @@ Left out is what changes how a run is carried out and not what it trains on:
 - pipelineOptions whose rows are the same either way; `preserveOrder` and `rowsPerBlock` stay in,
   as the position in a checkpoint counts batches and blocks;
 - names of steps, and the fields that a step declares as `unhashed_fields`;
-- the spelling, where two mean the same: `keys: [{left: a, right: a}]` is `keys: [a]`,
-  and `uris: [a]` is `uri: a`;
+- the spelling, where two mean the same: the models of steps and sources `shorten` both to one;
 - every field that has its default, so that a field that a later release adds changes no hash.
 
 `image` is what the spec says, not what the operator's default was, so that an upgrade of the
@@ -37,9 +36,10 @@ from pydantic import JsonValue
 
 from pipeline_runtime.config.base import RuleSet
 from pipeline_runtime.config.credentials import hide_credentials
-from pipeline_runtime.config.dataset import Catalog
+from pipeline_runtime.config.dataset import Catalog, Dataset, SourceChoice
 from pipeline_runtime.config.experiment import API_VERSION, KIND, DatasetExperiment
 from pipeline_runtime.config.parsing import parse_stored
+from pipeline_runtime.config.step_model import StepModel
 from pipeline_runtime.config.step_registry import load_models
 from pipeline_runtime.config.version_1 import translate
 from pipeline_runtime.errors import ManifestError
@@ -54,7 +54,7 @@ HASH_CHARS = 16
 MAX_SHOWN_CHARS = 80
 
 _OPTIONS_KEPT = ("preserveOrder", "rowsPerBlock")
-_UNHASHED = {model.kind(): model.unhashed_fields for model in load_models().values()}
+_STEPS = {model.kind(): model for model in load_models().values()}
 
 
 def run_config(
@@ -124,7 +124,7 @@ def _build_config(experiment: DatasetExperiment) -> dict[str, Any]:
     )
     options, training = spec.get("pipelineOptions", {}), spec.get("training", {})
     config = {
-        "dataset": _shorten_source(spec["dataset"]),
+        "dataset": _shorten_sources(Dataset, spec["dataset"]),
         "catalogs": [_trim_catalog(catalog) for catalog in experiment.spec.used_catalogs],
         "pipeline": [_trim_step(step) for step in spec.get("pipeline", ())],
         "pipelineOptions": {key: options[key] for key in _OPTIONS_KEPT if key in options},
@@ -157,32 +157,19 @@ def _trim_catalog(catalog: Catalog) -> dict[str, Any]:
 
 
 def _trim_step(step: dict[str, Any]) -> dict[str, Any]:
-    return {
-        kind: _trim_body(_UNHASHED[kind], body) for kind, body in step.items() if kind != "name"
-    }
+    return {kind: _trim_body(_STEPS[kind], body) for kind, body in step.items() if kind != "name"}
 
 
-def _trim_body(left_out: Sequence[str], body: dict[str, Any]) -> dict[str, Any]:
-    trimmed = {field: value for field, value in body.items() if field not in left_out}
-    if "keys" in trimmed:
-        trimmed["keys"] = [_shorten_key(key) for key in trimmed["keys"]]
-    return _shorten_source(trimmed)
+def _trim_body(model: type[StepModel], body: dict[str, Any]) -> dict[str, Any]:
+    trimmed = {name: value for name, value in body.items() if name not in model.unhashed_fields}
+    trimmed = dict(model.shorten(trimmed))
+    return _shorten_sources(model, trimmed) if issubclass(model, SourceChoice) else trimmed
 
 
-def _shorten_key(key: Any) -> Any:
-    """Return the name of a column that is a pair of equal names."""
-    is_pair = isinstance(key, dict)
-    return key["left"] if is_pair and key["left"] == key["right"] else key
-
-
-def _shorten_source(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a dataset or a step's body with `uri` for a list of one, and without `s3: {}`."""
-    if "parquet" not in body:
-        return body
-    parquet = {field: value for field, value in body["parquet"].items() if value != {}}
-    if len(uris := parquet.get("uris", ())) == 1:
-        parquet = {"uri": uris[0]} | {f: value for f, value in parquet.items() if f != "uris"}
-    return body | {"parquet": parquet}
+def _shorten_sources(choice: type[SourceChoice], body: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a dataset or a step with its table in the shortest spelling."""
+    models = choice.source_models()
+    return {n: models[n].shorten(value) if n in models else value for n, value in body.items()}
 
 
 def _canonical(value: Any) -> Any:

@@ -70,6 +70,10 @@ class SideTableStep(SourceChoice, StepModel):
             lefts.add(left)
             rights.add(right)
 
+    @classmethod
+    def shorten(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**fields, "keys": [_shorten_key(key) for key in fields["keys"]]}
+
     @property
     def left_keys(self) -> tuple[str, ...]:
         """The key's columns in the rows."""
@@ -169,6 +173,12 @@ class JoinStep(SideTableStep):
 
     def find_outputs(self) -> frozenset[str] | None:
         return None if self.columns is None else frozenset(self.columns)
+
+
+def _shorten_key(key: Any) -> Any:
+    """Return the name of a column that is a pair of equal names."""
+    is_pair = isinstance(key, dict)
+    return key["left"] if is_pair and key["left"] == key["right"] else key
 
 
 def _build_keys(
