@@ -70,7 +70,9 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
     """
     spec = experiment.spec
     options = spec.pipeline_options
-    opening = Opening(storage_root=storage_root, kernels=options.debug.kernels)
+    opening = Opening(
+        storage_root=storage_root, catalogs=spec.catalogs, kernels=options.debug.kernels
+    )
     decodes_pages = options.debug.kernels and options.debug.page_decoding
     table = open_source(spec.dataset, replace(opening, decodes_pages=decodes_pages))
     schema = _source_schema(spec, table)

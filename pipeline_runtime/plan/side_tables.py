@@ -9,12 +9,10 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from itertools import chain
-from typing import cast
 
 import pyarrow as pa
 
 from pipeline_runtime import expressions
-from pipeline_runtime.config import SourceChoice
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sources import Opening, Predicate, Scan, Source, open_source, read_flat
 from pipeline_runtime.steps.base import SideTable, SideTableRequest
@@ -61,8 +59,7 @@ def check_size(description: str, num_bytes: int, max_bytes: int) -> None:
 
 def open_side_table(request: SideTableRequest, opening: Opening) -> SideTable:
     """Open a join's side table and check its size before anything is read. Raises SourceError."""
-    choice = cast(SourceChoice, request.source)
-    table = open_source(choice, opening)
+    table = open_source(request.source, opening)
     columns = tuple(request.columns) if request.columns is not None else tuple(table.schema.names)
     scan = table.scan(_predicates(request.where, table.schema))
     known = [name for name in columns if name in table.schema.names]
@@ -77,7 +74,7 @@ def open_side_table(request: SideTableRequest, opening: Opening) -> SideTable:
     if request.where is None:  # else only reading shows how many rows remain
         check_size(table.description, num_bytes, request.max_bytes)
     # Stays the same when the table is rewritten; its version changes.
-    place = (opening.storage_root, choice.source, loader.columns, loader.where)
+    place = (opening.storage_root, request.source.source, loader.columns, loader.where)
     return SideTable(
         digest=_hash(place, table.version(scan.units)),
         description=table.description,

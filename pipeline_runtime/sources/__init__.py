@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from pipeline_runtime.config import SourceChoice
+from pipeline_runtime.config.dataset import Catalog
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sources.base import (
     ROW_ID_COLUMN,
@@ -62,11 +63,13 @@ class Opening:
 
     Attributes:
         storage_root: the URI that relative URIs are below.
+        catalogs: those of the manifest, which a source may refer to by name.
         kernels: False copies rows by Arrow's own ways (`pipelineOptions`).
         decodes_pages: True decodes stored numbers by compiled kernels, where a source can.
     """
 
     storage_root: str
+    catalogs: tuple[Catalog, ...] = ()
     kernels: bool = True
     decodes_pages: bool = False
 

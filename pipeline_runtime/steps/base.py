@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pipeline_runtime.config.dataset import SourceChoice
 from pipeline_runtime.config.step_model import MapResources
 from pipeline_runtime.expressions import Expression
 
@@ -240,7 +241,7 @@ def wants_kernels(context: BindContext | None) -> bool:
 class SideTableRequest:
     """A join's request for a side table, to the planner."""
 
-    source: object  # config.dataset.SourceChoice
+    source: SourceChoice
     columns: Sequence[str] | None  # keys included; None for all
     where: str | None
     max_bytes: int

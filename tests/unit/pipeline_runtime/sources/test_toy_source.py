@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from facts import assert_one_tells
 from toy_source.model import ToySource
-from toy_source.source import BUCKETS
+from toy_source.source import BUCKETS, ToyTable
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config import Dataset, DatasetExperiment, SourceChoice, parse_experiment
@@ -164,6 +164,20 @@ def test_a_dataset_has_exactly_one_source() -> None:
 def test_a_source_refuses_in_its_own_words() -> None:
     with pytest.raises(SourceError, match="toy of 0: no rows"):
         plan_of([], {"toy": {"rows": 0}})
+
+
+def test_a_source_is_opened_with_the_catalogs_of_the_manifest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    openings: list[Opening] = []
+
+    def open_toy(model: ToySource, opening: Opening) -> ToyTable:
+        openings.append(opening)
+        return ToyTable(model=model)
+
+    monkeypatch.setattr("toy_source.source.open_source", open_toy)
+    plan_of([], catalogs=[{"name": "lake"}])
+    assert [catalog.name for opening in openings for catalog in opening.catalogs] == ["lake"]
 
 
 def test_columns_are_checked_against_its_schema() -> None:
