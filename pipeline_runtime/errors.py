@@ -9,7 +9,7 @@
     ├── FeedError          the training feed lost data that it cannot produce again
     ├── CheckpointError    a checkpoint of another run, of other data or of another version
     ├── LoaderError        a loader is used where it cannot run, or not as it can
-    ├── TrainingError      the entrypoint is missing, has the wrong signature, or raised
+    ├── TrainingError      the entrypoint or script is missing, does not fit, or raised
     ├── OutputError        a table cannot be written: it exists, or there is no room
     ├── AlreadyComplete    there is nothing to resume
     └── Interrupted        a signal, such as that of Ctrl-C, stopped the run
@@ -129,7 +129,7 @@ class LoaderError(LastmileError):
 
 
 class TrainingError(LastmileError):
-    """The training entrypoint could not be loaded, or raised."""
+    """The training entrypoint or script could not be loaded, or raised."""
 
 
 class OutputError(LastmileError):

@@ -34,11 +34,13 @@ from pipeline_runtime.config import (
     SourceChoice,
     SpecModel,
     Step,
+    Training,
 )
 from pipeline_runtime.config.base import (
     MAX_SAFE_INTEGER,
     check_column,
     check_expression,
+    check_script,
     check_store_uri,
     check_table_uri,
     check_unique,
@@ -83,6 +85,7 @@ from pipeline_runtime.config.pod_template import (
 from pipeline_runtime.config.quantities import MAX_QUANTITY_INTEGER, QUANTITY, check_quantity
 from pipeline_runtime.config.step_registry import load_models
 from pipeline_runtime.config.steps import list_kinds
+from pipeline_runtime.config.training import BUILT_IN_ENTRYPOINT
 
 Schema = dict[str, Any]
 
@@ -168,6 +171,7 @@ def _int_or_text(pattern: str, lowest: int, highest: int) -> Schema:
     return {"anyOf": either, "pattern": pattern, "minimum": lowest, "maximum": highest}
 
 
+_NO_PARENT: Schema = {"not": {"pattern": r"(^|/)\.\.(/|$)"}}
 URI_SCHEMA: Schema = {"allOf": [{"not": {"pattern": r"^([^?]*/)?\.\.([/?]|$)"}}, *NO_CREDENTIALS]}
 
 # The equivalent schema of each AfterValidator of a field.
@@ -184,6 +188,7 @@ VALIDATORS: Mapping[Callable[..., Any], Schema] = {
     check_uri: URI_SCHEMA,
     check_store_uri: URI_SCHEMA,  # not its newer rules, which must not refuse older objects
     check_table_uri: URI_SCHEMA,
+    check_script: _NO_PARENT,
     check_percent: _int_or_text(PERCENT_PATTERN, 0, 100),
     check_holdout_percent: _int_or_text(HOLDOUT_PATTERN, 1, MAX_HOLDOUT_PERCENT),
     check_number: _int_or_text(NUMBER_PATTERN, -MAX_SAFE_INTEGER, MAX_SAFE_INTEGER),
@@ -247,6 +252,7 @@ FIELD_SCHEMAS: Mapping[tuple[type[SpecModel], str], Schema] = {
 TEXT_SCHEMAS: Mapping[tuple[type[SpecModel], str], Schema] = {
     (EnvVar, "value"): {"allOf": NO_CREDENTIALS},  # EnvVar._holds_secret
     (Code, "pip"): {"allOf": NO_CREDENTIALS},  # Code.rules
+    (Training, "args"): {"allOf": NO_CREDENTIALS},  # Training.rules
 }
 
 # Lists that server-side apply merges item by item, with their keys. Lists of unique texts are sets.
@@ -421,6 +427,26 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
     Evaluation: [
         _exactly_one("Evaluation.rules", "where", "holdoutPercent"),
         _needs("Evaluation.rules", "by", "holdoutPercent", "must come with holdoutPercent; add it"),
+    ],
+    Training: [
+        Rule(
+            mirrors="Training.rules",
+            rule=f"!has(self.script) || self.entrypoint == '{BUILT_IN_ENTRYPOINT}'",
+            message="must not come with script; keep one",
+            field="entrypoint",
+        ),
+        Rule(
+            mirrors="Training.rules",
+            rule="!has(self.script) || self.precision == 'float32'",
+            message="must not come with script, which chooses its own; remove it",
+            field="precision",
+        ),
+        Rule(
+            mirrors="Training.rules",
+            rule="!has(self.args) || self.args.size() == 0 || has(self.script)",
+            message="must come with script; add it, or use config",
+            field="args",
+        ),
     ],
     Resources: _build_resource_rules(),
     DataWorkers: [

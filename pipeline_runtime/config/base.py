@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from itertools import pairwise
 from typing import Annotated, Any, NamedTuple, Protocol, Self, TypeVar
 
 from pydantic import (
@@ -160,11 +161,25 @@ def _check_place(value: str, info: ValidationInfo, *, is_glob: bool) -> str:
 def check_options(field: str, value: JsonValue) -> Iterator[tuple[str, str]]:
     """Yield a broken rule for each value of free-form options that looks like a credential."""
     for path, what in find_option_credentials(value, field):
-        yield (
-            path,
-            f"must not carry credentials, got {what}; give them through env with valueFrom and "
-            "read the environment",
-        )
+        yield path, _explain_credential(what)
+
+
+def check_arguments(field: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield a broken rule for each command-line argument that looks like a credential."""
+    for index, (before, argument) in enumerate(pairwise(("", *arguments))):
+        if argument.startswith("-"):
+            name, _, value = argument.partition("=")
+        else:
+            name, value = before if before.startswith("-") else "", argument
+        for _, what in find_option_credentials({name.strip("-"): value}):
+            yield f"{field}[{index}]", _explain_credential(what)
+
+
+def _explain_credential(what: str) -> str:
+    return (
+        f"must not carry credentials, got {what}; give them through env with valueFrom and read "
+        "the environment"
+    )
 
 
 def check_expression(value: str) -> str:
@@ -203,6 +218,16 @@ def check_column(value: str) -> str:
     return value
 
 
+def check_script(value: str) -> str:
+    """Refuse a script outside of the folders that a run finds it in."""
+    if ".." in value.split("/"):
+        raise rule_error(
+            f"must not contain '..', got {value!r}; put the script beside the manifest or in "
+            "code.workingDir, or give its path in the image in full"
+        )
+    return value
+
+
 Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STRING_CHARS)]
 Expression = Annotated[
     str, StringConstraints(max_length=MAX_EXPRESSION_CHARS), AfterValidator(check_expression)
@@ -232,6 +257,13 @@ Columns = Annotated[
 _NAME = r"[A-Za-z_][\p{L}\p{M}\p{N}\p{Pc}]*"
 IMPORT_PATH_PATTERN = rf"^{_NAME}(\.{_NAME})*:{_NAME}(\.{_NAME})*$"
 ImportPath = Annotated[str, StringConstraints(max_length=512, pattern=IMPORT_PATH_PATTERN)]
+# A Python file: relative to the manifest or code.workingDir, or with its full path in the image.
+SCRIPT_PATTERN = r"^[^\x00-\x1f\x7f]*[^/\x00-\x1f\x7f]\.py$"
+Script = Annotated[
+    str,
+    StringConstraints(max_length=MAX_STRING_CHARS, pattern=SCRIPT_PATTERN),
+    AfterValidator(check_script),
+]
 Percent = Annotated[int, Field(ge=0, le=100)]
 # RFC 1123 label, as Kubernetes names containers.
 LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"

@@ -43,6 +43,10 @@ _PATTERN_WORDS = {
         "must name a function as package.module:function",
         "put a colon between module and function",
     ),
+    base.SCRIPT_PATTERN: (
+        "must be the path of a Python file",
+        "write it like train.py; other arguments go in args",
+    ),
     dataset.SNAPSHOT_PATTERN: ("must be a positive number of at most 19 digits", "correct it"),
     dataset.ICEBERG_TABLE_PATTERN: ("must name a table as namespace.table", "add the namespace"),
     experiment.NAME_PATTERN: (

@@ -1,21 +1,24 @@
-"""The training settings: batches, epochs, shuffle, entrypoint, evaluation and checkpoints."""
+"""The training settings: entrypoint or script, batches, epochs, shuffle, checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, StringConstraints
 
 from pipeline_runtime.config.base import (
+    MAX_LIST_ITEMS,
     Column,
     Columns,
     Expression,
     ImportPath,
     PositiveInt,
+    Script,
     Seed,
     SpecModel,
     StoreUri,
+    check_arguments,
     check_one_of,
     check_options,
 )
@@ -71,6 +74,8 @@ class CheckpointPolicy(SpecModel):
     everybody who can write to the artifacts must be trusted."""
 
 
+Argument = Annotated[str, StringConstraints(max_length=4096)]
+
 BUILT_IN_ENTRYPOINT = "pipeline_runtime.training.ranking:train_loop"
 
 
@@ -79,6 +84,11 @@ class Training(SpecModel):
 
     entrypoint: ImportPath = BUILT_IN_ENTRYPOINT
     """`package.module:function` of the training loop."""
+    script: Script | None = None
+    """An ordinary PyTorch script instead of an entrypoint; a path beside the manifest or in
+    `code.workingDir`."""
+    args: Annotated[tuple[Argument, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
+    """The script's command-line arguments; no credentials."""
     batch_size: Annotated[int, Field(ge=1, le=10_000_000)] = 4096
     """Rows per step of one trainer."""
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 1
@@ -108,12 +118,37 @@ class Training(SpecModel):
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from check_options("config", self.config)
+        yield from check_arguments("args", self.args)
+        if self.script is None:
+            if self.args:
+                yield "args", "must come with script, got none; add it, or use config"
+            return
+        if self.entrypoint != BUILT_IN_ENTRYPOINT:
+            yield "entrypoint", f"must not come with script ({self.script!r}), got both; keep one"
+        if self.precision != "float32":
+            yield (
+                "precision",
+                f"must not come with script, which chooses its own, got {self.precision!r}; "
+                "remove it, and use torch.autocast in the script",
+            )
+
+    @property
+    def is_built_in(self) -> bool:
+        """True if the built-in model trains."""
+        return self.script is None and self.entrypoint == BUILT_IN_ENTRYPOINT
+
+    @property
+    def program(self) -> str:
+        """The field and value of the training program, as errors begin with them."""
+        if self.script is not None:
+            return f"spec.training.script: {self.script}"
+        return f"spec.training.entrypoint: {self.entrypoint}"
 
     @property
     def takes_requests(self) -> bool:
         """True if the entrypoint takes batches that hold a request's columns once."""
         if self.deduplicated is None:
-            return self.entrypoint == BUILT_IN_ENTRYPOINT
+            return self.is_built_in
         return self.deduplicated
 
 

@@ -120,7 +120,7 @@ def describe_columns(training: Training, taken: Taken) -> tuple[Column, ...]:
 
 def _used_columns(training: Training, taken: Taken) -> set[str] | None:
     """Those that the built-in model is made of, or rows are chosen by; None: another entrypoint."""
-    if training.entrypoint != Training().entrypoint:
+    if not training.is_built_in:
         return None
     stream = taken.stream
     features = choose_features(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -118,7 +118,7 @@ class ReplayContext(TrainContext):
         self._began = time.perf_counter()  # do not count the time before the first batch
         yield 0
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Generator[Batch]:
         """Yield batches until the time is over."""
         while not self._has_enough():
             yield from self._play(self._kinds[len(self.blocks) % len(self._kinds)])

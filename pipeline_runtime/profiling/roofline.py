@@ -22,7 +22,8 @@ from pipeline_runtime.profiling.clock import summarise
 from pipeline_runtime.profiling.document import Trainer
 from pipeline_runtime.profiling.replay import Block, Kind, ReplayContext, Stock
 from pipeline_runtime.profiling.sample import Taken, join_rows
-from pipeline_runtime.training.worker import call_entrypoint
+from pipeline_runtime.training.script import alone
+from pipeline_runtime.training.worker import train
 
 # So many different batches do not fit a CPU's caches, as those of a run do not.
 NUM_FROZEN = 64
@@ -45,7 +46,7 @@ class Roofline:
 def measure_roofline(
     experiment: ExperimentSpec, taken: Taken, device: torch.device, seconds: float
 ) -> Roofline:
-    """Run the entrypoint for about so many seconds, on frozen batches and on pieces in turn.
+    """Run the entrypoint or script for about so many seconds, on frozen batches and on pieces.
 
     Raises:
         TrainingError: it raised, or left before enough steps were measured; or a column has a
@@ -54,19 +55,13 @@ def measure_roofline(
     spec = experiment.training
     stock = _build_stock(spec, taken, device, prefetch=experiment.pipeline_options.debug.prefetch)
     context = ReplayContext(spec, taken.stream.output_schema, device, stock, seconds)
-    try:
-        call_entrypoint(spec.entrypoint, context)
-    except SystemExit as error:
-        raise TrainingError(
-            f"spec.training.entrypoint: {spec.entrypoint} ended the program (exit code "
-            f"{error.code!r}); return, or raise what is wrong"
-        ) from error
+    train(spec, context, alone())
     if not context.rounds:
         steps = sum(block.steps for block in context.blocks)
         raise TrainingError(
-            f"spec.training.entrypoint: {spec.entrypoint} must take batches until there are no "
-            f"more, but returned after about {steps} steps, before anything could be measured; "
-            "lift its own limit of steps, or give fewer --seconds"
+            f"{spec.program} must take batches until there are no more, but ended after about "
+            f"{steps} steps, before anything could be measured; lift its own limit of steps, or "
+            "give fewer --seconds"
         )
     trainer = _describe(spec, device, stock, context.rounds)
     return Roofline(trainer=trainer, warnings=tuple(_warnings(stock)))
@@ -159,7 +154,7 @@ def _describe(
     }
     return Trainer(
         device=_name(device),
-        entrypoint=spec.entrypoint,
+        entrypoint=spec.script or spec.entrypoint,
         batch_rows=stock.batch_rows,
         batch_bytes_per_sample=_num_bytes(stock.frozen) / (len(stock.frozen) * stock.batch_rows),
         batches=len(stock.frozen),

@@ -31,7 +31,7 @@ from pipeline_runtime.profiling.need import find_binding, plan_need
 from pipeline_runtime.profiling.roofline import measure_roofline
 from pipeline_runtime.profiling.sample import Limits, measure_packed, measure_passes, take_sample
 from pipeline_runtime.report import ExperimentName
-from pipeline_runtime.run.prepare import check_entrypoint, check_rows, check_training
+from pipeline_runtime.run.prepare import check_program, check_rows, check_training
 from pipeline_runtime.run.summarise import machine, versions
 
 # Of the time: reading a sample, measuring the work on it, training on it.
@@ -68,7 +68,7 @@ def profile_experiment(
         raise ManifestError([Problem(path="spec.output", message=message)])
     plan = build_plan(experiment, spec.storage.root or options.storage_root)
     check_training(experiment, plan)
-    check_entrypoint(spec.training.entrypoint)
+    check_program(spec.training)
     check_rows(plan)
     # What the user's code prints is no part of the result.
     with on_one_core(), contextlib.redirect_stdout(sys.stderr):

@@ -203,6 +203,9 @@ class Training(SummaryModel):
     """Work and results of the trainer."""
 
     entrypoint: str = Field(default="", description="`module:function` of the training loop.")
+    script: str = Field(
+        default="", description="The script that trained instead, and its arguments."
+    )
     epochs: Count = Field(default=0, description="Epochs that the spec asks for.")
     steps: Count = Field(
         default=0, description="Optimiser steps done, those before a resume included."

@@ -31,7 +31,12 @@ from pipeline_runtime.plan import Group, StreamPlan
 from pipeline_runtime.run.feeds import build_sending, build_streams, build_worker_plan
 from pipeline_runtime.run.placement import Placement, find_placement
 from pipeline_runtime.run.prepare import PreparedRun, RunOptions
-from pipeline_runtime.training.ray_runtime import failure_reporter, start_monitor, train_on_ray
+from pipeline_runtime.training.ray_runtime import (
+    ScriptConfig,
+    failure_reporter,
+    start_monitor,
+    train_on_ray,
+)
 
 # An aborted trainer ends with its next push; Ray Train looks every second or two.
 ABORT_SECONDS = 15.0
@@ -142,7 +147,7 @@ def _build_trainer(run: PreparedRun, options: RunOptions, monitor: Any) -> Torch
             resources_per_worker={"CPU": 1, "GPU": 1} if place.takes_gpus else {"CPU": 1},
             label_selector=place.training,  # type: ignore[call-arg]  # of Ray Train's own class
         ),
-        torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if place.has_cuda else "gloo"),
+        torch_config=_build_torch_config(run, place),
         run_config=RunConfig(
             name=run.run_location.path.rsplit("/", 1)[-1],
             # Whoever tries again goes on from the last checkpoint. Ray Train would begin where this
@@ -156,6 +161,12 @@ def _build_trainer(run: PreparedRun, options: RunOptions, monitor: Any) -> Torch
         datasets=datasets,
         dataset_config=OneTrainerDataConfig() if datasets else None,
     )
+
+
+def _build_torch_config(run: PreparedRun, place: Placement) -> TorchConfig:
+    if run.experiment.spec.training.script is not None:
+        return ScriptConfig()
+    return TorchConfig(backend="cpu:gloo,cuda:nccl" if place.has_cuda else "gloo")
 
 
 def _unused_helpers(options: RunOptions, datasets: Mapping[str, Any]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Prepares a run before anything starts: the plan, the work of each rank, and where to resume.
 
 Every input that can be refused is refused here. Torch and Ray are not imported, since the plan is
-shown before that; `check_entrypoint`, which imports the user's module, comes right after it.
+shown before that; `check_program`, which imports the user's module, comes right after it.
 `driver` executes the prepared run.
 """
 
@@ -20,8 +20,8 @@ from types import ModuleType
 from pyarrow import fs as pafs
 
 from pipeline_runtime.arrays.conversion import check_tensor_schema
-from pipeline_runtime.config import DatasetExperiment, run_config, run_hash
-from pipeline_runtime.config.training import BUILT_IN_ENTRYPOINT, CheckpointPolicy
+from pipeline_runtime.config import DatasetExperiment, Training, run_config, run_hash
+from pipeline_runtime.config.training import CheckpointPolicy
 from pipeline_runtime.errors import (
     AlreadyComplete,
     CheckpointError,
@@ -133,7 +133,7 @@ def prepare_run(
 ) -> PreparedRun:
     """Plan a run and find where it resumes.
 
-    The entrypoint is not looked at: see `check_entrypoint`.
+    The entrypoint or script is not looked at: see `check_program`.
 
     Raises ManifestError, SourceError (StoreError if a store does not answer), TrainingError or
     CheckpointError.
@@ -245,11 +245,19 @@ def check_not_complete(run: Location, uri: str = "") -> None:
         )
 
 
-def check_entrypoint(path: str) -> None:
-    """Raise ManifestError if the entrypoint cannot be imported, or does not take one argument."""
-    field = "spec.training.entrypoint"
+def check_program(training: Training) -> None:
+    """Raise ManifestError if the entrypoint or the script cannot be run.
+
+    An entrypoint is imported, and must take one argument. A script is compiled.
+    """
+    field = "spec.training." + ("entrypoint" if training.script is None else "script")
     try:
-        load_entrypoint(path)
+        if training.script is None:
+            load_entrypoint(training.entrypoint)
+        else:
+            from pipeline_runtime.training.script import check_script  # with torch
+
+            check_script(training.script)
     except TrainingError as error:
         message = str(error).removeprefix(f"{field}: ")
         raise ManifestError([Problem(path=field, message=message)]) from error
@@ -259,7 +267,7 @@ def check_training(experiment: DatasetExperiment, plan: Plan) -> None:
     """Raise ManifestError if the plan's batches lack what training needs of them."""
     training = experiment.spec.training
     _check_batches(plan, training.weight_column)
-    if training.entrypoint == BUILT_IN_ENTRYPOINT:
+    if training.is_built_in:
         features = parse_config(training.config)
         schema, label = plan.training.output_schema, training.label_column
         choose_features(features, schema, label=label, weight=training.weight_column)

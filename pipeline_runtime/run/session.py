@@ -34,7 +34,7 @@ from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.prepare import (
     PreparedRun,
     RunOptions,
-    check_entrypoint,
+    check_program,
     count_ranks,
     needs_ray,
     prepare_run,
@@ -90,7 +90,7 @@ def run_experiment(
     with importing():  # torch, and whatever the user's module imports
         import pipeline_runtime.training.worker  # noqa: F401
 
-        check_entrypoint(experiment.spec.training.entrypoint)
+        check_program(experiment.spec.training)
     options.output.mkdir(parents=True, exist_ok=True)
     planned = _build_planned(run, manifest)
     # If the store refuses now, these files are written again with the report, which warns.

@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -238,7 +239,8 @@ def _training(
         report.Evaluation(epoch=e.epoch, step=e.step, metrics=e.metrics) for e in state.evaluations
     ]
     return report.Training(
-        entrypoint=spec.entrypoint,
+        entrypoint=spec.entrypoint if spec.script is None else "",
+        script=shlex.join([spec.script, *spec.args]) if spec.script else "",
         epochs=spec.epochs,
         steps=max((rank.step for rank in ranks), default=0),
         samples=sum(rank.samples for rank in ranks),

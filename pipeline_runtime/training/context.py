@@ -10,9 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -85,6 +86,10 @@ class Wiring:
     warn: Callable[[str], None]
     evaluated: Callable[[Evaluated], None]
     stop_event: threading.Event  # set when the run was asked to stop
+    rank: int = 0
+    world_size: int = 1
+    # Returns the group in which the ranks agree; None: torch.distributed's default group.
+    join: Callable[[], dist.ProcessGroup | None] = lambda: None
     request_columns: tuple[str, ...] = ()  # columns that batches hold once per request
     prefetch: bool = True  # pipelineOptions.debug.prefetch
     sparse: bool = False  # pipelineOptions.debug.sparse
@@ -105,8 +110,8 @@ class TrainContext:
         self.num_epochs = spec.epochs
         self.label_column = spec.label_column
         self.weight_column = spec.weight_column
-        self.rank = dist.get_rank() if dist.is_initialized() else 0
-        self.world_size = dist.get_world_size() if dist.is_initialized() else 1
+        self.rank = wiring.rank
+        self.world_size = wiring.world_size
         self.records = Records()
         self.evaluation_counts: tuple[Any, ...] = ()
         self._wiring = wiring
@@ -115,15 +120,21 @@ class TrainContext:
         self._flags = (False, False)
         self.checkpoint: Mapping[str, Any] | None = None
         if wiring.resume is not None:
-            state = wiring.resume[1]
-            self.checkpoint = state["user"]
-            torch.set_rng_state(state["rng"][min(self.rank, len(state["rng"]) - 1)])
+            self.checkpoint = wiring.resume[1]["user"]
+            self.restore_random_state()
         self._resumed_step, self._resumed_counts = self.step, wiring.training.counts
         self._lockstep = Lockstep(wiring.training.waited)
         self._paused_since: float | None = None  # start of the current pause
         self._told_seconds = 0.0
         wiring.training.agree = self._agree
+        self._batch_device = device
         self._collator = self._make_collator()
+
+    def restore_random_state(self) -> None:
+        """Set torch's random state of this rank to that of the checkpoint, if there is one."""
+        if self._wiring.resume is not None:
+            states = self._wiring.resume[1]["rng"]
+            torch.set_rng_state(states[min(self.rank, len(states) - 1)])
 
     # --- state of the run ------------------------------------------------------------------------
 
@@ -141,6 +152,11 @@ class TrainContext:
     def waited(self) -> Waited:
         """Seconds of this rank's time, by how they were spent."""
         return self._wiring.training.waited
+
+    @property
+    def is_stopping(self) -> bool:
+        """True if the run was asked to stop before this step, as all ranks agreed."""
+        return self._flags[1]
 
     @property
     def stop_event(self) -> threading.Event:
@@ -185,14 +201,24 @@ class TrainContext:
             if self._is_over() and epoch != resumed:
                 return
             # Move the position here: a checkpoint between two epochs belongs to the later one.
-            self._wiring.training.position.start_epoch(epoch)
+            self.start_epoch(epoch)
             yield epoch
+
+    def start_epoch(self, epoch: int) -> None:
+        """Take batches from this epoch from now on."""
+        self._wiring.training.position.start_epoch(epoch)
+
+    def deliver_to(self, device: torch.device) -> None:
+        """Put the batches of later loops on this device, instead of the trainer's own."""
+        if device != self._batch_device:
+            self._batch_device = device
+            self._collator = self._make_collator()
 
     def _is_over(self) -> bool:
         limit = self.spec.max_steps
         return limit is not None and self.step >= limit
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Generator[Batch]:
         """Yield the remaining batches of the current epoch, on the device.
 
         The time between two batches counts as the entrypoint's compute. Raises the error of a row
@@ -239,18 +265,18 @@ class TrainContext:
         if rows is not None:
             return collator.make(rows, stream.following(), stream.waited)
         self.records.padded_rows += 1
-        return to_device(empty_batch(self.schema, self.request_columns), self.device)
+        return to_device(empty_batch(self.schema, self.request_columns), self._batch_device)
 
     def _make_collator(self) -> Collator:
         return Collator(
-            self.device,
+            self._batch_device,
             weight_column=self.weight_column,
             label_column=self.label_column,
             ahead=self._wiring.prefetch,
             sparse=self._wiring.sparse,
         )
 
-    def evaluation_batches(self) -> Iterator[Batch]:
+    def evaluation_batches(self) -> Generator[Batch]:
         """Yield all rows held out for evaluation, once; nothing if the spec has no evaluation.
 
         The time until the last batch is done counts as paused, the entrypoint's work included.
@@ -294,7 +320,7 @@ class TrainContext:
         most = [*map(float, flags), *self._lockstep.take_own()]
         if self.world_size > 1:
             reduced = torch.tensor(most, dtype=torch.float64)
-            dist.all_reduce(reduced, op=dist.ReduceOp.MAX)
+            dist.all_reduce(reduced, op=dist.ReduceOp.MAX, group=self._group)
             most = reduced.tolist()
         any_rows, any_short, due, stop = (bool(flag) for flag in most[: len(flags)])
         self._lockstep.add(most[len(flags) :])
@@ -416,8 +442,12 @@ class TrainContext:
         if self.world_size == 1:
             return [value]
         values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=self._group)
         return values
+
+    @cached_property
+    def _group(self) -> dist.ProcessGroup | None:
+        return self._wiring.join()
 
     def snapshot(self) -> RankSnapshot:
         """Return the state of this rank, for the monitor."""

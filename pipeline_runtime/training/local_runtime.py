@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import torch
 
 from pipeline_runtime.monitor import Monitor
+from pipeline_runtime.training.script import alone
 
 
 class Aborted(BaseException):
@@ -34,6 +35,10 @@ class LocalRuntime:
         self.fail = monitor.fail
         self._loop = threading.get_ident()
         self._is_aborted = False
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return alone()
 
     def check_driver(self) -> None:
         """Do nothing: this process is the driver."""

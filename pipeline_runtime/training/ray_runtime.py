@@ -10,10 +10,13 @@ import ray
 import ray.train
 import ray.train.torch
 import torch
+from ray.train.backend import Backend
+from ray.train.torch import TorchConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.monitor import Evaluated, HistoryPoint, Monitor, Order, RankSnapshot
+from pipeline_runtime.training.script import build_environment, find_free_port
 from pipeline_runtime.training.worker import WorkerPlan, train_worker
 
 
@@ -41,6 +44,17 @@ class RayRuntime:
         device: torch.device = ray.train.torch.get_device()
         return device
 
+    @property
+    def environment(self) -> dict[str, str]:
+        context = ray.train.get_context()
+        return build_environment(
+            rank=context.get_world_rank(),
+            world_size=context.get_world_size(),
+            local_rank=context.get_local_rank(),
+            local_world_size=context.get_local_world_size(),
+            node_rank=context.get_node_rank(),
+        )
+
     def push(self, snapshot: RankSnapshot, points: list[HistoryPoint]) -> Order:
         order: Order = ray.get(self._monitor.push.remote(snapshot, points))
         return order
@@ -63,6 +77,33 @@ class RayRuntime:
     def abort(self) -> None:
         # The loop may hang in a step. Unlike after os._exit, Ray then reports no lost worker.
         ray.kill(ray.get_runtime_context().current_actor)
+
+
+class ScriptConfig(TorchConfig):
+    """Ray Train's settings for a script, which initialises torch.distributed itself."""
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return _AddressOnly
+
+
+class _AddressOnly(Backend):
+    """Tells all ranks where rank 0 is; `RayRuntime.environment` has the rest."""
+
+    share_cuda_visible_devices = True  # so that LOCAL_RANK is the number of the rank's GPU
+
+    def on_start(self, worker_group: Any, backend_config: Any) -> None:
+        host, port = worker_group.execute_single(0, _find_address)
+        worker_group.execute(_set_address, host, port)
+
+
+def _find_address() -> tuple[str, int]:
+    host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return host, find_free_port()
+
+
+def _set_address(host: str, port: int) -> None:
+    os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port))
 
 
 def start_monitor() -> Any:

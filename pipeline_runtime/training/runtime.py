@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
@@ -23,6 +24,11 @@ class Runtime(Protocol):
     @property
     def device(self) -> torch.device:
         """The device of its batches."""
+        ...
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variables of torch.distributed for a script, apart from those already set."""
         ...
 
     def push(self, snapshot: RankSnapshot, points: list[HistoryPoint]) -> Order:

@@ -93,6 +93,7 @@ class BatchStream:
     _rest_rows: int = field(init=False, default=0)
     _following: BatchRows | None = field(init=False, default=None)
     _partial: tuple[StepCount, ...] = field(init=False, default=())
+    _epoch: int | None = field(init=False, default=None)  # of the last `epoch_rows`
     _next: int = field(init=False, default=0)  # under preserveOrder: the group that is arriving
 
     def __post_init__(self) -> None:
@@ -117,9 +118,14 @@ class BatchStream:
     def epoch_rows(self, epoch: int) -> Iterator[BatchRows | None]:
         """The rows of every batch; None for a step of the other ranks for which this one has none.
 
+        Of an earlier epoch that was left before its end, the other rows are given up.
+
         Raises FeedError if the feed ends before the epoch's rows are complete.
         """
         self.position.start_epoch(epoch)
+        if epoch != self._epoch:
+            self._forget_rows()
+            self._epoch = epoch
         arriving = self._arriving(epoch)
         while True:
             self._fill(arriving)
@@ -161,7 +167,7 @@ class BatchStream:
             self._note_arrival(piece.header)
             if piece.header.epoch == epoch:
                 yield piece
-            else:
+            elif piece.header.epoch > epoch:
                 self._held.setdefault(piece.header.epoch, []).append(piece)
 
     def _note_arrival(self, header: Header) -> None:
@@ -261,6 +267,12 @@ class BatchStream:
             if buffered.offset:
                 counts = add_counts(counts, buffered.piece.header.counts)
         return counts
+
+    def _forget_rows(self) -> None:
+        """Give up the rows of an epoch that was left."""
+        self._whole.clear()
+        self._rest.clear()
+        self._rest_rows, self._following, self._partial = 0, None, ()
 
     def _drop_rest(self, arriving: Iterator[Piece | ReadyPiece]) -> None:
         """Leave out what does not fill a batch on every rank, and say how much it was."""

@@ -1,4 +1,6 @@
-"""One rank of a run from its beginning to its end: build a context and call the entrypoint.
+"""One rank of a run from its beginning to its end: build a context, and train with it.
+
+Training is to call the entrypoint, or to run the script.
 
 Its input is a `WorkerPlan`; rows come through the feed that the driver chose. The process around
 it, one of Ray Train or the driver's own, is a `Runtime`.
@@ -8,9 +10,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from pipeline_runtime.config import Training
 from pipeline_runtime.errors import Interrupted, LastmileError, TrainingError
@@ -23,9 +26,11 @@ from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.training.checkpoint import CheckpointStore
 from pipeline_runtime.training.checkpoint_header import CheckpointHeader, RunIdentity
 from pipeline_runtime.training.context import TrainContext, Wiring
+from pipeline_runtime.training.current import Run, join_ranks
 from pipeline_runtime.training.entrypoint import load_entrypoint
 from pipeline_runtime.training.position import Position
 from pipeline_runtime.training.runtime import Runtime
+from pipeline_runtime.training.script import run_script
 from pipeline_runtime.training.stream import BatchStream, Cutting
 
 # Period in which a trainer reports to the monitor, and learns whether to stop.
@@ -57,7 +62,7 @@ def train_worker(plan: WorkerPlan, runtime: Runtime) -> None:
         pusher = _Pusher(runtime, context)
         pusher.start()
         try:
-            call_entrypoint(plan.training.entrypoint, context)
+            train(plan.training, context, runtime.environment, count_batches(plan))
             context.records.is_finished = True
         finally:
             pusher.finish()
@@ -79,16 +84,34 @@ def _reporting(runtime: Runtime) -> Iterator[None]:
         raise
 
 
-def call_entrypoint(path: str, context: TrainContext) -> None:
-    """Call the entrypoint. If it raises, raise TrainingError with the user's traceback first."""
+def train(
+    training: Training,
+    context: TrainContext,
+    environment: Mapping[str, str],
+    num_batches: Mapping[int, int] | None = None,
+) -> None:
+    """Call the entrypoint, or run the script.
+
+    Args:
+        environment: the script's variables of torch.distributed.
+        num_batches: remaining batches of each epoch, for the script; None if they are unknown.
+
+    If it raises, raise TrainingError with the user's traceback first.
+    """
     try:
-        load_entrypoint(path)(context)
+        if training.script is None:
+            load_entrypoint(training.entrypoint)(context)
+        else:
+            run_script(training, Run(context, num_batches), environment)
     except LastmileError:
         raise
     except (Exception, SystemExit) as error:
         if _is_of_ray(error):
             raise
-        message = f"{user_traceback(error)}spec.training.entrypoint: {path} raised"
+        ended = "raised"
+        if isinstance(error, SystemExit):
+            ended = f"ended the program (exit code {error.code!r}); return, or raise what is wrong"
+        message = f"{user_traceback(error)}{training.program} {ended}"
         raise TrainingError(message) from error
 
 
@@ -109,6 +132,9 @@ def _build_context(plan: WorkerPlan, runtime: Runtime, training: BatchStream) ->
         warn=runtime.warn,
         evaluated=runtime.evaluated,
         stop_event=threading.Event(),
+        rank=runtime.rank,
+        world_size=len(plan.groups),
+        join=partial(join_ranks, len(plan.groups)) if plan.training.script else lambda: None,
         request_columns=plan.stream.request_columns,
         prefetch=plan.prefetch,
         sparse=plan.sparse,
@@ -163,6 +189,32 @@ def _pieces(
         in_order = plan.identity.preserve_order if is_training else True
         feed = plan.feeds.open(role, rank, groups, in_order=in_order)
         yield from feed.pieces(waited, usage)
+
+
+def count_batches(plan: WorkerPlan) -> dict[int, int] | None:
+    """Return the remaining batches of each epoch; None if a step may change the number of rows."""
+    if any(step.transform.changes_rows for step in plan.stream.steps):
+        return None
+    size, drops = plan.training.batch_size, plan.training.last_batch == "Drop"
+    by_rank = [
+        _count_rows(groups, position)
+        for groups, position in zip(plan.groups, plan.positions, strict=True)
+    ]
+    counts = {}
+    for epoch in set().union(*by_rank):
+        rows = [each.get(epoch, 0) for each in by_rank]
+        counts[epoch] = min(rows) // size if drops else -(-max(rows) // size)
+    return counts
+
+
+def _count_rows(groups: Sequence[Group], position: Position) -> dict[int, int]:
+    """Return a rank's remaining rows of each epoch."""
+    rows: dict[int, int] = {}
+    for group in groups:
+        rows[group.epoch] = rows.get(group.epoch, 0) + sum(unit.num_rows for unit in group.units)
+    if position.epoch in rows:
+        rows[position.epoch] -= sum(sum(each.rows.values()) for each in position.open.values())
+    return rows
 
 
 class _Pusher:

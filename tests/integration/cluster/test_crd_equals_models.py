@@ -82,6 +82,11 @@ ONLY_MODELS_SEE = {
         problem=r"^spec\.(pipeline\[\d+\]\.map\.options|training\.config)\b.* must not carry",
         example=DATASET | {"training": {"config": {"apiKey": "x"}}},
     ),
+    "a secret by the name of its argument": Difference(
+        reason="the name may be the argument before, and a list of texts has no place for that",
+        problem=r"^spec\.training\.args\[\d+\]: must not carry",
+        example=DATASET | {"training": {"script": "train.py", "args": ["--api-key", "x"]}},
+    ),
     "how deep something is nested": Difference(
         reason="only a schema could bound it, and these fields have none",
         problem=r"\bnested\b",

@@ -388,7 +388,8 @@ def test_features_of_one_kind_are_enough() -> None:
 def test_the_entrypoint_in_the_docs_trains_and_resumes() -> None:
     text = (Path(__file__).parents[3] / "docs" / "training.md").read_text(encoding="utf-8")
     namespace: dict[str, Any] = {}
-    exec(text.split("```python\n")[1].split("```")[0], namespace)
+    section = text.partition("\n## An entrypoint of your own\n")[2]
+    exec(section.split("```python\n")[1].split("```")[0], namespace)
     table, config = make_table(1024), {"columns": ["dense"], "learningRate": 0.5}
     whole = FakeContext(table, config, num_epochs=2, checkpoint_at=[2])
     namespace["train"](whole)

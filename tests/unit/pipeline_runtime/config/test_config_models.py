@@ -330,3 +330,34 @@ def test_every_field_is_reached_by_the_walk() -> None:
     paths = [path for path, _ in walk_fields(DatasetExperiment)]
     assert ("spec", "pipeline", 0, "map", "resources", "gpu") in paths
     assert len(paths) == len(set(paths)) > 250
+
+
+@pytest.mark.parametrize(
+    ("training", "paths"),
+    [
+        ({"script": "train.py", "args": ["--lr", "0.1", ""]}, []),
+        ({"script": "/opt/team/train.py"}, []),
+        ({"script": "a/../train.py"}, ["script"]),
+        ({"script": "train.sh"}, ["script"]),
+        ({"script": ".py"}, ["script"]),
+        ({"script": "train.py", "entrypoint": "my.own:loop"}, ["entrypoint"]),
+        # The API server fills in the default, so it cannot be refused.
+        ({"script": "train.py", "entrypoint": "pipeline_runtime.training.ranking:train_loop"}, []),
+        ({"script": "train.py", "precision": "bfloat16"}, ["precision"]),
+        ({"args": ["--lr"]}, ["args"]),
+        ({"script": "train.py", "args": ["--api-key=x"]}, ["args[0]"]),
+        ({"script": "train.py", "args": ["--api-key", "x"]}, ["args[1]"]),
+        ({"script": "train.py", "args": ["--pad-token", "x", "--tokenizer", "y"]}, []),
+        ({"script": "train.py", "args": ["s3://me:secret@bucket/"]}, ["args[0]"]),
+    ],
+)
+def test_a_script_excludes_what_only_an_entrypoint_has(
+    training: dict[str, Any], paths: list[str]
+) -> None:
+    assert problem_paths(training=training) == [f"spec.training.{path}" for path in paths]
+
+
+def test_a_script_is_not_the_built_in_model() -> None:
+    training = parse_experiment(build_experiment(training={"script": "train.py"})).spec.training
+    assert not training.is_built_in
+    assert not training.takes_requests
