@@ -192,7 +192,7 @@ def fit_experiment(document: Document) -> Document:
     if not isinstance(status, Mapping):
         return {name: value for name, value in document.items() if name != "status"}
     wrong = _find_wrong(status)
-    kept = {n: v for n, v in status.items() if n not in wrong and _has_times(v, n)}
+    kept = {n: _drop_nulls(v) for n, v in status.items() if n not in wrong and _has_times(v, n)}
     if any(name not in kept for name in _RUN_FIELDS):
         kept = {name: value for name, value in kept.items() if name not in _RUN_FIELDS}
         kept.pop("submission", None)
@@ -200,13 +200,21 @@ def fit_experiment(document: Document) -> Document:
 
 
 def _find_wrong(status: Mapping[str, Any]) -> set[Any]:
-    """Return the fields of a status that its schema refuses."""
+    """Return the fields of a status that its schema refuses, and those that are null."""
+    nulls = {name for name, value in status.items() if value is None}
     try:
         ExperimentStatus.model_validate_json(json.dumps(status), by_alias=True, by_name=False)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
-        return {place["loc"][0] for place in found if place["loc"]} or set(status)
-    return {name for name, value in status.items() if value is None}
+        return nulls | ({place["loc"][0] for place in found if place["loc"]} or set(status))
+    return nulls
+
+
+def _drop_nulls(value: Any) -> Any:
+    """Return a part of a status without the fields that are null, which count as absent."""
+    if isinstance(value, Mapping):
+        return {name: _drop_nulls(below) for name, below in value.items() if below is not None}
+    return [_drop_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _has_times(value: Any, name: str) -> bool:

@@ -290,6 +290,25 @@ def test_no_field_of_a_status_is_needed(state: Callable[[], World], has_pods: bo
         look(store, KEPT, world)
 
 
+@pytest.mark.parametrize("has_pods", [True, False])
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+def test_a_null_counts_as_absent_beside_a_wrong_field(
+    state: Callable[[], World], has_pods: bool
+) -> None:
+    world = state()
+    world.document["metadata"]["resourceVersion"] = "1"
+    store = build_store(world)
+    if not has_pods:
+        store.lists["Pod"] = []
+    whole = store.experiment["status"]
+    for index in range(len(list(places(whole)))):
+        store.experiment["status"] = copy.deepcopy(whole)
+        holder, key = list(places(store.experiment["status"]))[index]
+        holder[key] = None
+        store.experiment["status"]["unreachableTime"] = 3
+        look(store, KEPT, world)
+
+
 QUIET = settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
 
 
