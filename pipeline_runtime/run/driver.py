@@ -7,6 +7,7 @@ stop with a checkpoint. Whatever happens ends in an `Outcome`.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -69,8 +70,22 @@ class StopRequest:
 def execute(
     start: Callable[[], Trainers], stop: StopRequest, watch: Callable[[MonitorState], None]
 ) -> Outcome:
-    """Run to the end; `watch` is called with every reading of the monitor, the last included."""
+    """Run to the end; `watch` is called with every reading of the monitor, the last included.
+
+    If watching fails, the trainers are aborted, and the error is raised.
+    """
     trainers = start()
+    try:
+        return _watch_to_end(trainers, stop, watch)
+    except BaseException:
+        with contextlib.suppress(Exception):
+            trainers.abort()
+        raise
+
+
+def _watch_to_end(
+    trainers: Trainers, stop: StopRequest, watch: Callable[[MonitorState], None]
+) -> Outcome:
     deadline: float | None = None
     is_aborted = has_ended = False
     while not (has_ended or is_aborted):

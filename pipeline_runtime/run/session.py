@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,6 +82,9 @@ def run_experiment(
     """
     watcher = watcher or Watcher()
     watcher.phases.begin(phases.PLAN)
+    shown = options.output
+    # The user's code runs in this process, and may change its folder.
+    options = replace(options, output=shown.absolute())
     now = datetime.now(UTC)
     ranks, warning = count_ranks(experiment, options)
     run = prepare_run(experiment, options, now, ranks)
@@ -121,7 +124,7 @@ def run_experiment(
     if problem:
         summary = summary.model_copy(update={"warnings": (*summary.warnings, problem)})
         report.write_summary(options.output, summary)
-    return Finished(outcome=outcome, summary=summary, output=options.output)
+    return Finished(outcome=outcome, summary=summary, output=shown)
 
 
 def _execute(run: PreparedRun, options: RunOptions, watcher: Watcher) -> Outcome:

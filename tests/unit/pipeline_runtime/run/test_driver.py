@@ -104,3 +104,13 @@ def test_trainers_that_do_not_stop_in_time_are_aborted(monkeypatch: pytest.Monke
     outcome = execute(lambda: trainers, StopRequest(count=1), lambda state: None)
     assert trainers.calls == ["stop", "abort"]
     assert outcome.kind == "Interrupted"
+
+
+def test_trainers_are_aborted_if_watching_them_fails() -> None:
+    def watch(state: MonitorState) -> None:
+        raise BrokenPipeError
+
+    trainers = FakeTrainers(looks=99)
+    with pytest.raises(BrokenPipeError):
+        execute(lambda: trainers, StopRequest(), watch)
+    assert trainers.calls == ["abort"]
