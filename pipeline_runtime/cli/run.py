@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -180,9 +181,33 @@ def _carry_out(
             phases=clock,
             on_stop=lambda count: progress.note(_STOPPING if count == 1 else "stopping at once"),
         )
-        # Ray reports lost workers on standard output, which is for the result alone.
-        with placing(manifest), contextlib.redirect_stdout(sys.stderr):
+        with placing(manifest), _keeping_stdout():
             return run_experiment(manifest.experiment, text, options, watcher)
+
+
+@contextlib.contextmanager
+def _keeping_stdout() -> Iterator[None]:
+    """Send all writes to standard output to standard error, since it is for the result alone.
+
+    Ray reports lost workers there. User code prints there, and starts programs that do.
+    """
+    try:
+        descriptor = sys.stdout.fileno()
+        sys.stdout.flush()
+        kept = os.dup(descriptor)
+        os.dup2(sys.stderr.fileno(), descriptor)
+    except (OSError, ValueError):  # one of them is closed, or is no file, as in a test
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+        return
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os.dup2(kept, descriptor)
+        os.close(kept)
 
 
 _STOPPING = "stopping after this step, with a checkpoint (Ctrl-C again: at once, without one)"

@@ -1,5 +1,6 @@
 """A run in the process of the command: without Ray, and with the rows and checkpoints of one."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,10 +21,11 @@ with importing():
     from pipeline_runtime.cli.progress import RunProgress
 
 HEAVY = ("ray", "torch", "numba", "pandas", "matplotlib")
+before = []
 show = RunProgress.prepared
 
 def prepared(progress, run):
-    print("before the plan:", *(n for n in HEAVY if n in sys.modules), file=sys.__stdout__)
+    before.extend(n for n in HEAVY if n in sys.modules)
     show(progress, run)
 
 RunProgress.prepared = prepared
@@ -31,13 +33,26 @@ sys.argv = ["lastmile", *sys.argv[1:]]
 try:
     cli.main()
 finally:
-    print("in all:", *(n for n in ("ray", "pandas") if n in sys.modules), file=sys.__stdout__)
+    print("before the plan:", *before)
+    print("in all:", *(n for n in ("ray", "pandas") if n in sys.modules))
 """
 DOUBLES = """
 import pyarrow.compute as pc
 
 def double(table):
     return table.set_column(table.column_names.index("user"), "user", pc.add(table["user"], 1))
+"""
+# Changes the folder of the process, and writes to its standard output.
+WANDERS = """
+import os
+
+def loop(ctx):
+    os.chdir(os.path.dirname(os.getcwd()))
+    os.system("echo from a program")
+    print("from the loop")
+    for _ in ctx.epochs():
+        for batch in ctx.batches():
+            ctx.report({"loss": 1.0})
 """
 MAP: dict[str, Any] = {"map": {"function": "doubles:double"}}
 
@@ -70,6 +85,21 @@ def test_a_run_imports_no_ray_and_a_plan_no_torch(
     assert [phase.name for phase in run.summary.run.phases] == [
         *("imports", "plan", "torch", "first batch", "training", "report")
     ]
+
+
+@pytest.mark.slow
+def test_code_that_changes_the_folder_or_prints_leaves_the_report_alone(
+    project: Callable[..., Project], clicks: Clicks
+) -> None:
+    run = project()
+    run.write(clicks_spec(run, options=IN_ORDER), {run.module: WANDERS})
+    stdout, stderr = run.start("--output", "here", "--json").communicate(timeout=RUN_SECONDS)
+    assert json.loads(stdout)["run"]["outcome"] == "Complete", stderr
+    assert "from a program" in stderr
+    assert "from the loop" in stderr
+    names = {path.name for path in (run.folder / "here").iterdir()}
+    assert {"summary.json", "report.html", "metrics.parquet", "plan.json"} <= names
+    assert not (run.folder.parent / "here").exists()
 
 
 @pytest.mark.parametrize(
