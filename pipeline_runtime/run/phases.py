@@ -83,10 +83,15 @@ def find_start() -> float:
     if _has_started:
         return time.time()
     _has_started = True
+    return find_process_start() or time.time()
+
+
+def find_process_start() -> float | None:
+    """Return the Unix time at which this process started; None if the system does not tell."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         started = int(fields[_STARTTIME_FIELD - 3]) / os.sysconf("SC_CLK_TCK")
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - started
     except (AttributeError, OSError, ValueError, IndexError):
-        return time.time()
+        return None
     return time.time() - max(0.0, age)

@@ -8,6 +8,7 @@ shown before that; `check_program`, which imports the user's module, comes right
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import json
 import os
 import sys
@@ -32,6 +33,7 @@ from pipeline_runtime.errors import (
 from pipeline_runtime.plan import Group, Plan, StreamPlan, build_plan
 from pipeline_runtime.report.summary import SUMMARY_FILE
 from pipeline_runtime.run.folders import build_folder_name, parse_run_id
+from pipeline_runtime.run.phases import find_process_start
 from pipeline_runtime.sources import Location, open_location
 from pipeline_runtime.sources.stores import list_folder, read_file
 from pipeline_runtime.training.checkpoint import CheckpointStore, Resumable, find_resumable
@@ -191,8 +193,9 @@ def storage_root(experiment: DatasetExperiment, options: RunOptions) -> str:
 def add_code_paths(paths: Sequence[str]) -> None:
     """Make the user's modules importable here and, by PYTHONPATH, in processes started later.
 
-    Modules that were imported from these folders are forgotten, and so are those of the same names
-    from elsewhere: a process that runs a second experiment takes that one's code, as it is now.
+    A process that runs a second experiment takes that one's code, as it is now: modules that were
+    edited, or come from elsewhere, are forgotten, and all others of the user's with them. As long
+    as all are as they were, they stay: objects of the caller's are of their classes.
     """
     sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -202,9 +205,21 @@ def add_code_paths(paths: Sequence[str]) -> None:
     importlib.invalidate_caches()
     folders = [Path(path) for path in paths if Path(path).is_dir()]
     names = {entry.stem for folder in folders for entry in folder.iterdir()}
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in names and _is_the_users(module):
-            del sys.modules[name]
+    modules = {name: module for name, module in [*sys.modules.items()] if _top(name) in names}
+    # The program, and what calls this while it is imported, cannot be missing.
+    busy = {"__main__", *(_top(name) for name, module in modules.items() if _is_unfinished(module))}
+    mine = [name for name in modules if _top(name) not in busy and _is_the_users(modules[name])]
+    outdated = [name for name in mine if _is_outdated(name, modules[name])]
+    for name in mine if outdated else ():
+        del sys.modules[name]
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _is_unfinished(module: ModuleType) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 def _is_the_users(module: ModuleType) -> bool:
@@ -213,6 +228,38 @@ def _is_the_users(module: ModuleType) -> bool:
     installed = (str(Path(os.__file__).parent), str(Path(__file__).parents[2]))
     is_installed = file is None or "-packages" in file or file.startswith(installed)
     return not is_installed
+
+
+# The change times and sizes of the user's modules, as of the last run in this process.
+_versions: dict[str, tuple[float, int]] = {}
+# A file system's clock may be behind by its resolution.
+_CLOCK_SECONDS = 1.0
+
+
+def _is_outdated(name: str, module: ModuleType) -> bool:
+    """Return whether an import might find other code than the module was made of."""
+    file = str(module.__file__)
+    try:
+        stat = os.stat(file)
+    except OSError:
+        return True
+    version = (stat.st_ctime, stat.st_size)
+    before, _versions[file] = _versions.get(file), version
+    if before is not None:
+        is_edited = before != version
+    else:  # Python does not record when it read a file, but not before this process was there
+        start = find_process_start()
+        is_edited = start is None or stat.st_ctime >= start - _CLOCK_SECONDS
+    return is_edited or not _is_found(name, file)
+
+
+def _is_found(name: str, file: str) -> bool:
+    """Return whether an import of this name would find this file."""
+    parent = sys.modules.get(name.rpartition(".")[0])
+    path = getattr(parent, "__path__", None)
+    spec = importlib.machinery.PathFinder.find_spec(name, None if path is None else [*path])
+    origin = spec.origin if spec is not None else None
+    return origin is not None and os.path.realpath(origin) == os.path.realpath(file)
 
 
 def _run_location(store: CheckpointStore) -> Location:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline_runtime.run import prepare
 from pipeline_runtime.run.prepare import add_code_paths
 
 NAME = "code_paths_loop"
@@ -57,3 +58,41 @@ def test_installed_modules_stay(tmp_path: Path) -> None:
     add_code_paths([str(tmp_path)])
     assert sys.modules["json"] is json
     assert sys.modules["pytest"] is ours
+
+
+def test_modules_that_are_as_they_were_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path / "loop", "1")
+    written = (tmp_path / "loop" / f"{NAME}.py").stat().st_ctime
+    monkeypatch.setattr(prepare, "find_process_start", lambda: written + 10)
+    add_code_paths([folder])
+    before = importlib.import_module(NAME)
+    add_code_paths([folder])
+    assert importlib.import_module(NAME) is before
+    write(tmp_path / "loop", "edited")
+    add_code_paths([folder])
+    assert read() == "edited"
+
+
+def test_one_edited_module_renews_those_that_may_use_it(tmp_path: Path) -> None:
+    folder = write(tmp_path / "loop", "before")
+    (tmp_path / "loop" / "code_paths_user.py").write_text(f"from {NAME} import VALUE\n")
+    found = []
+    for value in ("before", "after that", "after that"):
+        write(tmp_path / "loop", value)
+        add_code_paths([folder])
+        found.append(importlib.import_module("code_paths_user"))
+    assert [module.VALUE for module in found] == ["before", "after that", "after that"]
+
+
+def test_a_module_may_run_while_it_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "code_paths_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    code = "from pipeline_runtime.run.prepare import add_code_paths as add"
+    (package / "program.py").write_text(f"{code}\nadd([{str(tmp_path)!r}])\nVALUE = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert importlib.import_module("code_paths_package.program").VALUE == 1
