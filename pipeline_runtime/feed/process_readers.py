@@ -4,7 +4,7 @@ and for a trainer that threads would slow down.
 Each is a new Python (`reader_process`) at the end of a pipe. It is asked for pieces and answers in
 turn; the pieces lie in memory that both see (`segments`), or come through the pipe where that is
 not allowed. A reader that dies is replaced. When this process ends, however that comes, the pipes
-close and the readers end.
+close and the readers end; a second pipe, the lifeline, ends one whose code holds Python's lock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pipeline_runtime.steps.base import SideTable
 
 # A trainer that waits looks up this often.
 _WAIT_SECONDS = 1.0
-# A reader that was told to end has this long before it is killed.
+# Readers that were told to end have this long before they are killed.
 _END_SECONDS = 2.0
 # Readers that never came up, one after another, before the run ends.
 _MAX_FAILED_STARTS = 10
@@ -55,6 +55,7 @@ class _Reader:
 
     process: subprocess.Popen[bytes]
     pipe: Connection
+    lifeline: int  # descriptor of a pipe's end; once it is closed, the reader ends
     is_up: bool = False
 
 
@@ -81,9 +82,10 @@ class ProcessPool:
 
     def _start(self) -> None:
         ours, theirs = Pipe()
+        held, lifeline = os.pipe()
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        given = (theirs.fileno(), self._streams.fileno())
-        with theirs:
+        given = (theirs.fileno(), self._streams.fileno(), held)
+        with theirs, os.fdopen(held):
             process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _PROGRAM, *map(str, given)],
                 pass_fds=given,
@@ -93,7 +95,9 @@ class ProcessPool:
                 env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path},
                 start_new_session=True,  # the terminal's Ctrl-C is for the trainer
             )
-        self._readers[f"process-{next(_NUMBERS)}"] = _Reader(process=process, pipe=ours)
+        self._readers[f"process-{next(_NUMBERS)}"] = _Reader(
+            process=process, pipe=ours, lifeline=lifeline
+        )
 
     @property
     def is_growing(self) -> bool:
@@ -185,8 +189,9 @@ class ProcessPool:
         """End the readers."""
         for reader in self._readers.values():
             reader.pipe.close()
+        deadline = time.monotonic() + _END_SECONDS  # of all together
         for name, reader in self._readers.items():
-            _end(reader)
+            _end(reader, max(0.0, deadline - time.monotonic()))
             MAPPED.forget(name)
         self._readers = {}
         self._streams.close()
@@ -199,13 +204,14 @@ def _is_in_memory_of(reader: _Reader, answer: Answer | Failure) -> bool:
     return answer.block.segment.process == reader.process.pid
 
 
-def _end(reader: _Reader) -> None:
+def _end(reader: _Reader, seconds: float = _END_SECONDS) -> None:
     reader.pipe.close()
     try:
-        reader.process.wait(_END_SECONDS)
+        reader.process.wait(seconds)
     except subprocess.TimeoutExpired:
         reader.process.kill()
         reader.process.wait()
+    os.close(reader.lifeline)
 
 
 class ProcessCrew:

@@ -7,6 +7,7 @@ is gone; a second one makes the pieces.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pickle
 import queue
@@ -142,9 +143,21 @@ class _Maker:
         return pack_all(pieces, call.wire)
 
 
+def _end_with(lifeline: int) -> None:
+    """Have the system end this process once the other end of a pipe is closed.
+
+    The default action of SIGIO does so on Linux. No thread could if user code keeps Python's lock.
+    """
+    if sys.platform == "linux":
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+        flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
+
+
 def main() -> None:
     """Serve the trainer at the other end of a pipe until it is gone."""
-    pipe, file = Connection(int(sys.argv[1])), int(sys.argv[2])
+    pipe, file, lifeline = Connection(int(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
+    _end_with(lifeline)
     try:
         with importing():  # the steps of the streams, and the user's modules
             streams: dict[str, Stream] = pickle.loads(os.pread(file, os.fstat(file).st_size, 0))

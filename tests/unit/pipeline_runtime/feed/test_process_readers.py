@@ -25,10 +25,16 @@ from pipeline_runtime.plan import build_plan, plan_groups
 
 PIECE_ROWS = 10
 STEPS = """
+import re
 import pyarrow.compute as pc
 
 def double(table):
     return table.set_column(0, "id", pc.multiply(table.column("id"), 2))
+
+def hold(table):
+    if table.num_rows:
+        re.match(r"(a+)+$", "a" * 60 + "b")  # in C, for years
+    return table
 
 def interrupt(table):
     if table.num_rows:
@@ -137,6 +143,27 @@ def test_pieces_in_the_memory_of_a_dead_reader_are_lost(
         crew.take(taken, Waited())
     crew.close()  # which lets go of the other
     assert left not in pool._answers
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="SIGIO ends a process on Linux alone")
+def test_a_reader_ends_with_the_trainer_whatever_it_is_doing(
+    open_feed: Open, opened: list[ProcessReaders], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = open_feed(Pipeline.read_parquet("t/", row_key="id").map("process_steps:hold"), Sending())
+    crew, pool = feed.crew, opened[0]._pool
+    assert pool is not None
+    while len(crew.readers()) < 2:
+        pool.receive(1.0)
+    for reader in crew.readers():
+        crew.ask(reader, "training", [Task(position=0, group=feed.groups[0], piece=0)])
+    pool.receive(2.0)  # until they are busy
+    gone, other = pool._readers.values()
+    with open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), gone.lifeline)  # closes it, as the trainer's end does
+    assert gone.process.wait(30) == -signal.SIGIO
+    monkeypatch.setattr(process_readers, "_END_SECONDS", 0.1)
+    pool.close()
+    assert other.process.poll() == -signal.SIGKILL
 
 
 def test_pools_of_one_process_name_their_readers_apart(
