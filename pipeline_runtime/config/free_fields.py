@@ -1,8 +1,9 @@
 """The free-form fields of a spec, which may hold any JSON, and the bound on their size.
 
-These are `training.config`, `map.options` and the pod templates. No schema describes them, so
-neither the API server nor a model bounds their content: a megabyte of empty lists costs seconds of
-CPU wherever it is validated, hashed or compared. `parsing` checks their size before it validates.
+These are `training.config`, the pod templates, and each mapping that a step or a source declares,
+such as `map.options`. No schema describes them, so neither the API server nor a model bounds their
+content: a megabyte of empty lists costs seconds of CPU wherever it is validated, hashed or
+compared. `parsing` checks their size before it validates.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import get_origin
 
 from pydantic import JsonValue
 
+from pipeline_runtime.config.base import SpecModel
+from pipeline_runtime.config.dataset import Dataset
 from pipeline_runtime.config.documents import Path
-from pipeline_runtime.config.introspect import field_names
+from pipeline_runtime.config.introspect import field_names, find_members, find_model, is_list
 from pipeline_runtime.config.step_registry import load_models
 
 # All free-form fields of a spec together, as JSON without spaces. Kubernetes allows 1.5 MiB in an
@@ -29,6 +32,7 @@ def find_free_fields(document: JsonValue) -> Iterator[tuple[Path, JsonValue]]:
     places: list[Path] = [("spec", "training", "config")]
     steps = _get(document, ("spec", "pipeline"))
     num_steps = len(steps) if isinstance(steps, list) else 0
+    places += [("spec", "dataset", *field) for field in _find_dataset_fields()]
     places += [
         ("spec", "pipeline", index, *field)
         for index in range(num_steps)
@@ -41,14 +45,25 @@ def find_free_fields(document: JsonValue) -> Iterator[tuple[Path, JsonValue]]:
 
 
 @cache
-def _find_step_fields() -> tuple[tuple[str, str], ...]:
-    """Return the kind and name of each free-form field of a step."""
-    return tuple(
-        (model.kind(), alias)
-        for model in load_models().values()
-        for alias, name in field_names(model).items()
-        if get_origin(model.model_fields[name].annotation) is dict
-    )
+def _find_dataset_fields() -> tuple[Path, ...]:
+    return tuple(find_mappings(Dataset))
+
+
+@cache
+def _find_step_fields() -> tuple[Path, ...]:
+    """Return the path of each free-form field of a step, from the step's kind on."""
+    models = load_models().values()
+    return tuple((model.kind(), *path) for model in models for path in find_mappings(model))
+
+
+def find_mappings(model: type[SpecModel]) -> Iterator[Path]:
+    """Yield the path of each field, at any depth outside of lists, that holds a mapping."""
+    for alias, name in field_names(model).items():
+        annotation = model.model_fields[name].annotation
+        if any(get_origin(member) is dict for member in find_members(annotation)):
+            yield (alias,)
+        elif (below := find_model(annotation)) and not is_list(annotation):
+            yield from ((alias, *path) for path in find_mappings(below))
 
 
 def check_size(document: JsonValue) -> tuple[Path, str] | None:

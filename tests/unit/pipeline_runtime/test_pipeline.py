@@ -41,6 +41,7 @@ EVERY_STEP = (
 def test_there_is_a_method_for_every_kind_of_step() -> None:
     methods = [name for name in vars(StepMethods) if not name.startswith("_")]
     assert [to_camel(name) for name in methods] == list_kinds()
+    assert vars(Pipeline).keys().isdisjoint(methods)  # else the step could not be added
 
 
 def test_what_the_methods_write_is_a_valid_manifest(tmp_path: Path) -> None:

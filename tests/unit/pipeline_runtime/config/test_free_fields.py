@@ -1,11 +1,12 @@
 """The bound on free-form fields, and linear time of searches and counts."""
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from experiments import build_experiment
 from facts import assert_told
+from pydantic import Field, JsonValue
 
 from pipeline_runtime.config import (
     ManifestError,
@@ -14,8 +15,14 @@ from pipeline_runtime.config import (
     parse_experiment,
     parse_stored,
 )
+from pipeline_runtime.config.base import SpecModel
 from pipeline_runtime.config.credentials import find_uri_credential, hide_credentials
-from pipeline_runtime.config.free_fields import MAX_FREE_BYTES, check_size, find_free_fields
+from pipeline_runtime.config.free_fields import (
+    MAX_FREE_BYTES,
+    check_size,
+    find_free_fields,
+    find_mappings,
+)
 from pipeline_runtime.steps.rename.model import RenamedColumn, RenameStep
 
 MAP = {"map": {"function": "a:b", "options": {"a": "x" * 30_000}}}
@@ -53,6 +60,22 @@ def test_free_fields_are_bounded_together(spec: dict[str, Any], told: str) -> No
         parse_experiment(build_experiment(**spec))
     [problem] = refused.value.problems
     assert_told(str(problem), told)
+
+
+class Inner(SpecModel):
+    properties: Annotated[dict[str, JsonValue], Field(max_length=9)] | None = None
+    texts: tuple[str, ...] = ()
+
+
+class Outer(SpecModel):
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    inner: Inner | None = None
+    items: tuple[Inner, ...] = ()
+    size: int = 0
+
+
+def test_mappings_of_new_steps_and_sources_are_found() -> None:
+    assert list(find_mappings(Outer)) == [("options",), ("inner", "properties")]
 
 
 def test_the_largest_spec_is_accepted() -> None:
