@@ -11,15 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
-from pipeline_runtime import expressions, hashing
-from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, Shuffle
+from pipeline_runtime import expressions
+from pipeline_runtime.config import DatasetExperiment, ExperimentSpec
 from pipeline_runtime.errors import ExpressionError, ManifestError, Problem
 from pipeline_runtime.expressions import Expression
-from pipeline_runtime.plan.engine import choose_delivery, choose_feed, choose_output_feed
+from pipeline_runtime.plan.consumers import Consumer, choose_consumer
+from pipeline_runtime.plan.engine import choose_delivery
 from pipeline_runtime.plan.labels import describe_step
 from pipeline_runtime.plan.model import (
     FirstLook,
@@ -29,8 +30,8 @@ from pipeline_runtime.plan.model import (
     Stage,
     StreamPlan,
 )
-from pipeline_runtime.plan.output import find_output_columns, plan_output
 from pipeline_runtime.plan.predicates import Pushdown, build_pushdown
+from pipeline_runtime.plan.problems import Problems
 from pipeline_runtime.plan.sharing import choose_sharing, shared_after
 from pipeline_runtime.plan.side_tables import open_side_table
 from pipeline_runtime.plan.split import Split
@@ -42,13 +43,9 @@ from pipeline_runtime.steps.base import (
     public_schema,
 )
 from pipeline_runtime.steps.binding import bind_pipeline
-from pipeline_runtime.steps.checks import unknown_column
 from pipeline_runtime.steps.filter.model import FilterStep
 from pipeline_runtime.steps.filter.transform import Filter
 
-_T = TypeVar("_T")
-_OUTPUT = "the pipeline's output"
-_IN_ORDER = Shuffle(unit="None")
 # A step's live columns before the plan has worked them out.
 _ALL: frozenset[str] = frozenset()
 
@@ -62,14 +59,20 @@ class _Bound:
     pushed: Expression | None = None  # what may prune for it: implied by `expression`
 
 
-def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
+def build_plan(
+    experiment: DatasetExperiment, storage_root: str, consumer: Consumer | None = None
+) -> Plan:
     """Plan an experiment's data.
+
+    Args:
+        consumer: what the rows are for; what the manifest asks for if None.
 
     Raises ManifestError with every broken rule that the tables' schemas show, SourceError if a
     table cannot be read.
     """
     spec = experiment.spec
     options = spec.pipeline_options
+    consumer = consumer or choose_consumer(spec)
     opening = Opening(
         storage_root=storage_root, catalogs=spec.catalogs, kernels=options.debug.kernels
     )
@@ -80,7 +83,7 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
         open_side_table=lambda request: open_side_table(request, opening),
         kernels=options.debug.kernels,
     )
-    problems = _Problems()
+    problems = Problems()
     problems.check_columns("spec.dataset.rowKey", spec.dataset.row_key, schema)
     problems.check_columns("spec.dataset.requestColumns", spec.dataset.request_columns, schema)
     request_key = (spec.dataset.request_key,) if spec.dataset.request_key else None
@@ -88,76 +91,33 @@ def build_plan(experiment: DatasetExperiment, storage_root: str) -> Plan:
     for field, names in (("rowKey", spec.dataset.row_key), ("requestKey", request_key)):
         problems.check_hashable(f"spec.dataset.{field}", names, schema)
     head = problems.collect(_bind_where, spec, schema) or []
-    splits = {role: problems.collect(_bind_split, spec, schema, role) for role in _roles(spec)}
+    splits = {role: problems.collect(_bind_split, spec, schema, role) for role in consumer.roles}
     steps = problems.collect(_bind_steps, spec, schema, context) or []
     output = steps[-1].step.transform.output_schema if steps else schema
-    batch_columns = None
-    if not problems.found:
-        kept = find_output_columns if spec.output else _batch_columns
-        batch_columns = problems.collect(kept, spec, output)
+    columns = None if problems.found else problems.collect(consumer.find_columns, output)
     problems.raise_if_any()
     streams = {
         role: _Stream(
-            spec, table, schema, [*head, *(split or []), *steps], batch_columns or ()
+            spec, consumer, table, schema, [*head, *(split or []), *steps], columns or ()
         ).build(role)
         for role, split in splits.items()
     }
     main = next(iter(streams.values()))
-    feed = (choose_output_feed if spec.output else choose_feed)(options, main.stages)
+    feed = consumer.choose_feed(main.stages)
     is_remote = main.scan.is_remote
     reads_ahead = options.debug.read_ahead and is_remote and feed.engine == "Readers"
     streams = {role: replace(s, reads_ahead=reads_ahead) for role, s in streams.items()}
     return Plan(
         streams=streams,
-        output=plan_output(spec.output, batch_columns or ()) if spec.output else None,
-        batch_columns=batch_columns or (),
+        consumer=consumer,
+        batch_columns=columns or (),
         preserve_order=spec.pipeline_options.preserve_order,
         broadcast=options.debug.broadcast,
         prefetch=options.debug.prefetch,
         feed=feed,
         delivery=choose_delivery(options, feed, spec.training.batch_size),
-        warnings=tuple(_warnings(spec, main)),
+        warnings=(*_warnings(main), *consumer.warn(main)),
     )
-
-
-class _Problems:
-    """Collects what is wrong, so that one look at a manifest shows all of it."""
-
-    def __init__(self) -> None:
-        self.found: list[Problem] = []
-
-    def collect(self, work: Callable[..., _T], *arguments: Any) -> _T | None:
-        try:
-            return work(*arguments)
-        except ManifestError as error:
-            self.found.extend(error.problems)
-            return None
-
-    def check_columns(
-        self,
-        path: str,
-        names: Sequence[str] | None,
-        schema: pa.Schema,
-        what: str = "the table",
-    ) -> None:
-        self.found.extend(
-            Problem(path=path, message=unknown_column(name, schema.names, what))
-            for name in names or ()
-            if name not in schema.names
-        )
-
-    def check_hashable(self, path: str, names: Sequence[str] | None, schema: pa.Schema) -> None:
-        """Keys are told apart by their hash, which not every type has."""
-        for name in names or ():
-            if name in schema.names:
-                try:
-                    hashing.check_hashable(schema.field(name).type)
-                except TypeError as error:
-                    self.found.append(Problem(path=path, message=f"column {name!r}: {error}"))
-
-    def raise_if_any(self) -> None:
-        if self.found:  # the two roles' split has its problems once
-            raise ManifestError(list(dict.fromkeys(self.found)))
 
 
 def _source_schema(spec: ExperimentSpec, table: Source) -> pa.Schema:
@@ -165,7 +125,7 @@ def _source_schema(spec: ExperimentSpec, table: Source) -> pa.Schema:
     wanted = spec.dataset.source.wanted_columns
     if wanted is None:
         return pa.schema([field for field in table.schema if _is_readable(field.name)])
-    problems = _Problems()
+    problems = Problems()
     problems.check_columns(f"spec.dataset.{spec.dataset.source_kind}.columns", wanted, table.schema)
     problems.raise_if_any()
     return pa.schema([table.schema.field(name) for name in wanted])
@@ -174,12 +134,6 @@ def _source_schema(spec: ExperimentSpec, table: Source) -> pa.Schema:
 def _is_readable(name: str) -> bool:
     """Columns of Lastmile's own in a table are not its data, but for the identity."""
     return name == ROW_ID_COLUMN or not name.startswith(INTERNAL_PREFIX)
-
-
-def _roles(spec: ExperimentSpec) -> tuple[str, ...]:
-    if spec.output is not None:
-        return ("output",)
-    return ("training", "evaluation") if spec.training.evaluation else ("training",)
 
 
 def _at(path: str, work: Callable[[], Any]) -> Any:
@@ -206,7 +160,7 @@ def _bind_split(spec: ExperimentSpec, schema: pa.Schema, role: str) -> list[_Bou
     if evaluation is None:
         return []
     path = "spec.training.evaluation"
-    problems = _Problems()
+    problems = Problems()
     problems.check_columns(f"{path}.by", evaluation.by, schema)
     problems.check_hashable(f"{path}.by", evaluation.by, schema)
     problems.raise_if_any()
@@ -246,41 +200,23 @@ def _bind_steps(spec: ExperimentSpec, schema: pa.Schema, context: BindContext) -
     return bound
 
 
-def _batch_columns(spec: ExperimentSpec, output: pa.Schema) -> tuple[str, ...]:
-    """What batches carry; label and weight are always among them."""
-    training = spec.training
-    problems = _Problems()
-    problems.check_columns("spec.training.columns", training.columns, output, _OUTPUT)
-    for field, name in (
-        ("labelColumn", training.label_column),
-        ("weightColumn", training.weight_column),
-    ):
-        problems.check_columns(f"spec.training.{field}", (name,) if name else None, output, _OUTPUT)
-    if training.shuffle.unit == "Request":
-        request_key = (spec.dataset.request_key or "",)
-        problems.check_columns("spec.training.shuffle.unit", request_key, output, _OUTPUT)
-    problems.raise_if_any()
-    wanted = training.columns or tuple(public_schema(output).names)
-    extra = (training.label_column, training.weight_column)
-    return tuple(dict.fromkeys([*wanted, *(name for name in extra if name)]))
-
-
 @dataclass(frozen=True, slots=True)
 class _Stream:
     """One role's stream while it is optimised."""
 
     spec: ExperimentSpec
+    consumer: Consumer
     table: Source
     schema: pa.Schema
     bound: list[_Bound]
-    batch_columns: tuple[str, ...]
+    columns: tuple[str, ...]
 
     def build(self, role: str) -> StreamPlan:
-        options, training = self.spec.pipeline_options, self.spec.training
+        options, shuffle = self.spec.pipeline_options, self.consumer.shuffle(role)
         push = self._pushdown()
-        key = self.spec.dataset.request_key if training.shuffle.unit == "Request" else None
+        key = self.consumer.request_key
         steps = [bound.step for bound in self.bound]
-        kept = (*self.batch_columns, *((key,) if key else ()))
+        kept = (*self.columns, *((key,) if key else ()))
         needed, after = needed_columns([step.transform for step in steps], kept)
         if not options.debug.projection:
             everything = frozenset(self.schema.names).union(*(s.transform.outputs for s in steps))
@@ -305,9 +241,9 @@ class _Stream:
             identity=self._identity(),
             stages=stages,
             output_schema=self._output_schema(steps),
-            shuffle=training.shuffle if role == "training" else _IN_ORDER,
+            shuffle=shuffle,
             request_key=key,
-            seed=training.seed,
+            seed=self.consumer.seed,
             max_rows_per_block=options.rows_per_block,
             kernels=options.debug.kernels,
             sharing=sharing,
@@ -331,13 +267,10 @@ class _Stream:
         return FirstLook(columns=columns, num_steps=num_steps)
 
     def _request_columns(self, steps: Sequence[PlannedStep], sharing: Sharing) -> tuple[str, ...]:
-        """The batches' columns that they carry once a request; never the label or the weight."""
-        training = self.spec.training
-        if self.spec.output is not None or not training.takes_requests:
-            return ()
+        """The columns that the consumer takes once a request."""
         shared = shared_after([step.transform for step in steps], sharing.columns)
-        shared -= {training.label_column, training.weight_column}
-        return tuple(name for name in self.batch_columns if name in shared)
+        once = self.consumer.takes_once(shared)
+        return tuple(name for name in self.columns if name in once)
 
     def _pushdown(self) -> Pushdown:
         filters = [(b.pushed or b.expression, b.step.transform) for b in self.bound]
@@ -350,7 +283,7 @@ class _Stream:
 
     def _output_schema(self, steps: Sequence[PlannedStep]) -> pa.Schema:
         last = steps[-1].transform.output_schema if steps else public_schema(self.schema)
-        return pa.schema([last.field(name) for name in self.batch_columns])
+        return pa.schema([last.field(name) for name in self.columns])
 
 
 def needed_columns(
@@ -413,15 +346,9 @@ def _stage(index: int, steps: Sequence[PlannedStep]) -> Stage:
     )
 
 
-def _warnings(spec: ExperimentSpec, stream: StreamPlan) -> Iterator[str]:
+def _warnings(stream: StreamPlan) -> Iterator[str]:
     if stream.identity.is_position:
         yield (
             "rows have no declared identity: sampling and checksums go by (file, row group, row), "
             "so rewriting the files changes which rows are kept; declare spec.dataset.rowKey"
-        )
-    if spec.output is None and spec.training.deduplicated and not stream.request_columns:
-        yield (
-            "training.deduplicated is true, but no column of the batches stands once a request, so "
-            "they have no request_index: declare spec.dataset.requestKey and requestColumns, or "
-            "read a nested table, and see which steps mix them with other columns"
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline_runtime.config.steps import PipelineOptions
-from pipeline_runtime.errors import ManifestError, Problem
 from pipeline_runtime.plan.model import Delivery, FeedChoice, Stage
 
 
@@ -27,22 +26,6 @@ def choose_feed(options: PipelineOptions, stages: Sequence[Stage]) -> FeedChoice
         return FeedChoice(engine="Readers", reason=reason)
     reason = "on one machine as threads of the trainers, or processes if the only one binds"
     return FeedChoice(engine="Readers", reason=reason, may_be_threads=True, may_switch=True)
-
-
-def choose_output_feed(options: PipelineOptions, stages: Sequence[Stage]) -> FeedChoice:
-    """Return the engine for a stream that is written: readers, which store the rows themselves.
-
-    Raises ManifestError if the manifest asks for another one.
-    """
-    if options.feed == "RayData":
-        message = "must be Auto with output, whose readers write; remove it"
-        raise ManifestError([Problem(path="spec.pipelineOptions.feed", message=message)])
-    python = [s for stage in stages for s in stage.steps if s.transform.calls_user_code]
-    if python:
-        reason = f"in one thread, since {python[0].path} calls Python"
-        return FeedChoice(engine="Readers", reason=reason)
-    reason = "threads of this process, which write the rows that they make"
-    return FeedChoice(engine="Readers", reason=reason, may_be_threads=True)
 
 
 # A smaller batch has more bytes of layout than of rows.

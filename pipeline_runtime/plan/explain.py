@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline_runtime.plan.model import OutputPlan, Plan, PlannedStep, Stage, StreamPlan
+from pipeline_runtime.plan.model import Plan, PlannedStep, Stage, StreamPlan
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
@@ -17,31 +17,21 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "readColumns": list(stream.read_columns),
         "tableColumns": list(stream.table.schema.names),
         "pushedPredicates": list(stream.pushed),
-        "scan": _scan_document(stream),
+        "scan": scan_document(stream),
         "stages": [
             _stage_document(index, stage, plan) for index, stage in enumerate(stream.stages)
         ],
         "batchColumns": {field.name: str(field.type) for field in stream.output_schema},
         "feed": {"engine": plan.feed.engine, "reason": plan.feed.reason},
         "preserveOrder": plan.preserve_order,
-        "delivery": {
-            "readyBatches": plan.delivery.is_ready,
-            "reason": plan.delivery.reason,
-            "sparse": plan.delivery.sparse,
-            "compression": plan.delivery.compression,
-            "batchedCalls": plan.delivery.batched_calls,
-            "sharedMemory": plan.delivery.shared_memory,
-            "readAhead": stream.reads_ahead,
-        },
-        "prefetch": plan.prefetch,
-        "output": _output_document(plan.output) if plan.output else None,
-        "evaluation": _scan_document(plan.evaluation) if plan.evaluation else None,
+        **plan.consumer.document(plan),
         "warnings": list(plan.warnings),
         "text": explain(plan),
     }
 
 
-def _scan_document(stream: StreamPlan) -> dict[str, int]:
+def scan_document(stream: StreamPlan) -> dict[str, int]:
+    """The counts of a stream's scan, as `plan.json` has them."""
     pruning = stream.scan.pruning
     return {
         "files": pruning.files_total,
@@ -124,17 +114,7 @@ def explain(plan: Plan) -> str:
     lines = [f"Plan of the {stream.role} stream over {stream.table.description}"]
     for index, stage in enumerate(stream.stages):
         lines += _stage_lines(index, stage, plan)
-    then = _describe_output(plan.output) if plan.output else _then(plan)
-    lines += [f"Then: {then}", f"Feed: {plan.feed.engine} ({plan.feed.reason})"]
-    if plan.output is None:
-        lines.append(f"Delivery: {_delivery(plan)}")
-    if plan.evaluation:
-        pruning = plan.evaluation.scan.pruning
-        lines.append(
-            f"Evaluation: the same steps over {pruning.rows_read:,} rows of "
-            f"{pruning.row_groups_read} row "
-            f"groups; pushed to the files: {', '.join(plan.evaluation.pushed) or 'nothing'}"
-        )
+    lines += plan.consumer.describe(plan)
     lines += [f"Warning: {warning}" for warning in plan.warnings]
     return "\n".join(lines)
 
@@ -147,46 +127,3 @@ def _stage_lines(index: int, stage: Stage, plan: Plan) -> list[str]:
         lines.append(f"  {step['kind']} {step['label']}".rstrip())
         lines += [f"      {note}" for note in step["notes"]]
     return lines
-
-
-def _output_document(output: OutputPlan) -> dict[str, Any]:
-    return {"columns": list(output.columns), "partitionBy": list(output.partition_by)}
-
-
-def _describe_output(output: OutputPlan) -> str:
-    folders = f", in folders by {', '.join(output.partition_by)}" if output.partition_by else ""
-    return (
-        f"a table of {len(output.columns)} columns{folders}, rows in the order of the source "
-        "within each folder"
-    )
-
-
-def _then(plan: Plan) -> str:
-    shuffle = plan.training.shuffle
-    mixed = {
-        "None": "no shuffle",
-        "Row": f"rows shuffled in windows of {shuffle.window_rows:,}",
-        "Request": f"requests shuffled in windows of {shuffle.window_rows:,} rows",
-    }[shuffle.unit]
-    order = "in a fixed order" if plan.preserve_order else "in the order they are ready"
-    once = plan.training.request_columns
-    shared = f" ({', '.join(once)} once a request)" if once else ""
-    ahead = ", the next one made ahead" if plan.prefetch else ""
-    return f"{mixed}, batches of {len(plan.batch_columns)} columns{shared}, {order}{ahead}"
-
-
-def _delivery(plan: Plan) -> str:
-    delivery = plan.delivery
-    calls = "several short pieces a call" if delivery.batched_calls else "a piece a call"
-    calls += ", in shared memory on one machine" if delivery.shared_memory else ""
-    if not delivery.is_ready:
-        return (
-            f"rows, of which the trainers make batches ({delivery.reason}); between processes "
-            f"{calls}"
-        )
-    filling = "lists without what fills them up" if delivery.sparse else "lists filled up"
-    compressed = {
-        "None": "never compressed",
-        "Auto": "compressed if the trainers wait for them",
-    }.get(delivery.compression, f"compressed by {delivery.compression}")
-    return f"{delivery.reason}; between processes {calls}, one buffer each, {filling}, {compressed}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
@@ -17,6 +17,9 @@ from pipeline_runtime.config.step_model import MapResources
 from pipeline_runtime.plan.groups import Group, plan_groups, rows_per_piece
 from pipeline_runtime.sources import Identity, Scan, Source
 from pipeline_runtime.steps.base import Transform
+
+if TYPE_CHECKING:
+    from pipeline_runtime.plan.consumers.base import Consumer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,29 +158,17 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputPlan:
-    """The table to write.
-
-    Attributes:
-        columns: all columns of the table, those of the partitions included.
-        partition_by: columns that become folders.
-    """
-
-    columns: tuple[str, ...]
-    partition_by: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Everything that a run needs to know about its data.
 
     Attributes:
         streams: streams of rows by their role, the consumer's main stream first.
-        output: the table to write; None if the consumer is a training.
+        consumer: what the rows are for.
+        batch_columns: the columns that the consumer takes.
     """
 
     streams: Mapping[str, StreamPlan]
-    output: OutputPlan | None = None
+    consumer: Consumer
     batch_columns: tuple[str, ...]
     preserve_order: bool
     broadcast: bool

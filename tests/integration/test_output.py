@@ -96,7 +96,13 @@ def ids(table: pa.Table) -> list[int]:
     return sorted(table["id"].to_pylist())
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "signal_number",
+    [
+        pytest.param(signal.SIGKILL, id="SIGKILL"),
+        pytest.param(signal.SIGINT, id="SIGINT", marks=pytest.mark.slow),
+    ],
+)
 def test_a_killed_process_is_continued_by_another(tmp_path: Path, signal_number: int) -> None:
     write_project(tmp_path)
     (tmp_path / "slow").touch()
@@ -135,6 +141,7 @@ def s3(s3_server: S3Keys) -> Iterator[pafs.S3FileSystem]:
     found.delete_dir("tables")
 
 
+@pytest.mark.slow
 def test_a_table_on_s3_is_written_replaced_and_read(
     tmp_path: Path,
     s3: pafs.S3FileSystem,

@@ -1,0 +1,147 @@
+"""A table to write: every row of one stream, in the order of the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline_runtime.config import ExperimentSpec, Output, Shuffle
+from pipeline_runtime.errors import ManifestError, Problem
+from pipeline_runtime.plan.consumers.base import IN_ORDER
+from pipeline_runtime.plan.model import FeedChoice, Plan, Stage, StreamPlan
+from pipeline_runtime.sources.partition_names import find_name_fault, find_partition_type
+from pipeline_runtime.steps.base import public_schema
+from pipeline_runtime.steps.checks import unknown_column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputConsumer:
+    """Writes a table; see `consumers.base.Consumer`."""
+
+    spec: ExperimentSpec
+
+    @property
+    def output(self) -> Output:
+        """The section of the manifest."""
+        assert self.spec.output is not None
+        return self.spec.output
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """Columns that become folders."""
+        return self.output.partition_by or ()
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return ("output",)
+
+    @property
+    def seed(self) -> int:
+        return 0
+
+    @property
+    def request_key(self) -> str | None:
+        return None
+
+    def shuffle(self, role: str) -> Shuffle:
+        return IN_ORDER
+
+    def find_columns(self, schema: pa.Schema) -> tuple[str, ...]:
+        """Return the columns of the table, those of the partitions included."""
+        partition_by = self.partition_by
+        wanted = self.output.columns or tuple(public_schema(schema).names)
+        columns = tuple(dict.fromkeys([*wanted, *partition_by]))
+        fields = dict.fromkeys(columns, "columns") | dict.fromkeys(partition_by, "partitionBy")
+        problems = [
+            _problem(fields[name], unknown_column(name, schema.names, "the pipeline's output"))
+            for name in columns
+            if name not in schema.names
+        ]
+        if not problems:
+            problems += _find_partition_problems(partition_by, schema)
+            stored = [schema.field(name) for name in columns if name not in partition_by]
+            if not stored:
+                message = "must leave a column for the files, but has all columns; remove one"
+                problems.append(_problem("partitionBy", message))
+            problems += [_problem("columns", text) for text in _find_unwritable(stored)]
+        if problems:
+            raise ManifestError(problems)
+        return columns
+
+    def takes_once(self, columns: frozenset[str]) -> frozenset[str]:
+        return frozenset()
+
+    def choose_feed(self, stages: Sequence[Stage]) -> FeedChoice:
+        """Return readers: they store the rows themselves. Raises ManifestError for Ray Data."""
+        if self.spec.pipeline_options.feed == "RayData":
+            message = "must be Auto with output, whose readers write; remove it"
+            raise ManifestError([Problem(path="spec.pipelineOptions.feed", message=message)])
+        python = [s for stage in stages for s in stage.steps if s.transform.calls_user_code]
+        if python:
+            reason = f"in one thread, since {python[0].path} calls Python"
+            return FeedChoice(engine="Readers", reason=reason)
+        reason = "threads of this process, which write the rows that they make"
+        return FeedChoice(engine="Readers", reason=reason, may_be_threads=True)
+
+    def warn(self, stream: StreamPlan) -> Iterator[str]:
+        yield from ()
+
+    def describe(self, plan: Plan) -> Iterator[str]:
+        by = self.partition_by
+        folders = f", in folders by {', '.join(by)}" if by else ""
+        yield (
+            f"Then: a table of {len(plan.batch_columns)} columns{folders}, rows in the order of "
+            f"the source within each folder, to {self.output.parquet.uri} ({self.output.mode})"
+        )
+        yield f"Feed: {plan.feed.engine} ({plan.feed.reason})"
+
+    def document(self, plan: Plan) -> dict[str, Any]:
+        return {
+            "output": {
+                "columns": list(plan.batch_columns),
+                "partitionBy": list(self.partition_by),
+                "mode": self.output.mode,
+            }
+        }
+
+
+def _problem(field: str, message: str) -> Problem:
+    return Problem(path=f"spec.output.{field}", message=message)
+
+
+def _find_partition_problems(columns: tuple[str, ...], schema: pa.Schema) -> Iterator[Problem]:
+    for name in columns:
+        kind = schema.field(name).type
+        if find_partition_type(kind) is None:
+            yield _problem(
+                "partitionBy",
+                f"column {name!r} must hold texts, integers, booleans or dates, but is {kind}; "
+                "cast it in a step",
+            )
+        elif fault := find_name_fault(name):
+            yield _problem("partitionBy", f"column {name!r} cannot be a folder: {fault}; rename it")
+
+
+def _find_unwritable(fields: list[pa.Field]) -> Iterator[str]:
+    """Yield what is wrong with each column whose type Parquet does not have."""
+    if _find_fault(pa.schema(fields)) is None:
+        return
+    for field in fields:
+        if fault := _find_fault(pa.schema([field])):
+            yield (
+                f"column {field.name!r} cannot be written to Parquet as {field.type}: {fault}; "
+                "cast or drop it in a step"
+            )
+
+
+def _find_fault(schema: pa.Schema) -> str | None:
+    """Return why Parquet cannot have these columns; None if it can."""
+    try:
+        pq.ParquetWriter(pa.BufferOutputStream(), schema).close()
+    except (pa.ArrowException, NotImplementedError) as error:
+        return str(error)
+    return None
