@@ -59,6 +59,7 @@ BY_PATTERN: Mapping[str, Sequence[str]] = {
     ],
     cluster.DATA_KEY_PATTERN: ["key", ".a", "A-1_b"],
     base.LABEL_PATTERN: ["a", "thin", "1-x", "x" * 63],
+    base.SCRIPT_PATTERN: ["train.py", "a b/größe.py", "../t.py"],
     experiment.SHA256_PATTERN: ["0123456789abcdef" * 4],
     experiment.DECIMAL_PATTERN: ["0.25", "-1", "1.5e-3"],
     cluster.IMAGE_PATTERN: ["registry:5000/a/b:1.0", "a@sha256:0"],
