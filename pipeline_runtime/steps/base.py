@@ -96,7 +96,10 @@ class Transform(Protocol):
 
     @property
     def keeps_places(self) -> bool:
-        """True if the planner can tell which row of the input each row of the output is."""
+        """True if the output has rows of the input, each at most once and in their order.
+
+        The other columns of these rows may then be read after the step.
+        """
         ...
 
     @property
@@ -156,7 +159,6 @@ class BoundStep:
     kind: ClassVar[str] = ""
     is_columnwise: ClassVar[bool] = False
     calls_user_code: ClassVar[bool] = False
-    keeps_places: ClassVar[bool] = True
     picks_rows: ClassVar[bool] = False
 
     inputs: frozenset[str] = frozenset()
@@ -186,6 +188,10 @@ class BoundStep:
     @property
     def is_filter(self) -> bool:
         return False
+
+    @property
+    def keeps_places(self) -> bool:
+        return self.is_filter or not self.changes_rows
 
     @property
     def draws_by(self) -> tuple[object, ...] | None:

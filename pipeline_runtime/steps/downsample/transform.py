@@ -85,6 +85,10 @@ class Downsample(BoundStep):
         return replace(self, draw=draw)
 
     @property
+    def keeps_places(self) -> bool:
+        return True
+
+    @property
     def is_filter(self) -> bool:
         return self.weight_column is None
 

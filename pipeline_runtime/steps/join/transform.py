@@ -24,7 +24,6 @@ class Join(BoundStep):
     """
 
     kind: ClassVar[str] = "join"
-    keeps_places: ClassVar[bool] = False
     changes_rows: bool = True
 
     side_table: SideTable

@@ -41,7 +41,6 @@ class Map(BoundStep):
 
     kind: ClassVar[str] = "map"
     calls_user_code: ClassVar[bool] = True
-    keeps_places: ClassVar[bool] = False
 
     function: str  # module:name, imported on the worker
     options: Mapping[str, JsonValue]
@@ -53,6 +52,10 @@ class Map(BoundStep):
     @property
     def is_elementwise(self) -> bool:
         return False  # the function may look at all rows that it is given
+
+    @property
+    def keeps_places(self) -> bool:
+        return False
 
     @property
     def runs_alone(self) -> bool:
