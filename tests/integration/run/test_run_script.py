@@ -11,57 +11,10 @@ from typing import Any
 
 import pytest
 from run_support import LASTMILE, Clicks, Project, checksum_of, clicks_spec, wait_for
+from script_ranks import DDP_SCRIPT
 from warm_lastmile import RUN_SECONDS, Lastmile
 
 SAMPLES = Path(__file__).parents[3] / "deploy" / "samples"
-# Trains by DDP on all ranks, and records as the entrypoint of `run_support` does.
-SCRIPT = """
-import argparse, json, os, pathlib, time
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from pipeline_runtime import current
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--folder", type=pathlib.Path)
-    parser.add_argument("--fail-at", type=int)
-    parser.add_argument("--sleep", type=float, default=0.0)
-    args = parser.parse_args()
-
-    dist.init_process_group("gloo")
-    torch.manual_seed(dist.get_rank())  # DDP starts all ranks with the model of rank 0
-    model = torch.nn.Linear(4, 1)
-    run = current()
-    state = run.load() or {"step": 0, "model": model.state_dict()}
-    model.load_state_dict(state["model"])
-    ddp = DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
-
-    with (args.folder / f"rank{os.environ['RANK']}.jsonl").open("a", buffering=1) as log:
-        log.write(json.dumps({"first": state["step"]}) + "\\n")
-        loader = run.loader()
-        for epoch in run.epochs():
-            for batch in loader:
-                time.sleep(args.sleep)
-                weights = batch["row_weight"]
-                loss = (ddp(batch["items"].float())[:, 0] * weights).sum() / 100
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                ids = batch["id"][weights > 0].tolist()
-                record = {"epoch": epoch, "step": run.step, "ids": ids}
-                log.write(json.dumps(record | {"weight": model.weight.tolist()}) + "\\n")
-                if run.step == args.fail_at and not (args.folder / "cured").exists():
-                    raise ValueError("the user's own mistake")
-                if run.checkpoint_due():
-                    run.save({"step": run.step, "model": model.state_dict()})
-        run.report({"loss": loss.item()})
-    dist.destroy_process_group()
-
-if __name__ == "__main__":
-    main()
-"""
 TWO_RANKS: dict[str, Any] = {"trainers": {"replicas": 2, "gpusPerReplica": 0}}
 IN_ORDER: dict[str, Any] = {"preserveOrder": True, "rowsPerBlock": 170}
 
@@ -90,7 +43,7 @@ def test_a_script_trains_the_rows_of_the_run_and_resumes(
     on_cluster: Lastmile,
 ) -> None:
     run = project()
-    run.write(script_spec(run, "--fail-at", "6", **spec), {"train": SCRIPT})
+    run.write(script_spec(run, "--fail-at", "6", **spec), {"train": DDP_SCRIPT})
 
     failed = on_cluster.run(*run.args("--address", address))
     assert failed.code == 1, str(failed)
@@ -138,7 +91,7 @@ def test_ctrl_c_leaves_a_checkpoint_of_the_script(
     on_cluster: Lastmile,
 ) -> None:
     run = project()
-    run.write(script_spec(run, "--sleep", "0.3", **spec), {"train": SCRIPT})
+    run.write(script_spec(run, "--sleep", "0.3", **spec), {"train": DDP_SCRIPT})
     process = run.start("--address", signalled)
     log = run.folder / "rank0.jsonl"
     wait_for(lambda: log.exists() and log.read_text().count("\n") > 2, RUN_SECONDS, "two steps")

@@ -1,0 +1,127 @@
+"""A script that trains on several ranks, and ranks of a run without Ray that train by it."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pipeline_runtime.config import parse_experiment
+from pipeline_runtime.errors import TrainingError
+from pipeline_runtime.feed.thread_readers import ThreadReaders
+from pipeline_runtime.monitor import Evaluated, HistoryPoint, Order, RankSnapshot
+from pipeline_runtime.run.feeds import build_streams, build_worker_plan
+from pipeline_runtime.run.prepare import RunOptions, prepare_run
+from pipeline_runtime.training.script import build_environment
+from pipeline_runtime.training.worker import train_worker
+
+# Trains by DDP on all ranks, and records the rows of each step as JSON lines.
+DDP_SCRIPT = """
+import argparse, json, os, pathlib, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from pipeline_runtime import current
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=pathlib.Path)
+    parser.add_argument("--fail-at", type=int)
+    parser.add_argument("--sleep", type=float, default=0.0)
+    args = parser.parse_args()
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())  # DDP starts all ranks with the model of rank 0
+    model = torch.nn.Linear(4, 1)
+    run = current()
+    state = run.load() or {"step": 0, "model": model.state_dict()}
+    model.load_state_dict(state["model"])
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+
+    with (args.folder / f"rank{os.environ['RANK']}.jsonl").open("a", buffering=1) as log:
+        log.write(json.dumps({"first": state["step"]}) + "\\n")
+        loader = run.loader()
+        for epoch in run.epochs():
+            for batch in loader:
+                time.sleep(args.sleep)
+                weights = batch["row_weight"]
+                loss = (ddp(batch["items"].float())[:, 0] * weights).sum() / 100
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                ids = batch["id"][weights > 0].tolist()
+                record = {"epoch": epoch, "step": run.step, "ids": ids}
+                log.write(json.dumps(record | {"weight": model.weight.tolist()}) + "\\n")
+                if run.step == args.fail_at and not (args.folder / "cured").exists():
+                    raise ValueError("the user's own mistake")
+                if run.checkpoint_due():
+                    run.save({"step": run.step, "model": model.state_dict()})
+        run.report({"loss": loss.item()})
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+class RankRuntime:
+    """The runtime of one rank whose reports nobody reads; see `training.runtime.Runtime`."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, rank: int, world_size: int, port: int) -> None:
+        self.rank = rank
+        self.failure: str | None = None
+        self.snapshot: RankSnapshot | None = None
+        self.environment = {
+            **build_environment(
+                rank=rank,
+                world_size=world_size,
+                local_rank=rank,
+                local_world_size=world_size,
+                node_rank=0,
+            ),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+
+    def push(self, snapshot: RankSnapshot, points: list[HistoryPoint]) -> Order:
+        self.snapshot = snapshot
+        return Order.GO_ON
+
+    def fail(self, kind: str, message: str) -> None:
+        self.failure = message
+
+    def warn(self, message: str) -> None: ...
+
+    def evaluated(self, evaluation: Evaluated) -> None: ...
+
+    def check_driver(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+def run_rank(
+    rank: int, world_size: int, folder: Path, document: dict[str, Any], ports: list[int]
+) -> None:
+    """Train by the document as one rank, resume if it fails, and leave the last snapshot."""
+    sys.path.insert(0, str(folder))
+    experiment = parse_experiment(document)
+    for attempt, port in enumerate(ports):
+        options = RunOptions(
+            output=folder / "output", storage_root=str(folder), resume=attempt > 0, run_id="run"
+        )
+        run = prepare_run(experiment, options, datetime(2026, 1, 1, tzinfo=UTC), world_size)
+        feeds = ThreadReaders(streams=build_streams(run), num_threads=1)
+        runtime = RankRuntime(rank, world_size, port)
+        try:
+            train_worker(build_worker_plan(run, feeds), runtime)
+        except TrainingError:
+            dist.destroy_process_group()  # the end of a process does this, too
+            (folder / "cured").touch()
+    torch.save(runtime.snapshot, folder / f"snapshot-{rank}.pt")
