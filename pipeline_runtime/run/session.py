@@ -9,11 +9,8 @@ manifest before training starts, so that they exist even if the run is killed.
 
 from __future__ import annotations
 
-import json
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -22,11 +19,9 @@ from typing import TYPE_CHECKING
 
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment
-from pipeline_runtime.errors import LastmileError, StoreError
-from pipeline_runtime.files import write_atomically
+from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.importing import importing
 from pipeline_runtime.monitor import MonitorState
-from pipeline_runtime.plan import plan_document
 from pipeline_runtime.report.plan_file import PLAN_FILE
 from pipeline_runtime.run import phases
 from pipeline_runtime.run.driver import Outcome, StopRequest, Trainers, execute
@@ -39,8 +34,13 @@ from pipeline_runtime.run.prepare import (
     needs_ray,
     prepare_run,
 )
-from pipeline_runtime.sources import Location
-from pipeline_runtime.sources.stores import write_files
+from pipeline_runtime.run.results import (
+    build_planned,
+    handling_signals,
+    keep_files,
+    keep_results,
+    write_results,
+)
 
 if TYPE_CHECKING:
     from pipeline_runtime.metrics import Pace, RunCollector
@@ -95,9 +95,9 @@ def run_experiment(
 
         check_program(experiment.spec.training)
     options.output.mkdir(parents=True, exist_ok=True)
-    planned = _build_planned(run, manifest)
+    planned = build_planned(run.plan, manifest)
     # If the store refuses now, these files are written again with the report, which warns.
-    _keep(planned, run.run_location)
+    keep_files(planned, run.run_location)
     outcome = _execute(run, options, watcher)
     watcher.phases.begin(phases.REPORT)
     if warning:
@@ -110,7 +110,7 @@ def run_experiment(
         outcome.state.warnings.append(problem)
     summary = build_summary(run, options, outcome, watcher.phases)
     try:
-        _write_output(planned, options.output, summary)
+        write_results(planned, options.output, summary)
         summary = time_report(summary, watcher.phases)
         report.write_summary(options.output, summary)
     except OSError as error:
@@ -119,11 +119,7 @@ def run_experiment(
             f"{error}; make room and run again with --resume, which continues from "
             f"{summary.checkpoints.last or 'the start'}"
         ) from error
-    files = {name: (options.output / name).read_bytes() for name in REPORT_FILES}
-    problem = _keep(files, run.run_location)
-    if problem:
-        summary = summary.model_copy(update={"warnings": (*summary.warnings, problem)})
-        report.write_summary(options.output, summary)
+    summary = keep_results(REPORT_FILES, options.output, run.run_location, summary)
     return Finished(outcome=outcome, summary=summary, output=shown)
 
 
@@ -236,41 +232,12 @@ class _Recorder:
 
 @contextmanager
 def _signals(watcher: Watcher) -> Iterator[StopRequest]:
-    """Let Ctrl-C and SIGTERM request a stop; only the main thread can handle signals."""
+    """Let Ctrl-C and SIGTERM request a stop."""
     stop = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
 
-    def handle(*_: object) -> None:
+    def handle() -> None:
         stop.add()
         watcher.on_stop(stop.count)
 
-    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling_signals(handle):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _build_planned(run: PreparedRun, manifest: str) -> dict[str, bytes]:
-    """Return the files that are known before a run begins."""
-    plan = json.dumps(plan_document(run.plan), indent=2)
-    return {PLAN_FILE: plan.encode(), "manifest.yaml": manifest.encode()}
-
-
-def _write_output(planned: Mapping[str, bytes], output: Path, summary: report.Summary) -> None:
-    for name, content in planned.items():
-        write_atomically(output / name, content)
-    report.write_summary(output, summary)
-    report.build_report(output)
-
-
-def _keep(files: Mapping[str, bytes], location: Location) -> str | None:
-    """Copy files beside the checkpoints; return a warning if the store refuses."""
-    try:
-        write_files(location, files, "copy the report there")
-    except StoreError as error:
-        return str(error)
-    return None

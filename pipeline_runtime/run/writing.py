@@ -6,9 +6,6 @@ with its signals, metrics and report. `output.job` does the work.
 
 from __future__ import annotations
 
-import json
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,13 +20,11 @@ from pipeline_runtime.errors import (
     LastmileError,
     ManifestError,
     Problem,
-    StoreError,
 )
 from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.feed.work import run_stage
-from pipeline_runtime.files import write_atomically
 from pipeline_runtime.metrics import MetricsServer
 from pipeline_runtime.output.job import ROLE, Job, Progress, Stopped, Target, open_job
 from pipeline_runtime.output.merge import FileFormat
@@ -37,7 +32,7 @@ from pipeline_runtime.output.names import make_token
 from pipeline_runtime.output.place import Place, open_place
 from pipeline_runtime.output.records import RunRecord
 from pipeline_runtime.output.spool import SpooledPiece, Spooler, spool_schema
-from pipeline_runtime.plan import Plan, StreamPlan, build_plan, plan_document
+from pipeline_runtime.plan import Plan, StreamPlan, build_plan
 from pipeline_runtime.report.plan_file import PLAN_FILE
 from pipeline_runtime.run.folders import build_folder_name, parse_run_hash, parse_run_id
 from pipeline_runtime.run.prepare import (
@@ -45,6 +40,13 @@ from pipeline_runtime.run.prepare import (
     add_code_paths,
     check_not_complete,
     storage_root,
+)
+from pipeline_runtime.run.results import (
+    build_planned,
+    handling_signals,
+    keep_files,
+    keep_results,
+    write_results,
 )
 from pipeline_runtime.run.summarise import (
     find_seeds,
@@ -55,7 +57,6 @@ from pipeline_runtime.run.summarise import (
 )
 from pipeline_runtime.run.writing_metrics import WritingCollector
 from pipeline_runtime.sources import Location, open_location
-from pipeline_runtime.sources.stores import write_files
 from pipeline_runtime.training.position import digest_units
 
 REPORT_FILES = ("summary.json", "report.html", PLAN_FILE, "manifest.yaml")
@@ -215,11 +216,8 @@ def write_table(
     started = datetime.now(UTC)
     run = prepare_table(experiment, options, started)
     watcher.on_prepared(run)
-    planned = {
-        PLAN_FILE: json.dumps(plan_document(run.plan), indent=2).encode(),
-        "manifest.yaml": manifest.encode(),
-    }
-    _keep(planned, run.run_location)
+    planned = build_planned(run.plan, manifest)
+    keep_files(planned, run.run_location)
     began = time.monotonic()
     outcome = _execute(run, options, watcher)
     summary = _summarise(run, outcome, started, time.monotonic() - began)
@@ -277,22 +275,15 @@ class _Stop:
 def _signals(watcher: WritingWatcher) -> Iterator[_Stop]:
     """Let the first Ctrl-C or SIGTERM request a stop, and the second one interrupt at once."""
     stop = _Stop()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
 
-    def handle(*_: object) -> None:
+    def handle() -> None:
         stop.count += 1
         watcher.on_stop(stop.count)
         if stop.count > 1:
             raise Interrupted("stopped by a second signal")
 
-    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling_signals(handle):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _summarise(
@@ -338,28 +329,10 @@ def _write_report(
     """Write the report here and beside the run's other files; return it with its warnings."""
     try:
         output.mkdir(parents=True, exist_ok=True)
-        for name, content in planned.items():
-            write_atomically(output / name, content)
-        report.write_summary(output, summary)
-        report.build_report(output)
+        write_results(planned, output, summary)
     except OSError as error:
         raise LastmileError(
             f"{output}: the run ended {summary.run.outcome}, but its report cannot be written: "
             f"{error}; make room and run again with --resume"
         ) from error
-    files = {name: (output / name).read_bytes() for name in REPORT_FILES}
-    problem = _keep(files, location)
-    if problem is None:
-        return summary
-    summary = summary.model_copy(update={"warnings": (*summary.warnings, problem)})
-    report.write_summary(output, summary)
-    return summary
-
-
-def _keep(files: Mapping[str, bytes], location: Location) -> str | None:
-    """Copy files to the artifacts store; return a warning if the store refuses."""
-    try:
-        write_files(location, files, "copy the report there")
-    except StoreError as error:
-        return str(error)
-    return None
+    return keep_results(REPORT_FILES, output, location, summary)

@@ -1,0 +1,74 @@
+"""What every run leaves, whatever its consumer: plan, manifest, summary and report.
+
+The same files are copied to the artifacts store: plan and manifest before the work starts, so that
+they exist even if the run is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline_runtime import report
+from pipeline_runtime.errors import StoreError
+from pipeline_runtime.files import write_atomically
+from pipeline_runtime.plan import Plan, plan_document
+from pipeline_runtime.report.plan_file import PLAN_FILE
+from pipeline_runtime.sources import Location
+from pipeline_runtime.sources.stores import write_files
+
+
+def build_planned(plan: Plan, manifest: str) -> dict[str, bytes]:
+    """Return the files that are known before a run begins."""
+    text = json.dumps(plan_document(plan), indent=2)
+    return {PLAN_FILE: text.encode(), "manifest.yaml": manifest.encode()}
+
+
+def write_results(planned: Mapping[str, bytes], output: Path, summary: report.Summary) -> None:
+    """Write all files of a report into a folder of this machine. Raises OSError."""
+    for name, content in planned.items():
+        write_atomically(output / name, content)
+    report.write_summary(output, summary)
+    report.build_report(output)
+
+
+def keep_files(files: Mapping[str, bytes], location: Location) -> str | None:
+    """Copy files to the artifacts store; return a warning if the store refuses."""
+    try:
+        write_files(location, files, "copy the report there")
+    except StoreError as error:
+        return str(error)
+    return None
+
+
+def keep_results(
+    names: tuple[str, ...], output: Path, location: Location, summary: report.Summary
+) -> report.Summary:
+    """Copy a report to the artifacts store; return its summary, with a warning if that failed."""
+    problem = keep_files({name: (output / name).read_bytes() for name in names}, location)
+    if problem is None:
+        return summary
+    summary = summary.model_copy(update={"warnings": (*summary.warnings, problem)})
+    report.write_summary(output, summary)
+    return summary
+
+
+@contextmanager
+def handling_signals(handle: Callable[[], None]) -> Iterator[None]:
+    """Call `handle` for Ctrl-C and SIGTERM; only the main thread can handle signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, lambda *_: handle())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
