@@ -190,13 +190,19 @@ def storage_root(experiment: DatasetExperiment, options: RunOptions) -> str:
     return experiment.spec.storage.root or options.storage_root
 
 
+# The user's modules that the caller imported: all that were there before the first run.
+_callers: set[str] = set()
+_is_caller_known = False
+
+
 def add_code_paths(paths: Sequence[str]) -> None:
     """Make the user's modules importable here and, by PYTHONPATH, in processes started later.
 
-    A process that runs a second experiment takes that one's code, as it is now: modules that were
-    edited, or come from elsewhere, are forgotten, and all others of the user's with them. As long
-    as all are as they were, they stay: objects of the caller's are of their classes.
+    A process that runs a second experiment takes that one's code, as it is now: the user's modules
+    that a run imported are forgotten before the next one. Those that the caller had imported stay,
+    so that classes of its objects are the same, unless one was edited or is to come from elsewhere.
     """
+    global _is_caller_known
     sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -210,8 +216,13 @@ def add_code_paths(paths: Sequence[str]) -> None:
     busy = {"__main__", *(_top(name) for name, module in modules.items() if _is_unfinished(module))}
     mine = [name for name in modules if _top(name) not in busy and _is_the_users(modules[name])]
     outdated = [name for name in mine if _is_outdated(name, modules[name])]
-    for name in mine if outdated else ():
-        del sys.modules[name]
+    for name in mine:
+        if outdated or (_is_caller_known and name not in _callers):
+            del sys.modules[name]
+            _callers.discard(name)
+        else:
+            _callers.add(name)
+    _is_caller_known = True
 
 
 def _top(name: str) -> str:

@@ -19,6 +19,8 @@ def imports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(prepare, "_callers", set())
+    sys.modules.pop(NAME, None)
 
 
 def write(folder: Path, value: str) -> str:
@@ -60,16 +62,22 @@ def test_installed_modules_stay(tmp_path: Path) -> None:
     assert sys.modules["pytest"] is ours
 
 
-def test_modules_that_are_as_they_were_stay(
+def test_modules_of_the_caller_stay_as_long_as_they_are_not_edited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write(tmp_path / "loop", "1")
+    (tmp_path / "loop" / "code_paths_run.py").write_text("")
     written = (tmp_path / "loop" / f"{NAME}.py").stat().st_ctime
     monkeypatch.setattr(prepare, "find_process_start", lambda: written + 10)
-    add_code_paths([folder])
+    monkeypatch.setattr(prepare, "_is_caller_known", False)
+    monkeypatch.syspath_prepend(folder)
     before = importlib.import_module(NAME)
-    add_code_paths([folder])
-    assert importlib.import_module(NAME) is before
+    of_runs = []
+    for _ in range(2):
+        add_code_paths([folder])
+        assert importlib.import_module(NAME) is before
+        of_runs.append(importlib.import_module("code_paths_run"))
+    assert of_runs[0] is not of_runs[1]
     write(tmp_path / "loop", "edited")
     add_code_paths([folder])
     assert read() == "edited"
