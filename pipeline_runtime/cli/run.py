@@ -192,14 +192,14 @@ def _keeping_stdout() -> Iterator[None]:
     Ray reports lost workers there. User code prints there, and starts programs that do.
     """
     try:
-        descriptor = sys.stdout.fileno()
+        descriptor, other = sys.stdout.fileno(), sys.stderr.fileno()
         sys.stdout.flush()
         kept = os.dup(descriptor)
-        os.dup2(sys.stderr.fileno(), descriptor)
-    except (OSError, ValueError):  # one of them is closed, or is no file, as in a test
+    except (AttributeError, OSError, ValueError):  # one is closed, or is no file, as in a test
         with contextlib.redirect_stdout(sys.stderr):
             yield
         return
+    os.dup2(other, descriptor)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
