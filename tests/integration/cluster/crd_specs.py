@@ -59,7 +59,7 @@ BY_PATTERN: Mapping[str, Sequence[str]] = {
     ],
     cluster.DATA_KEY_PATTERN: ["key", ".a", "A-1_b"],
     base.LABEL_PATTERN: ["a", "thin", "1-x", "x" * 63],
-    base.SCRIPT_PATTERN: ["train.py", "a b/größe.py", "../t.py"],
+    base.SCRIPT_PATTERN: ["train.py", "a b/größe.py", "/opt/t.py"],
     experiment.SHA256_PATTERN: ["0123456789abcdef" * 4],
     experiment.DECIMAL_PATTERN: ["0.25", "-1", "1.5e-3"],
     cluster.IMAGE_PATTERN: ["registry:5000/a/b:1.0", "a@sha256:0"],
@@ -284,6 +284,11 @@ def _repair_env(given: Document) -> None:
 _JOINS = ("antiJoin", "join")
 
 
+def _repair_training(given: Document) -> None:
+    for name in ("entrypoint", "precision") if "script" in given else ("args",):
+        given.pop(name, None)
+
+
 def _repair_spec(given: Document) -> None:
     given.pop("output", None)  # the API server refuses it as long as the operator cannot run it
     steps_ = given.get("pipeline", [])
@@ -311,6 +316,7 @@ def _repair_status(given: Document) -> None:
 REPAIRS: Mapping[type[SpecModel], Callable[[Document], None]] = {
     dataset.Dataset: _repair_dataset,
     RenameStep: _repair_rename,
+    training.Training: _repair_training,
     training.Evaluation: _repair_evaluation,
     cluster.DataWorkers: _repair_workers,
     cluster.ScalingRules: _repair_policies,
