@@ -1,4 +1,4 @@
-"""What the command asks of a process that measures, and what comes back; imports nothing heavy."""
+"""Requests to a process that measures, and its answers; imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """What a measurement found.
+    """The result of a measurement.
 
     Attributes:
         samples: trained on.
@@ -47,7 +47,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Busyness:
-    """What a trace shows, from the first kernel's start to the last one's end.
+    """Times in a trace, from the first kernel's start to the last one's end.
 
     Attributes:
         seconds: length of the trace.

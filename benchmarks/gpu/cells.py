@@ -1,4 +1,4 @@
-"""What is measured: models of three sizes, batches of two forms, and the ways to feed them."""
+"""The measured cells: models of three sizes, batches of two forms, and ways to feed them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How much is measured.
+    """The amount of rows and time that is measured.
 
     Attributes:
         rows: of the table.

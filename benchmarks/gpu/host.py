@@ -66,7 +66,7 @@ def describe_device(device: str) -> dict[str, Any]:
 
 
 class Host:
-    """What is open in a process: sources of batches by cell, and models."""
+    """The open objects of a process: sources of batches by cell, and models."""
 
     def __init__(self, root: str, scale: Scale, device: torch.device) -> None:
         self._root, self._scale, self._device = root, scale, device

@@ -1,4 +1,4 @@
-"""Which cell is measured when: in turns, and for as long as the deadline leaves time for.
+"""The order of the measurements: cells in turn, until the deadline leaves no time for more.
 
 A machine with a GPU is lent for minutes. So each cell is measured once before any is measured
 again, then each is traced, and measurements become shorter where time is short. What was measured
@@ -30,7 +30,7 @@ _MIN_SECONDS: Final = 0.05  # of a measurement
 
 @dataclass(slots=True, kw_only=True)
 class Measured:
-    """What was measured until now.
+    """The measurements until now.
 
     Attributes:
         tuning: rate of each setting of a DataLoader, by the cell that has it.
@@ -55,7 +55,7 @@ class Measured:
 
 
 class Deadline:
-    """When all must be done, and how long each of the remaining measurements may take."""
+    """The end of the benchmark, and the time that each remaining measurement may take."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock

@@ -1,4 +1,4 @@
-"""When the device computed and when it was idle, from a trace of torch's profiler.
+"""Computing and idle times of the device, from a trace of torch's profiler.
 
 Only kernels count as computing: a GPU that waits for a copy from the host has nothing to do. On a
 CPU the operators of torch take the kernels' place, so that the benchmark can be tried without GPU.

@@ -1,4 +1,4 @@
-"""How long a run takes from Enter to its plan, its first step, and its report.
+"""Measures the time of a run from Enter to its plan, its first step, and its report.
 
 `python -m benchmarks.start --old COMMIT` runs one experiment by this checkout, by another commit in
 a worktree, and by a DataLoader script with the same model on the same rows. They take turns.

@@ -40,7 +40,7 @@ class Output(SpecModel):
     """The table that the experiment writes, instead of training a model."""
 
     mode: Literal["Fail", "Overwrite"] = "Fail"
-    """What happens to a table of another run: it stays and the run fails, or it is replaced once
+    """The treatment of a table of another run: it stays and the run fails, or it is replaced once
     the new table is complete."""
     columns: Columns | None = None
     """Columns of the table, beside those of `partitionBy`; all columns of the pipeline's output if

@@ -101,7 +101,7 @@ class ProcessPool:
 
     @property
     def is_growing(self) -> bool:
-        """Whether readers are on their way."""
+        """Return whether readers are starting."""
         return any(not reader.is_up for reader in self._readers.values())
 
     def readers(self) -> Sequence[str]:
@@ -231,7 +231,7 @@ class ProcessCrew:
 
     @property
     def is_growing(self) -> bool:
-        """Whether others that can be asked are on their way."""
+        """Return whether other readers are starting."""
         return self._pool.is_growing
 
     def worker(self, reader: str) -> str:

@@ -69,7 +69,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What a call raised."""
+    """The error that a call raised."""
 
     ticket: int
     kind: str  # a class of `errors`, or empty for what nobody raises on purpose

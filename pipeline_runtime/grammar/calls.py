@@ -76,7 +76,7 @@ _MAX_NAMES_SHOWN = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """How a function is called; `max_args` None means any number."""
+    """The arguments that a function takes; `max_args` None means any number."""
 
     text: str
     min_args: int

@@ -63,7 +63,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a run writes, and where."""
+    """The table that a run writes, and its place."""
 
     place: Place
     form: FileFormat
@@ -73,7 +73,7 @@ class Target:
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """How far a run is; numbers count from its first attempt.
+    """The progress of a run; numbers count from its first attempt.
 
     Attributes:
         counts: rows and bytes of the read and of every step.

@@ -40,7 +40,7 @@ _SAMPLE_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFormat:
-    """How the table's files are written.
+    """The options of the table's files.
 
     Attributes:
         schema: the columns in the files: all but those of the partitions.

@@ -1,4 +1,4 @@
-"""What an output run leaves in `_staging/`, from which another attempt goes on.
+"""The records of an output run in `_staging/`, from which another attempt continues.
 
 Only the driver writes records: one for every piece that a reader with a valid lease delivered, and
 one for every merge task that is done. A spool file or a table's file without a record is ignored,
@@ -40,7 +40,7 @@ class Record(BaseModel):
 
 
 class RunRecord(Record):
-    """What the run is, and the id of its table; every attempt has an equal one."""
+    """The run and the id of its table; every attempt has an equal one."""
 
     id: str
     run_hash: str
@@ -96,7 +96,7 @@ class PieceRecord(Record):
 
 
 class MergeRecord(Record):
-    """How the table is cut into files, so that every attempt cuts it alike.
+    """The table's division into files, which is the same for every attempt.
 
     Attributes:
         ratio: bytes of Parquet per byte of Arrow, measured on a sample.

@@ -1,4 +1,4 @@
-"""What stands at the end of a plan's streams; `choose_consumer` finds it for a manifest."""
+"""The consumers at the end of a plan's streams; `choose_consumer` finds a manifest's one."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ IN_ORDER = Shuffle(unit="None")
 
 
 class Consumer(Protocol):
-    """What a plan's rows are for; frozen and picklable, and bound to a manifest."""
+    """The use of a plan's rows; frozen and picklable, and bound to a manifest."""
 
     @property
     def roles(self) -> tuple[str, ...]:
