@@ -8,8 +8,6 @@ context's `obj` is `LENT`.
 
 from __future__ import annotations
 
-import atexit
-import gc
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -124,8 +122,6 @@ def main() -> None:
         paths.append(os.getcwd())
     _check_encoding(paths)
     keep_freed_memory()
-    # At its end, Python would look for cycles among all objects of torch and numba, for 0.7 s.
-    atexit.register(gc.freeze)
     try:
         with exiting():
             app(prog_name=sys.argv[0].rsplit("/", 1)[-1])

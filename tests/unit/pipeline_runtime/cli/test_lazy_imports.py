@@ -59,14 +59,3 @@ def check_imports(arguments: list[str], unneeded: set[str]) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines()[-1].split() == ["imported:"]
-
-
-def test_the_end_of_a_command_looks_for_no_cycles() -> None:
-    # Functions registered first run last.
-    program = (
-        "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 0));"
-        "from pipeline_runtime.cli import main; main()"
-    )
-    command = [sys.executable, "-c", program, "--help"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert shown.splitlines()[-1] == "True"
