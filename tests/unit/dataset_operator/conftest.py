@@ -1,6 +1,10 @@
-"""Tests are no package: this makes `world` importable for the modules beside it."""
+"""Make `world` and its neighbours in `stories` importable for the tests in every folder below.
+
+Tests are no package. `stories` alone is on the path, since its neighbours are named after packages:
+one of them is `ray`.
+"""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "stories"))

@@ -1,10 +1,10 @@
 """The status stays small and valid for the CRD, however long messages of others are."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from stored_status import check_is_stored, num_bytes
 from world import SETTINGS, World, build_document, running
 
 from dataset_operator.observed import Progress, Refusal
@@ -18,9 +18,8 @@ from dataset_operator.status import (
     find_condition,
     fit_message,
 )
-from pipeline_runtime.config import ExperimentStatus, clean
+from pipeline_runtime.config import clean
 
-MAX_STATUS_BYTES = 16 << 10
 KINDS = (
     *("Accepted", "ClusterReady", "Training", "ScalingActive"),
     *("ScalingLimited", "Suspended", "Complete", "Failed"),
@@ -76,16 +75,6 @@ LONGEST_GPU_LAW = {
     "failedUp": LONGEST_FAILURE,
     "failedDown": LONGEST_FAILURE,
 }
-
-
-def num_bytes(value: Any) -> int:
-    return len(json.dumps(value, ensure_ascii=False).encode())
-
-
-def check_is_stored(status: dict[str, Any]) -> None:
-    """Check a status by its model, which has the CRD's bounds."""
-    ExperimentStatus.model_validate_json(json.dumps(status), by_alias=True, by_name=False)
-    assert num_bytes(status) <= MAX_STATUS_BYTES
 
 
 @pytest.mark.parametrize(

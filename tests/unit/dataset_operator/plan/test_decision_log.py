@@ -5,7 +5,7 @@ import shlex
 from itertools import pairwise
 from typing import Any
 
-from test_status_size import check_is_stored
+from stored_status import check_is_stored
 from trained import Trained, trained
 
 from dataset_operator.autoscaling.decision import PERIOD_SECONDS

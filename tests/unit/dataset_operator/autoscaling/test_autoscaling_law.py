@@ -8,8 +8,8 @@ from autoscaling_story import Story
 from facts import assert_told
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lastmile_law import Lastmile
 from property_tests import examples
-from test_simulation import Lastmile
 
 from dataset_operator.autoscaling import Memory, Rules, decide
 from dataset_operator.autoscaling.chain import limit_rate

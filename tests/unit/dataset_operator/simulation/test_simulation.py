@@ -2,15 +2,16 @@
 
 import subprocess
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lastmile_law import Lastmile
 from property_tests import examples
 
-from dataset_operator.autoscaling import Decision, Memory, Rules, Sample, decide
+from dataset_operator.autoscaling import Decision, Sample
 from dataset_operator.simulation import events
 from dataset_operator.simulation.loop import Moment, Trace, simulate, simulate_together
 from dataset_operator.simulation.measures import find_turns, measure, measure_together
@@ -39,29 +40,6 @@ class Constant:
 
     def restart(self) -> None:
         """Nothing is remembered."""
-
-
-@dataclass
-class Lastmile:
-    """The operator's law, with what it decided."""
-
-    cluster: Cluster
-    memory: Memory = field(default_factory=lambda: Memory(since=0.0))
-    log: list[tuple[Sample, Decision]] = field(default_factory=list)
-
-    def decide(self, sample: Sample) -> int:
-        setting = self.cluster.setting
-        rules = Rules(
-            min_workers=setting.min_workers,
-            max_workers=setting.max_workers,
-            is_ordered=setting.is_ordered,
-        )
-        decision, self.memory = decide(self.memory, sample, rules)
-        self.log.append((sample, decision))
-        return decision.desired
-
-    def restart(self) -> None:
-        self.memory = Memory(since=self.cluster.time)
 
 
 def run_for(setting: Setting, workers: int, seconds: float) -> Cluster:

@@ -15,7 +15,7 @@ from dataset_operator.api import (
     RUNTIME_METRICS_PORT,
 )
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "operating" / "observe.md").read_text()
 OPERATOR = ROOT / "deploy" / "operator" / "operator.yaml"
 
