@@ -1,6 +1,6 @@
 """Parquet's codecs inside a kernel: zstd's and lz4's C functions, and snappy.
 
-`sources.parquet.codecs` finds the functions' addresses. Pages are untrusted: neither these
+`sources.parquet.decoding.codecs` finds the functions' addresses. Pages are untrusted: neither these
 functions nor `_decompress_snappy` read or write outside of the given memory.
 """
 

@@ -2,8 +2,8 @@
 
 A column chunk is a sequence of pages, each behind its header (parquet.thrift, `PageHeader`).
 pyarrow reads the headers but does not expose them. `columns` reads them one after another;
-`sources.parquet.page_headers` reads all headers of a chunk, to split it. The bytes are untrusted:
-an unknown page header is rejected, and one that extends past the end of the column chunk.
+`sources.parquet.decoding.chunk_pages` reads all headers of a chunk, to split it. The bytes are
+untrusted: an unknown page header is rejected, and one that extends past the end of the chunk.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from pipeline_runtime import kernels
 from pipeline_runtime.kernels import Kernels
-from pipeline_runtime.sources.parquet.columns import Marks, decode_columns
+from pipeline_runtime.sources.parquet.decoding.leaves import Stored, find_leaves
+from pipeline_runtime.sources.parquet.decoding.pages import OpenFile
+from pipeline_runtime.sources.parquet.decoding.row_group import Marks, decode_columns
 from pipeline_runtime.sources.parquet.footers import read_footer
-from pipeline_runtime.sources.parquet.leaves import Stored, find_leaves
-from pipeline_runtime.sources.parquet.pages import OpenFile
 
 NUMBERS = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),

@@ -34,7 +34,8 @@ from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.expressions import parse
 from pipeline_runtime.sources import Predicate, open_location, read_flat
-from pipeline_runtime.sources.parquet import ParquetTable, open_parquet, pages
+from pipeline_runtime.sources.parquet import ParquetTable, open_parquet
+from pipeline_runtime.sources.parquet.decoding import pages
 from pipeline_runtime.sources.parquet.nested import NestedLayout
 
 CHILD_SECONDS = 60  # a reading takes some milliseconds; the machine may be busy

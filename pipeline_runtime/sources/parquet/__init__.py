@@ -2,11 +2,11 @@
 
     open_parquet ─▶ listing (files) ─▶ fragments (footers) ─▶ schemas ─▶ table (ParquetTable)
     planner:  table ─▶ statistics (row groups that may hold a row) ─▶ footers (sizes, digests)
-    workers:  table ─▶ opening (one file) ─▶ pages ─▶ columns or windows ─▶ kernels, or pyarrow
+    workers:  table ─▶ opening (one file) ─▶ decoding (pages to columns, by kernels or pyarrow)
               nested (requests once), if the file says so of itself
 
-`versions` is a cache's key of a file; `thrift`, `codecs`, `leaves` and `page_headers` parse bytes,
-which are never trusted. `convert` writes nested files; all else above knows only `sources.Source`.
+`versions` gives the cache key of a file. `thrift` and `decoding` parse bytes, which they treat as
+untrusted. `convert` writes nested files; everything else above knows only `sources.Source`.
 """
 
 from __future__ import annotations

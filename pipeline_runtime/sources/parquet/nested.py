@@ -27,7 +27,7 @@ from pydantic_core import from_json
 
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sources.gather import take_rows
-from pipeline_runtime.sources.parquet.pages import OpenFile
+from pipeline_runtime.sources.parquet.decoding.pages import OpenFile
 from pipeline_runtime.sources.rows import RequestRows, join_rows
 
 METADATA_KEY = "lastmile.nested"

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline_runtime.sources.parquet.decoding.leaves import Leaf, find_leaves
+from pipeline_runtime.sources.parquet.decoding.pages import OpenFile
 from pipeline_runtime.sources.parquet.footers import Footer, read_footer
-from pipeline_runtime.sources.parquet.leaves import Leaf, find_leaves
-from pipeline_runtime.sources.parquet.pages import OpenFile
 from pipeline_runtime.sources.parquet.versions import Version, object_version, stat_version
 
 # Total size of a table's kept footers as stored; parsed, they take a few times as much. Each reader

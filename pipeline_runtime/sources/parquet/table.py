@@ -39,9 +39,10 @@ from pipeline_runtime.sources.base import (
 )
 from pipeline_runtime.sources.filesystem import Location, open_location
 from pipeline_runtime.sources.gather import Int64s
+from pipeline_runtime.sources.parquet.decoding.leaves import find_leaves
+from pipeline_runtime.sources.parquet.decoding.pages import OpenFile
 from pipeline_runtime.sources.parquet.footers import EncryptedColumn, Footer
 from pipeline_runtime.sources.parquet.fragments import FOOTER_THREADS, read_fragments
-from pipeline_runtime.sources.parquet.leaves import find_leaves
 from pipeline_runtime.sources.parquet.listing import find_files
 from pipeline_runtime.sources.parquet.nested import (
     NestedLayout,
@@ -51,7 +52,6 @@ from pipeline_runtime.sources.parquet.nested import (
     read_nested_rows,
 )
 from pipeline_runtime.sources.parquet.opening import Opener
-from pipeline_runtime.sources.parquet.pages import OpenFile
 from pipeline_runtime.sources.parquet.schemas import (
     cast_column,
     common_schema,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from pipeline_runtime import kernels
-from pipeline_runtime.sources.parquet import pages
+from pipeline_runtime.sources.parquet.decoding import pages
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,9 @@ from pipeline_runtime.errors import SourceError
 from pipeline_runtime.kernels import parquet
 from pipeline_runtime.sources import read_flat
 from pipeline_runtime.sources.parquet import open_parquet
-from pipeline_runtime.sources.parquet.leaves import Stored
-from pipeline_runtime.sources.parquet.page_headers import Page, PageError, read_pages
-from pipeline_runtime.sources.parquet.windows import decode_windows
+from pipeline_runtime.sources.parquet.decoding.chunk_pages import Page, PageError, read_pages
+from pipeline_runtime.sources.parquet.decoding.chunk_windows import decode_windows
+from pipeline_runtime.sources.parquet.decoding.leaves import Stored
 
 pytestmark = pytest.mark.usefixtures("decoded_here")
 

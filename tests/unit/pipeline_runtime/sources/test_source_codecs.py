@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from pipeline_runtime.sources.parquet import codecs
+from pipeline_runtime.sources.parquet.decoding import codecs
 
 
 def find_anew() -> frozenset[str]:

@@ -28,8 +28,9 @@ from property_tests import examples
 
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.sources import read_flat
-from pipeline_runtime.sources.parquet import open_parquet, windows
-from pipeline_runtime.sources.parquet.page_headers import read_pages
+from pipeline_runtime.sources.parquet import open_parquet
+from pipeline_runtime.sources.parquet.decoding import chunk_windows
+from pipeline_runtime.sources.parquet.decoding.chunk_pages import read_pages
 
 OTHERS = {
     "strings": pa.list_(pa.string()),
@@ -321,7 +322,7 @@ def assert_windows(data: bytes, max_rows: int) -> None:
     for index in range(file.file.num_row_groups):
         compiled = ready_kernels()
         chunk = stored(file, index)
-        made = list(windows.decode_windows(file.leaves["x"], chunk, compiled, max_rows))
+        made = list(chunk_windows.decode_windows(file.leaves["x"], chunk, compiled, max_rows))
         expected = file.file.iter_batches(batch_size=max_rows, row_groups=[index], columns=["x"])
         for mine, theirs in zip(made, expected, strict=True):
             mine.validate(full=True)
@@ -375,14 +376,14 @@ def test_pyarrow_reads_on_from_a_broken_window(
     data = long_lists(2000, 30, data_page_size=2048, use_dictionary=False)
     plain = opened(data).file.read_row_group(0).column("x")
     file, seen = opened(data), 0
-    decode = windows.decode_columns
+    decode = chunk_windows.decode_columns
 
     def breaking(*arguments: Any) -> dict[str, pa.Array]:
         nonlocal seen
         seen += 1
         return decode(*arguments) if seen <= 20 else {}
 
-    monkeypatch.setattr(windows, "decode_columns", breaking)
+    monkeypatch.setattr(chunk_windows, "decode_columns", breaking)
     parts = [part.column("x") for part in file.iter_row_group(0, ["x"], 70)]
     assert seen > 20
     assert pa.chunked_array([c for part in parts for c in part.chunks]).equals(plain)

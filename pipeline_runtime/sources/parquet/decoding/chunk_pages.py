@@ -1,6 +1,6 @@
-"""Which pages a Parquet column chunk has, by their headers; `windows` cuts it between them.
+"""Lists the pages of a Parquet column chunk by their headers; `chunk_windows` cuts between them.
 
-pyarrow reads the headers but does not show them, so that `kernels.page_headers` does it again.
+pyarrow reads the headers but does not show them, so `kernels.page_headers` reads them again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""All columns of a row group that are numbers or lists of numbers, decoded by one kernel.
+"""Decodes all columns of numbers and of lists of numbers of a row group in one kernel call.
 
     chunks in the file --> a table of addresses --> `kernels.columns` --> Arrow arrays
 
-The kernel gets the addresses of the chunks' bytes and of memory for what they hold, which the
-footer tells the size of, and lets go of Python's lock until all are done. What it does not know or
-finds broken it says of the column, which others read then.
+The kernel gets the addresses of the chunks' bytes and of memory for their values, whose size is in
+the footer, and releases Python's lock until all are decoded. It reports the columns whose encoding
+is unknown or whose bytes are invalid; pyarrow reads those.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from pipeline_runtime.kernels import Kernels
 from pipeline_runtime.kernels.chunks import COLUMN
-from pipeline_runtime.sources.parquet.codecs import Codec, find_codec
-from pipeline_runtime.sources.parquet.leaves import Leaf, Stored
+from pipeline_runtime.sources.parquet.decoding.codecs import Codec, find_codec
+from pipeline_runtime.sources.parquet.decoding.leaves import Leaf, Stored
 
 _ALIGNMENT = 64  # of a column's parts in its memory, as Arrow recommends
 _MAX_INT32 = 2**31 - 1

@@ -7,8 +7,8 @@ as they are. Plain numbers gain less, but a table has many such columns, and one
 Python's lock decodes all of them.
 
     leaves          finds the columns that the kernels can decode, from the footer, once per file
-    OpenFile        reads a row group: these columns by `columns`, or part by part by `windows` if
-                    the caller limits the rows; all other columns by pyarrow
+    OpenFile        reads a row group: these columns by `row_group`, or part by part by
+                    `chunk_windows` if the caller limits the rows; all others by pyarrow
 
 The result equals pyarrow's bit for bit. If a page holds an unknown encoding or invalid bytes,
 pyarrow reads its column, or reports what is wrong with it. `pipelineOptions.debug.pageDecoding`
@@ -33,12 +33,12 @@ import pyarrow.parquet as pq
 
 from pipeline_runtime.kernels import select
 from pipeline_runtime.sources.gather import Int64s, take_rows
-from pipeline_runtime.sources.parquet.codecs import known_codecs
-from pipeline_runtime.sources.parquet.columns import Marks, decode_columns
+from pipeline_runtime.sources.parquet.decoding.chunk_pages import PageError
+from pipeline_runtime.sources.parquet.decoding.chunk_windows import decode_windows
+from pipeline_runtime.sources.parquet.decoding.codecs import known_codecs
+from pipeline_runtime.sources.parquet.decoding.leaves import Leaf, Stored
+from pipeline_runtime.sources.parquet.decoding.row_group import Marks, decode_columns
 from pipeline_runtime.sources.parquet.footers import Footer
-from pipeline_runtime.sources.parquet.leaves import Leaf, Stored
-from pipeline_runtime.sources.parquet.page_headers import PageError
-from pipeline_runtime.sources.parquet.windows import decode_windows
 
 # Two chunks with a smaller gap are read in one request: reading the gap costs less than a round
 # trip to a store.

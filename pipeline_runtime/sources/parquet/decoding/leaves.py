@@ -1,8 +1,7 @@
 """Columns of a Parquet file whose pages are decoded here: numbers, and lists of numbers.
 
-What a page has to say of them is in the schema alone: the type that is stored, how many bytes of it
-Arrow wants, and the levels of definition, of which a null list, an empty one and a null item each
-have one.
+The schema alone tells how to read their pages: the stored type, the number of its bytes that Arrow
+uses, and the definition levels of a null list, an empty list and a null item.
 """
 
 from __future__ import annotations

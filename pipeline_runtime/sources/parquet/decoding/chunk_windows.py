@@ -1,6 +1,6 @@
 """Decodes a column chunk window by window, so that memory holds about one window.
 
-`columns` decodes a part of the chunk's pages at a time. A part may begin or end within a list, so
+`row_group` decodes a part of the chunk's pages at a time. A part may begin or end within a list, so
 the values are joined and then cut into windows of equal length.
 """
 
@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.kernels import Kernels
-from pipeline_runtime.sources.parquet.columns import decode_columns
-from pipeline_runtime.sources.parquet.leaves import Leaf, Stored
-from pipeline_runtime.sources.parquet.page_headers import (
+from pipeline_runtime.sources.parquet.decoding.chunk_pages import (
     DICTIONARY_PAGE,
     Page,
     PageError,
     read_pages,
 )
+from pipeline_runtime.sources.parquet.decoding.leaves import Leaf, Stored
+from pipeline_runtime.sources.parquet.decoding.row_group import decode_columns
 
 
 def decode_windows(
