@@ -3,7 +3,7 @@
 Trainers push a snapshot a few times a second, and the answer says whether to go on. Data workers
 report the failure that ends a run. The driver reads the state for the progress display, the
 `lastmile_*` metrics, the history and the summary. A run in one process has a `Monitor` there; over
-Ray it is an actor beside the driver (`training.ray_runtime`).
+Ray it is an actor beside the driver (`training.ranks.ray_runtime`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Lastmile's batches by the path that `lastmile run` takes on one machine from manifest to tensors.
 
 The plan, its groups, the feed that the plan chose, the stream of exact batches, the conversion: the
-calls of `run.prepare`, `run.in_process` and `training.worker`, in one process with the consumer.
+calls of `run.prepare`, `run.in_process` and `training.ranks.worker`, in one process with the
+consumer.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from benchmarks.dataloading.workloads import MODEL_CONFIG, Workload, build_experiment
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
 from pipeline_runtime.plan import build_plan
-from pipeline_runtime.training.ranking_config import choose_features, parse_config
-from pipeline_runtime.training.ranking_model import RankingModel
+from pipeline_runtime.training.ranking.features import choose_features, parse_config
+from pipeline_runtime.training.ranking.network import RankingModel
 
 _SEED = 7  # of the model's first weights, equal for every loader
 

@@ -29,7 +29,7 @@ from pipeline_runtime.plan import Group, Plan, build_plan
 from pipeline_runtime.profiling.replay import wire_alone
 from pipeline_runtime.training.context import TrainContext
 from pipeline_runtime.training.position import Checksum, Position
-from pipeline_runtime.training.ranking import train_loop
+from pipeline_runtime.training.ranking.loop import train_loop
 from pipeline_runtime.training.stream import BatchStream, Cutting, agree_alone
 
 THREADS, PROCESSES = "threads", "processes"
@@ -118,7 +118,7 @@ def _groups(plan: Plan) -> Sequence[Group]:
 
 
 def _open_stream(spec: Training, plan: Plan, readers: FeedSource) -> BatchStream:
-    """What `training.worker` opens for the only rank of a machine."""
+    """What `training.ranks.worker` opens for the only rank of a machine."""
     groups = _groups(plan)
     waited = Waited()
     return BatchStream(

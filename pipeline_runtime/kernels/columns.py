@@ -1,7 +1,7 @@
 """Decodes whole column chunks from their bytes in a file to Arrow's buffers, in one call.
 
 `sources.parquet.decoding.row_group` fills a table with the places of a row group's chunks and of
-the buffers for their values, and calls `decode`, which goes from page to page of each chunk: header,
+the buffers for their values, and calls `decode`. It goes from page to page of each chunk: header,
 decompressed body, levels, values. So Python and its lock are needed once per row group, not once
 per page.
 

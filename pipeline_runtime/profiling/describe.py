@@ -21,7 +21,7 @@ from pipeline_runtime.profiling.document import (
 )
 from pipeline_runtime.profiling.sample import Pass, Taken
 from pipeline_runtime.report.formats import format_percent
-from pipeline_runtime.training.ranking_config import choose_features, parse_config
+from pipeline_runtime.training.ranking.features import choose_features, parse_config
 
 # With the cores at others for more of the time than this, caches and memory were theirs too.
 _BUSY_RATIO = 0.05

@@ -25,8 +25,8 @@ from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.plan import Group
 from pipeline_runtime.profiling.clock import read_clock
 from pipeline_runtime.sources import Location
-from pipeline_runtime.training.checkpoint import CheckpointStore
-from pipeline_runtime.training.checkpoint_header import RunIdentity
+from pipeline_runtime.training.checkpoints.checkpoint import CheckpointStore
+from pipeline_runtime.training.checkpoints.header import RunIdentity
 from pipeline_runtime.training.context import TrainContext, Wiring
 from pipeline_runtime.training.position import Position
 from pipeline_runtime.training.stream import BatchStream, Cutting, agree_alone

@@ -22,8 +22,8 @@ from pipeline_runtime.profiling.clock import summarise
 from pipeline_runtime.profiling.document import Trainer
 from pipeline_runtime.profiling.replay import Block, Kind, ReplayContext, Stock
 from pipeline_runtime.profiling.sample import Taken, join_rows
+from pipeline_runtime.training.ranks.worker import train
 from pipeline_runtime.training.script import alone
-from pipeline_runtime.training.worker import train
 
 # So many different batches do not fit a CPU's caches, as those of a run do not.
 NUM_FROZEN = 64

@@ -9,7 +9,7 @@ from pipeline_runtime.feed.batching import batching_of
 from pipeline_runtime.feed.maker import Stream
 from pipeline_runtime.feed.wire import Sending
 from pipeline_runtime.run.prepare import PreparedRun
-from pipeline_runtime.training.worker import WorkerPlan
+from pipeline_runtime.training.ranks.worker import WorkerPlan
 
 
 def build_streams(run: PreparedRun) -> dict[str, Stream]:

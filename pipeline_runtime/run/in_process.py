@@ -20,8 +20,8 @@ from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.monitor import Monitor, MonitorState, Order
 from pipeline_runtime.run.feeds import build_sending, build_streams, build_worker_plan
 from pipeline_runtime.run.prepare import PreparedRun
-from pipeline_runtime.training.local_runtime import Aborted, LocalRuntime, one_torch_thread
-from pipeline_runtime.training.worker import train_worker
+from pipeline_runtime.training.ranks.local_runtime import Aborted, LocalRuntime, one_torch_thread
+from pipeline_runtime.training.ranks.worker import train_worker
 
 # Code that is in Python ends at once; a longer call into a library is left to itself.
 ABORT_SECONDS = 2.0

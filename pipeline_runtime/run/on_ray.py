@@ -31,7 +31,7 @@ from pipeline_runtime.plan import Group, StreamPlan
 from pipeline_runtime.run.feeds import build_sending, build_streams, build_worker_plan
 from pipeline_runtime.run.placement import Placement, find_placement
 from pipeline_runtime.run.prepare import PreparedRun, RunOptions
-from pipeline_runtime.training.ray_runtime import (
+from pipeline_runtime.training.ranks.ray_runtime import (
     ScriptConfig,
     failure_reporter,
     start_monitor,

@@ -36,11 +36,15 @@ from pipeline_runtime.run.folders import build_folder_name, parse_run_id
 from pipeline_runtime.run.phases import find_process_start
 from pipeline_runtime.sources import Location, open_location
 from pipeline_runtime.sources.stores import list_folder, read_file
-from pipeline_runtime.training.checkpoint import CheckpointStore, Resumable, find_resumable
-from pipeline_runtime.training.checkpoint_header import CheckpointHeader, RunIdentity
+from pipeline_runtime.training.checkpoints.checkpoint import (
+    CheckpointStore,
+    Resumable,
+    find_resumable,
+)
+from pipeline_runtime.training.checkpoints.header import CheckpointHeader, RunIdentity
 from pipeline_runtime.training.entrypoint import load_entrypoint
 from pipeline_runtime.training.position import Position, digest_units, redistribute
-from pipeline_runtime.training.ranking_config import choose_features, parse_config
+from pipeline_runtime.training.ranking.features import choose_features, parse_config
 
 # Data work needs one core, and the split's executor another. With one logical CPU, the second of
 # two executions (training and evaluation) would never get a core.

@@ -91,7 +91,7 @@ def run_experiment(
     watcher.on_prepared(run)
     watcher.phases.begin(phases.TORCH)
     with importing():  # torch, and whatever the user's module imports
-        import pipeline_runtime.training.worker  # noqa: F401
+        import pipeline_runtime.training.ranks.worker  # noqa: F401
 
         check_program(experiment.spec.training)
     options.output.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,5 @@
 """Training: pieces become batches, batches meet the user's loop, and what was learnt is saved.
 
-Before it runs `feed`; after it `run` writes the summary. `ranking` is the built-in model.
+Before it runs `feed`; after it `run` writes the summary. `ranks` runs one rank, `checkpoints` saves
+and loads its state, and `ranking` is the built-in model.
 """

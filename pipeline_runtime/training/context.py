@@ -28,8 +28,8 @@ from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.pieces import StepCount, add_counts
 from pipeline_runtime.monitor import Evaluated, HistoryPoint, RankSnapshot
 from pipeline_runtime.training.buffered import BatchRows
-from pipeline_runtime.training.checkpoint import CheckpointStore
-from pipeline_runtime.training.checkpoint_header import CheckpointHeader, RunIdentity
+from pipeline_runtime.training.checkpoints.checkpoint import CheckpointStore
+from pipeline_runtime.training.checkpoints.header import CheckpointHeader, RunIdentity
 from pipeline_runtime.training.collating import Collator
 from pipeline_runtime.training.lockstep import Lockstep
 from pipeline_runtime.training.memory import read_gpu_bytes, read_resident_bytes

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from pipeline_runtime.sources import open_location
-from pipeline_runtime.training.checkpoint import CheckpointStore
+from pipeline_runtime.training.checkpoints.checkpoint import CheckpointStore
 from pipeline_runtime.training.position import Position
 
 HASH = "a" * 16

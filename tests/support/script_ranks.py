@@ -16,8 +16,8 @@ from pipeline_runtime.feed.thread_readers import ThreadReaders
 from pipeline_runtime.monitor import Evaluated, HistoryPoint, Order, RankSnapshot
 from pipeline_runtime.run.feeds import build_streams, build_worker_plan
 from pipeline_runtime.run.prepare import RunOptions, prepare_run
+from pipeline_runtime.training.ranks.worker import train_worker
 from pipeline_runtime.training.script import build_environment
-from pipeline_runtime.training.worker import train_worker
 
 # Trains by DDP on all ranks, and records the rows of each step as JSON lines.
 DDP_SCRIPT = """
@@ -70,7 +70,7 @@ if __name__ == "__main__":
 
 
 class RankRuntime:
-    """The runtime of one rank whose reports nobody reads; see `training.runtime.Runtime`."""
+    """The runtime of one rank whose reports nobody reads; see `training.ranks.runtime.Runtime`."""
 
     device = torch.device("cpu")
 

@@ -9,8 +9,8 @@ import pytest
 from facts import assert_all_told
 
 from pipeline_runtime.errors import LastmileError, ManifestError
-from pipeline_runtime.training.ranking import check_config, learning_rate
-from pipeline_runtime.training.ranking_config import choose_features, parse_config
+from pipeline_runtime.training.ranking.features import choose_features, parse_config
+from pipeline_runtime.training.ranking.loop import check_config, learning_rate
 
 WITH_TARGET: dict[str, Any] = {"sequences": [{"column": "history", "target": "item"}]}
 

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
-from pipeline_runtime.training.ranking_metrics import ScoreMeter, area_under_curve
-from pipeline_runtime.training.ranking_model import DenseScaler, attend, look_up
+from pipeline_runtime.training.ranking.network import DenseScaler, attend, look_up
+from pipeline_runtime.training.ranking.quality import ScoreMeter, area_under_curve
 
 
 def pairwise_auc(scores: Any, labels: Any, weights: Any) -> float:

@@ -33,8 +33,8 @@ from pipeline_runtime.sources import open_location
 from pipeline_runtime.sources.parquet import open_parquet
 from pipeline_runtime.training.collating import Collator
 from pipeline_runtime.training.position import Position
-from pipeline_runtime.training.ranking_config import choose_features, parse_config
-from pipeline_runtime.training.ranking_model import RankingModel
+from pipeline_runtime.training.ranking.features import choose_features, parse_config
+from pipeline_runtime.training.ranking.network import RankingModel
 from pipeline_runtime.training.stream import BatchStream, Cutting
 
 SHARED = ("user", "age", "history", "padded")

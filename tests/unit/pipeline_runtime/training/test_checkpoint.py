@@ -13,7 +13,7 @@ from facts import assert_told
 from saved_checkpoints import HASH, make_store, save
 
 from pipeline_runtime.errors import CheckpointError, StoreError
-from pipeline_runtime.training.checkpoint import find_resumable
+from pipeline_runtime.training.checkpoints.checkpoint import find_resumable
 from pipeline_runtime.training.position import Position
 
 

@@ -16,8 +16,12 @@ from saved_checkpoints import HASH, make_store, save
 
 from pipeline_runtime.config import diff_configs
 from pipeline_runtime.errors import CheckpointError, StoreError
-from pipeline_runtime.training.checkpoint import CheckpointStore, Resumable, find_resumable
-from pipeline_runtime.training.checkpoint_header import CHECKPOINT_VERSION, parse_header
+from pipeline_runtime.training.checkpoints.checkpoint import (
+    CheckpointStore,
+    Resumable,
+    find_resumable,
+)
+from pipeline_runtime.training.checkpoints.header import CHECKPOINT_VERSION, parse_header
 from pipeline_runtime.training.position import Position, redistribute
 
 

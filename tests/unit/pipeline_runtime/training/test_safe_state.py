@@ -16,7 +16,7 @@ from saved_checkpoints import make_header, make_store
 from torch import serialization
 
 from pipeline_runtime.errors import CheckpointError, ManifestError
-from pipeline_runtime.training.safe_state import TRUST_FIELD, check_state, load_state
+from pipeline_runtime.training.checkpoints.safe_state import TRUST_FIELD, check_state, load_state
 
 
 class Phase(enum.Enum):

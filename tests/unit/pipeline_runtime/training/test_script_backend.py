@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 from ray.train.torch import TorchTrainer
 
-from pipeline_runtime.training.ray_runtime import ScriptConfig
+from pipeline_runtime.training.ranks.ray_runtime import ScriptConfig
 
 
 class OneProcessGroup:

@@ -1,6 +1,6 @@
 """The built-in ranking model: embeddings, attention over sequences, an MLP on top.
 
-`ranking_config` chooses its features before it is built; `ranking` trains it.
+`features` chooses its features before it is built; `loop` trains it.
 
 Shapes: B rows, F dense columns, C looked-up columns, K first items of a sequence, D embedding,
 R rows of all embedding tables, N items of all sequences of a batch, G sequences of a batch,
@@ -26,7 +26,7 @@ from pipeline_runtime.batches import (
 )
 from pipeline_runtime.errors import TrainingError
 from pipeline_runtime.request_batches import expand, expand_rows
-from pipeline_runtime.training.ranking_config import Features, RankingConfig, SequenceFeature
+from pipeline_runtime.training.ranking.features import Features, RankingConfig, SequenceFeature
 
 # Standard deviation of fresh embeddings: small beside the 1 of a standardised dense column. Items
 # of sequences begin with length 1 instead, so that an item's product with itself tells it from

@@ -16,8 +16,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.monitor import Evaluated, HistoryPoint, Monitor, Order, RankSnapshot
+from pipeline_runtime.training.ranks.worker import WorkerPlan, train_worker
 from pipeline_runtime.training.script import build_environment, find_free_port
-from pipeline_runtime.training.worker import WorkerPlan, train_worker
 
 
 def train_on_ray(config: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Checkpoints on the artifacts store, written so that each is either whole or absent.
 
 A checkpoint is a new folder `step-…` that holds the state and `checkpoint.json`. The latter (see
-`checkpoint_header`) has the state's size and SHA-256; it is written last and renamed into place. On
+`header`) has the state's size and SHA-256; it is written last and renamed into place. On
 local disks, each file and folder is synced before the header gets its name. So
 
 - a folder without a header was never whole, because the run was killed during the write. It is
@@ -31,7 +31,7 @@ from pipeline_runtime.errors import CheckpointError, StoreError
 from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.durable import make_folder, rename_file, write_file
 from pipeline_runtime.sources.stores import asking, find_info, list_folder, open_stream, read_file
-from pipeline_runtime.training.checkpoint_header import CheckpointHeader, parse_header
+from pipeline_runtime.training.checkpoints.header import CheckpointHeader, parse_header
 
 _STATE_FILE = "state.pt"
 _HEADER_FILE = "checkpoint.json"
@@ -74,7 +74,7 @@ class CheckpointStore:
         """
         import torch
 
-        from pipeline_runtime.training.safe_state import check_state
+        from pipeline_runtime.training.checkpoints.safe_state import check_state
 
         buffer = io.BytesIO()
         torch.save(state, buffer)
@@ -154,7 +154,7 @@ class CheckpointStore:
                 must load the same state, so this ends the attempt; the next one verifies it again.
             CheckpointError: the state holds objects that are not safe to load.
         """
-        from pipeline_runtime.training.safe_state import load_state
+        from pipeline_runtime.training.checkpoints.safe_state import load_state
 
         with (
             asking(header.uri, "read the state on a trainer"),

@@ -34,9 +34,9 @@ from pipeline_runtime.batches import (
     Batch,
 )
 from pipeline_runtime.errors import CheckpointError, TrainingError
-from pipeline_runtime.training.ranking_config import RankingConfig, choose_features, parse_config
-from pipeline_runtime.training.ranking_metrics import ScoreMeter
-from pipeline_runtime.training.ranking_model import RankingModel
+from pipeline_runtime.training.ranking.features import RankingConfig, choose_features, parse_config
+from pipeline_runtime.training.ranking.network import RankingModel
+from pipeline_runtime.training.ranking.quality import ScoreMeter
 
 if TYPE_CHECKING:
     from pipeline_runtime.training.context import TrainContext

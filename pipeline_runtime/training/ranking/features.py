@@ -1,6 +1,6 @@
 """The config of the built-in ranking model, and which columns become its features.
 
-Runs before `ranking_model`, which builds the network for the features chosen here.
+Runs before `network`, which builds the network for the features chosen here.
 """
 
 from __future__ import annotations

@@ -23,13 +23,13 @@ from pipeline_runtime.feed.work import name_of, user_traceback
 from pipeline_runtime.monitor import Order
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import StreamPlan
-from pipeline_runtime.training.checkpoint import CheckpointStore
-from pipeline_runtime.training.checkpoint_header import CheckpointHeader, RunIdentity
+from pipeline_runtime.training.checkpoints.checkpoint import CheckpointStore
+from pipeline_runtime.training.checkpoints.header import CheckpointHeader, RunIdentity
 from pipeline_runtime.training.context import TrainContext, Wiring
 from pipeline_runtime.training.current import Run, join_ranks
 from pipeline_runtime.training.entrypoint import load_entrypoint
 from pipeline_runtime.training.position import Position
-from pipeline_runtime.training.runtime import Runtime
+from pipeline_runtime.training.ranks.runtime import Runtime
 from pipeline_runtime.training.script import run_script
 from pipeline_runtime.training.stream import BatchStream, Cutting
 

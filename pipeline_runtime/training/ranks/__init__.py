@@ -1,0 +1,1 @@
+"""Ranks: one rank of a run from its beginning to its end, and the process around it."""
