@@ -38,9 +38,9 @@ from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.batches import REQUEST_INDEX, Batch
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
-from pipeline_runtime.feed.batching import Batching
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.maker import PieceMaker, Stream
+from pipeline_runtime.feed.making.batching import Batching
+from pipeline_runtime.feed.making.maker import PieceMaker, Stream
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.plan import build_plan
 from pipeline_runtime.plan.model import StreamPlan

@@ -40,10 +40,10 @@ from benchmarks.turns import in_turn
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.config.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.batching import batching_of
-from pipeline_runtime.feed.maker import Stream
+from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
+from pipeline_runtime.feed.making.batching import batching_of
+from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.pieces import ReadyPiece
-from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.kernels import warm
 from pipeline_runtime.plan import Group, build_plan
 

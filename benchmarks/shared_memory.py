@@ -34,8 +34,8 @@ from benchmarks.overlap.sessions import FEEDS, MODELS, PROCESSES, Bench, open_be
 from benchmarks.records import Document
 from benchmarks.turns import in_turn
 from pipeline_runtime.allocator import keep_freed_memory
-from pipeline_runtime.feed.actor_readers import ActorReaders
-from pipeline_runtime.feed.wire import Sending
+from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders
+from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.training.position import Checksum
 
 NAME: Final = "shared-memory"

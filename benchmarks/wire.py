@@ -32,9 +32,9 @@ from benchmarks.turns import in_turn
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.arrays.conversion import Array
 from pipeline_runtime.batches import Batch
-from pipeline_runtime.feed.batching import Batching, make_ready
+from pipeline_runtime.feed.making.batching import Batching, make_ready
 from pipeline_runtime.feed.pieces import Header, Piece
-from pipeline_runtime.feed.wire import Wire, pack, unpack
+from pipeline_runtime.feed.transport.wire import Wire, pack, unpack
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 

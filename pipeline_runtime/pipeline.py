@@ -36,7 +36,7 @@ from pipeline_runtime.config import (
 )
 from pipeline_runtime.config.step_model import Names, build_parquet, to_list
 from pipeline_runtime.errors import StepError
-from pipeline_runtime.feed.work import places_of, read_group, run_stage
+from pipeline_runtime.feed.making.work import places_of, read_group, run_stage
 from pipeline_runtime.plan import Plan, StreamPlan, build_plan, explain
 from pipeline_runtime.spelling import to_manifest, to_options
 from pipeline_runtime.step_methods import StepMethods

@@ -15,9 +15,9 @@ import torch
 from benchmarks.dataloading.workloads import Workload, build_experiment
 from pipeline_runtime.batches import Batch
 from pipeline_runtime.feed.base import Feed, Waited
-from pipeline_runtime.feed.batching import batching_of
-from pipeline_runtime.feed.maker import Stream
-from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
+from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
+from pipeline_runtime.feed.making.batching import batching_of
+from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.plan import Plan, build_plan
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.training.collating import Collator

@@ -9,8 +9,8 @@ import ray
 from benchmarks.dataloading.errors import BenchmarkError
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.base import Feed
-from pipeline_runtime.feed.data_config import OneTrainerDataConfig
-from pipeline_runtime.feed.ray_data import RayDataFeed, RayDataOptions, build_dataset
+from pipeline_runtime.feed.over_ray.data_config import OneTrainerDataConfig
+from pipeline_runtime.feed.over_ray.ray_data import RayDataFeed, RayDataOptions, build_dataset
 from pipeline_runtime.plan import Plan
 from pipeline_runtime.plan.groups import Group
 

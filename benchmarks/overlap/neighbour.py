@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from pipeline_runtime.feed.leases import Task, num_pieces_of
-from pipeline_runtime.feed.maker import PieceMaker, Stream
-from pipeline_runtime.feed.segments import Segments
-from pipeline_runtime.feed.wire import share
+from pipeline_runtime.feed.making.maker import PieceMaker, Stream
+from pipeline_runtime.feed.transport.segments import Segments
+from pipeline_runtime.feed.transport.wire import share
 from pipeline_runtime.plan.groups import Group
 
 # While it is not wanted it looks so often whether it is.

@@ -32,7 +32,7 @@ from benchmarks.overlap.sessions import (
 )
 from benchmarks.records import Document
 from benchmarks.turns import in_turn
-from pipeline_runtime.feed.switching import MAX_WAITED_SHARE
+from pipeline_runtime.feed.local.switching import MAX_WAITED_SHARE
 
 TARGETS: Final = (0.5, 1.0, 2.0)  # S/F
 BARS: Final = {0.5: 0.95, 1.0: 0.90, 2.0: 0.95}  # of min(F, S)

@@ -19,12 +19,12 @@ from benchmarks.overlap.neighbour import Beside, start_neighbour
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
 from pipeline_runtime.config import Training
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.feed.actor_readers import ActorReaders, start_pool
 from pipeline_runtime.feed.base import FeedSource, Waited
-from pipeline_runtime.feed.batching import batching_of
-from pipeline_runtime.feed.maker import Stream
+from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
+from pipeline_runtime.feed.making.batching import batching_of
+from pipeline_runtime.feed.making.maker import Stream
+from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders, start_pool
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.plan import Group, Plan, build_plan
 from pipeline_runtime.profiling.replay import wire_alone
 from pipeline_runtime.training.context import TrainContext

@@ -22,11 +22,11 @@ from benchmarks.dataloading.workloads import BATCH_SIZE
 from benchmarks.scaling.processes import COORDINATOR, TRAINER, cpu_seconds_by_kind
 from benchmarks.scaling.readers import Readers
 from benchmarks.scaling.sources import Source
-from pipeline_runtime.feed.actor_readers import ActorCrew
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.over_ray.actor_readers import ActorCrew
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.reader_feed import ReaderFeed
-from pipeline_runtime.feed.wire import Sending
+from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.training.collating import Collator
 from pipeline_runtime.training.position import Position

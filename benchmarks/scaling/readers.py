@@ -15,8 +15,8 @@ from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.scaling.cluster import DATA_LABELS
 from benchmarks.scaling.slow_readers import ignore_failure
 from benchmarks.scaling.sources import Source
-from pipeline_runtime.feed.actor_readers import start_pool
-from pipeline_runtime.feed.reader_actor import Reader
+from pipeline_runtime.feed.over_ray.actor_readers import start_pool
+from pipeline_runtime.feed.over_ray.reader_actor import Reader
 
 _LOOK_SECONDS = 0.2
 _START_SECONDS = 180.0  # eight readers that start at once on two cores take half a minute

@@ -27,8 +27,8 @@ from benchmarks.scaling.processes import COORDINATOR, TRAINER
 from benchmarks.scaling.readers import Readers, open_readers
 from benchmarks.scaling.slow_readers import slowed
 from benchmarks.scaling.sources import Source, make_source
-from pipeline_runtime.feed.reader_actor import Reader
-from pipeline_runtime.feed.wire import Sending
+from pipeline_runtime.feed.over_ray.reader_actor import Reader
+from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.sample_data.options import SampleDataOptions
 

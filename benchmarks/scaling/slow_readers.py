@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.maker import PieceMaker
+from pipeline_runtime.feed.making.maker import PieceMaker
+from pipeline_runtime.feed.over_ray.reader_actor import Beside, Reader
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.reader_actor import Beside, Reader
-from pipeline_runtime.feed.wire import SharedBlock, Wire
+from pipeline_runtime.feed.transport.wire import SharedBlock, Wire
 
 
 def slowed(rows_per_second: float) -> type[Reader]:

@@ -11,8 +11,8 @@ from itertools import chain, count, islice
 from pathlib import Path
 
 from benchmarks.dataloading.workloads import BATCH_SIZE, Workload, build_experiment
-from pipeline_runtime.feed.batching import Batching
-from pipeline_runtime.feed.maker import Stream
+from pipeline_runtime.feed.making.batching import Batching
+from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.plan import build_plan
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.sample_data import write_sample_data

@@ -1,6 +1,6 @@
 """`REQUEST_COLUMN` taken apart: the requests of a table's rows, of which `conversion` makes arrays.
 
-`feed.rows` makes the column, of a whole piece; a table may be cut from one piece or several.
+`feed.making.stage_rows` makes the column of a whole piece; a table may be cut from several pieces.
 """
 
 from __future__ import annotations

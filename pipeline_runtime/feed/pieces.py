@@ -1,8 +1,8 @@
 """Pieces: what readers hand to trainers.
 
 A piece has a header (which group and place of the epoch it is, and what every step took in and gave
-out) and its rows: a table, or, made ready by its reader (`batching`), batches as arrays. How it
-travels from one process to another is `wire`'s.
+out) and its rows: a table, or, made ready by its reader (`making.batching`), batches as arrays. How
+it travels from one process to another is `transport.wire`'s.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ would keep an epoch waiting for. A reader that leaves delivers what it was asked
 on with the rest. What is ahead is bounded in bytes; where that is less than a piece of each reader,
 the bound is higher, since more readers would bring nothing. All epochs are one stream, so that the
 next one's first pieces are made while this one ends. Readers are threads of this process
-(`thread_readers`) or actors on the data workers (`actor_readers`), behind `Crew`.
+(`local`) or actors on the data workers (`over_ray`), behind `Crew`.
 
 A call asks for one piece or several: as many as the reader makes in `Crew.call_seconds`, by its
 late pieces, and no more than its share of what is left, so that all end together.

@@ -4,7 +4,7 @@ The plan is that of `lastmile run`, and so is every part on the way to the batch
 the caller's process, which is one rank:
 
     plan ─▶ the epoch's groups, shared equally among the ranks (`plan.groups.share_groups`)
-         ─▶ reader threads make pieces of them (`feed.thread_readers`)
+         ─▶ reader threads make pieces of them (`feed.local.thread_readers`)
          ─▶ batches of exact size, in step with the other ranks (`training.stream`)
          ─▶ tensors, one batch ahead of the loop (`training.collating`)
          ─▶ the caller's loop

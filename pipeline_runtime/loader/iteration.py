@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pipeline_runtime.batches import ROW_WEIGHT, Batch, empty_batch, pad_batch, to_device
 from pipeline_runtime.errors import CheckpointError, LoaderError
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.maker import Stream
-from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
-from pipeline_runtime.feed.work import name_of
+from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
+from pipeline_runtime.feed.making.maker import Stream
+from pipeline_runtime.feed.making.work import name_of
 from pipeline_runtime.loader.options import LoaderOptions
 from pipeline_runtime.loader.ranks import Ranks
 from pipeline_runtime.loader.state import Start

@@ -17,9 +17,9 @@ from pipeline_runtime.arrays.conversion import check_tensor_schema
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
 from pipeline_runtime.config import DatasetExperiment, run_config
 from pipeline_runtime.errors import CheckpointError, LoaderError, ManifestError, Problem
-from pipeline_runtime.feed.batching import batching_of
-from pipeline_runtime.feed.maker import Stream
-from pipeline_runtime.feed.work import name_of
+from pipeline_runtime.feed.making.batching import batching_of
+from pipeline_runtime.feed.making.maker import Stream
+from pipeline_runtime.feed.making.work import name_of
 from pipeline_runtime.loader.iteration import (
     BatchIterator,
     EpochProgress,

@@ -1,7 +1,7 @@
 """Which columns a reader keeps once a request, and why, or why not.
 
 A step that reads only such columns gives such columns, so what leaves the last step once a request
-is known before anything runs (`shared_after`), and `feed.rows` goes by the same rule.
+is known before anything runs (`shared_after`), and `stage_rows` goes by the same rule.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ import torch
 from pipeline_runtime.batches import Batch, to_batch, to_device
 from pipeline_runtime.config import ExperimentSpec, Training
 from pipeline_runtime.errors import TrainingError
-from pipeline_runtime.feed.batching import make_ready
+from pipeline_runtime.feed.making.batching import make_ready
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.wire import pack, unpack
+from pipeline_runtime.feed.transport.wire import pack, unpack
 from pipeline_runtime.profiling.clock import summarise
 from pipeline_runtime.profiling.document import Trainer
 from pipeline_runtime.profiling.replay import Block, Kind, ReplayContext, Stock

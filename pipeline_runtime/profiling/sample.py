@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from pipeline_runtime import kernels
 from pipeline_runtime.errors import TrainingError
-from pipeline_runtime.feed.batching import Batching, make_ready
-from pipeline_runtime.feed.compression import CODECS
+from pipeline_runtime.feed.making.batching import Batching, make_ready
+from pipeline_runtime.feed.making.work import name_of, places_of, read_group, read_unit, run_stage
 from pipeline_runtime.feed.pieces import Piece, StepCount, add_counts
-from pipeline_runtime.feed.wire import Wire, pack
-from pipeline_runtime.feed.work import name_of, places_of, read_group, read_unit, run_stage
+from pipeline_runtime.feed.transport.compression import CODECS
+from pipeline_runtime.feed.transport.wire import Wire, pack
 from pipeline_runtime.plan import Group, StreamPlan
 from pipeline_runtime.profiling.clock import Spent, read_clock
 from pipeline_runtime.training.stream import explain_no_rows

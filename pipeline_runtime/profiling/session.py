@@ -13,8 +13,8 @@ import torch
 
 from pipeline_runtime.config import DatasetExperiment, hash_parts
 from pipeline_runtime.errors import ManifestError, Problem
-from pipeline_runtime.feed.batching import batching_of
-from pipeline_runtime.feed.wire import Wire
+from pipeline_runtime.feed.making.batching import batching_of
+from pipeline_runtime.feed.transport.wire import Wire
 from pipeline_runtime.plan import build_plan
 from pipeline_runtime.profiling.advice import Findings, advise
 from pipeline_runtime.profiling.clock import on_one_core, summarise

@@ -5,9 +5,9 @@ from __future__ import annotations
 from copy import deepcopy
 
 from pipeline_runtime.feed.base import FeedSource
-from pipeline_runtime.feed.batching import batching_of
-from pipeline_runtime.feed.maker import Stream
-from pipeline_runtime.feed.wire import Sending
+from pipeline_runtime.feed.making.batching import batching_of
+from pipeline_runtime.feed.making.maker import Stream
+from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.run.prepare import PreparedRun
 from pipeline_runtime.training.ranks.worker import WorkerPlan
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 
 from pipeline_runtime.feed.base import FeedSource
-from pipeline_runtime.feed.process_readers import ProcessReaders
-from pipeline_runtime.feed.switching import SwitchingReaders
-from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
+from pipeline_runtime.feed.local.process_readers import ProcessReaders
+from pipeline_runtime.feed.local.switching import SwitchingReaders
+from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.monitor import Monitor, MonitorState, Order
 from pipeline_runtime.run.feeds import build_sending, build_streams, build_worker_plan
 from pipeline_runtime.run.prepare import PreparedRun

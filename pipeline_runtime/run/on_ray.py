@@ -21,11 +21,19 @@ from ray.train import (
 )
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from pipeline_runtime.feed.actor_readers import ActorReaders, start_pool
 from pipeline_runtime.feed.base import FeedSource
-from pipeline_runtime.feed.data_config import DatasetShards, OneTrainerDataConfig, dataset_name
-from pipeline_runtime.feed.ray_data import RayDataOptions, broadcast_side_tables, build_dataset
-from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
+from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
+from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders, start_pool
+from pipeline_runtime.feed.over_ray.data_config import (
+    DatasetShards,
+    OneTrainerDataConfig,
+    dataset_name,
+)
+from pipeline_runtime.feed.over_ray.ray_data import (
+    RayDataOptions,
+    broadcast_side_tables,
+    build_dataset,
+)
 from pipeline_runtime.monitor import MonitorState, Order
 from pipeline_runtime.plan import Group, StreamPlan
 from pipeline_runtime.run.feeds import build_sending, build_streams, build_worker_plan

@@ -21,10 +21,10 @@ from pipeline_runtime.errors import (
     ManifestError,
     Problem,
 )
-from pipeline_runtime.feed.maker import Stream
+from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
+from pipeline_runtime.feed.making.maker import Stream
+from pipeline_runtime.feed.making.work import run_stage
 from pipeline_runtime.feed.pieces import Piece
-from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
-from pipeline_runtime.feed.work import run_stage
 from pipeline_runtime.metrics import MetricsServer
 from pipeline_runtime.output.job import ROLE, Job, Progress, Stopped, Target, open_job
 from pipeline_runtime.output.merge import FileFormat

@@ -1,7 +1,7 @@
 """Which rows of a column are equal byte by byte, for every type that a Parquet file holds.
 
 `==` will not do: it tells NaN from itself and takes -0.0 for 0.0. Used where rows are kept once
-that nothing tells apart: in nested files (`convert`), and in a reader (`feed.requests`).
+that nothing tells apart: in nested files (`convert`), and in a reader (`found_requests`).
 """
 
 from __future__ import annotations

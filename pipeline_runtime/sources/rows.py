@@ -1,8 +1,8 @@
 """The form in which a source returns rows: a table, or rows that share columns of their requests.
 
 A source returns `RequestRows` if it stores some columns once per request, as a nested Parquet table
-does. The feed makes the same form from flat rows of one request (`feed.requests`), so that steps
-compute on these columns once per request (`feed.rows`).
+does. The feed makes the same form from flat rows of one request (`feed.making.found_requests`), so
+that steps compute on these columns once per request (`feed.making.stage_rows`).
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ import ray
 from benchmarks.scaling.cluster import open_cluster
 from benchmarks.scaling.readers import open_readers
 from benchmarks.scaling.sources import make_source
-from pipeline_runtime.feed.actor_readers import ActorCrew
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.reader_actor import Reader
+from pipeline_runtime.feed.over_ray.actor_readers import ActorCrew
+from pipeline_runtime.feed.over_ray.reader_actor import Reader
 from pipeline_runtime.feed.reader_feed import ReaderFeed
-from pipeline_runtime.feed.wire import Sending
+from pipeline_runtime.feed.transport.wire import Sending
 
 UNIT_ROWS = 1024  # a megabyte: Ray keeps it where it was made until it is fetched
 NUM_GROUPS = 40

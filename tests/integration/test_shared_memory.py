@@ -19,18 +19,19 @@ import ray
 from benchmarks.dataloading.tables import make_table
 from benchmarks.dataloading.workloads import Workload, build_experiment
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.feed import actor_readers, switching
-from pipeline_runtime.feed.actor_readers import ActorReaders, start_pool
 from pipeline_runtime.feed.base import Waited, WorkerUsage
-from pipeline_runtime.feed.batching import batching_of
-from pipeline_runtime.feed.maker import Stream
+from pipeline_runtime.feed.local import switching
+from pipeline_runtime.feed.local.process_readers import ProcessReaders
+from pipeline_runtime.feed.local.switching import SwitchingReaders
+from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
+from pipeline_runtime.feed.making.batching import batching_of
+from pipeline_runtime.feed.making.maker import Stream
+from pipeline_runtime.feed.over_ray import actor_readers
+from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders, start_pool
+from pipeline_runtime.feed.over_ray.reader_actor import Reader
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.process_readers import ProcessReaders
-from pipeline_runtime.feed.reader_actor import Reader
-from pipeline_runtime.feed.segments import Mapped, Segment, Segments
-from pipeline_runtime.feed.switching import SwitchingReaders
-from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
-from pipeline_runtime.feed.wire import Sending
+from pipeline_runtime.feed.transport.segments import Mapped, Segment, Segments
+from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.plan import build_plan, plan_groups
 
 PIECE_ROWS = 4096

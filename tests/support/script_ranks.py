@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.errors import TrainingError
-from pipeline_runtime.feed.thread_readers import ThreadReaders
+from pipeline_runtime.feed.local.thread_readers import ThreadReaders
 from pipeline_runtime.monitor import Evaluated, HistoryPoint, Order, RankSnapshot
 from pipeline_runtime.run.feeds import build_streams, build_worker_plan
 from pipeline_runtime.run.prepare import RunOptions, prepare_run

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.feed.base import Waited, WorkerUsage
-from pipeline_runtime.feed.work import read_group
+from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.output.job import Job, Progress, Target, open_job
 from pipeline_runtime.output.merge import FileFormat
 from pipeline_runtime.output.names import make_token

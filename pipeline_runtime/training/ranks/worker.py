@@ -18,8 +18,8 @@ from functools import partial
 from pipeline_runtime.config import Training
 from pipeline_runtime.errors import Interrupted, LastmileError, TrainingError
 from pipeline_runtime.feed.base import FeedSource, Waited, WorkerUsage
+from pipeline_runtime.feed.making.work import name_of, user_traceback
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.work import name_of, user_traceback
 from pipeline_runtime.monitor import Order
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import StreamPlan

@@ -22,10 +22,10 @@ from pipeline_runtime.batches import (
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.batching import Batching, make_ready
+from pipeline_runtime.feed.making.batching import Batching, make_ready
+from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.wire import Wire, pack, unpack
-from pipeline_runtime.feed.work import read_group
+from pipeline_runtime.feed.transport.wire import Wire, pack, unpack
 from pipeline_runtime.plan import build_plan, explain, plan_groups
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.request_batches import expand

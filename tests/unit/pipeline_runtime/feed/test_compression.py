@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pipeline_runtime.feed.compression import CodecChoice
+from pipeline_runtime.feed.transport.compression import CodecChoice
 
 # Bytes a second of a network, what is left of a piece's bytes, and how fast a codec is undone.
 PIECE_BYTES = 100_000_000

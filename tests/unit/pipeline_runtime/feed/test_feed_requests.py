@@ -20,9 +20,9 @@ from step_models import cast
 from pipeline_runtime import Pipeline, kernels
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
-from pipeline_runtime.feed import requests
-from pipeline_runtime.feed.requests import find_requests
-from pipeline_runtime.feed.rows import Rows
+from pipeline_runtime.feed.making import found_requests
+from pipeline_runtime.feed.making.found_requests import find_requests
+from pipeline_runtime.feed.making.stage_rows import Rows
 from pipeline_runtime.pipeline import iter_tables
 from pipeline_runtime.plan import build_plan, explain
 from pipeline_runtime.sources import open_location
@@ -242,7 +242,7 @@ def test_rows_found_to_be_requests_expand_to_themselves(
     ).append_column("id", pa.array(range(len(values)), pa.int64()))
     first = data.draw(st.integers(0, len(values)))
     rows = rows.slice(first)
-    with patch.object(requests, "MIN_ROWS_PER_REQUEST", 1.0):
+    with patch.object(found_requests, "MIN_ROWS_PER_REQUEST", 1.0):
         found = find_requests(rows, "key", ["shared"])
     if found is None:
         assert rows.num_rows < 2
@@ -283,11 +283,11 @@ def test_explain_says_what_stands_once_a_request(folder: str) -> None:
 def test_lists_are_folded_and_unfolded_alike(tmp_path: Path) -> None:
     """Tables where keeping a request's columns once pays, and does not; `same` spans requests."""
     for rows_per_request in (1, 2, 10):
-        requests = [row // rows_per_request for row in range(400)]
+        found_requests = [row // rows_per_request for row in range(400)]
         rows = {
             "id": range(400),
-            "request": requests,
-            "history": [[request] * (request % 50) or None for request in requests],
+            "request": found_requests,
+            "history": [[request] * (request % 50) or None for request in found_requests],
             "same": [[1, 2, 3]] * 400,
         }
         path = tmp_path / f"{rows_per_request}.parquet"
@@ -323,11 +323,11 @@ def test_files_and_row_groups_may_differ(
                 pa.field("history", history, nullable),
             ]
         )
-        requests = [row // 10 for row in range(100)] + list(range(100, 200))
+        found_requests = [row // 10 for row in range(100)] + list(range(100, 200))
         rows = {
             "id": range(200 * index, 200 * index + 200),
-            "request": requests,
-            "history": [[request, index, 2] for request in requests],
+            "request": found_requests,
+            "history": [[request, index, 2] for request in found_requests],
         }
         table = pa.table(rows, schema=schema)
         pq.write_table(table, tmp_path / f"{index}.parquet", row_group_size=100)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline_runtime import Pipeline
-from pipeline_runtime.feed.rows import Rows
+from pipeline_runtime.feed.making.stage_rows import Rows
 from pipeline_runtime.pipeline import iter_tables
 from pipeline_runtime.plan import build_plan
 from pipeline_runtime.steps.filter.model import FilterStep

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_runtime.feed.ray_data import MAX_TASKS, cut_into_tasks
+from pipeline_runtime.feed.over_ray.ray_data import MAX_TASKS, cut_into_tasks
 
 
 @given(st.integers(1, 10_000_000))

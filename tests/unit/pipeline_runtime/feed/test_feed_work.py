@@ -9,9 +9,9 @@ from facts import assert_told
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.errors import SourceError, StepError
+from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.feed.pieces import Piece, add_counts
-from pipeline_runtime.feed.wire import pack, unpack
-from pipeline_runtime.feed.work import read_group
+from pipeline_runtime.feed.transport.wire import pack, unpack
 from pipeline_runtime.plan import StreamPlan, build_plan, plan_groups, rows_per_piece
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 

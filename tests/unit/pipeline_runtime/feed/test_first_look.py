@@ -16,9 +16,9 @@ from pipeline_runtime import Pipeline, kernels
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.maker import PieceMaker, Stream
+from pipeline_runtime.feed.making.maker import PieceMaker, Stream
+from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.feed.pieces import Piece
-from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.plan import Group, build_plan, explain, plan_groups
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.sources import Unit, open_location

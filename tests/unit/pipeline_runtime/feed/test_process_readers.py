@@ -12,15 +12,15 @@ import pytest
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.errors import FeedError, StepError
-from pipeline_runtime.feed import process_readers
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.maker import Stream
+from pipeline_runtime.feed.local import process_readers
+from pipeline_runtime.feed.local.process_readers import ProcessReaders
+from pipeline_runtime.feed.making.maker import Stream
+from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.process_readers import ProcessReaders
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
-from pipeline_runtime.feed.wire import Sending
-from pipeline_runtime.feed.work import read_group
+from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.plan import build_plan, plan_groups
 
 PIECE_ROWS = 10

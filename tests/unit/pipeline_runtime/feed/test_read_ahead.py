@@ -21,10 +21,10 @@ from pipeline_runtime.config.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.errors import SourceError, StepError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task, num_pieces_of
-from pipeline_runtime.feed.maker import PieceMaker, Stream
+from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
+from pipeline_runtime.feed.making.maker import PieceMaker, Stream
+from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.feed.pieces import Piece
-from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
-from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.plan import Group, build_plan, plan_groups
 
 PIECE_ROWS = 10

@@ -16,11 +16,11 @@ from pipeline_runtime.errors import FeedError, StepError
 from pipeline_runtime.feed import reader_feed
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task, num_pieces_of
-from pipeline_runtime.feed.maker import PieceMaker, Stream
+from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
+from pipeline_runtime.feed.making.maker import PieceMaker, Stream
+from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.feed.pieces import Header, Piece, StepCount
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
-from pipeline_runtime.feed.thread_readers import ThreadReaders, threads_per_rank
-from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.plan import Group, build_plan, plan_groups
 from pipeline_runtime.sources import Unit
 

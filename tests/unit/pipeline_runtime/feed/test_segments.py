@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_runtime.arrays.packing import Bytes
-from pipeline_runtime.feed.segments import CAN_SHARE, Mapped, Segment, Segments
+from pipeline_runtime.feed.transport.segments import CAN_SHARE, Mapped, Segment, Segments
 
 pytestmark = pytest.mark.skipif(not CAN_SHARE, reason="only Linux has anonymous files")
 READER = "reader-1"

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline_runtime import Pipeline, kernels
-from pipeline_runtime.feed import maker, work
 from pipeline_runtime.feed.leases import Task
+from pipeline_runtime.feed.making import maker, work
+from pipeline_runtime.feed.making.trial import Trial
+from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.feed.pieces import Header, Piece, StepCount
-from pipeline_runtime.feed.trial import Trial
-from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.plan import Group, build_plan, plan_groups
 from pipeline_runtime.plan.model import StreamPlan
 

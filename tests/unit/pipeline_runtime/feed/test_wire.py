@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_runtime.arrays.packing import PackedBatch
-from pipeline_runtime.feed.batching import Batching, make_ready
+from pipeline_runtime.feed.making.batching import Batching, make_ready
 from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece
-from pipeline_runtime.feed.segments import CAN_SHARE, Mapped, Segments
-from pipeline_runtime.feed.wire import Wire, pack_all, share, unpack, unpack_shared
+from pipeline_runtime.feed.transport.segments import CAN_SHARE, Mapped, Segments
+from pipeline_runtime.feed.transport.wire import Wire, pack_all, share, unpack, unpack_shared
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 
 

@@ -14,9 +14,9 @@ from pipeline_runtime import Pipeline
 from pipeline_runtime.config import Shuffle
 from pipeline_runtime.errors import ManifestError, Problem
 from pipeline_runtime.feed.base import Waited, WorkerUsage
-from pipeline_runtime.feed.maker import Stream
+from pipeline_runtime.feed.local.thread_readers import ThreadReaders
+from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.pieces import Piece, StepCount, add_counts
-from pipeline_runtime.feed.thread_readers import ThreadReaders
 from pipeline_runtime.plan import Plan, StreamPlan, build_plan, explain, plan_document
 from pipeline_runtime.plan.consumers.base import IN_ORDER, Consumer
 from pipeline_runtime.plan.model import FeedChoice, Stage

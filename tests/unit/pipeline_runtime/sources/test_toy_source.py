@@ -20,10 +20,10 @@ from pipeline_runtime import Pipeline
 from pipeline_runtime.config import Dataset, DatasetExperiment, SourceChoice, parse_experiment
 from pipeline_runtime.errors import ManifestError, SourceError
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.maker import Stream
+from pipeline_runtime.feed.local.thread_readers import ThreadReaders
+from pipeline_runtime.feed.making.maker import Stream
+from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.feed.pieces import Piece
-from pipeline_runtime.feed.thread_readers import ThreadReaders
-from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.pipeline import iter_tables
 from pipeline_runtime.plan import Group, Plan, build_plan, explain, plan_document
 from pipeline_runtime.plan.side_tables import open_side_table

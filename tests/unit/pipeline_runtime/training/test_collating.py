@@ -8,9 +8,9 @@ import torch
 from pipeline_runtime.batches import Batch
 from pipeline_runtime.errors import TrainingError
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.batching import Batching, make_ready
+from pipeline_runtime.feed.making.batching import Batching, make_ready
 from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece
-from pipeline_runtime.feed.wire import Wire, pack, unpack
+from pipeline_runtime.feed.transport.wire import Wire, pack, unpack
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 from pipeline_runtime.training.collating import Collator

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.batching import Batching, make_ready
+from pipeline_runtime.feed.making.batching import Batching, make_ready
 from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece, StepCount
-from pipeline_runtime.feed.wire import pack, unpack
+from pipeline_runtime.feed.transport.wire import pack, unpack
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 from pipeline_runtime.training.buffered import BatchRows, arrays_of

@@ -26,10 +26,10 @@ from typing import Final, Protocol
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task
+from pipeline_runtime.feed.local.process_readers import ProcessCrew, ProcessReaders
+from pipeline_runtime.feed.local.thread_readers import ThreadCrew, ThreadReaders
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.process_readers import ProcessCrew, ProcessReaders
 from pipeline_runtime.feed.reader_feed import Crew, ReaderFeed
-from pipeline_runtime.feed.thread_readers import ThreadCrew, ThreadReaders
 from pipeline_runtime.feed.usage import WARMING_SECONDS
 from pipeline_runtime.plan.groups import Group
 

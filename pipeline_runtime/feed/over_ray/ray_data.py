@@ -21,9 +21,9 @@ from ray.util.annotations import RayDeprecationWarning
 from pipeline_runtime.config.step_model import MapResources
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.base import Waited, WorkerUsage
+from pipeline_runtime.feed.making.work import places_of, read_group, run_stage
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.wire import pack, unpack
-from pipeline_runtime.feed.work import places_of, read_group, run_stage
+from pipeline_runtime.feed.transport.wire import pack, unpack
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import Stage, StreamPlan
 

@@ -14,7 +14,7 @@ import ray.train
 from ray.train import DataConfig
 
 from pipeline_runtime.feed.base import Feed
-from pipeline_runtime.feed.ray_data import RayDataFeed
+from pipeline_runtime.feed.over_ray.ray_data import RayDataFeed
 from pipeline_runtime.plan.groups import Group
 
 

@@ -18,10 +18,10 @@ import ray
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.maker import PieceMaker
+from pipeline_runtime.feed.making.maker import PieceMaker
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.segments import Segments, find_process_space
-from pipeline_runtime.feed.wire import SharedBlock, Wire, as_block, pack_all, share
+from pipeline_runtime.feed.transport.segments import Segments, find_process_space
+from pipeline_runtime.feed.transport.wire import SharedBlock, Wire, as_block, pack_all, share
 
 _AHEAD: Final = "ahead"
 

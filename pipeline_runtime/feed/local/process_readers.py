@@ -27,12 +27,12 @@ import pyarrow as pa
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.maker import Stream
+from pipeline_runtime.feed.local.reader_process import Answer, Failure, Free, Make, ReadAhead
+from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
-from pipeline_runtime.feed.reader_process import Answer, Failure, Free, Make, ReadAhead
-from pipeline_runtime.feed.segments import CAN_SHARE, MAPPED
-from pipeline_runtime.feed.wire import Sending, SharedBlock, Wire, unpack, unpack_shared
+from pipeline_runtime.feed.transport.segments import CAN_SHARE, MAPPED
+from pipeline_runtime.feed.transport.wire import Sending, SharedBlock, Wire, unpack, unpack_shared
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.steps.base import SideTable
@@ -46,7 +46,7 @@ _MAX_FAILED_STARTS = 10
 _STDERR = 2
 # Names are unique in this process, since `MAPPED` knows readers of all pools by them.
 _NUMBERS = itertools.count()
-_PROGRAM = "from pipeline_runtime.feed.reader_process import main; main()"
+_PROGRAM = "from pipeline_runtime.feed.local.reader_process import main; main()"
 
 
 @dataclass(slots=True)

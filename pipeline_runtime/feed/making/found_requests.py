@@ -1,7 +1,7 @@
 """Flat rows found to be requests: what a reader does with a table that is not stored by request.
 
 Rows that follow one another with an equal key and all request columns equal byte by byte share an
-entry, so that the steps that read only those columns run once a request (`feed.rows`). A null key
+entry, so that the steps that read only those columns run once a request (`stage_rows`). A null key
 is no key. Rows of a request that do not lie together are several entries: `lastmile convert` brings
 them together for good.
 """

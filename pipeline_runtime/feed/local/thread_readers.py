@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.maker import PieceMaker, Stream
+from pipeline_runtime.feed.making.maker import PieceMaker, Stream
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.reader_feed import ReaderFeed
 from pipeline_runtime.plan.groups import Group

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from pipeline_runtime import hashing
 from pipeline_runtime.errors import LastmileError, SourceError, StepError
+from pipeline_runtime.feed.making.found_requests import find_requests, unfold
+from pipeline_runtime.feed.making.stage_rows import Rows
 from pipeline_runtime.feed.pieces import Header, Piece, StepCount
-from pipeline_runtime.feed.requests import find_requests, unfold
-from pipeline_runtime.feed.rows import Rows
 from pipeline_runtime.kernels import select
 from pipeline_runtime.plan.groups import Group, permutation
 from pipeline_runtime.plan.model import FirstLook, PlannedStep, StreamPlan

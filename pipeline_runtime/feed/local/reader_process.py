@@ -24,10 +24,10 @@ import pyarrow as pa
 
 from pipeline_runtime import errors
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.maker import PieceMaker, Stream
+from pipeline_runtime.feed.making.maker import PieceMaker, Stream
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.segments import Segments
-from pipeline_runtime.feed.wire import SharedBlock, Wire, pack_all, share
+from pipeline_runtime.feed.transport.segments import Segments
+from pipeline_runtime.feed.transport.wire import SharedBlock, Wire, pack_all, share
 from pipeline_runtime.importing import importing
 
 

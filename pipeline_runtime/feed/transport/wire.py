@@ -21,7 +21,7 @@ import pyarrow as pa
 from pipeline_runtime.arrays.conversion import Array
 from pipeline_runtime.arrays.packing import Bytes, PackedBatch, Packer, Parts, Slot
 from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece, StepCount
-from pipeline_runtime.feed.segments import Segment, Segments
+from pipeline_runtime.feed.transport.segments import Segment, Segments
 
 _SCHEMA = pa.schema([("header", pa.string()), ("payload", pa.large_binary())])
 

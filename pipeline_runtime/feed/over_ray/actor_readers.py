@@ -24,14 +24,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from pipeline_runtime.arrays.packing import PackedBatch
 from pipeline_runtime.errors import FeedError, LastmileError
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.compression import CodecChoice
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.maker import Stream
+from pipeline_runtime.feed.making.maker import Stream
+from pipeline_runtime.feed.over_ray.reader_actor import AheadReader, Beside, Reader
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.reader_actor import AheadReader, Beside, Reader
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
-from pipeline_runtime.feed.segments import CAN_SHARE, MAPPED, find_process_space
-from pipeline_runtime.feed.wire import Sending, SharedBlock, Wire, unpack, unpack_shared
+from pipeline_runtime.feed.transport.compression import CodecChoice
+from pipeline_runtime.feed.transport.segments import CAN_SHARE, MAPPED, find_process_space
+from pipeline_runtime.feed.transport.wire import Sending, SharedBlock, Wire, unpack, unpack_shared
 from pipeline_runtime.plan.groups import Group
 
 # How often a rank asks which readers there are: one that has joined is at work in seconds.

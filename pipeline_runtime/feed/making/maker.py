@@ -17,11 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from pipeline_runtime.errors import TrainingError
-from pipeline_runtime.feed.batching import Batching, make_ready
 from pipeline_runtime.feed.leases import Task
+from pipeline_runtime.feed.making.batching import Batching, make_ready
+from pipeline_runtime.feed.making.trial import Trial
+from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.trial import Trial
-from pipeline_runtime.feed.work import read_group
 from pipeline_runtime.plan.model import StreamPlan
 
 # Groups kept open: one a rank that the reader serves, and a few whose rank has turned to another.

@@ -1,0 +1,1 @@
+"""Readers of one machine: threads of the trainer, or processes beside it, without Ray."""
