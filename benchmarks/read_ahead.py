@@ -38,7 +38,7 @@ from benchmarks.dataloading.workloads import Workload, build_experiment
 from benchmarks.records import Document
 from benchmarks.turns import in_turn
 from pipeline_runtime.allocator import keep_freed_memory
-from pipeline_runtime.config.storage_uri import SCHEMES_VARIABLE
+from pipeline_runtime.config.texts.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.feed.making.batching import batching_of

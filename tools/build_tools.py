@@ -60,7 +60,7 @@ MONITORING_CRDS = Files(
     source="example/prometheus-operator-crd",
 )
 # Upstream's examples of pods that the level `baseline` allows and refuses, from the version of
-# Kubernetes whose rules `pipeline_runtime.config.pod_security` follows.
+# Kubernetes whose rules `pipeline_runtime.config.pods.pod_security` follows.
 POD_SECURITY = Files(
     name="pod-security-baseline",
     module=Module(name="kubernetes", upstream="k8s.io/pod-security-admission"),

@@ -55,15 +55,6 @@ from pipeline_runtime.config.cluster import (
     PodGroup,
     ResourceFieldReference,
 )
-from pipeline_runtime.config.credentials import (
-    CONTAINER_SCHEMES,
-    KEY_OWNERS,
-    KEY_VALUE,
-    QUERY_KEY,
-    REFERENCE_ENDINGS,
-    SECRET_WORDS,
-    TOKEN_OWNERS,
-)
 from pipeline_runtime.config.dataset import check_snapshot
 from pipeline_runtime.config.decimals import (
     HOLDOUT_PATTERN,
@@ -76,8 +67,8 @@ from pipeline_runtime.config.decimals import (
     check_percent,
 )
 from pipeline_runtime.config.experiment import MAX_NAME_CHARS, NAME_PATTERN
-from pipeline_runtime.config.pod_security import HOST_NAMESPACES
-from pipeline_runtime.config.pod_template import (
+from pipeline_runtime.config.pods.pod_security import HOST_NAMESPACES
+from pipeline_runtime.config.pods.pod_template import (
     GPU_VENDORS,
     OWN_ENV_PREFIXES,
     TUNING_ENV_PREFIXES,
@@ -85,6 +76,15 @@ from pipeline_runtime.config.pod_template import (
 from pipeline_runtime.config.quantities import MAX_QUANTITY_INTEGER, QUANTITY, check_quantity
 from pipeline_runtime.config.step_registry import load_models
 from pipeline_runtime.config.steps import list_kinds
+from pipeline_runtime.config.texts.credentials import (
+    CONTAINER_SCHEMES,
+    KEY_OWNERS,
+    KEY_VALUE,
+    QUERY_KEY,
+    REFERENCE_ENDINGS,
+    SECRET_WORDS,
+    TOKEN_OWNERS,
+)
 from pipeline_runtime.config.training import BUILT_IN_ENTRYPOINT
 
 Schema = dict[str, Any]

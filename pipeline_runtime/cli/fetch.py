@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline_runtime.config.plain_text import clean
+from pipeline_runtime.config.texts.plain_text import clean
 from pipeline_runtime.errors import LastmileError, SourceError
 from pipeline_runtime.run.folders import parse_run_id
 

@@ -1,7 +1,8 @@
 """The DatasetExperiment: its models, and how a manifest is read, checked and identified.
 
 Both packages import from here; this imports neither ray nor torch. Reading runs from left to right:
-`manifest` (files) → `documents` (YAML) → `overrides` (--set) → `parsing` (models) → `problems`.
+`reading.manifest` (files) → `texts.yaml_documents` → `reading.overrides` (--set) →
+`reading.validation` (models) → `reading.wording`.
 """
 
 from pipeline_runtime.config.base import RuleSet, SpecModel, StoreUri
@@ -29,7 +30,6 @@ from pipeline_runtime.config.dataset import (
     S3Options,
     SourceChoice,
 )
-from pipeline_runtime.config.documents import format_path, read_documents
 from pipeline_runtime.config.experiment import (
     API_VERSION,
     GROUP,
@@ -46,21 +46,8 @@ from pipeline_runtime.config.experiment import (
     UsageStatus,
     WorkerStatus,
 )
-from pipeline_runtime.config.free_fields import has_same_free_fields, is_too_large
-from pipeline_runtime.config.location import locate_artifacts
-from pipeline_runtime.config.manifest import LoadedManifest, load_manifests, parse_manifests
-from pipeline_runtime.config.output import Output, ParquetTarget
-from pipeline_runtime.config.overrides import apply_overrides, complete_override
-from pipeline_runtime.config.parsing import ACCEPTED_VARIABLE, parse_experiment, parse_stored
-from pipeline_runtime.config.plain_text import clean
-from pipeline_runtime.config.pod_template import (
-    RAY_CONTAINER,
-    check_template_security,
-    is_template,
-)
-from pipeline_runtime.config.problems import locate_error
-from pipeline_runtime.config.quantities import parse_quantity
-from pipeline_runtime.config.run_hash import (
+from pipeline_runtime.config.identity.location import locate_artifacts
+from pipeline_runtime.config.identity.run_hash import (
     compare_configs,
     diff_configs,
     hash_config,
@@ -69,7 +56,25 @@ from pipeline_runtime.config.run_hash import (
     run_hash,
     upgrade_config,
 )
+from pipeline_runtime.config.output import Output, ParquetTarget
+from pipeline_runtime.config.pods.pod_template import (
+    RAY_CONTAINER,
+    check_template_security,
+    is_template,
+)
+from pipeline_runtime.config.quantities import parse_quantity
+from pipeline_runtime.config.reading.free_fields import has_same_free_fields, is_too_large
+from pipeline_runtime.config.reading.manifest import LoadedManifest, load_manifests, parse_manifests
+from pipeline_runtime.config.reading.overrides import apply_overrides, complete_override
+from pipeline_runtime.config.reading.validation import (
+    ACCEPTED_VARIABLE,
+    parse_experiment,
+    parse_stored,
+)
+from pipeline_runtime.config.reading.wording import locate_error
 from pipeline_runtime.config.steps import PipelineOptions, Step
+from pipeline_runtime.config.texts.plain_text import clean
+from pipeline_runtime.config.texts.yaml_documents import format_path, read_documents
 from pipeline_runtime.config.training import (
     Artifacts,
     CheckpointPolicy,

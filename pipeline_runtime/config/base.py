@@ -1,7 +1,7 @@
 """The base class and the field types of all models of the spec.
 
-The models (`dataset`, `steps`, `training`, `cluster`, `experiment`) build on them, `parsing` fills
-the models from a document, and `problems` words their errors.
+The models (`dataset`, `steps`, `training`, `cluster`, `experiment`) build on them. `validation`
+fills the models from a document, and `wording` words their errors.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from pipeline_runtime.config.credentials import (
+from pipeline_runtime.config.texts.credentials import (
     find_option_credentials,
     find_uri_credential,
     hide_credentials,
 )
-from pipeline_runtime.config.storage_uri import find_uri_fault
+from pipeline_runtime.config.texts.storage_uri import find_uri_fault
 
 # Strings and lists are bounded, since a Kubernetes object may have 1.5 MiB and its annotations
 # 256 KiB. The bounds also keep the CEL rules of the CRD within their cost budget.
@@ -100,7 +100,7 @@ class SpecModel(BaseModel):
     def _check_rules(self, info: ValidationInfo) -> Self:
         broken = [] if _find_rule_set(info) is RuleSet.NONE else list(self.rules())
         if broken:
-            # `problems` makes one Problem of each; the text is for direct callers of the model.
+            # `wording` makes one Problem of each; the text is for direct callers of the model.
             text = "; ".join(": ".join(filter(None, pair)) for pair in broken)
             raise PydanticCustomError("rules", "{text}", {"broken": broken, "text": text})
         return self

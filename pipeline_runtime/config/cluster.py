@@ -1,7 +1,7 @@
 """The cluster side of a spec: pods, autoscaling, image, code, environment, storage.
 
 A laptop parses and checks these fields but does not act on them; `dataset_operator` does. The
-rules for a user's pod template are in `pod_template`.
+rules for a user's pod template are in `pods.pod_template`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ from pipeline_runtime.config.base import (
     Uri,
     check_one_of,
 )
-from pipeline_runtime.config.credentials import find_uri_credential, holds_secret
-from pipeline_runtime.config.pod_template import check_env_name, check_template, is_gpu_resource
+from pipeline_runtime.config.pods.pod_template import (
+    check_env_name,
+    check_template,
+    is_gpu_resource,
+)
 from pipeline_runtime.config.quantities import Quantity, parse_quantity
+from pipeline_runtime.config.texts.credentials import find_uri_credential, holds_secret
 
 # The Ray project tests Ray with up to 2,000 nodes (docs.ray.io, large cluster practices).
 MAX_DATA_WORKERS = 2000

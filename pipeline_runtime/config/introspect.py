@@ -1,6 +1,6 @@
 """Inspects the models: the model at a path, its fields, and their types.
 
-`problems` asks it for hints, `parsing` for the rules that an error elsewhere would hide, and the
+`wording` asks it for hints, `validation` for the rules that an error elsewhere would hide, and the
 reference in docs/ is written from it.
 """
 
@@ -12,7 +12,7 @@ from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pipeline_runtime.config.base import SpecModel
-from pipeline_runtime.config.documents import Path
+from pipeline_runtime.config.texts.yaml_documents import Path
 
 
 def find_model(annotation: Any) -> type[SpecModel] | None:

@@ -1,9 +1,9 @@
 """Turns a URI of a manifest into a filesystem and a path on it.
 
 A URI without a scheme is relative to the storage root, so one manifest works on a laptop (`build/`)
-and on a cluster (`s3://bucket/team/`). `config.storage_uri` lists the schemes. pyarrow serves them,
-and fsspec serves the schemes that the environment adds. Credentials and addresses of stores are
-never in the URI: pyarrow and fsspec find them in the environment, as each store's own tools do.
+and on a cluster (`s3://bucket/team/`). `config.texts.storage_uri` lists the schemes. pyarrow serves
+them, and fsspec serves the schemes that the environment adds. Credentials and addresses of stores
+are never in the URI: pyarrow and fsspec find them in the environment, as each store's own tools do.
 
 The user who opens a URI sends their own credentials to it, although the URI may come from a status
 that somebody else wrote. So only the scheme and the bucket reach pyarrow's parser, which accepts
@@ -22,8 +22,8 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from pipeline_runtime.config import S3Options
-from pipeline_runtime.config.credentials import hide_credentials
-from pipeline_runtime.config.storage_uri import has_scheme, split_storage_uri
+from pipeline_runtime.config.texts.credentials import hide_credentials
+from pipeline_runtime.config.texts.storage_uri import has_scheme, split_storage_uri
 from pipeline_runtime.errors import SourceError, StoreError
 
 __all__ = ["Location", "has_scheme", "open_location", "resolve_uri"]

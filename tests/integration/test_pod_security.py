@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline_runtime.config.pod_security import check_pod_security
-from pipeline_runtime.config.pod_template import check_template
+from pipeline_runtime.config.pods.pod_security import check_pod_security
+from pipeline_runtime.config.pods.pod_template import check_template
 from tools.build_tools import find_pod_security
 
 

@@ -15,9 +15,9 @@ from pydantic import Field, ValidationError
 
 from pipeline_runtime.arrays.conversion import ROW_WEIGHT, is_ragged, plain_type
 from pipeline_runtime.config.base import Column, Count, PositiveInt, SpecModel
-from pipeline_runtime.config.documents import Path, format_path
 from pipeline_runtime.config.introspect import field_names, model_at
-from pipeline_runtime.config.problems import explain_errors, find_similar
+from pipeline_runtime.config.reading.wording import explain_errors, find_similar
+from pipeline_runtime.config.texts.yaml_documents import Path, format_path
 from pipeline_runtime.errors import ManifestError, Problem
 
 CONFIG_PATH: Path = ("spec", "training", "config")

@@ -14,7 +14,7 @@ from test_operator_process import Operator, operating
 
 from dataset_operator.status import fit_message
 from pipeline_runtime.config import GROUP, VERSION
-from pipeline_runtime.config.documents import TOO_DEEP
+from pipeline_runtime.config.texts.yaml_documents import TOO_DEEP
 from tools.cluster.box import Box
 from tools.crd import PLURAL
 

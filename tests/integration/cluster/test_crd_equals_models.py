@@ -30,8 +30,8 @@ from pipeline_runtime.config import (
     load_manifests,
     parse_experiment,
 )
-from pipeline_runtime.config.documents import format_path
-from pipeline_runtime.config.parsing import judge
+from pipeline_runtime.config.reading.validation import judge
+from pipeline_runtime.config.texts.yaml_documents import format_path
 from tools.cluster.box import Box
 from tools.cluster.errors import KubectlError
 from tools.crd import CRD_FILE, PLURAL

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field
 from pipeline_runtime.config import DatasetExperiment, SpecModel, read_documents
 from pipeline_runtime.config.base import Column, Text, check_unique
 from pipeline_runtime.config.introspect import find_model, walk_fields
-from pipeline_runtime.config.manifest import load_manifests
+from pipeline_runtime.config.reading.manifest import load_manifests
 from tools.crd import CRD_FILE, build_crd, build_schema, render
 from tools.crd_rules import RULES
 

@@ -14,7 +14,7 @@ from dataset_operator.observed import Document
 from dataset_operator.plan import plan
 from dataset_operator.reconcile import Reconciler
 from pipeline_runtime.config import KIND
-from pipeline_runtime.config.run_hash import run_config
+from pipeline_runtime.config.identity.run_hash import run_config
 
 
 @dataclass

@@ -10,8 +10,8 @@ from dataset_operator.builders.frozen import hash_cluster_side
 from dataset_operator.names import Owner
 from dataset_operator.plan.readings import Readings
 from pipeline_runtime.config import RuleSet
-from pipeline_runtime.config.parsing import _validate
-from pipeline_runtime.config.run_hash import hash_config
+from pipeline_runtime.config.identity.run_hash import hash_config
+from pipeline_runtime.config.reading.validation import _validate
 
 LARGE = {"config": {"a": "x" * 70_000}}
 COUNTED = (_validate, hash_config, hash_cluster_side)

@@ -22,10 +22,15 @@ from dataset_operator.plan import plan
 from dataset_operator.plan.readings import MAX_EXPRESSION_CHARS, Readings
 from dataset_operator.status import find_condition
 from pipeline_runtime.config import DatasetExperiment, ExperimentStatus, ManifestError
-from pipeline_runtime.config.documents import format_path
 from pipeline_runtime.config.introspect import walk_fields
-from pipeline_runtime.config.parsing import Verdict, judge, parse_experiment, parse_stored
-from pipeline_runtime.config.problems import UNKNOWN
+from pipeline_runtime.config.reading.validation import (
+    Verdict,
+    judge,
+    parse_experiment,
+    parse_stored,
+)
+from pipeline_runtime.config.reading.wording import UNKNOWN
+from pipeline_runtime.config.texts.yaml_documents import format_path
 from pipeline_runtime.grammar import check_grammar
 from pipeline_runtime.plan.syntax import check_syntax
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pipeline_runtime.config import API_VERSION, KIND, ManifestError, parse_experiment
-from pipeline_runtime.config.parsing import judge, parse_stored
-from pipeline_runtime.config.problems import MAX_PROBLEMS
+from pipeline_runtime.config.reading.validation import judge, parse_stored
+from pipeline_runtime.config.reading.wording import MAX_PROBLEMS
 from pipeline_runtime.errors import ExpressionError
 from pipeline_runtime.grammar import parse_tree
 

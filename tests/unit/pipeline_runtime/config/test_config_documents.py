@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from facts import assert_all_told, assert_told
 
-from pipeline_runtime.config.documents import format_path, read_documents, read_value
+from pipeline_runtime.config.texts.yaml_documents import format_path, read_documents, read_value
 
 SCALARS: list[tuple[str, Any]] = [
     ("", None),

@@ -10,15 +10,15 @@ from experiments import build_experiment
 from facts import assert_all_told, assert_told
 
 from pipeline_runtime.config import DatasetExperiment, DataWorkers, ManifestError, parse_experiment
-from pipeline_runtime.config.credentials import (
+from pipeline_runtime.config.introspect import walk_fields
+from pipeline_runtime.config.quantities import parse_quantity
+from pipeline_runtime.config.reading.wording import show
+from pipeline_runtime.config.texts.credentials import (
     find_uri_credential,
     hide_credentials,
     is_secret_env,
     is_secret_name,
 )
-from pipeline_runtime.config.introspect import walk_fields
-from pipeline_runtime.config.problems import show
-from pipeline_runtime.config.quantities import parse_quantity
 
 
 def problems(**spec: Any) -> list[str]:

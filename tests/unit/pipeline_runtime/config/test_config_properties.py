@@ -19,8 +19,8 @@ from pipeline_runtime.config import (
     run_hash,
 )
 from pipeline_runtime.config.base import MAX_SAFE_INTEGER
-from pipeline_runtime.config.documents import read_documents
 from pipeline_runtime.config.introspect import walk_fields
+from pipeline_runtime.config.texts.yaml_documents import read_documents
 
 PROFILE = settings(
     max_examples=examples(50),

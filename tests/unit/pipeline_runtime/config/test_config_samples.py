@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pipeline_runtime.config import DatasetExperiment, load_manifests
-from pipeline_runtime.config.documents import format_path
 from pipeline_runtime.config.introspect import walk_fields
+from pipeline_runtime.config.texts.yaml_documents import format_path
 
 ROOT = Path(__file__).parents[4]
 SAMPLE = ROOT / "deploy" / "samples" / "cluster.yaml"

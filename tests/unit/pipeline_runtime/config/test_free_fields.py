@@ -16,13 +16,13 @@ from pipeline_runtime.config import (
     parse_stored,
 )
 from pipeline_runtime.config.base import SpecModel
-from pipeline_runtime.config.credentials import find_uri_credential, hide_credentials
-from pipeline_runtime.config.free_fields import (
+from pipeline_runtime.config.reading.free_fields import (
     MAX_FREE_BYTES,
     check_size,
     find_free_fields,
     find_mappings,
 )
+from pipeline_runtime.config.texts.credentials import find_uri_credential, hide_credentials
 from pipeline_runtime.steps.rename.model import RenamedColumn, RenameStep
 
 MAP = {"map": {"function": "a:b", "options": {"a": "x" * 30_000}}}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipeline_runtime.config.pod_security import check_pod_security
+from pipeline_runtime.config.pods.pod_security import check_pod_security
 
 HOST = {"host": "10.0.0.1", "port": 80}
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {

@@ -13,7 +13,7 @@ from facts import assert_one_tells, assert_told
 
 from pipeline_runtime.cli import main
 from pipeline_runtime.config import ParquetSource
-from pipeline_runtime.config.storage_uri import SCHEMES_VARIABLE
+from pipeline_runtime.config.texts.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.convert import MARKER_NAME, ConversionOptions, convert_table, windows
 from pipeline_runtime.errors import ManifestError
 from pipeline_runtime.sources import open_location, read_flat

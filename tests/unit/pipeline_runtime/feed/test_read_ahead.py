@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config.steps import PipelineOptions
-from pipeline_runtime.config.storage_uri import SCHEMES_VARIABLE
+from pipeline_runtime.config.texts.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.errors import SourceError, StepError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task, num_pieces_of

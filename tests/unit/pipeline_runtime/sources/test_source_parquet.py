@@ -11,7 +11,7 @@ import pytest
 from facts import assert_told
 
 from pipeline_runtime.config import ParquetSource
-from pipeline_runtime.config.storage_uri import SCHEMES_VARIABLE
+from pipeline_runtime.config.texts.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sources import open_location, read_flat, resolve_uri
 from pipeline_runtime.sources.parquet import ParquetTable, open_parquet

@@ -19,7 +19,7 @@ from pipeline_runtime.config import (
     parse_experiment,
     parse_stored,
 )
-from pipeline_runtime.config.storage_uri import find_uri_fault, has_scheme, split_storage_uri
+from pipeline_runtime.config.texts.storage_uri import find_uri_fault, has_scheme, split_storage_uri
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.history import reading
 from pipeline_runtime.sources import open_location

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pipeline_runtime.config.documents import read_documents
 from pipeline_runtime.config.steps import Step, list_kinds
+from pipeline_runtime.config.texts.yaml_documents import read_documents
 from pipeline_runtime.steps.base import BindContext, SideTable, SideTableRequest
 from pipeline_runtime.steps.binding import bind_pipeline
 from pipeline_runtime.steps.side_tables import side_table_of

@@ -27,7 +27,7 @@ import inspect, json, sys
 import yaml
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config import ManifestError, parse_experiment, run_hash
-from pipeline_runtime.config.overrides import complete_override
+from pipeline_runtime.config.reading.overrides import complete_override
 from pipeline_runtime.plan import explain
 from tools.crd import build_crd
 from tools.steps import render_guide, render_methods, render_reference

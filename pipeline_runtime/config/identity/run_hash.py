@@ -35,13 +35,13 @@ from typing import Any
 from pydantic import JsonValue
 
 from pipeline_runtime.config.base import RuleSet
-from pipeline_runtime.config.credentials import hide_credentials
 from pipeline_runtime.config.dataset import Catalog, Dataset, SourceChoice
 from pipeline_runtime.config.experiment import API_VERSION, KIND, DatasetExperiment
-from pipeline_runtime.config.parsing import parse_stored
+from pipeline_runtime.config.identity.version_1 import translate
+from pipeline_runtime.config.reading.validation import parse_stored
 from pipeline_runtime.config.step_model import StepModel
 from pipeline_runtime.config.step_registry import load_models
-from pipeline_runtime.config.version_1 import translate
+from pipeline_runtime.config.texts.credentials import hide_credentials
 from pipeline_runtime.errors import ManifestError
 
 RUN_CONFIG_VERSION = 2

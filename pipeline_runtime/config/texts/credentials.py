@@ -1,7 +1,7 @@
 """Recognizes credentials: names and values that a manifest must not hold and a message not show.
 
 A manifest lands in etcd, in ConfigMaps, in run reports and in git, so it may only refer to secrets.
-The models ask this module before they accept a value, and `problems` before it prints one. Everyday
+The models ask this module before they accept a value, and `wording` before it prints one. Everyday
 words of machine learning are no secrets: `padToken`, `tokenizer`, `maxTokens`.
 """
 

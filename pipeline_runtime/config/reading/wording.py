@@ -1,7 +1,7 @@
-"""The wording of everything that validation finds: the rule, what was got, what to do.
+"""The wording of every problem that validation finds.
 
-`parsing` hands over pydantic's errors; out come (path, message) pairs in the house form (style rule
-20). Values that look like secrets are never shown.
+`validation` passes pydantic's errors, and gets (path, message) pairs: what is wrong, what was
+found, and what to do. Values that look like secrets are never shown.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from pydantic import JsonValue
 from pydantic_core import ErrorDetails
 
 from pipeline_runtime.config import base, cluster, dataset, experiment
-from pipeline_runtime.config.credentials import hide_credentials, is_secret_env
 from pipeline_runtime.config.decimals import format_decimal
-from pipeline_runtime.config.documents import Path, format_path
 from pipeline_runtime.config.experiment import DatasetExperiment
 from pipeline_runtime.config.introspect import (
     annotation_at,
@@ -29,6 +27,8 @@ from pipeline_runtime.config.introspect import (
     model_at,
     walk_fields,
 )
+from pipeline_runtime.config.texts.credentials import hide_credentials, is_secret_env
+from pipeline_runtime.config.texts.yaml_documents import Path, format_path
 
 MAX_GOT_CHARS = 60
 # Nobody reads more at once; a document of 1 MiB can break a hundred thousand rules.

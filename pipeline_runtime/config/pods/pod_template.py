@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from pydantic import JsonValue
 
-from pipeline_runtime.config.credentials import holds_secret
-from pipeline_runtime.config.documents import show_key
-from pipeline_runtime.config.pod_security import (
+from pipeline_runtime.config.pods.pod_security import (
     CONTAINER_LISTS,
     Broken,
     JsonObject,
@@ -21,6 +19,8 @@ from pipeline_runtime.config.pod_security import (
     check_pod_security,
     walk_containers,
 )
+from pipeline_runtime.config.texts.credentials import holds_secret
+from pipeline_runtime.config.texts.yaml_documents import show_key
 
 # Name of container 0, which runs Ray in every pod; templates address it by this name.
 RAY_CONTAINER = "ray"

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import JsonValue
 
-from pipeline_runtime.config.documents import Path, format_path, read_value
 from pipeline_runtime.config.experiment import DatasetExperiment
 from pipeline_runtime.config.introspect import (
     annotation_at,
@@ -21,7 +20,8 @@ from pipeline_runtime.config.introspect import (
     takes_integer,
     takes_text,
 )
-from pipeline_runtime.config.problems import find_similar, show, value_at
+from pipeline_runtime.config.reading.wording import find_similar, show, value_at
+from pipeline_runtime.config.texts.yaml_documents import Path, format_path, read_value
 from pipeline_runtime.errors import ManifestError, Problem
 
 # field, [2], [name of an item], or ["a key with dots"]

@@ -3,7 +3,7 @@
 These are `training.config`, the pod templates, and each mapping that a step or a source declares,
 such as `map.options`. No schema describes them, so neither the API server nor a model bounds their
 content: a megabyte of empty lists costs seconds of CPU wherever it is validated, hashed or
-compared. `parsing` checks their size before it validates.
+compared. `validation` checks their size before it validates.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pydantic import JsonValue
 
 from pipeline_runtime.config.base import SpecModel
 from pipeline_runtime.config.dataset import Dataset
-from pipeline_runtime.config.documents import Path
 from pipeline_runtime.config.introspect import field_names, find_members, find_model, is_list
 from pipeline_runtime.config.step_registry import load_models
+from pipeline_runtime.config.texts.yaml_documents import Path
 
 # All free-form fields of a spec together, as JSON without spaces. Kubernetes allows 1.5 MiB in an
 # object and 256 KiB in its annotations, which hold the input that a RayCluster was rendered from.

@@ -1,6 +1,6 @@
 """Parses a JSON document into a DatasetExperiment, or finds every rule that it breaks.
 
-It runs after `documents` (YAML to JSON) and before `manifest` (which adds file, line and column).
+It runs after `yaml_documents` (YAML to JSON), and before `manifest` adds file, line and column.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import Any
 from pydantic import JsonValue, ValidationError
 
 from pipeline_runtime.config.base import MAX_LIST_ITEMS, RULE_SET, RuleSet, SpecModel
-from pipeline_runtime.config.documents import MAX_DEPTH, SHOWN_DEPTH, TOO_DEEP, Path, format_path
 from pipeline_runtime.config.experiment import DatasetExperiment
-from pipeline_runtime.config.free_fields import check_size, find_free_fields
 from pipeline_runtime.config.introspect import field_names, find_model
-from pipeline_runtime.config.problems import (
+from pipeline_runtime.config.reading.free_fields import check_size, find_free_fields
+from pipeline_runtime.config.reading.wording import (
     MAX_PROBLEMS,
     UNKNOWN_TYPE,
     Found,
@@ -28,6 +27,13 @@ from pipeline_runtime.config.problems import (
     resolve_path,
     show,
     value_at,
+)
+from pipeline_runtime.config.texts.yaml_documents import (
+    MAX_DEPTH,
+    SHOWN_DEPTH,
+    TOO_DEEP,
+    Path,
+    format_path,
 )
 from pipeline_runtime.errors import ManifestError, Problem
 

@@ -16,17 +16,21 @@ from pathlib import Path as FilePath
 from pydantic import JsonValue
 
 from pipeline_runtime.config.base import RuleSet
-from pipeline_runtime.config.documents import (
+from pipeline_runtime.config.experiment import API_VERSION, GROUP, KIND, DatasetExperiment
+from pipeline_runtime.config.reading.overrides import (
+    OVERRIDE_FILE,
+    apply_overrides,
+    overridden_paths,
+)
+from pipeline_runtime.config.reading.validation import judge
+from pipeline_runtime.config.reading.wording import Found, find_similar, resolve_path
+from pipeline_runtime.config.texts.yaml_documents import (
     MAX_MANIFEST_BYTES,
     Document,
     Path,
     format_path,
     read_documents,
 )
-from pipeline_runtime.config.experiment import API_VERSION, GROUP, KIND, DatasetExperiment
-from pipeline_runtime.config.overrides import OVERRIDE_FILE, apply_overrides, overridden_paths
-from pipeline_runtime.config.parsing import judge
-from pipeline_runtime.config.problems import Found, find_similar, resolve_path
 from pipeline_runtime.errors import ManifestError, Problem
 
 STDIN = "-"
@@ -105,7 +109,7 @@ def load_manifests(
         paths: files, directories (searched for *.yaml and *.yml, hidden ones left out), or `-` for
             standard input.
         overrides: `path=value` each, applied to every experiment before it is checked.
-        is_accepted: whether an operator accepted them before (`parsing.judge`).
+        is_accepted: whether an operator accepted them before (`validation.judge`).
 
     Raises:
         ManifestError: with every problem of every file, in the order of the files.

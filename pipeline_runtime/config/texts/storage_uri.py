@@ -16,7 +16,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from pipeline_runtime.config.credentials import hide_credentials
+from pipeline_runtime.config.texts.credentials import hide_credentials
 
 # Variable with more schemes, comma-separated, that the installed fsspec packages serve. Only the
 # person who runs the process can set it: `spec.env` must not name Lastmile's variables.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline_runtime.config.experiment import DatasetExperiment
-from pipeline_runtime.config.storage_uri import has_scheme
+from pipeline_runtime.config.texts.storage_uri import has_scheme
 
 
 def locate_artifacts(
