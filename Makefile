@@ -41,7 +41,7 @@ test-nightly: test ## Run all tests, ten times the examples, 10,000 bad specs, 2
 	LASTMILE_EXAMPLES=$${LASTMILE_EXAMPLES:-10} $(BIN)/python -m pytest -n 2 --timeout 3600 -m hypothesis tests/unit tests/contract tests/integration/cluster
 	LASTMILE_BAD_SPECS=$${LASTMILE_BAD_SPECS:-10000} $(BIN)/python -m pytest -n 2 tests/unit/dataset_operator/plan/test_ten_thousand_bad_specs.py
 	LASTMILE_MUTATIONS=$${LASTMILE_MUTATIONS:-2000} $(BIN)/python -m pytest -m slow tests/integration/test_mutated_files.py
-	LASTMILE_KILLS=$${LASTMILE_KILLS:-1000} LASTMILE_RESULTS=$${LASTMILE_RESULTS:-build} $(BIN)/python -m pytest -s tests/integration/cluster/test_kills.py
+	LASTMILE_KILLS=$${LASTMILE_KILLS:-1000} LASTMILE_RESULTS=$${LASTMILE_RESULTS:-build} $(BIN)/python -m pytest -s tests/integration/cluster/faults/test_operator_kills.py
 	LASTMILE_RESULTS=$${LASTMILE_RESULTS:-build} $(BIN)/python -m pytest -m alone tests/e2e
 
 ##@ Set-up

@@ -5,7 +5,7 @@ CRD. A CEL rule iterates over bounded values only: the API server sums the worst
 rules, and refuses a CRD above 10 million per rule or 100 million in all (apiextensions-apiserver;
 these need about 70 million). An equivalent keyword costs nothing.
 
-Rules that neither can express are listed in tests/integration/cluster/test_crd_equals_models.py.
+Rules that neither can express are listed in tests/integration/cluster/stages/crd_agreement.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 
 # Tests are no package: this makes `argocd_stage` importable here, and `reconcile_stage`.
-sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "cluster" / "stages"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from argocd_stage import ArgoCD

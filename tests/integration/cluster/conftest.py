@@ -14,8 +14,8 @@ from typing import NoReturn
 
 import pytest
 
-# Tests are no package: this makes `reconcile_stage` importable for the modules beside it.
-sys.path.insert(0, str(Path(__file__).parent))
+# Test folders are no packages: this makes `reconcile_stage` and its neighbours importable.
+sys.path.insert(0, str(Path(__file__).parent / "stages"))
 
 from pipeline_runtime.config import API_VERSION
 from tools.cluster.binaries import Binaries, find_control_plane

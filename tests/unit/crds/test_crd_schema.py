@@ -1,6 +1,6 @@
 """The committed CRD is what the models give, is structural and bounded, and takes the samples.
 
-CEL is not run here: tests/integration/cluster/test_crd_equals_models.py asks a real API server.
+CEL is not run here: tests/integration/cluster/crd asks a real API server.
 """
 
 import json

@@ -24,7 +24,7 @@ from dataset_operator.election.guard import EXIT_LEASE_LOST
 from tools.cluster.binaries import Binaries
 from tools.cluster.control_plane import ControlPlane
 
-PROGRAM = Path(__file__).with_name("standing_candidate.py")
+PROGRAM = Path(__file__).parents[1] / "stages" / "standing_candidate.py"
 SHORT = Terms(name="", namespace="default", duration_seconds=9, deadline_seconds=6, retry_seconds=1)
 # Far beyond any wait of a test: what happens all the same does not happen by the lease's end.
 LONG = replace(SHORT, duration_seconds=3600, deadline_seconds=1800)

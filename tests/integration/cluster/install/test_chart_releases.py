@@ -24,8 +24,8 @@ from chart_stage import (
 from cluster_commands import wait_until
 from commands import User, manifest
 from helm_chart import CHART, Document, Helm
+from operator_process import operating
 from reconcile_stage import NAME, Stage, stage_of
-from test_operator_process import operating
 
 from dataset_operator.api import FINALIZER
 from dataset_operator.settings import parse_settings

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from broken_specs import generate
 from commands import User, manifest
-from test_crd_equals_models import ONLY_MODELS_SEE, Api, check_equal, experiment, problems
-from test_operator_process import Operator, operating
+from crd_agreement import ONLY_MODELS_SEE, Api, check_equal, experiment, problems
+from operator_process import Operator, operating
 
 from dataset_operator.status import fit_message
 from pipeline_runtime.config import GROUP, VERSION

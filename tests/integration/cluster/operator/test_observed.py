@@ -25,7 +25,7 @@ from tools.go_tools import ToolError
 
 pytestmark = [pytest.mark.usefixtures("played"), pytest.mark.timeout(600)]
 
-RULES = Path(__file__).parents[3] / "deploy" / "prometheus" / "rules.yaml"
+RULES = Path(__file__).parents[4] / "deploy" / "prometheus" / "rules.yaml"
 SELECTOR = re.compile(r"lastmile_\w+(?:\{[^}]*\})?")
 # Grafana's rate interval is four scrapes: a minute where one is made every 15 s, its default. An
 # experiment that trains is passed over as seldom, so that a shorter window may hold no pass at all.

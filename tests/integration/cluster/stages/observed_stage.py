@@ -35,7 +35,7 @@ from dataset_operator.telemetry.watched import Watched
 from tools.cluster.box import Box
 
 BIN = Path(sys.executable).parent
-RULES = Path(__file__).parents[3] / "deploy" / "prometheus" / "rules.yaml"
+RULES = Path(__file__).parents[4] / "deploy" / "prometheus" / "rules.yaml"
 HEAD_POD, TRAINER_POD = f"{NAME}-head", f"{NAME}-trainer"
 SETTINGS = parse_settings(
     {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from commands import User, manifest
-from test_operator_process import Operator, operating
+from operator_process import Operator, operating
 
 from dataset_operator.api import EXPERIMENT_LABEL, RAY_API_VERSION
 from tools.cluster.box import Box

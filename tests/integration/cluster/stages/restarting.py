@@ -17,7 +17,7 @@ from tools.cluster.errors import KubectlError
 from tools.cluster.processes import spawn
 from tools.cluster.startup import Settings
 
-CRDS = Path(__file__).parents[3] / "crds"
+CRDS = Path(__file__).parents[4] / "crds"
 ETCD, API_SERVER, KUBERAY = "etcd", "kube-apiserver", "kuberay"
 
 
