@@ -29,7 +29,7 @@ from pipeline_runtime.plan import Group, Plan, build_plan
 from pipeline_runtime.profiling.replay import wire_alone
 from pipeline_runtime.training.context import TrainContext
 from pipeline_runtime.training.position import Checksum, Position
-from pipeline_runtime.training.ranking.loop import train_loop
+from pipeline_runtime.training.ranking.trainer import train_loop
 from pipeline_runtime.training.stream import BatchStream, Cutting, agree_alone
 
 THREADS, PROCESSES = "threads", "processes"

@@ -35,36 +35,36 @@ class Lent:
 
     @property
     def fetch_run(self) -> Callable[[str, str, Path, Callable[[str], None]], Sequence[Path]]:
-        """See `cli.fetch`."""
-        from pipeline_runtime.cli.fetch import fetch_run
+        """See `for_clusters.fetch`."""
+        from pipeline_runtime.cli.for_clusters.fetch import fetch_run
 
         return fetch_run
 
     @property
     def upload_code(self) -> Callable[[Path, str], str]:
-        """See `cli.upload`."""
-        from pipeline_runtime.cli.upload import upload_code
+        """See `for_clusters.upload`."""
+        from pipeline_runtime.cli.for_clusters.upload import upload_code
 
         return upload_code
 
     @property
     def write_sheet(self) -> Callable[[Path, Mapping[str, Any], Mapping[str, str]], Path]:
-        """See `cli.sheet`."""
-        from pipeline_runtime.cli.sheet import write_sheet
+        """See `for_clusters.pages`."""
+        from pipeline_runtime.cli.for_clusters.pages import write_sheet
 
         return write_sheet
 
     @property
     def open_history(self) -> Callable[[str, str | None], Any]:
-        """See `cli.history`."""
-        from pipeline_runtime.cli.history import open_history
+        """See `for_clusters.stored_runs`."""
+        from pipeline_runtime.cli.for_clusters.stored_runs import open_history
 
         return open_history
 
     @property
     def look_back(self) -> Callable[[str, str], tuple[list[Any], list[Any], str | None]]:
-        """See `cli.history`."""
-        from pipeline_runtime.cli.history import look_back
+        """See `for_clusters.stored_runs`."""
+        from pipeline_runtime.cli.for_clusters.stored_runs import look_back
 
         return look_back
 
@@ -107,12 +107,12 @@ for _name, _summary in {
     "sample-data": "Write sample tables to try things on.",
     "convert": "Rewrite a flat table with each request's columns stored once.",
     "report": "Print a run's summary, and build its report.html again.",
-    "keep-decisions": "",
-    "keep-history": "",
-    "keep-logs": "",
 }.items():
     _module = _name.replace("-", "_")
     LazyGroup.add(_name, f"pipeline_runtime.cli.{_module}:{_module}", _summary)
+for _name in ("keep-decisions", "keep-history", "keep-logs"):
+    _module = _name.replace("-", "_")
+    LazyGroup.add(_name, f"pipeline_runtime.cli.in_pods.{_module}:{_module}", "")
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ def report(
 
 @contextmanager
 def _fetched(uri: str, run: str | None, output: Path | None) -> Iterator[Path]:
-    from pipeline_runtime.cli.fetch import fetch_run
+    from pipeline_runtime.cli.for_clusters.fetch import fetch_run
     from pipeline_runtime.history.reading import find_last_report
 
     with tempfile.TemporaryDirectory() as temporary:

@@ -1,7 +1,7 @@
 """The built-in ranking model, the default of `spec.training.entrypoint`.
 
 `features` parses the config and chooses columns, `network` is the model, `quality` its metrics,
-`loop` trains it.
+`trainer` trains it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline_runtime.training.ranking.loop import train_loop
+    from pipeline_runtime.training.ranking.trainer import train_loop
 
 __all__ = ["train_loop"]
 
@@ -18,6 +18,6 @@ def __getattr__(name: str) -> Any:
     """Import the loop when it is needed: the driver reads `features` without torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pipeline_runtime.training.ranking import loop
+    from pipeline_runtime.training.ranking import trainer
 
-    return getattr(loop, name)
+    return getattr(trainer, name)

@@ -1,6 +1,6 @@
 """The built-in ranking model: embeddings, attention over sequences, an MLP on top.
 
-`features` chooses its features before it is built; `loop` trains it.
+`features` chooses its features before it is built; `trainer` trains it.
 
 Shapes: B rows, F dense columns, C looked-up columns, K first items of a sequence, D embedding,
 R rows of all embedding tables, N items of all sequences of a batch, G sequences of a batch,

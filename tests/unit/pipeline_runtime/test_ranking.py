@@ -19,8 +19,8 @@ from torch import nn
 from pipeline_runtime.batches import ROW_WEIGHT, Batch, empty_batch, to_batch
 from pipeline_runtime.errors import CheckpointError, TrainingError
 from pipeline_runtime.training.ranking.features import choose_features, parse_config
-from pipeline_runtime.training.ranking.loop import step_seed, train_loop
 from pipeline_runtime.training.ranking.network import RankingModel, look_up
+from pipeline_runtime.training.ranking.trainer import step_seed, train_loop
 
 NUM_TOPICS = 8
 # Small tables and larger steps than the defaults, so that a test takes a second.

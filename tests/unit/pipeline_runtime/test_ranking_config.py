@@ -10,7 +10,7 @@ from facts import assert_all_told
 
 from pipeline_runtime.errors import LastmileError, ManifestError
 from pipeline_runtime.training.ranking.features import choose_features, parse_config
-from pipeline_runtime.training.ranking.loop import check_config, learning_rate
+from pipeline_runtime.training.ranking.trainer import check_config, learning_rate
 
 WITH_TARGET: dict[str, Any] = {"sequences": [{"column": "history", "target": "item"}]}
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline_runtime.cli import fetch
-from pipeline_runtime.cli.fetch import fetch_run
+from pipeline_runtime.cli.for_clusters import fetch
+from pipeline_runtime.cli.for_clusters.fetch import fetch_run
 from pipeline_runtime.errors import SourceError, StoreError
 
 

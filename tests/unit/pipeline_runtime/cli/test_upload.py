@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_runtime.cli import upload
-from pipeline_runtime.cli.upload import pack, upload_code
+from pipeline_runtime.cli.for_clusters import upload
+from pipeline_runtime.cli.for_clusters.upload import pack, upload_code
 from pipeline_runtime.errors import SourceError
 
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline_runtime.cli import app
-from pipeline_runtime.cli.fetch import fetch_run
+from pipeline_runtime.cli.for_clusters.fetch import fetch_run
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.report.decisions import ScalingDecision, load_decisions
 from pipeline_runtime.run.decisions import WAIT_SECONDS, fetch_decisions, keep_decisions

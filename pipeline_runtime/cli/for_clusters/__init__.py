@@ -1,0 +1,1 @@
+"""The functions that the commands for clusters borrow: fetch and upload files, write pages."""

@@ -1,0 +1,1 @@
+"""The commands that the operator runs in pods, where the credentials of the store are."""
