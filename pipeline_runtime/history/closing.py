@@ -20,7 +20,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import from_json
 
 from pipeline_runtime.errors import LastmileError, SourceError, StoreError
-from pipeline_runtime.report.decisions import ScalingDecision
+from pipeline_runtime.report.files.autoscaler_decisions import ScalingDecision
 from pipeline_runtime.run.decisions import keep_decisions
 from pipeline_runtime.sources.filesystem import Location, open_location
 from pipeline_runtime.sources.stores import asking, read_file, write_files

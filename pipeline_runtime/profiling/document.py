@@ -10,7 +10,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline_runtime.report.summary import ExperimentName, Machine, SummaryModel, UtcTime, Versions
+from pipeline_runtime.report.files.summary import (
+    ExperimentName,
+    Machine,
+    SummaryModel,
+    UtcTime,
+    Versions,
+)
 
 PROFILE_VERSION = 1
 PROFILE_FILE = "profile.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.ticker import MaxNLocator
 
 from pipeline_runtime.profiling.document import Profile
-from pipeline_runtime.report.figures import (
+from pipeline_runtime.report.drawing.curves import (
     FONT_POINTS,
     STAND_INS,
     TickFormatter,

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from pipeline_runtime.profiling import view
 from pipeline_runtime.profiling.document import Profile
-from pipeline_runtime.report.painter import Justify, Painter
+from pipeline_runtime.report.drawing.painter import Justify, Painter
 
 _COLUMNS: dict[str, Justify] = {
     "step": "left",

@@ -15,7 +15,7 @@ from pipeline_runtime.profiling.document import (
     StepCost,
     Trainer,
 )
-from pipeline_runtime.report.summary import ExperimentName
+from pipeline_runtime.report.files.summary import ExperimentName
 from pipeline_runtime.report.testing import build_sample_summary
 
 

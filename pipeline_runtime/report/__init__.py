@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline_runtime.report.history import HISTORY_NAMES, HistoryWriter, read_history
-from pipeline_runtime.report.summary import (
+from pipeline_runtime.report.files.metrics_history import HISTORY_NAMES, HistoryWriter, read_history
+from pipeline_runtime.report.files.summary import (
     Checkpoints,
     Checksum,
     DatasetRead,

@@ -1,7 +1,7 @@
 """Charts of a metrics history: curves, the stack of time shares, and the numbers behind them.
 
-Owned here: which metrics get a figure, in which order, under which title. Runs after `history`,
-before `html`; `figures` draws.
+Owned here: which metrics get a figure, in which order, under which title. Runs after
+`files.metrics_history`, before `html`; `drawing.curves` draws.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline_runtime.report.figures import CurvePlot, draw_curve, draw_stack, is_log_scaled
+from pipeline_runtime.report.drawing.curves import CurvePlot, draw_curve, draw_stack, is_log_scaled
+from pipeline_runtime.report.drawing.series import Series, list_names, select_series, select_stack
 from pipeline_runtime.report.formats import NOTHING, format_count, format_metric
-from pipeline_runtime.report.series import Series, list_names, select_series, select_stack
 from pipeline_runtime.report.supply import CLOCK, SUPPLY_NAMES
 from pipeline_runtime.report.view import STAGES, rank_metric
 

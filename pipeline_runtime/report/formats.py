@@ -1,6 +1,6 @@
 """Numbers as a person reads them: thousands separated, SI prefixes, durations in words.
 
-Owned here: all rounding and every unit that is shown. `view`, `figures` and `terminal` call it.
+Owned here: all rounding and every unit that is shown. `view`, `curves` and `terminal` call it.
 Number and unit are joined by a no-break space, so that no line ends between them.
 """
 

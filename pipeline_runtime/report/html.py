@@ -18,10 +18,10 @@ from markupsafe import Markup
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.files import write_atomically
 from pipeline_runtime.report import charts, formats, supply, view
-from pipeline_runtime.report.decisions import ScalingDecision, load_decisions
-from pipeline_runtime.report.history import HISTORY_SCHEMA, read_history
-from pipeline_runtime.report.plan_file import PlanFile, load_plan
-from pipeline_runtime.report.summary import Summary, load_summary
+from pipeline_runtime.report.files.autoscaler_decisions import ScalingDecision, load_decisions
+from pipeline_runtime.report.files.metrics_history import HISTORY_SCHEMA, read_history
+from pipeline_runtime.report.files.plan_file import PlanFile, load_plan
+from pipeline_runtime.report.files.summary import Summary, load_summary
 
 REPORT_FILE = "report.html"
 MANIFEST_FILE = "manifest.yaml"
@@ -125,7 +125,7 @@ def _build_environment() -> Environment:
         "percent": formats.format_percent,
         "duration": formats.format_duration,
         "metric": formats.format_metric,
-        # Only for SVG from `figures`, which escapes the one text in it that comes from the user.
+        # Only for SVG from `curves`, which escapes the one text in it that comes from the user.
         "drawn": Markup,
     }
     return environment

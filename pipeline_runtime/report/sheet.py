@@ -14,7 +14,7 @@ from markupsafe import Markup
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic.alias_generators import to_camel
 
-from pipeline_runtime.report.lines import LinesPlot, TimeLine, draw_lines
+from pipeline_runtime.report.drawing.lines import LinesPlot, TimeLine, draw_lines
 
 _TEMPLATE = "sheet.html.j2"
 # Colours of the style sheet, for lines in their order: the first is what the page is about.

@@ -1,8 +1,8 @@
 """The section that shows how well data workers kept up with the trainers over time.
 
 This module owns the section's chart «Over time», its text, and the table of the autoscaler's
-decisions. It runs after `history` and `decisions`, before `html`. Without an autoscaler, as on a
-laptop, the section shows the waits and the readers.
+decisions. It reads `files.metrics_history` and `files.autoscaler_decisions`; `html` calls it.
+Without an autoscaler, as on a laptop, the section shows the waits and the readers.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pipeline_runtime.report.decisions import ScalingDecision
-from pipeline_runtime.report.formats import NOTHING, format_count, format_duration, format_percent
-from pipeline_runtime.report.series import Floats, Series, select_series
-from pipeline_runtime.report.supply_figure import (
+from pipeline_runtime.report.drawing.series import Floats, Series, select_series
+from pipeline_runtime.report.drawing.supply_figure import (
     BUSY,
     DECIDED,
     GPUS,
@@ -26,6 +24,8 @@ from pipeline_runtime.report.supply_figure import (
     SupplyPlot,
     draw_supply,
 )
+from pipeline_runtime.report.files.autoscaler_decisions import ScalingDecision
+from pipeline_runtime.report.formats import NOTHING, format_count, format_duration, format_percent
 
 # Names of the history, as `run.supply` writes them.
 CLOCK = "unix_seconds"

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline_runtime.report.decisions import ScalingDecision, write_decisions
-from pipeline_runtime.report.history import HISTORY_FILE, HistoryWriter
-from pipeline_runtime.report.html import MANIFEST_FILE
-from pipeline_runtime.report.plan_file import PLAN_FILE
-from pipeline_runtime.report.summary import (
+from pipeline_runtime.report.files.autoscaler_decisions import ScalingDecision, write_decisions
+from pipeline_runtime.report.files.metrics_history import HISTORY_FILE, HistoryWriter
+from pipeline_runtime.report.files.plan_file import PLAN_FILE
+from pipeline_runtime.report.files.summary import (
     Checkpoints,
     Checksum,
     DatasetRead,
@@ -35,6 +34,7 @@ from pipeline_runtime.report.summary import (
     Versions,
     write_summary,
 )
+from pipeline_runtime.report.html import MANIFEST_FILE
 
 _STARTED = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 _BATCH_SIZE = 4096

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipeline_runtime.errors import SourceError, StoreError
 from pipeline_runtime.files import write_atomically
-from pipeline_runtime.report.decisions import DECISIONS_FOLDER, ScalingDecision
+from pipeline_runtime.report.files.autoscaler_decisions import DECISIONS_FOLDER, ScalingDecision
 from pipeline_runtime.run.folders import parse_run_id
 from pipeline_runtime.sources.filesystem import Location, open_location
 from pipeline_runtime.sources.stores import asking, list_folder, write_files

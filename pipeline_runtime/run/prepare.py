@@ -31,7 +31,7 @@ from pipeline_runtime.errors import (
     TrainingError,
 )
 from pipeline_runtime.plan import Group, Plan, StreamPlan, build_plan
-from pipeline_runtime.report.summary import SUMMARY_FILE
+from pipeline_runtime.report.files.summary import SUMMARY_FILE
 from pipeline_runtime.run.folders import build_folder_name, parse_run_id
 from pipeline_runtime.run.phases import find_process_start
 from pipeline_runtime.sources import Location, open_location

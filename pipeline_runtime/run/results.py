@@ -17,7 +17,7 @@ from pipeline_runtime import report
 from pipeline_runtime.errors import StoreError
 from pipeline_runtime.files import write_atomically
 from pipeline_runtime.plan import Plan, plan_document
-from pipeline_runtime.report.plan_file import PLAN_FILE
+from pipeline_runtime.report.files.plan_file import PLAN_FILE
 from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.stores import write_files
 

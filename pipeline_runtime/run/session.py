@@ -22,7 +22,7 @@ from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.importing import importing
 from pipeline_runtime.monitor import MonitorState
-from pipeline_runtime.report.plan_file import PLAN_FILE
+from pipeline_runtime.report.files.plan_file import PLAN_FILE
 from pipeline_runtime.run import phases
 from pipeline_runtime.run.driver import Outcome, StopRequest, Trainers, execute
 from pipeline_runtime.run.phases import Phases

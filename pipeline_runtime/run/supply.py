@@ -1,6 +1,6 @@
 """Measures how well the data workers keep up with the trainers, for the history of a run.
 
-The shares are defined like those of the whole run (`report.summary.TimeShares`): shares of the time
+The shares are defined like those of the whole run (`TimeShares` of the summary): shares of the time
 of all trainers, pauses included. `run.session` calls this with each state of the monitor;
 `report.supply` draws the values.
 """

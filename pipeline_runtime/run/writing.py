@@ -33,7 +33,7 @@ from pipeline_runtime.output.place import Place, open_place
 from pipeline_runtime.output.records import RunRecord
 from pipeline_runtime.output.spool import SpooledPiece, Spooler, spool_schema
 from pipeline_runtime.plan import Plan, StreamPlan, build_plan
-from pipeline_runtime.report.plan_file import PLAN_FILE
+from pipeline_runtime.report.files.plan_file import PLAN_FILE
 from pipeline_runtime.run.folders import build_folder_name, parse_run_hash, parse_run_id
 from pipeline_runtime.run.prepare import (
     RunOptions,

@@ -11,7 +11,7 @@ from heads import Head, Open, open_real, open_stand_in, play
 
 from dataset_operator.plan.decision import KeepLog
 from dataset_operator.plan.decisions import build_entry
-from pipeline_runtime.report.decisions import load_decisions
+from pipeline_runtime.report.files.autoscaler_decisions import load_decisions
 
 RUN_ID = "0f3c6c1e-1"
 FOLDER = f"20260101T000000Z-0123456789abcdef-{RUN_ID}"

@@ -16,7 +16,7 @@ from pipeline_runtime.report import (
     build_report,
     write_summary,
 )
-from pipeline_runtime.report.decisions import ScalingDecision, write_decisions
+from pipeline_runtime.report.files.autoscaler_decisions import ScalingDecision, write_decisions
 from pipeline_runtime.report.html import REPORT_FILE
 from pipeline_runtime.report.testing import build_sample_summary, write_sample_run
 

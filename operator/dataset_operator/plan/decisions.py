@@ -148,7 +148,7 @@ def _without(decision: Document, *names: str) -> Document:
 
 
 def build_entry(decision: Document) -> Document:
-    """Build a decision's entry for the artifacts; `pipeline_runtime.report.decisions` reads it."""
+    """Build a decision's entry for the artifacts, as the runtime's report reads it."""
     inputs = {item["name"]: float(item["value"]) for item in decision.get("inputs", ())}
     return {"version": 1, **_without(decision, "logState"), "inputs": inputs}
 

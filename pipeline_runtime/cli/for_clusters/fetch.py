@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pipeline_runtime.sources.filesystem import Location
 
 # The allowed names in each folder; "" is the run's own folder. `run.session`, `run.logs` and
-# `report.decisions` define them, but are not imported here, since they need heavy libraries.
+# `report.files` define them, but are not imported here, since they need heavy libraries.
 _NAMES = {
     "": re.compile(r"(report\.html|summary\.json|plan\.json|manifest\.yaml|metrics\.parquet)"),
     "logs": re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,199}\.log"),

@@ -14,7 +14,7 @@ def keep_decisions(
     storage_root: Annotated[str, typer.Option(help="Where a URI without a scheme starts.")] = "",
 ) -> None:
     """Write decisions of the autoscaler into a run's folder."""
-    from pipeline_runtime.report.decisions import parse_decisions
+    from pipeline_runtime.report.files.autoscaler_decisions import parse_decisions
     from pipeline_runtime.run.decisions import keep_decisions as keep
     from pipeline_runtime.sources.filesystem import resolve_uri
 

@@ -11,8 +11,8 @@ from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.history.closing import EVENTS_FILE, FOLDER, keep_history, parse_payload
 from pipeline_runtime.history.reading import open_history
 from pipeline_runtime.report import load_summary
-from pipeline_runtime.report.decisions import parse_decisions
-from pipeline_runtime.report.summary import SUMMARY_FILE
+from pipeline_runtime.report.files.autoscaler_decisions import parse_decisions
+from pipeline_runtime.report.files.summary import SUMMARY_FILE
 from pipeline_runtime.sources.parquet.nested import METADATA_KEY, parse_footer
 
 DEEP = "[" * 100_000 + "]" * 100_000

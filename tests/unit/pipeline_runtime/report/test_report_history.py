@@ -14,8 +14,8 @@ import pytest
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.report import HistoryWriter, read_history
-from pipeline_runtime.report import history as history_module
-from pipeline_runtime.report.history import FLUSH_ROWS, FLUSH_SECONDS, HISTORY_SCHEMA
+from pipeline_runtime.report.files import metrics_history as history_module
+from pipeline_runtime.report.files.metrics_history import FLUSH_ROWS, FLUSH_SECONDS, HISTORY_SCHEMA
 
 ROOT = Path(__file__).parents[4]
 
@@ -96,7 +96,7 @@ def test_closing_twice_is_fine_and_appending_then_is_not(tmp_path: Path) -> None
 def test_a_killed_run_keeps_what_was_flushed(tmp_path: Path) -> None:
     program = (
         "import os, pathlib, signal, sys\n"
-        "from pipeline_runtime.report.history import HistoryWriter\n"
+        "from pipeline_runtime.report.files.metrics_history import HistoryWriter\n"
         "writer = HistoryWriter(pathlib.Path(sys.argv[1]))\n"
         "for step in range(1, 11): writer.append(step, 0, step, {'loss': 1.0})\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

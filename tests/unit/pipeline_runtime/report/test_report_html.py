@@ -19,8 +19,8 @@ from pipeline_runtime.report import (
     charts,
     write_summary,
 )
-from pipeline_runtime.report.figures import CurvePlot, draw_curve
-from pipeline_runtime.report.series import (
+from pipeline_runtime.report.drawing.curves import CurvePlot, draw_curve
+from pipeline_runtime.report.drawing.series import (
     MAX_POINTS,
     MAX_STACK_POINTS,
     Series,

@@ -10,7 +10,7 @@ from facts import assert_all_told, assert_told
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.report import HistoryWriter, build_report, read_history, write_summary
 from pipeline_runtime.report.charts import build_metric_charts, build_metric_rows
-from pipeline_runtime.report.decisions import (
+from pipeline_runtime.report.files.autoscaler_decisions import (
     ScalingDecision,
     load_decisions,
     parse_decisions,

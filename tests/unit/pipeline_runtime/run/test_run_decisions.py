@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from pipeline_runtime.cli import app
 from pipeline_runtime.cli.for_clusters.fetch import fetch_run
 from pipeline_runtime.errors import SourceError
-from pipeline_runtime.report.decisions import ScalingDecision, load_decisions
+from pipeline_runtime.report.files.autoscaler_decisions import ScalingDecision, load_decisions
 from pipeline_runtime.run.decisions import WAIT_SECONDS, fetch_decisions, keep_decisions
 from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.filesystem import open_location

@@ -10,7 +10,7 @@ from prepared_runs import TABLE, leave_checkpoint, prepare_clicks
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.errors import AlreadyComplete, CheckpointError, StoreError
-from pipeline_runtime.report.summary import SUMMARY_FILE
+from pipeline_runtime.report.files.summary import SUMMARY_FILE
 from pipeline_runtime.run.prepare import PreparedRun, RunOptions
 
 RUN_A, RUN_B = "0f3c6c1e-1", "0f3c6c1e-2"

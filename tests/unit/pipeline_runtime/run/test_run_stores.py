@@ -12,7 +12,7 @@ from pipeline_runtime import Pipeline
 from pipeline_runtime.cli.failures import exit_code_of
 from pipeline_runtime.config.texts.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.errors import LastmileError, ManifestError, StoreError
-from pipeline_runtime.report.summary import SUMMARY_FILE
+from pipeline_runtime.report.files.summary import SUMMARY_FILE
 from pipeline_runtime.run.prepare import PreparedRun, RunOptions
 
 EXIT_RETRIED = 3

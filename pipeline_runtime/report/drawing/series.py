@@ -1,7 +1,7 @@
 """One metric over time as arrays, thinned to what a picture can show.
 
 Owned here: the way from the long history to series, the thinning that keeps extremes, the moving
-mean. Runs after `history`, before `figures`; pure.
+mean. Runs after `metrics_history`, before `curves`; pure.
 
 Legend: N entries of one metric, T moments, S time shares.
 """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from pipeline_runtime.report.figures import (
+from pipeline_runtime.report.drawing.curves import (
     STAGE_STAND_INS,
     STAND_INS,
     TickFormatter,

@@ -1,6 +1,6 @@
 """The picture of how data workers kept up: shares above, their number below, decisions in both.
 
-Owned here: what `supply` has chosen, drawn with the look of `figures`.
+Owned here: what `supply` has chosen, drawn with the look of `curves`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from pipeline_runtime.report.decisions import ScalingDecision
-from pipeline_runtime.report.figures import (
+from pipeline_runtime.report.drawing.curves import (
     STAGE_STAND_INS,
     STAND_INS,
     new_panels,
     set_x_axis,
     to_svg,
 )
-from pipeline_runtime.report.series import Series, thin_indices
+from pipeline_runtime.report.drawing.series import Series, thin_indices
+from pipeline_runtime.report.files.autoscaler_decisions import ScalingDecision
 
 # Variables of the page's CSS; busy and waits as in the stack of shares.
 BUSY = "--stage-0"

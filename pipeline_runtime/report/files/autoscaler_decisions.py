@@ -16,7 +16,7 @@ from pydantic_core import from_json
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.files import write_atomically
-from pipeline_runtime.report.summary import UtcTime
+from pipeline_runtime.report.files.summary import UtcTime
 
 DECISIONS_FOLDER = "decisions"
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"

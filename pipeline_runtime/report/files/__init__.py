@@ -1,0 +1,1 @@
+"""The files of a report: `summary.json`, `metrics.parquet`, `plan.json`, the decisions."""
