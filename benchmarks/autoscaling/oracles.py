@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from benchmarks.autoscaling.ours import rules_of
 from dataset_operator.autoscaling.chain import clamp, constrain
-from dataset_operator.autoscaling.decision import PERIOD_SECONDS, Rules
-from dataset_operator.autoscaling.history import (
+from dataset_operator.autoscaling.interface import PERIOD_SECONDS, Rules
+from dataset_operator.autoscaling.intervals import (
     FIRST_GROWTH,
     MAX_GROWTH,
     Memory,

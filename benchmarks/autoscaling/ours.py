@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from dataset_operator.autoscaling.decision import PERIOD_SECONDS, Direction, Rule, Rules
 from dataset_operator.autoscaling.gpu_only import GpuMemory, decide_by_gpu
-from dataset_operator.autoscaling.history import Memory
+from dataset_operator.autoscaling.interface import PERIOD_SECONDS, Direction, Rule, Rules
+from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.autoscaling.policy import decide
 from dataset_operator.autoscaling.saved import restore, save
 from dataset_operator.autoscaling.signals import Sample

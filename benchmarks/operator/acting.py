@@ -24,10 +24,10 @@ from prometheus_client import disable_created_metrics
 from dataset_operator.kube.client import KubeClient
 from dataset_operator.kube.login import Login
 from dataset_operator.names import Owner
-from dataset_operator.passes import Done
 from dataset_operator.ray.jobs import HttpRayJobs
 from dataset_operator.ray.transport import Answer, Endpoint, Request
 from dataset_operator.reconcile import Reconciler
+from dataset_operator.scheduling.passes import Done
 from dataset_operator.serve import serving
 from dataset_operator.settings import OperatorSettings, parse_settings
 from dataset_operator.sources.runtime import RuntimeSource

@@ -26,7 +26,7 @@ from dataset_operator.kube.client import KubeClient
 from dataset_operator.kube.login import Login
 from dataset_operator.observed import Observed
 from dataset_operator.plan import plan
-from dataset_operator.slots import MAX_SLOTS
+from dataset_operator.scheduling.slots import MAX_SLOTS
 from pipeline_runtime.config import API_VERSION, KIND
 from tools.cluster.control_plane import ControlPlane
 from tools.cluster.running import build_tls

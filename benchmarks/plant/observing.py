@@ -15,8 +15,8 @@ from benchmarks.plant.profiles import BATCH_ROWS, UNIT_ROWS, Profile, build_rule
 from benchmarks.plant.training import Training, train
 from benchmarks.plant.workers import Workers
 from benchmarks.scaling.cluster import open_cluster
-from dataset_operator.autoscaling.decision import PERIOD_SECONDS
-from dataset_operator.autoscaling.history import Memory
+from dataset_operator.autoscaling.interface import PERIOD_SECONDS
+from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.autoscaling.policy import decide
 from dataset_operator.autoscaling.signals import Counters, Pods, Sample
 

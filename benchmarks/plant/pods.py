@@ -17,7 +17,7 @@ from benchmarks.plant.courses import Course, Point
 from benchmarks.plant.observing import Observed
 from benchmarks.plant.paced import write_pace
 from benchmarks.plant.profiles import BATCH_ROWS, UNIT_ROWS, Profile
-from dataset_operator.autoscaling.decision import PERIOD_SECONDS
+from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.autoscaling.signals import Counters, Pods, Sample
 
 _LOOK_SECONDS: Final = 1.5

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dataset_operator.autoscaling.decision import Direction, RateLimit, Rules
+from dataset_operator.autoscaling.interface import Direction, RateLimit, Rules
 from dataset_operator.simulation.setting import Phase
 
 BATCH_ROWS: Final = 500

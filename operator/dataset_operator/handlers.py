@@ -13,7 +13,7 @@ import kopf
 
 from dataset_operator.api import EXPERIMENT_LABEL, FIELD_MANAGER, RAY_API_VERSION
 from dataset_operator.kube.bounds import PAGE_SIZE
-from dataset_operator.passes import Passes, Trigger
+from dataset_operator.scheduling.passes import Passes, Trigger
 from dataset_operator.telemetry.watched import Watched
 from pipeline_runtime.config import GROUP, VERSION
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from dataset_operator.api import HEAD, Role
-from dataset_operator.autoscaling.history import Memory
+from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.autoscaling.signals import Counters
 from dataset_operator.names import Owner
 

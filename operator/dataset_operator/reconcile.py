@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from dataset_operator.autoscaling.history import Memory
+from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.builders.raycluster import RENDERED_FROM
 from dataset_operator.errors import KubeRefused, RayRefused
 from dataset_operator.kube.client import Kube
@@ -27,17 +27,17 @@ from dataset_operator.kube.execute import execute, release
 from dataset_operator.kube.observe import observe
 from dataset_operator.observed import Document, Job, Observed, Refusal, parse_time
 from dataset_operator.plan import plan
-from dataset_operator.plan.decision import Decision
 from dataset_operator.plan.ending import RELEASE_SECONDS
+from dataset_operator.plan.outcome import Decision
 from dataset_operator.plan.pod_rules import find_refusal
 from dataset_operator.plan.readings import Readings
 from dataset_operator.quota import explain_quota
 from dataset_operator.ray.endpoints import Connect
+from dataset_operator.scheduling.threads import Threads
 from dataset_operator.sealing import Seal
 from dataset_operator.settings import OperatorSettings
 from dataset_operator.shapes import fit_experiment
 from dataset_operator.sources.base import MetricsSource
-from dataset_operator.threads import Threads
 from pipeline_runtime.config import KIND
 
 _TOKEN_BYTES = 32

@@ -13,7 +13,7 @@ from ray_heads import RealRay
 
 from dataset_operator.api import DASHBOARD_PORT, RUNTIME_METRICS_PORT
 from dataset_operator.observed import Job
-from dataset_operator.plan.decision import Submit
+from dataset_operator.plan.outcome import Submit
 from dataset_operator.ray.jobs import HttpRayJobs
 from dataset_operator.ray.submission import build_job, build_package
 from dataset_operator.ray.transport import REQUEST_SECONDS, Request

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from heads import Head, Open, open_real, open_stand_in, play
 
-from dataset_operator.plan.decision import KeepLog
-from dataset_operator.plan.decisions import build_entry
+from dataset_operator.plan.outcome import KeepLog
+from dataset_operator.plan.scaling_log import build_entry
 from pipeline_runtime.report.files.autoscaler_decisions import load_decisions
 
 RUN_ID = "0f3c6c1e-1"

@@ -18,7 +18,7 @@ from ray_heads import RealRay, running_node
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.kube.execute import execute
 from dataset_operator.observed import Observed
-from dataset_operator.plan.decision import Decision, Drain
+from dataset_operator.plan.outcome import Decision, Drain
 from dataset_operator.ray.nodes import RayNode
 from dataset_operator.testing import LIES, StandInRay
 

@@ -20,7 +20,7 @@ from ray_heads import RealRay
 from dataset_operator.api import RUNTIME_METRICS_PORT
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.observed import Progress
-from dataset_operator.plan.decision import Submit
+from dataset_operator.plan.outcome import Submit
 from dataset_operator.ray.jobs import HttpRayJobs
 from dataset_operator.testing import PortsOf
 from pipeline_runtime.report import Summary, load_summary

@@ -16,8 +16,8 @@ Reasons are the words of the HorizontalPodAutoscaler where it has them. What is 
 and changes nothing: unknown is never 0.
 """
 
-from dataset_operator.autoscaling.decision import Decision, Rules
-from dataset_operator.autoscaling.history import Memory
+from dataset_operator.autoscaling.interface import Decision, Rules
+from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.autoscaling.policy import decide
 from dataset_operator.autoscaling.signals import Pods, Sample, TrainerCounters, WorkerCounters
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataset_operator.autoscaling.decision import Bottleneck, Rules, Stage
 from dataset_operator.autoscaling.estimates import Estimate
+from dataset_operator.autoscaling.interface import Bottleneck, Rules, Stage
 from dataset_operator.autoscaling.signals import Sample
 
 # Ignore waits of a smaller share: the target is at most 2 % of the GPU time spent waiting.

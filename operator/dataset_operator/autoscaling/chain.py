@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from dataset_operator.autoscaling.decision import (
+from dataset_operator.autoscaling.interface import (
     SCALE_DOWN_LIMIT,
     SCALE_DOWN_STABILIZED,
     SCALE_UP_LIMIT,
@@ -21,7 +21,7 @@ from dataset_operator.autoscaling.decision import (
     Rules,
     Verdict,
 )
-from dataset_operator.autoscaling.history import Memory, Move
+from dataset_operator.autoscaling.intervals import Memory, Move
 
 
 def constrain(

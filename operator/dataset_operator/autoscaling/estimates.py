@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from dataset_operator.autoscaling.history import MIN_STEPS, NOISE_DEGREES, Memory
+from dataset_operator.autoscaling.intervals import MIN_STEPS, NOISE_DEGREES, Memory
 from dataset_operator.autoscaling.signals import Interval
 from dataset_operator.autoscaling.statistics import mean_of, squares_of, t_quantile
 

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 
 from dataset_operator.autoscaling.chain import clamp, constrain
-from dataset_operator.autoscaling.decision import (
+from dataset_operator.autoscaling.interface import (
     DESIRED_WITHIN_RANGE,
     METRICS_UNKNOWN,
     VALID_METRIC_FOUND,
@@ -21,7 +21,7 @@ from dataset_operator.autoscaling.decision import (
     Rules,
     Verdict,
 )
-from dataset_operator.autoscaling.history import Memory, Move, note_recommendation
+from dataset_operator.autoscaling.intervals import Memory, Move, note_recommendation
 from dataset_operator.autoscaling.recommend import WINDOW_SECONDS
 from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Sample
 from dataset_operator.autoscaling.statistics import mean_of, squares_of

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from dataset_operator.autoscaling.bottleneck import find_bottleneck
 from dataset_operator.autoscaling.chain import clamp, constrain
-from dataset_operator.autoscaling.decision import (
+from dataset_operator.autoscaling.estimates import Estimate, estimate
+from dataset_operator.autoscaling.interface import (
     METRICS_UNKNOWN,
     UNSCHEDULABLE,
     VALID_METRIC_FOUND,
@@ -17,8 +18,7 @@ from dataset_operator.autoscaling.decision import (
     Rules,
     Verdict,
 )
-from dataset_operator.autoscaling.estimates import Estimate, estimate
-from dataset_operator.autoscaling.history import Memory, note_recommendation, take_in
+from dataset_operator.autoscaling.intervals import Memory, note_recommendation, take_in
 from dataset_operator.autoscaling.recommend import Known, recommend
 from dataset_operator.autoscaling.saturation import judge
 from dataset_operator.autoscaling.signals import Sample

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from dataset_operator.autoscaling.bottleneck import find_bottleneck, is_starved
-from dataset_operator.autoscaling.decision import (
+from dataset_operator.autoscaling.estimates import Estimate
+from dataset_operator.autoscaling.interface import (
     DESIRED_WITHIN_RANGE,
     EARLY_SECONDS,
     METRICS_UNKNOWN,
@@ -16,8 +17,7 @@ from dataset_operator.autoscaling.decision import (
     Rules,
     Verdict,
 )
-from dataset_operator.autoscaling.estimates import Estimate
-from dataset_operator.autoscaling.history import MAX_GROWTH, Memory
+from dataset_operator.autoscaling.intervals import MAX_GROWTH, Memory
 from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Interval, Sample
 
 # Where reading is most of the work, which storage may bound, `Memory.growth` bounds a move.

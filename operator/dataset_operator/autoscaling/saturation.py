@@ -13,9 +13,9 @@ import math
 from dataclasses import replace
 
 from dataset_operator.autoscaling.bottleneck import MIN_PRODUCTION_SHARE, is_starved
-from dataset_operator.autoscaling.decision import EARLY_SECONDS
 from dataset_operator.autoscaling.estimates import Estimate
-from dataset_operator.autoscaling.history import (
+from dataset_operator.autoscaling.interface import EARLY_SECONDS
+from dataset_operator.autoscaling.intervals import (
     FIRST_GROWTH,
     MAX_GROWTH,
     MIN_BLOCK_STEPS,

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from dataset_operator.autoscaling.decision import SCALE_DOWN_WINDOW_SECONDS
 from dataset_operator.autoscaling.gpu_only import PROBE_SHARE, Failure, GpuMemory, Probe
-from dataset_operator.autoscaling.history import Memory, Move, SaturationPoint
+from dataset_operator.autoscaling.interface import SCALE_DOWN_WINDOW_SECONDS
+from dataset_operator.autoscaling.intervals import Memory, Move, SaturationPoint
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 # `status.scaling.recommendations` and `.moves` in the CRD; older ones are left out.

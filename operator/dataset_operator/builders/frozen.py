@@ -138,9 +138,9 @@ def correct(
 
     The rendered spec is restored. The wanted number of data workers is the observed one, but at
     least the spec's minimum. Those beyond its maximum stay for now: KubeRay removes at once, and in
-    an order of its own, what is beyond `maxReplicas`; `plan.scaling` drains them first. The patch
-    carries the observed resourceVersion, since it replaces the list of groups, to which somebody
-    else may have written another number meanwhile.
+    an order of its own, what is beyond `maxReplicas`; `plan.data_workers` drains them first. The
+    patch carries the observed resourceVersion, since it replaces the list of groups, to which
+    somebody else may have written another number meanwhile.
 
     Args:
         rendered: the wanted spec of the cluster; None: correct only the number of data workers.

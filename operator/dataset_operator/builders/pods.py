@@ -23,7 +23,7 @@ from dataset_operator.api import (
     Role,
 )
 from dataset_operator.builders.documents import Document
-from dataset_operator.builders.history import add_sidecar
+from dataset_operator.builders.history_writers import add_sidecar
 from dataset_operator.builders.merge import merge
 from dataset_operator.builders.security import build_container_context, build_pod_context
 from dataset_operator.names import Owner

@@ -10,11 +10,10 @@ from typing import Any
 
 import typer
 
-from dataset_operator.advice import advise_on_end
 from dataset_operator.api import EXPERIMENT_LABEL, ROLE_LABEL, SCALING_ACTIVE, SCALING_LIMITED
-from dataset_operator.cli.advice import advise
 from dataset_operator.cli.cluster import Cluster, on_cluster
 from dataset_operator.cli.failures import explaining
+from dataset_operator.cli.next_steps import advise
 from dataset_operator.cli.options import (
     ContextOption,
     KubeconfigOption,
@@ -34,6 +33,7 @@ from dataset_operator.cli.workers import explain_workers
 from dataset_operator.headline import find_headline
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document
+from dataset_operator.remedies import advise_on_end
 from pipeline_runtime.config import clean
 
 # To fit one screen: the newest events, and the pods that are not ready before the others.

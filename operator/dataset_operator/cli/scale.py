@@ -1,7 +1,7 @@
 """`lastmile scale`: ask for a number of data workers of a running experiment.
 
 The request is an annotation on the experiment, so users need no right to RayClusters. The operator
-applies it once, within the spec's bounds, and records that in the status (`plan.requests`).
+applies it once, within the spec's bounds, and records that in the status (`plan.data_workers`).
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dataset_operator import api
-from dataset_operator.autoscaling import decision as law
+from dataset_operator.autoscaling import interface as law
 from dataset_operator.autoscaling.bottleneck import MIN_PRODUCTION_SHARE
 from dataset_operator.cli.text import format_age, format_duration
 from dataset_operator.observed import Document, parse_time
-from dataset_operator.plan.draining import DRAIN_SECONDS
+from dataset_operator.plan.data_workers.draining import DRAIN_SECONDS
 from dataset_operator.status import find_condition, is_true
 
 # One screen: the latest changes of the number.

@@ -15,7 +15,7 @@ from dataset_operator.api import FIELD_MANAGER, FINALIZER
 from dataset_operator.errors import RayRefused, RayUnreachable
 from dataset_operator.kube.client import Kube
 from dataset_operator.observed import Document, Observed, format_time
-from dataset_operator.plan.decision import Decision, Drain, Event, KeepLog, Stop, Submit
+from dataset_operator.plan.outcome import Decision, Drain, Event, KeepLog, Stop, Submit
 from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.ray.nodes import name_drain
 from dataset_operator.status import fit_message

@@ -18,8 +18,8 @@ from dataset_operator.kube.past import find_history_pod, look_back
 from dataset_operator.kube.pods import keep_member
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Happened, Job, Observed, Pod, Scaling, parse_time
-from dataset_operator.plan.decisions import find_log_job
-from dataset_operator.plan.history import PENDING
+from dataset_operator.plan.keeping_history import PENDING
+from dataset_operator.plan.scaling_log import find_log_job
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.sealing import BROKEN, VALID, Seal, compute_digest

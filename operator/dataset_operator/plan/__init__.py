@@ -18,25 +18,16 @@ from __future__ import annotations
 from datetime import datetime
 
 from dataset_operator.observed import Observed
-from dataset_operator.plan import (
-    attempt,
-    cluster,
-    decisions,
-    draining,
-    ending,
-    history,
-    requests,
-    scaling,
-    usage,
-)
-from dataset_operator.plan.decision import Decision
+from dataset_operator.plan import attempt, cluster, ending, keeping_history, scaling_log, usage
+from dataset_operator.plan.data_workers import draining, scale_requests, scaling
 from dataset_operator.plan.draft import Draft
+from dataset_operator.plan.outcome import Decision
 from dataset_operator.plan.readings import Readings
 from dataset_operator.settings import OperatorSettings
 
 RULES = (
     ending.release_deleted,
-    history.settle,
+    keeping_history.settle,
     ending.refuse_invalid,
     ending.keep_finished,
     ending.start_changed_run,
@@ -52,10 +43,10 @@ RULES = (
     cluster.ensure_children,
     draining.go_on_draining,
     scaling.keep_below_most,
-    requests.apply_request,
+    scale_requests.apply_request,
     cluster.wait_for_pods,
     scaling.scale_workers,
-    decisions.keep_log,
+    scaling_log.keep_log,
     attempt.submit,
 )
 

@@ -22,12 +22,12 @@ from dataset_operator.api import (
     TRAINERS,
     TRAINING,
 )
-from dataset_operator.autoscaling.decision import PERIOD_SECONDS
+from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.builders.pods import SPEC_FIELDS
 from dataset_operator.observed import Job, Pod, Progress, parse_time
-from dataset_operator.plan.decision import Submit
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.ending import POLL_SECONDS, complete_run, fail_run
+from dataset_operator.plan.outcome import Submit
 from dataset_operator.plan.progress import take_progress
 from dataset_operator.status import find_condition
 

@@ -42,7 +42,7 @@ from dataset_operator.plan.accepted import name_broken_seal
 from dataset_operator.plan.attempt import blame_memory, fail_attempt
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.ending import POLL_SECONDS, stop_driver
-from dataset_operator.plan.history import find_history_uri
+from dataset_operator.plan.keeping_history import find_history_uri
 from dataset_operator.plan.pod_rules import find_forbidden
 from dataset_operator.quota import explain_quota
 from dataset_operator.status import find_condition, fit_message

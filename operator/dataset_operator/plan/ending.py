@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataset_operator.advice import advise_on_end
 from dataset_operator.api import (
     CHANGE_PENDING,
     CLUSTER_READY,
@@ -25,12 +24,13 @@ from dataset_operator.api import (
 from dataset_operator.builders.children import build_accepted
 from dataset_operator.builders.frozen import is_as_built
 from dataset_operator.observed import parse_time
-from dataset_operator.plan import history
+from dataset_operator.plan import keeping_history
 from dataset_operator.plan.accepted import name_broken_seal, say_accepted
-from dataset_operator.plan.decision import Event, Stop
 from dataset_operator.plan.draft import Draft
+from dataset_operator.plan.outcome import Event, Stop
 from dataset_operator.plan.readings import Reading
 from dataset_operator.plan.validity import parse_wanted
+from dataset_operator.remedies import advise_on_end
 from dataset_operator.sealing import compute_digest
 from pipeline_runtime.config import ManifestError, locate_artifacts
 
@@ -58,7 +58,7 @@ def release_deleted(draft: Draft) -> bool:
     if submission and draft.has_finalizer:
         draft.job = Stop(submission_id=submission["id"])
         draft.look_again(min(STOP_POLL_SECONDS, left))
-    elif left > 0 and history.has_finalizer(draft) and history.hold(draft):
+    elif left > 0 and keeping_history.has_finalizer(draft) and keeping_history.hold(draft):
         draft.look_again(min(STOP_POLL_SECONDS, left))
     return True
 
@@ -126,7 +126,7 @@ def keep_finished(draft: Draft) -> bool:
         return False
     draft.forget("submission")
     draft.has_finalizer = False
-    history.release(draft)
+    keeping_history.release(draft)
     ttl, ended = draft.wanted.ttl_seconds_after_finished, draft.status.get("completionTime")
     if ttl is not None and ended and draft.spec is not None:
         left = draft.until(parse_time(ended), ttl)
@@ -257,7 +257,7 @@ def suspend(draft: Draft) -> bool:
         return True
     draft.forget("submission")
     draft.has_finalizer = False
-    history.release(draft)
+    keeping_history.release(draft)
     draft.condition(CLUSTER_READY, False, RELEASED, "the cluster was released")
     draft.condition(TRAINING, False, SUSPENDED_BY_SPEC, "nothing trains while suspended")
     draft.condition(SUSPENDED, True, SUSPENDED_BY_SPEC, "spec.suspend is true")
@@ -356,6 +356,6 @@ def _end_run(draft: Draft) -> None:
     draft.status["completionTime"] = draft.stamp()
     draft.forget("submission")
     draft.has_finalizer = False
-    history.release(draft)
+    keeping_history.release(draft)
     draft.condition(CLUSTER_READY, False, RELEASED, "the cluster was released")
     draft.look_again(0.0)

@@ -10,7 +10,7 @@ import json
 import shlex
 from typing import Any
 
-from dataset_operator.plan.decision import KeepLog
+from dataset_operator.plan.outcome import KeepLog
 
 
 def build_log_job(log: KeepLog, storage_root: str | None) -> dict[str, Any]:

@@ -25,12 +25,12 @@ from typing import TypeVar
 from dataset_operator.errors import RayRefused, RayUnreachable
 from dataset_operator.names import Owner
 from dataset_operator.observed import Job, Progress
-from dataset_operator.places import outside
-from dataset_operator.plan.decision import KeepLog, Submit
+from dataset_operator.plan.outcome import KeepLog, Submit
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.ray.nodes import RayNode
 from dataset_operator.ray.transport import REQUEST_SECONDS
+from dataset_operator.scheduling.places import outside
 
 # A submission is two requests.
 DEADLINE_SECONDS = 2.5 * REQUEST_SECONDS

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from dataset_operator.api import DASHBOARD_PORT
 from dataset_operator.errors import RayRefused, RayUnreachable
 from dataset_operator.observed import Job, JobStatus, Progress
-from dataset_operator.plan.decision import KeepLog, Submit
+from dataset_operator.plan.outcome import KeepLog, Submit
 from dataset_operator.ray.decision_log import build_log_job
 from dataset_operator.ray.nodes import (
     MAX_NODES_BYTES,

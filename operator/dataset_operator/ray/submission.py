@@ -14,8 +14,8 @@ import shlex
 import zipfile
 from typing import Any
 
-from dataset_operator.plan.decision import Submit
 from dataset_operator.plan.ending import STOP_SECONDS
+from dataset_operator.plan.outcome import Submit
 from pipeline_runtime.config import ACCEPTED_VARIABLE
 
 EXPERIMENT_FILE = "experiment.json"

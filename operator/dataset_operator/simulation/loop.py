@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dataset_operator.autoscaling.decision import PERIOD_SECONDS
+from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.autoscaling.signals import Sample
 from dataset_operator.simulation import events
 from dataset_operator.simulation.plant import Cluster

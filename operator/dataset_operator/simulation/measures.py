@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from dataset_operator.autoscaling.decision import PERIOD_SECONDS, SCALE_DOWN_WINDOW_SECONDS
+from dataset_operator.autoscaling.interface import PERIOD_SECONDS, SCALE_DOWN_WINDOW_SECONDS
 from dataset_operator.autoscaling.recommend import WINDOW_SECONDS
 from dataset_operator.simulation.loop import Moment, Trace
 from dataset_operator.simulation.setting import Setting

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from dataset_operator.autoscaling import Rules
-from dataset_operator.plan.scaling import build_rules
+from dataset_operator.plan.data_workers.scaling import build_rules
 from dataset_operator.settings import RoleResources
 from dataset_operator.simulation.setting import Phase, Setting
 from dataset_operator.sizing.measured import Profile, Trainer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from dataset_operator.sizing.advice import conclude, list_warnings
 from dataset_operator.sizing.compare import TIMES, compare
+from dataset_operator.sizing.conclusion import conclude, list_warnings
 from dataset_operator.sizing.document import Assumptions, Measured, Need, Simulation
 from dataset_operator.sizing.measured import find_changes, load_profile
 from dataset_operator.sizing.run import Assumed, Run, build_run

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from dataset_operator.api import HEAD, TRAINERS
-from dataset_operator.autoscaling.decision import PERIOD_SECONDS
+from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.errors import MetricsUnreachable, RayUnreachable
 from dataset_operator.names import Owner
 from dataset_operator.observed import Pod, Progress

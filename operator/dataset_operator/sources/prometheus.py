@@ -16,12 +16,12 @@ from string import Template
 
 import aiohttp
 
-from dataset_operator.autoscaling.decision import PERIOD_SECONDS
+from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.errors import MetricsUnreachable
 from dataset_operator.observed import Pod, Progress
-from dataset_operator.places import outside
 from dataset_operator.ray.runtime_metrics import NAMES, parse_progress
 from dataset_operator.ray.scaling_signals import PREFIX
+from dataset_operator.scheduling.places import outside
 from dataset_operator.settings import PrometheusSettings
 from dataset_operator.sources.answers import (
     Series,

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dataset_operator.api import RAY_METRICS_PORT
-from dataset_operator.autoscaling.decision import EARLY_SECONDS, PERIOD_SECONDS
+from dataset_operator.autoscaling.interface import EARLY_SECONDS, PERIOD_SECONDS
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.observed import Pod, Progress
-from dataset_operator.places import outside
 from dataset_operator.ray.endpoints import ReachPod
 from dataset_operator.ray.runtime_metrics import SCRAPE_SECONDS
 from dataset_operator.ray.transport import Request
+from dataset_operator.scheduling.places import outside
 from dataset_operator.sources.base import (
     STALE_SECONDS,
     PerNamespace,

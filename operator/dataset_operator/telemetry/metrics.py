@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dataset_operator.passes import Done, Trigger
+from dataset_operator.scheduling.passes import Done, Trigger
 from dataset_operator.settings import Prices
 from dataset_operator.telemetry.experiment_metrics import collect_experiments
 from dataset_operator.telemetry.leadership import Alone, Leadership

@@ -21,7 +21,7 @@ from typing import Any
 from dataset_operator.headline import find_headline
 from dataset_operator.kube.metadata import find_edit, find_finalizers
 from dataset_operator.observed import Document
-from dataset_operator.passes import Trigger
+from dataset_operator.scheduling.passes import Trigger
 from dataset_operator.shapes import fit_object
 from dataset_operator.telemetry.standing import Standing, read_standing
 from pipeline_runtime.config import KIND

@@ -7,7 +7,7 @@ import pytest
 
 from dataset_operator.api import EXPERIMENT_LABEL
 from dataset_operator.handlers import build_registry
-from dataset_operator.passes import Passes
+from dataset_operator.scheduling.passes import Passes
 from dataset_operator.telemetry.watched import Watched
 
 

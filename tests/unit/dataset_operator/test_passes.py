@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataset_operator.errors import KubeConflict, KubeUnavailable
-from dataset_operator.passes import Done, Passes, Trigger, retry_seconds
+from dataset_operator.scheduling.passes import Done, Passes, Trigger, retry_seconds
 
 
 class Recorder:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataset_operator import places
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.names import Owner
-from dataset_operator.passes import Done, Passes, Trigger
-from dataset_operator.places import NUM_ASKING, NUM_WORKING, Places
 from dataset_operator.ray.heads import Heads
+from dataset_operator.scheduling import places
+from dataset_operator.scheduling.passes import Done, Passes, Trigger
+from dataset_operator.scheduling.places import NUM_ASKING, NUM_WORKING, Places
 
 
 async def idle() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataset_operator.passes import Done, Passes, Trigger
-from dataset_operator.slots import (
+from dataset_operator.scheduling.passes import Done, Passes, Trigger
+from dataset_operator.scheduling.slots import (
     EDITS_IN_A_ROW,
     MAX_IN_PROGRESS_EACH,
     MAX_SLOTS,

@@ -8,9 +8,9 @@ from stored_status import check_is_stored, num_bytes
 from world import SETTINGS, World, build_document, running
 
 from dataset_operator.observed import Progress, Refusal
-from dataset_operator.plan.decisions import MAX_DECISIONS, MAX_MESSAGE_CHARS, MAX_MESSAGES
+from dataset_operator.plan.data_workers.draining import MAX_DRAINING
 from dataset_operator.plan.draft import Draft
-from dataset_operator.plan.draining import MAX_DRAINING
+from dataset_operator.plan.scaling_log import MAX_DECISIONS, MAX_MESSAGE_CHARS, MAX_MESSAGES
 from dataset_operator.ray.runtime_metrics import MAX_METRIC_NAME_CHARS, MAX_METRICS
 from dataset_operator.status import (
     MAX_MESSAGE_BYTES,

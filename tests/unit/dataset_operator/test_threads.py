@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dataset_operator.threads import Threads
+from dataset_operator.scheduling.threads import Threads
 
 
 class Gate:

@@ -10,7 +10,7 @@ import pytest
 from operator_stage import comes, operated, settles
 from reconcile_stage import DEADLINE_SECONDS, NAME, POLL_SECONDS, Stage
 
-from dataset_operator.passes import Passes
+from dataset_operator.scheduling.passes import Passes
 from dataset_operator.telemetry.metrics import OperatorMetrics
 from dataset_operator.telemetry.watched import Watched
 from pipeline_runtime.config import KIND

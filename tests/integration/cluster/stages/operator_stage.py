@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from reconcile_stage import DEADLINE_SECONDS, POLL_SECONDS, Stage, stage_of
 
-from dataset_operator.passes import Passes
+from dataset_operator.scheduling.passes import Passes
 from dataset_operator.serve import serving
 from dataset_operator.status import find_condition
 from dataset_operator.telemetry.metrics import OperatorMetrics

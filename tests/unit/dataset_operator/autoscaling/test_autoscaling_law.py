@@ -13,9 +13,9 @@ from property_tests import examples
 
 from dataset_operator.autoscaling import Memory, Rules, decide
 from dataset_operator.autoscaling.chain import limit_rate
-from dataset_operator.autoscaling.decision import Direction, RateLimit
 from dataset_operator.autoscaling.gpu_only import GpuMemory, decide_by_gpu
-from dataset_operator.autoscaling.history import Move
+from dataset_operator.autoscaling.interface import Direction, RateLimit
+from dataset_operator.autoscaling.intervals import Move
 from dataset_operator.autoscaling.signals import Pods, Sample
 from dataset_operator.simulation.loop import simulate
 from dataset_operator.simulation.setting import Phase, Setting

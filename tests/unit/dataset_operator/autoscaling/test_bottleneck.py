@@ -5,8 +5,8 @@ import re
 import pytest
 
 from dataset_operator.autoscaling.bottleneck import find_bottleneck
-from dataset_operator.autoscaling.decision import Rules
 from dataset_operator.autoscaling.estimates import Estimate
+from dataset_operator.autoscaling.interface import Rules
 from dataset_operator.autoscaling.signals import Pods, Sample
 from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.config.introspect import walk_fields

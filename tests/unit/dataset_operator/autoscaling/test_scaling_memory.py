@@ -7,8 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import SETTINGS, running
 
-from dataset_operator.autoscaling.decision import PERIOD_SECONDS
-from dataset_operator.autoscaling.history import Memory, Move, SaturationPoint, note_recommendation
+from dataset_operator.autoscaling.interface import PERIOD_SECONDS
+from dataset_operator.autoscaling.intervals import (
+    Memory,
+    Move,
+    SaturationPoint,
+    note_recommendation,
+)
 from dataset_operator.autoscaling.saved import MAX_RECOMMENDATIONS, restore, save
 from pipeline_runtime.config import ScalingStatus
 

@@ -8,12 +8,12 @@ import pytest
 from facts import assert_all_told, assert_told
 
 from dataset_operator import api
-from dataset_operator.cli.advice import advise
 from dataset_operator.cli.artifacts import locate
 from dataset_operator.cli.configuration import load_settings
 from dataset_operator.cli.describe import build_pod_rows, build_summary
 from dataset_operator.cli.get import _print, build_row
 from dataset_operator.cli.logs import choose_attempt
+from dataset_operator.cli.next_steps import advise
 from dataset_operator.cli.scale import build_request, check_request
 from dataset_operator.cli.text import format_age, format_duration
 from dataset_operator.errors import UserError

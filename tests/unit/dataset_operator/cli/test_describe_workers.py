@@ -11,7 +11,7 @@ from trained import Trained, trained
 from world import SETTINGS, running
 
 from dataset_operator import api
-from dataset_operator.autoscaling import decision as law
+from dataset_operator.autoscaling import interface as law
 from dataset_operator.cli.describe import build_summary, wrap_line
 from dataset_operator.cli.workers import explain_workers
 from dataset_operator.observed import format_time

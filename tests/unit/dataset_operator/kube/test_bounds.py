@@ -25,7 +25,7 @@ from dataset_operator.kube.heads import find_head_address
 from dataset_operator.kube.past import look_back
 from dataset_operator.kube.pods import keep_member
 from dataset_operator.names import Owner
-from dataset_operator.places import Places
+from dataset_operator.scheduling.places import Places
 
 PAGE_BYTES, LARGE = 64 << 10, 16 << 10  # instead of megabytes
 

@@ -8,9 +8,9 @@ from typing import Any
 from stored_status import check_is_stored
 from trained import Trained, trained
 
-from dataset_operator.autoscaling.decision import PERIOD_SECONDS
-from dataset_operator.plan.decision import KeepLog
-from dataset_operator.plan.decisions import MAX_DECISIONS, MAX_MESSAGE_CHARS, MAX_MESSAGES
+from dataset_operator.autoscaling.interface import PERIOD_SECONDS
+from dataset_operator.plan.outcome import KeepLog
+from dataset_operator.plan.scaling_log import MAX_DECISIONS, MAX_MESSAGE_CHARS, MAX_MESSAGES
 from dataset_operator.ray.decision_log import build_log_job
 
 

@@ -9,7 +9,7 @@ from facts import assert_told
 from world import World, build_document, running
 
 from dataset_operator.api import HISTORY_ANNOTATION
-from dataset_operator.builders.history import MAX_PAYLOAD_BYTES, fit_payload, is_store
+from dataset_operator.builders.history_writers import MAX_PAYLOAD_BYTES, fit_payload, is_store
 from dataset_operator.observed import Refusal
 from dataset_operator.plan import plan
 from dataset_operator.settings import OperatorSettings, parse_settings

@@ -11,7 +11,7 @@ from world import SETTINGS, running
 
 from dataset_operator.autoscaling import Decision, Memory, Pods, Rules, Sample, decide
 from dataset_operator.observed import Progress
-from dataset_operator.plan.laws import (
+from dataset_operator.plan.data_workers.chosen_policy import (
     SETTLE_SECONDS,
     GpuLawMemory,
     decide_by,

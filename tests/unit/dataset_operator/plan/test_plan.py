@@ -17,7 +17,7 @@ from dataset_operator.api import DATA_WORKERS, HEAD, TRAINERS
 from dataset_operator.observed import Refusal, parse_time
 from dataset_operator.plan import plan
 from dataset_operator.plan.attempt import backoff_seconds
-from dataset_operator.plan.decision import Stop
+from dataset_operator.plan.outcome import Stop
 
 COMPLETE, FAILED, TRAINING = "Complete", "Failed", "Training"
 

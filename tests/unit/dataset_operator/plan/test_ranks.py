@@ -14,7 +14,7 @@ from dataset_operator.api import TRAINERS, TRAINERS_ANNOTATION
 from dataset_operator.builders.frozen import thaw_trainers
 from dataset_operator.observed import Progress, Refusal
 from dataset_operator.plan.attempt import backoff_seconds
-from dataset_operator.plan.decision import Submit
+from dataset_operator.plan.outcome import Submit
 from pipeline_runtime.config import Trainers
 
 ONE, TWO = {"trainers": {"replicas": 1}}, {"trainers": {"replicas": 2}}

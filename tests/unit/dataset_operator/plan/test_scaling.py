@@ -14,12 +14,12 @@ from trained import (
 from world import SETTINGS, World
 
 from dataset_operator.api import DATA_WORKERS
-from dataset_operator.autoscaling.decision import PERIOD_SECONDS
+from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.errors import KubeRefused
 from dataset_operator.observed import format_time
 from dataset_operator.plan import plan
+from dataset_operator.plan.data_workers.scaling import build_sample
 from dataset_operator.plan.draft import Draft
-from dataset_operator.plan.scaling import build_sample
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.status import find_condition
 

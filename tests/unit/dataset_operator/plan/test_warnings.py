@@ -10,8 +10,8 @@ from facts import assert_told
 from world import SETTINGS, World, build_document, running
 
 from dataset_operator.api import CLUSTER_READY, TRAINERS
-from dataset_operator.cli.advice import advise
 from dataset_operator.cli.describe import build_summary
+from dataset_operator.cli.next_steps import advise
 from dataset_operator.observed import Progress, Refusal, format_time
 from dataset_operator.plan import plan
 from dataset_operator.plan.cluster import SILENCE_SECONDS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dataset_operator.plan.decision import Submit
+from dataset_operator.plan.outcome import Submit
 from dataset_operator.ray.jobs import parse_job
 from dataset_operator.ray.submission import EXPERIMENT_FILE, build_job, build_package
 

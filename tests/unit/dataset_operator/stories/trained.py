@@ -9,7 +9,7 @@ from typing import Any
 from world import SETTINGS, World, running
 
 from dataset_operator.api import DATA_WORKERS
-from dataset_operator.autoscaling.decision import PERIOD_SECONDS
+from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.autoscaling.signals import Counters, TrainerCounters, WorkerCounters
 from dataset_operator.builders.merge import merge
 from dataset_operator.cli.scale import build_request

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dataset_operator.api import DATA_WORKERS, FINALIZER, HEAD
-from dataset_operator.autoscaling.history import Memory
+from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.builders.frozen import thaw
 from dataset_operator.kube.observe import drop_unsealed, find_accepted, find_broken_seals
 from dataset_operator.names import Owner
@@ -30,10 +30,10 @@ from dataset_operator.observed import (
     format_time,
 )
 from dataset_operator.plan import plan
-from dataset_operator.plan.decision import Decision, Drain, KeepLog, Stop, Submit
-from dataset_operator.plan.decisions import find_log_job
+from dataset_operator.plan.outcome import Decision, Drain, KeepLog, Stop, Submit
 from dataset_operator.plan.pod_rules import find_refusal
 from dataset_operator.plan.readings import Readings
+from dataset_operator.plan.scaling_log import find_log_job
 from dataset_operator.sealing import KEY_BYTES, Seal
 from dataset_operator.settings import OperatorSettings, parse_settings
 from dataset_operator.status import find_condition

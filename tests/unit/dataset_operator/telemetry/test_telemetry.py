@@ -15,7 +15,7 @@ from facts import assert_told
 from prometheus_client import generate_latest
 
 from dataset_operator.errors import KubeRefused
-from dataset_operator.passes import Done, Trigger
+from dataset_operator.scheduling.passes import Done, Trigger
 from dataset_operator.settings import Prices
 from dataset_operator.telemetry.freshness import DEAD_SECONDS, compare_forever, find_staleness
 from dataset_operator.telemetry.logs import JsonFormatter, TextFormatter, bind

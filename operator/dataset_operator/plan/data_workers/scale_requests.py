@@ -13,16 +13,16 @@ import re
 from typing import Literal
 
 from dataset_operator.api import SCALE_ANNOTATION, SCALE_REFUSED, SCALE_REQUESTED
-from dataset_operator.autoscaling.decision import Decision, Verdict
-from dataset_operator.plan.draft import Draft
-from dataset_operator.plan.draining import (
+from dataset_operator.autoscaling.interface import Decision, Verdict
+from dataset_operator.plan.data_workers.draining import (
     LOOK_SECONDS,
     ask_for,
     count_wanted,
     find_group,
     is_leaving,
 )
-from dataset_operator.plan.scaling import take_away, tell_change
+from dataset_operator.plan.data_workers.scaling import take_away, tell_change
+from dataset_operator.plan.draft import Draft
 
 # The ID is any word. Another ID makes the same number a new request.
 _REQUEST = re.compile(r"([0-9]{1,6})/[-.:0-9A-Za-z]{1,64}")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dataset_operator import api
-from dataset_operator.advice import END_ADVICE
 from dataset_operator.headline import find_headline
+from dataset_operator.remedies import END_ADVICE
 from dataset_operator.status import find_condition
 
 _LOGS = "lastmile logs {name}"

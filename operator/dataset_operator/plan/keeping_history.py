@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from dataset_operator.api import FINALIZER, HEAD, HISTORY_FAILED
-from dataset_operator.builders.history import (
+from dataset_operator.builders.history_writers import (
     build_history_pod,
     build_history_policy,
     is_store,
@@ -24,9 +24,9 @@ from dataset_operator.builders.history import (
 )
 from dataset_operator.builders.pods import ClusterInput, build_pod_template
 from dataset_operator.observed import Document, parse_time
-from dataset_operator.plan.decisions import build_entry, list_decisions
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.pod_rules import find_forbidden
+from dataset_operator.plan.scaling_log import build_entry, list_decisions
 from dataset_operator.status import fit_message
 from pipeline_runtime.config import ExperimentSpec
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from dataset_operator.autoscaling.decision import Decision as Answer
+from dataset_operator.autoscaling.interface import Decision as Answer
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, parse_time
-from dataset_operator.plan.decision import KeepLog
 from dataset_operator.plan.draft import Draft
+from dataset_operator.plan.outcome import KeepLog
 from dataset_operator.plan.progress import format_decimal
 
 # The bound of `status.scaling.decisions` in the CRD; older decisions are in the artifacts only.

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from dataset_operator.errors import KubeConflict, OperatorError
 from dataset_operator.retrying import spread
-from dataset_operator.slots import MAX_SLOTS, Slot, Slots
+from dataset_operator.scheduling.slots import MAX_SLOTS, Slot, Slots
 
 Key = tuple[str, str]  # namespace, name
 Reconcile = Callable[[str, str], Awaitable[float | None]]

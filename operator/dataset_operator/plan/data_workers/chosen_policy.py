@@ -12,12 +12,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from dataset_operator.autoscaling import Decision, Memory, Rules, Sample, decide
-from dataset_operator.autoscaling.decision import (
+from dataset_operator.autoscaling.gpu_only import GpuMemory, decide_by_gpu
+from dataset_operator.autoscaling.interface import (
     DESIRED_WITHIN_RANGE,
     VALID_METRIC_FOUND,
     Verdict,
 )
-from dataset_operator.autoscaling.gpu_only import GpuMemory, decide_by_gpu
 from dataset_operator.autoscaling.recommend import WINDOW_SECONDS
 from dataset_operator.autoscaling.saved import restore, restore_gpu, save, save_gpu
 from pipeline_runtime.config import ScalingSignal

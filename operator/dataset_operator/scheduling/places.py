@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakValueDictionary
 
-from dataset_operator import slots
+from dataset_operator.scheduling import slots
 
 # Passes that hold large objects and work, and those that hold them while they ask. The worst that a
 # tenant can write (an experiment, a RayCluster and a NetworkPolicy of 1.4 MB each) take 83 MiB of a

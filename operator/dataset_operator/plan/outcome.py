@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from dataset_operator.autoscaling.history import Memory
+from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.sealing import Seal
 
 Document = dict[str, Any]

@@ -1,7 +1,7 @@
 """The rule that scales data workers: it runs the autoscaling policy once per period.
 
 More workers are one patch that raises `replicas`. Fewer workers are drained first
-(`plan.draining`); the policy does not count draining workers, and may ask for more meanwhile.
+(`draining`); the policy does not count draining workers, and may ask for more meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataset_operator.api import (
     SCALING_LIMITED,
 )
 from dataset_operator.autoscaling import Memory, Rules, Sample
-from dataset_operator.autoscaling.decision import (
+from dataset_operator.autoscaling.interface import (
     DOWN,
     METRICS_UNKNOWN,
     PERIOD_SECONDS,
@@ -34,7 +34,7 @@ from dataset_operator.autoscaling.decision import (
     RateLimit,
     Verdict,
 )
-from dataset_operator.autoscaling.decision import Decision as Answer
+from dataset_operator.autoscaling.interface import Decision as Answer
 from dataset_operator.autoscaling.signals import (
     Counters,
     Pods,
@@ -42,9 +42,8 @@ from dataset_operator.autoscaling.signals import (
     stuck_after_seconds,
 )
 from dataset_operator.observed import Pod, Progress, parse_time
-from dataset_operator.plan.decisions import carry_decisions, note_decision
-from dataset_operator.plan.draft import Draft
-from dataset_operator.plan.draining import (
+from dataset_operator.plan.data_workers.chosen_policy import decide_by, restore_memory, save_memory
+from dataset_operator.plan.data_workers.draining import (
     ask_for,
     begin_draining,
     choose_victims,
@@ -54,7 +53,8 @@ from dataset_operator.plan.draining import (
     find_staying,
     is_leaving,
 )
-from dataset_operator.plan.laws import decide_by, restore_memory, save_memory
+from dataset_operator.plan.draft import Draft
+from dataset_operator.plan.scaling_log import carry_decisions, note_decision
 from dataset_operator.status import find_condition
 from pipeline_runtime.config import ExperimentSpec, ScalingRules
 
