@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
 
-.PHONY: bench bench-autoscaling bench-deduplication bench-gpu bench-gpu-pack bench-operator bench-overlap bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-start bench-table-size bench-wire chart clean crd dashboards format help lint lint-types lock run sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
+.PHONY: bench bench-autoscaling bench-deduplication bench-gpu bench-gpu-pack bench-operator bench-overlap bench-pairs bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-start bench-table-size bench-wire chart clean crd dashboards format help lint lint-types lock run sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -125,6 +125,9 @@ bench-gpu-pack: setup ## Pack bench-gpu and tests/gpu with their wheels, for a m
 
 bench-overlap: setup ## Measure if loading overlaps with training
 	$(BIN)/python -m benchmarks.overlap $(ARGS)
+
+bench-pairs: setup ## Compare the speed and memory of two commits (ARGS="--base COMMIT"), or of the loader and the feed
+	$(BIN)/python -m benchmarks.pairs $(ARGS)
 
 bench-autoscaling: setup ## Simulate every autoscaling policy in every scenario (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.autoscaling $(ARGS)

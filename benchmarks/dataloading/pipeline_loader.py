@@ -21,7 +21,7 @@ class PipelineLoader:
         self._weight_column = workload.weight_column
         pipeline = Pipeline(
             dataset=build_dataset(workload),
-            steps=tuple(build_steps(workload.level)),
+            steps=tuple(build_steps(workload)),
             options=to_options(dict(workload.options)),
         )
         self._loader = pipeline.loader(

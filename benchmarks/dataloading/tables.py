@@ -34,13 +34,13 @@ def make_table(data: Path, rows: int, layouts: Collection[str] = ("flat",)) -> T
     roots = {"flat": str(flat)}
     if "nested" in layouts:
         nested = data / f"benchmark-{rows}-nested"
-        _convert(flat, nested)
+        convert_to_nested(flat, nested)
         roots["nested"] = str(nested)
     return Table(roots=roots, rows=rows)
 
 
-def _convert(flat: Path, nested: Path) -> None:
-    """The same rows nested by request, as `lastmile convert` writes them; side tables beside."""
+def convert_to_nested(flat: Path, nested: Path) -> None:
+    """Write the same rows nested by request, as `lastmile convert` does, and copy side tables."""
     if nested.exists():  # it takes its name when it is whole
         return
     made = nested.with_name(f".{nested.name}")

@@ -97,6 +97,9 @@ class Workload:
         where: rows of the table that are read, as `spec.dataset.where`; for Lastmile alone.
         shuffle: `spec.training.shuffle.unit`; for Lastmile alone.
         batch_size: rows of a batch; stock Ray Data has the default alone.
+        keep: condition of a filter before all other steps; for Lastmile alone, as what follows.
+        more_columns: that batches carry besides those of the level.
+        declares_requests: the manifest says which rows of flat files belong to a request.
     """
 
     level: str
@@ -107,11 +110,15 @@ class Workload:
     where: str | None = None
     shuffle: str = "None"
     batch_size: int = BATCH_SIZE
+    keep: str | None = None
+    more_columns: tuple[str, ...] = ()
+    declares_requests: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns that batches carry."""
-        return HEAVY_COLUMNS if self.level == "heavy" else PLAIN_COLUMNS
+        columns = HEAVY_COLUMNS if self.level == "heavy" else PLAIN_COLUMNS
+        return (*columns, *self.more_columns)
 
     @property
     def read_columns(self) -> tuple[str, ...]:
@@ -157,7 +164,7 @@ def build_experiment(workload: Workload) -> DatasetExperiment:
             "metadata": {"name": f"benchmark-{workload.level}"},
             "spec": {
                 "dataset": build_dataset(workload),
-                "pipeline": build_steps(workload.level),
+                "pipeline": build_steps(workload),
                 "pipelineOptions": to_options(dict(workload.options)),
                 "training": training,
             },
@@ -168,19 +175,20 @@ def build_experiment(workload: Workload) -> DatasetExperiment:
 def build_dataset(workload: Workload) -> dict[str, Any]:
     """Return the manifest's `spec.dataset`."""
     dataset: dict[str, Any] = {"parquet": {"uri": "impressions/"}, "rowKey": [ROW_KEY]}
-    if workload.is_deduplicated and workload.layout == "flat":  # a nested file says it itself
+    declares_requests = workload.is_deduplicated or workload.declares_requests
+    if declares_requests and workload.layout == "flat":  # a nested file says it itself
         dataset |= {"requestKey": REQUEST_KEY, "requestColumns": sorted(ONCE - {REQUEST_KEY})}
     if workload.where:
         dataset["where"] = workload.where
     return dataset
 
 
-def build_steps(level: str) -> list[Any]:
+def build_steps(workload: Workload) -> list[Any]:
     """Return the manifest's `spec.pipeline`."""
-    if level == "none":
-        return []
-    spam = {"antiJoin": {"parquet": {"uri": "spam_users/"}, "keys": [SPAM_KEY]}}
-    return [spam] if level == "light" else [spam, *_build_heavy_steps()]
+    steps: list[Any] = [{"filter": {"where": workload.keep}}] if workload.keep else []
+    if workload.level != "none":
+        steps.append({"antiJoin": {"parquet": {"uri": "spam_users/"}, "keys": [SPAM_KEY]}})
+    return [*steps, *_build_heavy_steps()] if workload.level == "heavy" else steps
 
 
 def _build_heavy_steps() -> list[Any]:

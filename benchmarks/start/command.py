@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.checkouts import ROOT, checkout
 from benchmarks.dataloading.ratios import pair_ratios
 from benchmarks.dataloading.results import spread
 from benchmarks.dataloading.workloads import sample_options
 from benchmarks.records import Beginning, Document, write_results
 from benchmarks.start.figure import draw
-from benchmarks.start.running import ROOT, Measured, run_lastmile, run_script
+from benchmarks.start.running import Measured, run_lastmile, run_script
 from benchmarks.turns import in_turn
 from pipeline_runtime.sample_data import write_sample_data
 
@@ -45,7 +44,7 @@ def main() -> int:
     beginning = Beginning()
     root: Path = options.data / f"{NAME}-{options.rows}"
     write_sample_data(root / "data", sample_options(options.rows))
-    with _checkout(options.old) as old:
+    with checkout(options.old) if options.old else nullcontext() as old:
         arms = {NEW: lambda: run_lastmile(ROOT, root), SCRIPT: lambda: run_script(root)}
         if old is not None:
             arms[OLD] = lambda: run_lastmile(old, root)
@@ -73,22 +72,6 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path("build"), help="folder of the table")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     return parser.parse_args()
-
-
-@contextmanager
-def _checkout(commit: str | None) -> Iterator[Path | None]:
-    """Check a commit out into a worktree of its own, and remove that at the end."""
-    if commit is None:
-        yield None
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        worktree = Path(folder) / "old"
-        git = ["git", "-C", str(ROOT), "worktree"]
-        subprocess.run([*git, "add", "--quiet", "--detach", str(worktree), commit], check=True)
-        try:
-            yield worktree
-        finally:
-            subprocess.run([*git, "remove", "--force", str(worktree)], check=True)
 
 
 def measure(arms: Arms, rounds: int) -> dict[str, list[Measured]]:

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.checkouts import ROOT
 from benchmarks.start import training
 
-ROOT = Path(__file__).parents[2]
 _PROGRAM = "from pipeline_runtime.cli import main; main()"
 # A run of the old commit takes 40 s on two cores.
 _TIMEOUT_SECONDS = 300.0
