@@ -17,7 +17,7 @@ from benchmarks.pairs.rounds import Limits, measure
 from benchmarks.records import Beginning, write_results
 
 NAME = "pairs"
-DEFAULT_ROWS = 2_000_000
+DEFAULT_ROWS = 3_000_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

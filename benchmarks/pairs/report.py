@@ -37,7 +37,7 @@ def _compare(cell: Cell, epochs: CellEpochs, subject: Arm, base: Arm, rows: int)
         "subject": subject.name,
         "base": base.name,
         "rounds": len(mine),
-        "rows_out": mine[0].sums["rows"],
+        "rows_out": mine[0].sums.get("rows", 0),
         "equal_rows": True,  # else nothing is reported
         "rows_per_second": rounded(statistics.median(rows / e.seconds for e in mine)),
         "speed": describe_ratio(speed),

@@ -44,6 +44,7 @@ def test_a_commit_and_the_loader_are_compared_with_the_feed(tmp_path: Path) -> N
 
 def test_a_filter_leaves_few_rows_of_the_wide_table(tmp_path: Path) -> None:
     pairs = run(tmp_path, "--base", "loader", "--rows", "20000", "--cells", "selective")
+    assert len(pairs) == 12
     rows = {row["cell"]: row["rows_out"] for row in pairs}
     assert rows["flat, 0.1 % in rows"] == rows["nested, 0.1 % in rows"]
     assert 0 < rows["flat, 1 % in rows"] < 400 < rows["flat, 10 % in rows"] < 4000
