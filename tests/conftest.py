@@ -29,7 +29,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-# Tests are no package: this makes `loopback` and its neighbours importable for all of them.
+# Tests are no package: this makes `facts` and its neighbours importable for all of them.
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from property_tests import examples
@@ -38,6 +38,8 @@ settings.register_profile("lastmile", deadline=None, max_examples=examples(40))
 settings.load_profile("lastmile")
 
 TESTS = Path(__file__).parent
+SUPPORT_FOLDERS = ("programs", "servers", "specs", "tables", "training")
+sys.path[1:1] = (str(TESTS / "support" / folder) for folder in SUPPORT_FOLDERS)
 GPU_TESTS = TESTS / "gpu"
 NOT_SLOW = "not slow"  # what `make test` selects
 READY_VARIABLE = "LASTMILE_TOOLS_READY"  # of tools/build_tools.py

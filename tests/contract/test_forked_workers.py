@@ -7,7 +7,7 @@ import sys
 from ray_heads import RealRay
 
 DRIVER_SECONDS = 120.0
-# A runtime environment makes them forks; see tests/support/forked_workers.
+# A runtime environment makes them forks; see tests/support/servers/forked_workers.
 DRIVER = """
 import json, sys, threading
 import ray

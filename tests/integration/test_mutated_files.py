@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "support" / "mutated_files.py"
+SCRIPT = Path(__file__).parents[1] / "support" / "tables" / "mutated_files.py"
 NUM_MUTATIONS = int(os.environ.get("LASTMILE_MUTATIONS", "200"))
 SEED = int(os.environ.get("LASTMILE_SEED", "1"))
 SECONDS_EACH = 1  # 20 ms on an idle machine

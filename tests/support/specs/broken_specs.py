@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SAMPLES = (
     ROOT / "deploy" / "samples" / "quickstart.yaml",
     ROOT / "deploy" / "samples" / "cluster.yaml",

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-CHART = Path(__file__).parents[2] / "charts" / "lastmile"
+CHART = Path(__file__).parents[3] / "charts" / "lastmile"
 RELEASE = "lastmile"
 NAMESPACE = "lastmile-system"
 TIMEOUT_SECONDS = 200.0  # longer than any --timeout that is given to it here
