@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from pipeline_runtime.loader import Loader
     from pipeline_runtime.run.session import Finished
-    from pipeline_runtime.run.writing import FinishedTable
 
 Document = dict[str, Any]
 DEFAULT_STORAGE_ROOT = "build/"
@@ -226,7 +225,7 @@ class Pipeline(StepMethods):
 
         Raises what `run_experiment` raises if it cannot start; look at `.outcome` for how it ended.
         """
-        from pipeline_runtime.run.prepare import RunOptions
+        from pipeline_runtime.run.options import RunOptions
         from pipeline_runtime.run.session import run_experiment
 
         options = RunOptions(
@@ -252,7 +251,7 @@ class Pipeline(StepMethods):
         storage_root: str = DEFAULT_STORAGE_ROOT,
         output: str | Path | None = None,
         resume: bool = False,
-    ) -> FinishedTable:
+    ) -> Finished:
         """Write the resulting rows to a Parquet table, as `lastmile run` with `output` does.
 
         Args:
@@ -262,10 +261,10 @@ class Pipeline(StepMethods):
             partition_by: columns whose values become names of folders.
             resume: continue an attempt that was stopped.
 
-        Raises what `prepare_table` raises if it cannot start; look at `.outcome` for how it ended.
+        Raises what `run_experiment` raises if it cannot start; look at `.outcome` for how it ended.
         """
-        from pipeline_runtime.run.prepare import RunOptions
-        from pipeline_runtime.run.writing import write_table
+        from pipeline_runtime.run.options import RunOptions
+        from pipeline_runtime.run.session import run_experiment
 
         target = {
             "uri": uri,
@@ -288,7 +287,7 @@ class Pipeline(StepMethods):
             code_paths=(str(Path.cwd()),),
         )
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
-        return write_table(parse_experiment(document), text, options)
+        return run_experiment(parse_experiment(document), text, options)
 
 
 def iter_tables(stream: StreamPlan) -> Iterator[pa.Table]:

@@ -30,7 +30,8 @@ def explain(
     """
     with importing():
         from pipeline_runtime import plan as planning
-        from pipeline_runtime.run.prepare import add_code_paths, check_training
+        from pipeline_runtime.run.code_paths import add_code_paths
+        from pipeline_runtime.run.consumers import find_runner
 
     manifests = load_manifests(files, overrides=overrides or [])
     plans = []
@@ -39,8 +40,7 @@ def explain(
         root = manifest.experiment.spec.storage.root or storage_root
         with placing(manifest):
             plan = planning.build_plan(manifest.experiment, root)
-            if "training" in manifest.experiment.spec.model_fields_set:
-                check_training(manifest.experiment, plan)
+            find_runner(plan.consumer).check(manifest.experiment, plan)
         plans.append((manifest, plan))
     if as_json:
         documents = [planning.plan_document(plan) for _, plan in plans]

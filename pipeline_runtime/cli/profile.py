@@ -56,7 +56,7 @@ def profile(
         from pipeline_runtime.profiling.page import write_profile
         from pipeline_runtime.profiling.session import ProfileOptions, profile_experiment
         from pipeline_runtime.profiling.terminal import print_profile
-    from pipeline_runtime.run.prepare import add_code_paths
+    from pipeline_runtime.run.code_paths import add_code_paths
 
     add_code_paths((*working_dir(manifest), *code_paths(manifest.file)))
     options = ProfileOptions(seconds=seconds, rows=rows, storage_root=storage_root)

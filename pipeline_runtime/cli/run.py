@@ -29,10 +29,10 @@ from pipeline_runtime.importing import importing
 from pipeline_runtime.run.folders import MAX_RUN_ID_CHARS, is_run_id
 
 if TYPE_CHECKING:  # these import Arrow, which --help does without
+    from pipeline_runtime.run.consumers import ConsumerRun
     from pipeline_runtime.run.logs import LogKeeper
-    from pipeline_runtime.run.prepare import PreparedRun, RunOptions
+    from pipeline_runtime.run.options import RunOptions
     from pipeline_runtime.run.session import Finished
-    from pipeline_runtime.run.writing import FinishedTable
 
 
 _STDERR = 2  # its file descriptor
@@ -93,16 +93,13 @@ def run(
         names = ", ".join(manifest.experiment.metadata.name for manifest in loaded)
         raise typer.BadParameter(f"must hold one experiment, got {len(loaded)}: {names}")
     manifest = loaded[0]
-    if manifest.experiment.spec.output is not None and address != "local":
-        message = "must be local for a manifest with output, which one machine writes so far"
-        raise typer.BadParameter(message, param_hint="--address")
     if address.startswith(("http://", "https://")):
         from pipeline_runtime.cli.submit import submit
 
         text = _text(manifest, overrides)
         raise typer.Exit(submit(address, text, storage_root, resume=resume, run_id=run_id))
     with importing():  # the libraries that a plan needs
-        from pipeline_runtime.run.prepare import RunOptions
+        from pipeline_runtime.run.options import RunOptions
         from pipeline_runtime.run.session import run_experiment  # noqa: F401
 
     options = RunOptions(
@@ -144,12 +141,9 @@ def _run(manifest: LoadedManifest, text: str, options: RunOptions, *, as_json: b
         else:
             print_summary(make_console(), finished.summary)
             print(f"report: {finished.output / 'report.html'}")
-        outcome = finished.outcome
-        last = finished.summary.checkpoints.last
-        if outcome.kind != "Complete" and (last or finished.summary.output):
-            if last:
-                print(f"last checkpoint: {last}", file=sys.stderr)
-            print("resume: the same command with --resume", file=sys.stderr)
+        for hint in finished.hints:
+            print(hint, file=sys.stderr)
+    outcome = finished.outcome
     if outcome.is_running:  # a step of the user's: the interpreter's end might crash beside it
         os._exit(EXIT_INTERRUPTED)
     return EXIT_INTERRUPTED if outcome.kind == "Interrupted" else exit_code_of(outcome.error_kind)
@@ -157,12 +151,8 @@ def _run(manifest: LoadedManifest, text: str, options: RunOptions, *, as_json: b
 
 def _carry_out(
     manifest: LoadedManifest, text: str, options: RunOptions, log: LogKeeper
-) -> Finished | FinishedTable:
+) -> Finished:
     """Run the experiment, and show its progress."""
-    if manifest.experiment.spec.output is not None:
-        from pipeline_runtime.cli.writing import write
-
-        return write(manifest, text, options, log)
     from pipeline_runtime.cli.progress import RunProgress
     from pipeline_runtime.run.phases import Phases, find_start
     from pipeline_runtime.run.session import Watcher, run_experiment
@@ -170,16 +160,16 @@ def _carry_out(
     clock = Phases(began=find_start())
     with RunProgress(console=make_console(stderr=True), phases=clock) as progress:
 
-        def on_prepared(run: PreparedRun) -> None:
+        def on_prepared(run: ConsumerRun) -> None:
             progress.prepared(run)
-            log.keep(run.run_location)
+            log.keep(run.basis.run_location)
 
         watcher = Watcher(
             on_prepared=on_prepared,
             on_metrics_port=lambda port: progress.note(f"metrics: http://127.0.0.1:{port}/metrics"),
-            on_state=progress.state,
+            on_reading=progress.show,
             phases=clock,
-            on_stop=lambda count: progress.note(_STOPPING if count == 1 else "stopping at once"),
+            on_stop=progress.stop,
         )
         with placing(manifest), _keeping_stdout():
             return run_experiment(manifest.experiment, text, options, watcher)
@@ -208,6 +198,3 @@ def _keeping_stdout() -> Iterator[None]:
             sys.stdout.flush()
         os.dup2(kept, descriptor)
         os.close(kept)
-
-
-_STOPPING = "stopping after this step, with a checkpoint (Ctrl-C again: at once, without one)"

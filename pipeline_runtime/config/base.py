@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from itertools import pairwise
-from typing import Annotated, Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -108,6 +108,17 @@ class SpecModel(BaseModel):
     def to_document(self) -> dict[str, Any]:
         """Return the model as a manifest has it: in camelCase, without unset fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
+
+
+class ConsumerModel(SpecModel):
+    """A section of the spec that takes the resulting rows in place of a training.
+
+    Attributes:
+        module: module of its planning, with a function `open_consumer(spec)` that returns a
+            `plan.consumers.Consumer`.
+    """
+
+    module: ClassVar[str]
 
 
 class CelRule(NamedTuple):

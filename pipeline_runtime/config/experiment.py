@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, StringConstraints
+from pydantic.alias_generators import to_camel
 
 from pipeline_runtime.config.base import (
     MAX_SAFE_INTEGER,
     MAX_STRING_CHARS,
+    ConsumerModel,
     Count,
     Label,
     Percent,
@@ -165,12 +167,24 @@ class ExperimentSpec(SpecModel):
             )
 
     def _check_consumer(self) -> Iterator[tuple[str, str]]:
-        if self.output is None:
-            return
-        if "training" in self.model_fields_set:
-            yield "output", "must not come with training, got both; keep one of them"
-        if "trainers" in self.model_fields_set:
-            yield "trainers", "must not come with output, which no trainer takes; remove it"
+        names = list(self._find_consumers())
+        for name in names[:1]:
+            if "training" in self.model_fields_set:
+                yield name, "must not come with training, got both; keep one of them"
+            if "trainers" in self.model_fields_set:
+                yield "trainers", f"must not come with {name}, which no trainer takes; remove it"
+        for name in names[1:]:
+            yield name, f"must not come with {names[0]}, got both; keep one of them"
+
+    @property
+    def consumer(self) -> ConsumerModel | None:
+        """The section that takes the rows in place of a training, if there is one."""
+        return next(iter(self._find_consumers().values()), None)
+
+    def _find_consumers(self) -> dict[str, ConsumerModel]:
+        """Return the sections that are given, by the name of their field."""
+        given = {to_camel(name): getattr(self, name) for name in type(self).model_fields}
+        return {name: each for name, each in given.items() if isinstance(each, ConsumerModel)}
 
     @property
     def used_catalogs(self) -> tuple[Catalog, ...]:

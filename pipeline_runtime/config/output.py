@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from pipeline_runtime.config.base import Column, Columns, SpecModel, StoreUri, check_unique
+from pipeline_runtime.config.base import (
+    Column,
+    Columns,
+    ConsumerModel,
+    SpecModel,
+    StoreUri,
+    check_unique,
+)
 from pipeline_runtime.config.dataset import S3Options
 
 DEFAULT_FILE_BYTES = 256 << 20
@@ -36,8 +43,10 @@ class ParquetTarget(SpecModel):
     s3: S3Options | None = None
 
 
-class Output(SpecModel):
+class Output(ConsumerModel):
     """The table that the experiment writes, instead of training a model."""
+
+    module: ClassVar[str] = "pipeline_runtime.plan.consumers.output"
 
     mode: Literal["Fail", "Overwrite"] = "Fail"
     """The treatment of a table of another run: it stays and the run fails, or it is replaced once

@@ -92,6 +92,13 @@ class Progress:
     waited: Waited = field(default_factory=Waited)
     usage: WorkerUsage = field(default_factory=WorkerUsage)
 
+    @property
+    def rows_read(self) -> tuple[int, int]:
+        """The rows that were read, and those of them that earlier attempts read."""
+        counts = (self.counts, self.resumed_counts)
+        read, before = (each[0].rows if each else 0 for each in counts)
+        return read, before
+
 
 @dataclass(slots=True, kw_only=True)
 class Job:

@@ -31,8 +31,8 @@ from pipeline_runtime.profiling.need import find_binding, plan_need
 from pipeline_runtime.profiling.roofline import measure_roofline
 from pipeline_runtime.profiling.sample import Limits, measure_packed, measure_passes, take_sample
 from pipeline_runtime.report import ExperimentName
-from pipeline_runtime.run.prepare import check_program, check_rows, check_training
 from pipeline_runtime.run.summarise import machine, versions
+from pipeline_runtime.run.training.prepare import check_program, check_rows, check_training
 
 # Of the time: reading a sample, measuring the work on it, training on it.
 _SAMPLE_SHARE, _WORK_SHARE, _TRAIN_SHARE = 0.15, 0.35, 0.5

@@ -18,7 +18,7 @@ import ray
 
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.run.prepare import logical_cpus
+from pipeline_runtime.run.options import logical_cpus
 
 # Ray's default share of memory for the object store is 30 %; pieces in flight need at most 4 GiB.
 MAX_OBJECT_STORE_BYTES = 4 << 30

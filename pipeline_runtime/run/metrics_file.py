@@ -24,9 +24,10 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from prometheus_client.registry import Collector
 
 from pipeline_runtime.errors import StoreError
-from pipeline_runtime.metrics import ROLE_VARIABLE, RunCollector
+from pipeline_runtime.metrics import ROLE_VARIABLE
 from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.stores import write_files
 
@@ -53,7 +54,7 @@ def _now() -> datetime:
 class MetricsKeeper:
     """Samples a collector and writes the samples; those that the store refuses are lost."""
 
-    collector: RunCollector
+    collector: Collector
     location: Location
     now: Callable[[], datetime] = _now
     _rows: list[tuple[datetime, str, str, float]] = field(default_factory=list)
@@ -97,7 +98,7 @@ class MetricsKeeper:
 
 
 @contextmanager
-def keeping_metrics(collector: RunCollector, location: Location) -> Iterator[None]:
+def keeping_metrics(collector: Collector, location: Location) -> Iterator[None]:
     """Sample metrics during the run in a cluster's pod; elsewhere, do nothing."""
     if ROLE_VARIABLE not in os.environ:
         yield

@@ -1,6 +1,7 @@
 """The seconds of a run by what it does, counted from the moment that a person pressed Enter.
 
-imports → plan → torch (→ Ray) → first batch → training → report
+imports → plan → torch (→ Ray) → first batch → training → report         a training
+imports → plan (→ Ray) → spooling → merging → committing → report        an output
 """
 
 from __future__ import annotations

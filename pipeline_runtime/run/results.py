@@ -7,19 +7,20 @@ they exist even if the run is killed.
 from __future__ import annotations
 
 import json
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline_runtime import report
-from pipeline_runtime.errors import StoreError
+from pipeline_runtime.errors import AlreadyComplete, StoreError
 from pipeline_runtime.files import write_atomically
 from pipeline_runtime.plan import Plan, plan_document
 from pipeline_runtime.report.files.plan_file import PLAN_FILE
+from pipeline_runtime.report.files.summary import SUMMARY_FILE
 from pipeline_runtime.sources import Location
-from pipeline_runtime.sources.stores import write_files
+from pipeline_runtime.sources.stores import read_file, write_files
+
+# A summary has about 10 KiB; even with many warnings and steps it is far smaller than this.
+MAX_SUMMARY_BYTES = 16 << 20
 
 
 def build_planned(plan: Plan, manifest: str) -> dict[str, bytes]:
@@ -57,18 +58,23 @@ def keep_results(
     return summary
 
 
-@contextmanager
-def handling_signals(handle: Callable[[], None]) -> Iterator[None]:
-    """Call `handle` for Ctrl-C and SIGTERM; only the main thread can handle signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
+def check_not_complete(run: Location, uri: str = "") -> None:
+    """Raise AlreadyComplete if the report says so; a last checkpoint does not prove it.
+
+    Args:
+        run: folder of the run.
+        uri: what it would resume from, for the message.
+    """
+    text = read_file(run.join(SUMMARY_FILE), "read the report", MAX_SUMMARY_BYTES)
+    if text is None:
         return
-    before = {
-        number: signal.signal(number, lambda *_: handle())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
     try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        outcome = json.loads(text)["run"]["outcome"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return  # the report is damaged
+    if outcome == "Complete":
+        raise AlreadyComplete(
+            f"{uri or run.uri}: the run is complete, and there is nothing to resume; see its "
+            "report",
+            summary=text.decode(),
+        )

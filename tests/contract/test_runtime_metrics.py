@@ -18,7 +18,7 @@ from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.pieces import StepCount
 from pipeline_runtime.metrics import MetricsServer, RunCollector
 from pipeline_runtime.monitor import RankSnapshot
-from pipeline_runtime.run.pace import WINDOW_SECONDS, PaceMeter
+from pipeline_runtime.run.training.pace import WINDOW_SECONDS, PaceMeter
 
 
 def build_snapshot(rank: int, seconds: float, rows: int, production: float) -> RankSnapshot:

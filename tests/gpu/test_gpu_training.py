@@ -12,7 +12,7 @@ SAMPLE = Path(__file__).parents[2] / "deploy" / "samples" / "quickstart.yaml"
 
 
 def run(folder: Path, name: str, *overrides: str) -> Any:
-    from pipeline_runtime.run.prepare import RunOptions
+    from pipeline_runtime.run.options import RunOptions
     from pipeline_runtime.run.session import run_experiment
 
     changes = ["training.batchSize=512", *overrides]

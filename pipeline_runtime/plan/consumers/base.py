@@ -3,7 +3,7 @@
     source ─▶ steps ─▶ feed ─▶ consumer: a training, or a table to write
 
 A consumer says which streams it takes, which columns of them, in which order, and by which feed.
-`build` plans the streams for any consumer; `run` has a module that runs each of them.
+`build` plans the streams for any consumer; `run` has a package that runs each of them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ IN_ORDER = Shuffle(unit="None")
 
 class Consumer(Protocol):
     """The use of a plan's rows; frozen and picklable, and bound to a manifest."""
+
+    @property
+    def runner(self) -> str:
+        """The package that runs it; see `run.consumers.Runner`."""
+        ...
 
     @property
     def roles(self) -> tuple[str, ...]:

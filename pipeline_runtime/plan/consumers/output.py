@@ -36,6 +36,10 @@ class OutputConsumer:
         return self.output.partition_by or ()
 
     @property
+    def runner(self) -> str:
+        return "pipeline_runtime.run.writing"
+
+    @property
     def roles(self) -> tuple[str, ...]:
         return ("output",)
 
@@ -107,6 +111,11 @@ class OutputConsumer:
                 "mode": self.output.mode,
             }
         }
+
+
+def open_consumer(spec: ExperimentSpec) -> OutputConsumer:
+    """Return the consumer of a manifest with `output`."""
+    return OutputConsumer(spec=spec)
 
 
 def _problem(field: str, message: str) -> Problem:

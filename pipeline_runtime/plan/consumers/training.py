@@ -26,6 +26,10 @@ class TrainingConsumer:
     spec: ExperimentSpec
 
     @property
+    def runner(self) -> str:
+        return "pipeline_runtime.run.training"
+
+    @property
     def roles(self) -> tuple[str, ...]:
         return ("training", "evaluation") if self.spec.training.evaluation else ("training",)
 

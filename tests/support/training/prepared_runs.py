@@ -7,7 +7,8 @@ import pyarrow as pa
 from saved_checkpoints import make_header
 
 from pipeline_runtime import Pipeline
-from pipeline_runtime.run.prepare import PreparedRun, RunOptions, prepare_run
+from pipeline_runtime.run.options import RunOptions
+from pipeline_runtime.run.training.prepare import PreparedRun, prepare_run
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TABLE = pa.table({"user": [1, 2, 3, 4], "clicked": [0.0, 1.0, 0.0, 1.0]})

@@ -14,8 +14,9 @@ from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.errors import TrainingError
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders
 from pipeline_runtime.monitor import Evaluated, HistoryPoint, Order, RankSnapshot
-from pipeline_runtime.run.feeds import build_streams, build_worker_plan
-from pipeline_runtime.run.prepare import RunOptions, prepare_run
+from pipeline_runtime.run.options import RunOptions
+from pipeline_runtime.run.training.feeds import build_streams, build_worker_plan
+from pipeline_runtime.run.training.prepare import prepare_run
 from pipeline_runtime.training.ranks.worker import train_worker
 from pipeline_runtime.training.script import build_environment
 
@@ -70,7 +71,7 @@ if __name__ == "__main__":
 
 
 class RankRuntime:
-    """The runtime of one rank whose reports nobody reads; see `training.ranks.runtime.Runtime`."""
+    """The runtime of one rank whose reports nobody reads; see `training.runtime.Runtime`."""
 
     device = torch.device("cpu")
 

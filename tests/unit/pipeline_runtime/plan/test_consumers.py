@@ -1,78 +1,30 @@
-"""A consumer of a test stands where training stands: planned, leased, counted and explained."""
+"""A consumer of a test stands where training stands: planned, leased, counted, explained, run."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import json
+import os
+import signal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from toy_consumer.model import ToyExperiment
+from toy_consumer.planning import SumConsumer
+from toy_consumer.running import SummedPiece, SumRun, add_up
 
 from pipeline_runtime import Pipeline
-from pipeline_runtime.config import Shuffle
-from pipeline_runtime.errors import ManifestError, Problem
+from pipeline_runtime.errors import ManifestError
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders
 from pipeline_runtime.feed.making.maker import Stream
-from pipeline_runtime.feed.pieces import Piece, StepCount, add_counts
-from pipeline_runtime.plan import Plan, StreamPlan, build_plan, explain, plan_document
-from pipeline_runtime.plan.consumers.base import IN_ORDER, Consumer
-from pipeline_runtime.plan.model import FeedChoice, Stage
+from pipeline_runtime.feed.pieces import StepCount, add_counts
+from pipeline_runtime.plan import Plan, build_plan, explain, plan_document
+from pipeline_runtime.plan.consumers import Consumer
+from pipeline_runtime.run.consumers import Reading
+from pipeline_runtime.run.options import RunOptions
+from pipeline_runtime.run.session import Finished, Watcher, run_experiment
 from pipeline_runtime.run.summarise import step_flows
-
-
-@dataclass(frozen=True)
-class Sum:
-    """Adds up a column, which its readers do for each piece."""
-
-    column: str
-
-    @property
-    def roles(self) -> tuple[str, ...]:
-        return ("sum",)
-
-    @property
-    def seed(self) -> int:
-        return 0
-
-    @property
-    def request_key(self) -> str | None:
-        return None
-
-    def shuffle(self, role: str) -> Shuffle:
-        return IN_ORDER
-
-    def find_columns(self, schema: pa.Schema) -> tuple[str, ...]:
-        if self.column not in schema.names:
-            raise ManifestError([Problem(path="sum", message="must be a column")])
-        return (self.column,)
-
-    def takes_once(self, columns: frozenset[str]) -> frozenset[str]:
-        return frozenset()
-
-    def choose_feed(self, stages: Sequence[Stage]) -> FeedChoice:
-        return FeedChoice(engine="Readers", reason="a sum needs no more", may_be_threads=True)
-
-    def warn(self, stream: StreamPlan) -> Iterator[str]:
-        yield f"the sum of {self.column} may overflow"
-
-    def describe(self, plan: Plan) -> Iterator[str]:
-        yield f"Then: the sum of {self.column}"
-
-    def document(self, plan: Plan) -> dict[str, Any]:
-        return {"sum": self.column}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SummedPiece(Piece):
-    total: int
-
-
-def add_up(piece: Piece) -> SummedPiece:
-    total = sum(piece.table["id"].to_pylist())
-    return SummedPiece(header=piece.header, table=piece.table.slice(0, 0), total=total)
 
 
 @pytest.fixture
@@ -87,7 +39,7 @@ def plan_for(pipeline: Pipeline, consumer: Consumer) -> Plan:
 
 
 def test_a_plan_serves_any_consumer(pipeline: Pipeline) -> None:
-    plan = plan_for(pipeline, Sum("id"))
+    plan = plan_for(pipeline, SumConsumer("id"))
     assert list(plan.streams) == ["sum"]
     assert plan.main.read_columns == ("id",)  # the other column is not read
     assert explain(plan).splitlines()[-2:] == [
@@ -99,11 +51,11 @@ def test_a_plan_serves_any_consumer(pipeline: Pipeline) -> None:
 
 def test_a_consumer_refuses_what_it_cannot_take(pipeline: Pipeline) -> None:
     with pytest.raises(ManifestError, match="sum"):
-        plan_for(pipeline, Sum("nothing"))
+        plan_for(pipeline, SumConsumer("nothing"))
 
 
 def test_a_consumer_shares_leases_waiting_and_the_funnel(pipeline: Pipeline) -> None:
-    stream = plan_for(pipeline, Sum("id")).main
+    stream = plan_for(pipeline, SumConsumer("id")).main
     readers = ThreadReaders(
         streams={"sum": Stream(plan=stream, piece_rows=100, finish=add_up)}, num_threads=2
     )
@@ -118,3 +70,50 @@ def test_a_consumer_shares_leases_waiting_and_the_funnel(pipeline: Pipeline) -> 
     assert [flow.rows_out for flow in step_flows(stream, counts)] == [1000, 500]
     assert usage.units == 10
     assert waited.production > 0
+
+
+def run_sum(root: Path, watcher: Watcher, column: str = "id", **spec: object) -> Finished:
+    """Run a manifest with the consumer's own section."""
+    document = {
+        "apiVersion": "experiments.lastmile.dev/v1alpha1",
+        "kind": "DatasetExperiment",
+        "metadata": {"name": "sum"},
+        "spec": {
+            "dataset": {"parquet": {"uri": "in.parquet"}, "rowKey": ["id"]},
+            "pipeline": [{"filter": {"where": "id % 2 = 0"}}],
+            "sum": {"column": column},
+            **spec,
+        },
+    }
+    experiment = ToyExperiment.model_validate(document, strict=False)
+    options = RunOptions(output=root / "report", storage_root=str(root))
+    return run_experiment(experiment, json.dumps(document), options, watcher)
+
+
+@pytest.mark.usefixtures("pipeline")
+def test_a_manifest_with_a_consumers_section_is_run_to_a_report(tmp_path: Path) -> None:
+    runs: list[object] = []
+    readings: list[Reading] = []
+    watcher = Watcher(on_prepared=runs.append, on_reading=readings.append)
+    finished = run_sum(tmp_path, watcher)
+    assert finished.outcome.kind == "Complete"
+    assert isinstance(runs[0], SumRun)
+    assert readings[-1].source == sum(range(0, 1000, 2))
+    assert [step.rows_out for step in finished.summary.steps] == [1000, 500]
+    assert f"the sum is {sum(range(0, 1000, 2))}" in finished.summary.warnings
+    [folder] = (tmp_path / "experiments" / "sum").iterdir()
+    assert {"summary.json", "report.html"} < {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.usefixtures("pipeline")
+def test_a_consumer_is_stopped_by_a_signal(tmp_path: Path) -> None:
+    watcher = Watcher(on_reading=lambda reading: os.kill(os.getpid(), signal.SIGINT))
+    finished = run_sum(tmp_path, watcher, pipelineOptions={"rowsPerBlock": 100})
+    assert finished.outcome.kind == "Interrupted"
+    assert finished.hints == ("start again",)
+
+
+@pytest.mark.usefixtures("pipeline")
+def test_two_consumers_of_one_manifest_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must not come with"):
+        run_sum(tmp_path, Watcher(), output={"parquet": {"uri": "out/"}})

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_runtime.run import prepare
-from pipeline_runtime.run.prepare import add_code_paths
+from pipeline_runtime.run import code_paths
+from pipeline_runtime.run.code_paths import add_code_paths
 
 NAME = "code_paths_loop"
 
@@ -19,7 +19,7 @@ def imports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(prepare, "_callers", set())
+    monkeypatch.setattr(code_paths, "_callers", set())
     sys.modules.pop(NAME, None)
 
 
@@ -68,8 +68,8 @@ def test_modules_of_the_caller_stay_as_long_as_they_are_not_edited(
     folder = write(tmp_path / "loop", "1")
     (tmp_path / "loop" / "code_paths_run.py").write_text("")
     written = (tmp_path / "loop" / f"{NAME}.py").stat().st_ctime
-    monkeypatch.setattr(prepare, "find_process_start", lambda: written + 10)
-    monkeypatch.setattr(prepare, "_is_caller_known", False)
+    monkeypatch.setattr(code_paths, "find_process_start", lambda: written + 10)
+    monkeypatch.setattr(code_paths, "_is_caller_known", False)
     monkeypatch.syspath_prepend(folder)
     before = importlib.import_module(NAME)
     of_runs = []
@@ -100,7 +100,7 @@ def test_a_module_may_run_while_it_is_imported(
     package = tmp_path / "code_paths_package"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    code = "from pipeline_runtime.run.prepare import add_code_paths as add"
+    code = "from pipeline_runtime.run.code_paths import add_code_paths as add"
     (package / "program.py").write_text(f"{code}\nadd([{str(tmp_path)!r}])\nVALUE = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert importlib.import_module("code_paths_package.program").VALUE == 1

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from pipeline_runtime.monitor import MonitorState
-from pipeline_runtime.run import driver
-from pipeline_runtime.run.driver import StopRequest, execute
+from pipeline_runtime.run.signals import StopRequest
+from pipeline_runtime.run.training import driver
+from pipeline_runtime.run.training.driver import execute
 
 
 @dataclass

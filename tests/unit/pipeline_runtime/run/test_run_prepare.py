@@ -11,7 +11,8 @@ from prepared_runs import TABLE, leave_checkpoint, prepare_clicks
 from pipeline_runtime import Pipeline
 from pipeline_runtime.errors import AlreadyComplete, CheckpointError, StoreError
 from pipeline_runtime.report.files.summary import SUMMARY_FILE
-from pipeline_runtime.run.prepare import PreparedRun, RunOptions
+from pipeline_runtime.run.options import RunOptions
+from pipeline_runtime.run.training.prepare import PreparedRun
 
 RUN_A, RUN_B = "0f3c6c1e-1", "0f3c6c1e-2"
 COMPLETE = '{"run": {"outcome": "Complete"}}'

@@ -18,8 +18,9 @@ import pipeline_runtime
 from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.errors import LoaderError, ManifestError
 from pipeline_runtime.monitor import MonitorState
-from pipeline_runtime.run.in_process import LocalTrainer
-from pipeline_runtime.run.prepare import RunOptions, check_program, prepare_run
+from pipeline_runtime.run.options import RunOptions
+from pipeline_runtime.run.training.in_process import LocalTrainer
+from pipeline_runtime.run.training.prepare import check_program, prepare_run
 
 NUM_ROWS, GROUP_ROWS, BATCH_ROWS = 1000, 100, 70
 SECONDS = 60.0

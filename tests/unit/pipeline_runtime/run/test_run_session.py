@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline_runtime import Pipeline
-from pipeline_runtime.run.prepare import RunOptions
+from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.session import Watcher, run_experiment
 
 MANIFEST = "kind: DatasetExperiment  # as it was given\n"

@@ -13,7 +13,8 @@ from pipeline_runtime.cli.failures import exit_code_of
 from pipeline_runtime.config.texts.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.errors import LastmileError, ManifestError, StoreError
 from pipeline_runtime.report.files.summary import SUMMARY_FILE
-from pipeline_runtime.run.prepare import PreparedRun, RunOptions
+from pipeline_runtime.run.options import RunOptions
+from pipeline_runtime.run.training.prepare import PreparedRun
 
 EXIT_RETRIED = 3
 BROKEN_FOOTER = b"PAR1" + b"\xff" * 30 + (30).to_bytes(4, "little") + b"PAR1"

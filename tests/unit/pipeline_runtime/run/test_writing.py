@@ -17,8 +17,8 @@ from pipeline_runtime import Pipeline
 from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.errors import AlreadyComplete, ManifestError, OutputError
 from pipeline_runtime.report import load_summary
-from pipeline_runtime.run.prepare import RunOptions
-from pipeline_runtime.run.writing import FinishedTable, WritingWatcher, write_table
+from pipeline_runtime.run.options import RunOptions
+from pipeline_runtime.run.session import Finished, Watcher, run_experiment
 
 ROWS = pa.table(
     {
@@ -37,8 +37,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(
-    root: Path, *, resume: bool = False, watcher: WritingWatcher | None = None, **output: object
-) -> FinishedTable:
+    root: Path, *, resume: bool = False, watcher: Watcher | None = None, **output: object
+) -> Finished:
     document = {
         "apiVersion": "experiments.lastmile.dev/v1alpha1",
         "kind": "DatasetExperiment",
@@ -51,7 +51,7 @@ def run(
         },
     }
     options = RunOptions(output=root / "report", storage_root=str(root), resume=resume)
-    return write_table(parse_experiment(document), yaml.safe_dump(document), options, watcher)
+    return run_experiment(parse_experiment(document), yaml.safe_dump(document), options, watcher)
 
 
 def ids(root: Path) -> list[int]:
@@ -103,15 +103,15 @@ def test_an_output_that_cannot_be_written_is_refused(
     assert [problem.path for problem in caught.value.problems] == [field]
 
 
-def stop_after(count: int) -> WritingWatcher:
+def stop_after(count: int) -> Watcher:
     """Send SIGINT to this process after so many records."""
     seen = iter(range(1000))
 
-    def on_progress(progress: object) -> None:
+    def on_reading(reading: object) -> None:
         if next(seen) == count:
             os.kill(os.getpid(), signal.SIGINT)
 
-    return WritingWatcher(on_progress=on_progress)
+    return Watcher(on_reading=on_reading)
 
 
 @pytest.mark.parametrize("count", [1, 4, 11])
@@ -177,8 +177,8 @@ def scrape() -> Callable[[int], str]:
 def test_metrics_say_what_is_written(root: Path, scrape: Callable[[int], str]) -> None:
     ports: list[int] = []
     pages: list[str] = []
-    watcher = WritingWatcher(
-        on_metrics_port=ports.append, on_progress=lambda _: pages.append(scrape(ports[0]))
+    watcher = Watcher(
+        on_metrics_port=ports.append, on_reading=lambda _: pages.append(scrape(ports[0]))
     )
     run(root, watcher=watcher)
     assert "lastmile_output_rows_total 500.0" in pages[-1]

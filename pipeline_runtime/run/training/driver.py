@@ -11,9 +11,11 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from pipeline_runtime.monitor import MonitorState
+from pipeline_runtime.run.consumers import Outcome
+from pipeline_runtime.run.signals import StopRequest
 
 # How often the driver looks at the monitor.
 WATCH_SECONDS = 0.5
@@ -46,30 +48,15 @@ class Trainers(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How a run ended."""
+class TrainingOutcome(Outcome):
+    """How a training ended, and what its trainers reported."""
 
-    kind: str  # Complete | Failed | Interrupted
-    error: str | None
-    error_kind: str | None  # the exception's class, see errors.py
     state: MonitorState
-    is_running: bool = False  # a step of the user's code could not be ended
-
-
-@dataclass(slots=True)
-class StopRequest:
-    """Ctrl-C, once or twice."""
-
-    count: int = 0
-
-    def add(self, *_: Any) -> None:
-        """Count a signal, as its handler."""
-        self.count += 1
 
 
 def execute(
     start: Callable[[], Trainers], stop: StopRequest, watch: Callable[[MonitorState], None]
-) -> Outcome:
+) -> TrainingOutcome:
     """Run to the end; `watch` is called with every reading of the monitor, the last included.
 
     If watching fails, the trainers are aborted, and the error is raised.
@@ -85,7 +72,7 @@ def execute(
 
 def _watch_to_end(
     trainers: Trainers, stop: StopRequest, watch: Callable[[MonitorState], None]
-) -> Outcome:
+) -> TrainingOutcome:
     deadline: float | None = None
     is_aborted = has_ended = False
     while not (has_ended or is_aborted):
@@ -103,9 +90,9 @@ def _watch_to_end(
 
 def _judge(
     explanation: str | None, state: MonitorState, *, is_aborted: bool, is_running: bool
-) -> Outcome:
+) -> TrainingOutcome:
     if is_aborted or state.failure_kind == "Interrupted":
-        return Outcome(
+        return TrainingOutcome(
             kind="Interrupted",
             error=state.failure,
             error_kind="Interrupted",
@@ -113,8 +100,8 @@ def _judge(
             is_running=is_running,
         )
     if explanation is None and state.failure is None:
-        return Outcome(kind="Complete", error=None, error_kind=None, state=state)
+        return TrainingOutcome(kind="Complete", state=state)
     error = state.failure or explanation
-    return Outcome(
+    return TrainingOutcome(
         kind="Failed", error=error, error_kind=state.failure_kind or "FeedError", state=state
     )

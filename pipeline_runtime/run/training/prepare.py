@@ -7,16 +7,8 @@ shown before that; `check_program`, which imports the user's module, comes right
 
 from __future__ import annotations
 
-import importlib
-import importlib.machinery
-import json
-import os
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
-from types import ModuleType
 
 from pyarrow import fs as pafs
 
@@ -24,18 +16,17 @@ from pipeline_runtime.arrays.conversion import check_tensor_schema
 from pipeline_runtime.config import DatasetExperiment, Training, run_config, run_hash
 from pipeline_runtime.config.training import CheckpointPolicy
 from pipeline_runtime.errors import (
-    AlreadyComplete,
     CheckpointError,
     ManifestError,
     Problem,
     TrainingError,
 )
 from pipeline_runtime.plan import Group, Plan, StreamPlan, build_plan
-from pipeline_runtime.report.files.summary import SUMMARY_FILE
 from pipeline_runtime.run.folders import build_folder_name, parse_run_id
-from pipeline_runtime.run.phases import find_process_start
+from pipeline_runtime.run.options import RunOptions, logical_cpus, storage_root
+from pipeline_runtime.run.results import check_not_complete
 from pipeline_runtime.sources import Location, open_location
-from pipeline_runtime.sources.stores import list_folder, read_file
+from pipeline_runtime.sources.stores import list_folder
 from pipeline_runtime.training.checkpoints.checkpoint import (
     CheckpointStore,
     Resumable,
@@ -46,40 +37,8 @@ from pipeline_runtime.training.entrypoint import load_entrypoint
 from pipeline_runtime.training.position import Position, digest_units, redistribute
 from pipeline_runtime.training.ranking.features import choose_features, parse_config
 
-# Data work needs one core, and the split's executor another. With one logical CPU, the second of
-# two executions (training and evaluation) would never get a core.
-MIN_LOGICAL_CPUS = 2
 # A warning names this many damaged checkpoints at most.
 _MAX_NAMED = 5
-# A summary has about 10 KiB; even with many warnings and steps it is far smaller than this.
-MAX_SUMMARY_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """Options of a run from the command line, beside the manifest.
-
-    Attributes:
-        run_id: id that the attempts of one run share; `resume` then ignores other runs. If None,
-            `resume` considers all runs of the experiment.
-        address: `local`: this process, or an embedded Ray if the manifest needs one; `ray`: an
-            embedded Ray in any case; or that of a running cluster.
-        code_paths: folders that the user's modules are imported from.
-    """
-
-    output: Path
-    storage_root: str = "build/"
-    address: str = "local"
-    resume: bool = False
-    run_id: str | None = None
-    metrics_port: int = 0  # 0: any free port
-    code_paths: tuple[str, ...] = ()
-    verbose: bool = False
-
-    @property
-    def is_on_this_machine(self) -> bool:
-        """Whether nothing of the run is elsewhere."""
-        return self.address in ("local", "ray")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +70,6 @@ class PreparedRun:
         return self.plan.training.scan.pruning.rows_read * self.experiment.spec.training.epochs
 
 
-def needs_ray(run: PreparedRun, options: RunOptions) -> bool:
-    """Return whether a run takes more than this process: ranks, workers of steps, a cluster."""
-    return options.address != "local" or run.world_size > 1 or run.plan.feed.engine == "RayData"
-
-
 def count_ranks(experiment: DatasetExperiment, options: RunOptions) -> tuple[int, str | None]:
     """Return the ranks of a run, and a warning if they are fewer than the manifest requests."""
     wanted = experiment.spec.trainers.world_size
@@ -129,11 +83,6 @@ def count_ranks(experiment: DatasetExperiment, options: RunOptions) -> tuple[int
     return room, f"spec.trainers requests {wanted} ranks, but this machine has room for {room}"
 
 
-def logical_cpus() -> int:
-    """Return the CPUs that an embedded Ray has for data work."""
-    return max(MIN_LOGICAL_CPUS, len(os.sched_getaffinity(0)))
-
-
 def prepare_run(
     experiment: DatasetExperiment, options: RunOptions, now: datetime, world_size: int
 ) -> PreparedRun:
@@ -144,7 +93,6 @@ def prepare_run(
     Raises ManifestError, SourceError (StoreError if a store does not answer), TrainingError or
     CheckpointError.
     """
-    add_code_paths(options.code_paths)
     plan = build_plan(experiment, storage_root(experiment, options))
     training = experiment.spec.training
     check_training(experiment, plan)
@@ -189,122 +137,12 @@ def prepare_run(
     )
 
 
-def storage_root(experiment: DatasetExperiment, options: RunOptions) -> str:
-    """Return the root of URIs without a scheme: the manifest's, else the command line's."""
-    return experiment.spec.storage.root or options.storage_root
-
-
-# The user's modules that the caller imported: all that were there before the first run.
-_callers: set[str] = set()
-_is_caller_known = False
-
-
-def add_code_paths(paths: Sequence[str]) -> None:
-    """Make the user's modules importable here and, by PYTHONPATH, in processes started later.
-
-    A process that runs a second experiment takes that one's code, as it is now: the user's modules
-    that a run imported are forgotten before the next one. Those that the caller had imported stay,
-    so that classes of its objects are the same, unless one was edited or is to come from elsewhere.
-    """
-    global _is_caller_known
-    sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
-    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [*paths, *(path for path in known if path and path not in paths)]
-    )
-    importlib.invalidate_caches()
-    folders = [Path(path) for path in paths if Path(path).is_dir()]
-    names = {entry.stem for folder in folders for entry in folder.iterdir()}
-    modules = {name: module for name, module in [*sys.modules.items()] if _top(name) in names}
-    # The program, and what calls this while it is imported, cannot be missing.
-    busy = {"__main__", *(_top(name) for name, module in modules.items() if _is_unfinished(module))}
-    mine = [name for name in modules if _top(name) not in busy and _is_the_users(modules[name])]
-    outdated = [name for name in mine if _is_outdated(name, modules[name])]
-    for name in mine:
-        if outdated or (_is_caller_known and name not in _callers):
-            del sys.modules[name]
-            _callers.discard(name)
-        else:
-            _callers.add(name)
-    _is_caller_known = True
-
-
-def _top(name: str) -> str:
-    return name.partition(".")[0]
-
-
-def _is_unfinished(module: ModuleType) -> bool:
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
-
-
-def _is_the_users(module: ModuleType) -> bool:
-    """Return whether a module is not installed, and not one of Lastmile's own."""
-    file = getattr(module, "__file__", None)
-    installed = (str(Path(os.__file__).parent), str(Path(__file__).parents[2]))
-    is_installed = file is None or "-packages" in file or file.startswith(installed)
-    return not is_installed
-
-
-# The change times and sizes of the user's modules, as of the last run in this process.
-_versions: dict[str, tuple[float, int]] = {}
-# A file system's clock may be behind by its resolution.
-_CLOCK_SECONDS = 1.0
-
-
-def _is_outdated(name: str, module: ModuleType) -> bool:
-    """Return whether an import might find other code than the module was made of."""
-    file = str(module.__file__)
-    try:
-        stat = os.stat(file)
-    except OSError:
-        return True
-    version = (stat.st_ctime, stat.st_size)
-    before, _versions[file] = _versions.get(file), version
-    if before is not None:
-        is_edited = before != version
-    else:  # Python does not record when it read a file, but not before this process was there
-        start = find_process_start()
-        is_edited = start is None or stat.st_ctime >= start - _CLOCK_SECONDS
-    return is_edited or not _is_found(name, file)
-
-
-def _is_found(name: str, file: str) -> bool:
-    """Return whether an import of this name would find this file."""
-    parent = sys.modules.get(name.rpartition(".")[0])
-    path = getattr(parent, "__path__", None)
-    spec = importlib.machinery.PathFinder.find_spec(name, None if path is None else [*path])
-    origin = spec.origin if spec is not None else None
-    return origin is not None and os.path.realpath(origin) == os.path.realpath(file)
-
-
 def _run_location(store: CheckpointStore) -> Location:
     return Location(
         uri=store.location.uri.rsplit("/", 1)[0],
         filesystem=store.location.filesystem,
         path=store.location.path.rsplit("/", 1)[0],
     )
-
-
-def check_not_complete(run: Location, uri: str = "") -> None:
-    """Raise AlreadyComplete if the report says so; a last checkpoint does not prove it.
-
-    Args:
-        run: folder of the run.
-        uri: what it would resume from, for the message.
-    """
-    text = read_file(run.join(SUMMARY_FILE), "read the report", MAX_SUMMARY_BYTES)
-    if text is None:
-        return
-    try:
-        outcome = json.loads(text)["run"]["outcome"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return  # the report is damaged
-    if outcome == "Complete":
-        raise AlreadyComplete(
-            f"{uri or run.uri}: the run is complete, and there is nothing to resume; see its "
-            "report",
-            summary=text.decode(),
-        )
 
 
 def check_program(training: Training) -> None:

@@ -36,9 +36,10 @@ from pipeline_runtime.feed.over_ray.ray_data import (
 )
 from pipeline_runtime.monitor import MonitorState, Order
 from pipeline_runtime.plan import Group, StreamPlan
-from pipeline_runtime.run.feeds import build_sending, build_streams, build_worker_plan
+from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.placement import Placement, find_placement
-from pipeline_runtime.run.prepare import PreparedRun, RunOptions
+from pipeline_runtime.run.training.feeds import build_sending, build_streams, build_worker_plan
+from pipeline_runtime.run.training.prepare import PreparedRun
 from pipeline_runtime.training.ranks.ray_runtime import (
     ScriptConfig,
     failure_reporter,

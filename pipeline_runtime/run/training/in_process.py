@@ -18,8 +18,8 @@ from pipeline_runtime.feed.local.process_readers import ProcessReaders
 from pipeline_runtime.feed.local.switching import SwitchingReaders
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.monitor import Monitor, MonitorState, Order
-from pipeline_runtime.run.feeds import build_sending, build_streams, build_worker_plan
-from pipeline_runtime.run.prepare import PreparedRun
+from pipeline_runtime.run.training.feeds import build_sending, build_streams, build_worker_plan
+from pipeline_runtime.run.training.prepare import PreparedRun
 from pipeline_runtime.training.ranks.local_runtime import Aborted, LocalRuntime, one_torch_thread
 from pipeline_runtime.training.ranks.worker import train_worker
 

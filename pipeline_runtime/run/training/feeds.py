@@ -8,7 +8,7 @@ from pipeline_runtime.feed.base import FeedSource
 from pipeline_runtime.feed.making.batching import batching_of
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.transport.wire import Sending
-from pipeline_runtime.run.prepare import PreparedRun
+from pipeline_runtime.run.training.prepare import PreparedRun
 from pipeline_runtime.training.ranks.worker import WorkerPlan
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pipeline_runtime.metrics import Pace
 from pipeline_runtime.monitor import RankSnapshot
-from pipeline_runtime.run.summarise import total_counts
+from pipeline_runtime.run.training.totals import total_counts
 
 # Rates are of the last minute: a change of the number of data workers shows, one slow batch does
 # not.

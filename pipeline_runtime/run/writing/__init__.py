@@ -1,0 +1,22 @@
+"""Runs an output: data workers write a table, which the driver records, merges and commits.
+
+`writing_run` prepares a run and executes it, `pipeline_runtime.output` does the work.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pipeline_runtime.config import DatasetExperiment
+from pipeline_runtime.plan import Plan
+from pipeline_runtime.run.options import RunOptions
+from pipeline_runtime.run.writing.writing_run import WritingRun, prepare_writing
+
+
+def check(experiment: DatasetExperiment, plan: Plan) -> None:
+    """See `run.consumers.Runner`. The plan itself refuses columns that cannot be written."""
+
+
+def prepare(experiment: DatasetExperiment, options: RunOptions, now: datetime) -> WritingRun:
+    """See `run.consumers.Runner`. Raises OutputError, among others."""
+    return prepare_writing(experiment, options, now)

@@ -1,0 +1,249 @@
+"""A run with `output`: claims the table, has it written, and reports it.
+
+`output.job` does the work. The main thread runs it, and shows each reading.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pipeline_runtime import report
+from pipeline_runtime.config import DatasetExperiment, Output, run_config, run_hash
+from pipeline_runtime.errors import Interrupted, LastmileError, ManifestError, Problem
+from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
+from pipeline_runtime.feed.making.maker import Stream
+from pipeline_runtime.feed.making.work import run_stage
+from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.output.job import ROLE, Job, Progress, Stopped, Target, open_job
+from pipeline_runtime.output.merge import FileFormat
+from pipeline_runtime.output.names import make_token
+from pipeline_runtime.output.place import Place, open_place
+from pipeline_runtime.output.records import RunRecord
+from pipeline_runtime.output.spool import SpooledPiece, Spooler, spool_schema
+from pipeline_runtime.plan import Plan, StreamPlan, build_plan
+from pipeline_runtime.report.formats import format_bytes, format_count
+from pipeline_runtime.run.consumers import Control, Outcome, Reading, Results, RunBasis
+from pipeline_runtime.run.folders import build_folder_name, parse_run_hash, parse_run_id
+from pipeline_runtime.run.options import RunOptions, storage_root
+from pipeline_runtime.run.phases import Phases
+from pipeline_runtime.run.results import check_not_complete
+from pipeline_runtime.sources import open_location
+from pipeline_runtime.training.position import digest_units
+
+if TYPE_CHECKING:  # a plan is shown before this is imported
+    from pipeline_runtime.run.writing.writing_metrics import WritingCollector
+
+_URI = "spec.output.parquet.uri"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Finisher:
+    """What a reader does with a piece: the stages after the first, then its spool file."""
+
+    stream: StreamPlan
+    spooler: Spooler
+
+    def __call__(self, piece: Piece) -> SpooledPiece:
+        for index in range(1, len(self.stream.stages)):
+            piece = run_stage(self.stream, index, piece)
+        return self.spooler(piece)
+
+
+def prepare_writing(
+    experiment: DatasetExperiment, options: RunOptions, now: datetime
+) -> WritingRun:
+    """Plan a run, find where it resumes, and claim it.
+
+    Raises ManifestError, SourceError (StoreError if a store does not answer), OutputError, or
+    AlreadyComplete.
+    """
+    output = experiment.spec.output
+    assert output is not None
+    if options.address != "local":
+        message = "is written by one machine so far, so --address must be local; leave it out"
+        raise ManifestError([Problem(path="spec.output", message=message)])
+    root = storage_root(experiment, options)
+    plan = build_plan(experiment, root)
+    place = open_place(open_location(output.parquet.uri, root, output.parquet.s3))
+    _check_apart(experiment, place, root)
+    found = run_hash(experiment)
+
+    def is_mine(name: str) -> bool:
+        is_equal = parse_run_hash(name) == found
+        return is_equal and options.run_id in (None, parse_run_id(name))
+
+    job = open_job(
+        Target(
+            place=place,
+            form=_format(output, plan),
+            mode=output.mode,
+            partition_by=output.partition_by or (),
+        ),
+        build_folder_name(now, found, options.run_id),
+        RunRecord(
+            id=make_token(),
+            run_hash=found,
+            run_config=run_config(experiment),
+            data_digest=digest_units(plan.main),
+            piece_rows=plan.main.piece_rows,
+        ),
+        is_mine=is_mine,
+        resume=options.resume,
+    )
+    job.num_threads = threads_per_rank(1)
+    artifacts = open_location(experiment.spec.artifacts.uri, root)
+    run_location = artifacts.join(experiment.metadata.name, job.run)
+    if options.resume and not job.is_staged:
+        check_not_complete(run_location)
+    warnings: tuple[str, ...] = ()
+    if options.resume and job.is_new:
+        warnings = ("--resume: no attempt to resume was found; the run starts from its beginning",)
+    basis = RunBasis(
+        experiment=experiment,
+        plan=plan,
+        run_location=run_location,
+        run_hash=job.record.run_hash,
+        attempt=job.claim.attempt,
+        warnings=warnings,
+    )
+    return WritingRun(basis, output.parquet.uri, job)
+
+
+def _format(output: Output, plan: Plan) -> FileFormat:
+    return FileFormat(
+        schema=spool_schema(plan.main, output.partition_by or ()),
+        full_schema=plan.main.output_schema,
+        compression=output.parquet.compression.lower(),
+        target_bytes=output.parquet.target_file_size_bytes,
+    )
+
+
+def _check_apart(experiment: DatasetExperiment, place: Place, root: str) -> None:
+    """Raise ManifestError if the table would take the place of its own source."""
+    source = experiment.spec.dataset.parquet
+    table = place.table.location
+    for uri in source.locations if source else ():
+        found = open_location(uri, root, source.s3 if source else None)
+        is_below = f"{found.path.rstrip('/')}/".startswith(f"{table.path}/")
+        if is_below and found.filesystem == table.filesystem:
+            message = f"must be apart from the source, but {uri!r} is in it; name another folder"
+            raise ManifestError([Problem(path=_URI, message=message)])
+
+
+class WritingRun:
+    """See `run.consumers.ConsumerRun`."""
+
+    stopping = "stopping; what is written is kept (Ctrl-C again: at once)"
+    report_files = ()
+    num_trainers = None
+
+    def __init__(self, basis: RunBasis, uri: str, job: Job) -> None:
+        self.basis = basis
+        self._uri = uri
+        self._job = job
+        self._began = self._ended = time.monotonic()
+
+    @cached_property
+    def collector(self) -> WritingCollector:
+        """The metrics of this attempt."""
+        from pipeline_runtime.run.writing.writing_metrics import WritingCollector
+
+        stream = self.basis.plan.main
+        steps = [(index, kind) for index, kind, _ in stream.step_rows]
+        return WritingCollector(steps, stream.scan.pruning.rows_read)
+
+    @property
+    def intro(self) -> Iterator[str]:
+        """Lines that say what is about to run."""
+        pruning = self.basis.plan.main.scan.pruning
+        yield (
+            f"{self.basis.experiment.metadata.name}: run {self.basis.run_hash}, "
+            f"{pruning.rows_read:,} rows in {pruning.row_groups_read} row groups of "
+            f"{pruning.files_read} files, to {self._uri}"
+        )
+        if not self._job.is_new:
+            yield f"resuming: attempt {self.basis.attempt}"
+
+    def load(self, clock: Phases) -> None:
+        """Import nothing: the plan has imported all libraries."""
+
+    def execute(self, control: Control) -> Outcome:
+        """Write the table."""
+        control.stop.interrupts = True
+        self._began = time.monotonic()
+        try:
+            self._write(control)
+            return Outcome(kind="Complete")
+        except (Stopped, Interrupted):
+            error = "stopped by a signal; run again with --resume to continue"
+            return Outcome(kind="Interrupted", error=error, error_kind="Interrupted")
+        except LastmileError as error:
+            return Outcome(kind="Failed", error=str(error), error_kind=type(error).__name__)
+        finally:
+            self._ended = time.monotonic()
+
+    def _write(self, control: Control) -> None:
+        plan, job = self.basis.plan, self._job
+        stream, piece_rows = plan.main, job.record.piece_rows
+        spooler = Spooler(
+            storage=job.spool,
+            columns=tuple(stream.output_schema.names),
+            partition_by=job.target.partition_by,
+        )
+        finish = _Finisher(stream=stream, spooler=spooler)
+        feed = ThreadReaders(
+            streams={ROLE: Stream(plan=stream, piece_rows=piece_rows, finish=finish)},
+            num_threads=job.num_threads if plan.feed.may_be_threads else 1,
+        )
+
+        def on_progress(progress: Progress) -> None:
+            self.collector.update(progress)
+            phase = progress.phase.lower()
+            if control.phases.current != phase:
+                control.phases.begin(phase)
+            control.show(Reading(line=self._describe(progress), source=progress))
+            if control.stop.count and progress.phase in ("Spooling", "Merging"):
+                raise Stopped
+
+        on_progress(job.progress)
+        job.write(feed, stream.groups(0, piece_rows), on_progress)
+
+    def _describe(self, progress: Progress) -> str:
+        planned_rows = self.basis.plan.main.scan.pruning.rows_read
+        read, before = progress.rows_read
+        seconds = max(1e-9, time.monotonic() - self._began)
+        parts = [
+            progress.phase.lower(),
+            f"{100 * min(1.0, read / max(1, planned_rows)):.0f} % read",
+            f"{(read - before) / seconds:,.0f} rows/s",
+            f"{format_count(progress.rows)} rows",
+        ]
+        if progress.files_planned:
+            parts.append(f"{progress.files}/{progress.files_planned} files")
+            parts.append(format_bytes(progress.num_bytes))
+        return " · ".join(parts)
+
+    def build_results(self, control: Control) -> Results:
+        """Return the rows, files and bytes of the table."""
+        job, progress = self._job, self._job.progress
+        read, before = progress.rows_read
+        seconds = max(1e-9, self._ended - self._began)
+        written = report.Written(
+            uri=self._uri,
+            rows=progress.rows,
+            files=progress.files,
+            bytes=progress.num_bytes,
+            partition_by=job.target.partition_by,
+        )
+        throughput = report.Throughput(rows_per_second=(read - before) / seconds)
+        return Results(
+            counts=progress.counts,
+            sections={"output": written, "throughput": throughput},
+            warnings=tuple(job.warnings),
+            hints=("resume: the same command with --resume",),
+        )

@@ -1,0 +1,109 @@
+"""A run that adds up a column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from pipeline_runtime.config import DatasetExperiment, run_hash
+from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.feed.base import Waited, WorkerUsage
+from pipeline_runtime.feed.local.thread_readers import ThreadReaders
+from pipeline_runtime.feed.making.maker import Stream
+from pipeline_runtime.feed.pieces import Piece, StepCount, add_counts
+from pipeline_runtime.metrics import steps_flow
+from pipeline_runtime.plan import Plan, build_plan
+from pipeline_runtime.run.consumers import Control, Outcome, Reading, Results, RunBasis
+from pipeline_runtime.run.folders import build_folder_name
+from pipeline_runtime.run.options import RunOptions, storage_root
+from pipeline_runtime.run.phases import Phases
+from pipeline_runtime.sources import open_location
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummedPiece(Piece):
+    """A piece whose rows are added up."""
+
+    total: int
+
+
+def add_up(piece: Piece) -> SummedPiece:
+    """Add up a piece, in its reader."""
+    total = sum(piece.table.column(0).to_pylist())
+    return SummedPiece(header=piece.header, table=piece.table.slice(0, 0), total=total)
+
+
+class SumRun:
+    """See `run.consumers.ConsumerRun`."""
+
+    stopping = "stopping"
+    num_trainers = None
+    report_files = ()
+
+    def __init__(self, basis: RunBasis) -> None:
+        self.basis = basis
+        self.total = 0
+        self.counts: tuple[StepCount, ...] = ()
+
+    @property
+    def intro(self) -> tuple[str, ...]:
+        return (f"the sum of {self.basis.plan.batch_columns[0]}",)
+
+    @cached_property
+    def collector(self) -> Any:
+        run = self
+
+        class Counts:
+            def collect(self) -> Any:
+                names = [kind for _, kind, _ in run.basis.plan.main.step_rows]
+                return steps_flow(names, [run.counts], [()])
+
+        return Counts()
+
+    def load(self, phases: Phases) -> None:
+        """Import nothing."""
+
+    def execute(self, control: Control) -> Outcome:
+        stream = self.basis.plan.main
+        rows = stream.piece_rows
+        readers = ThreadReaders(
+            streams={"sum": Stream(plan=stream, piece_rows=rows, finish=add_up)}, num_threads=2
+        )
+        feed = readers.open("sum", 0, stream.groups(0, rows), in_order=False)
+        try:
+            for piece in feed.pieces(Waited(), WorkerUsage()):
+                assert isinstance(piece, SummedPiece)
+                self.total += piece.total
+                self.counts = add_counts(self.counts, piece.header.counts)
+                control.show(Reading(line=f"{self.total:,}", source=self.total))
+                if control.stop.count:
+                    return Outcome(kind="Interrupted", error="stopped", error_kind="Interrupted")
+        except LastmileError as error:
+            return Outcome(kind="Failed", error=str(error), error_kind=type(error).__name__)
+        return Outcome(kind="Complete")
+
+    def build_results(self, control: Control) -> Results:
+        return Results(
+            counts=self.counts, warnings=(f"the sum is {self.total}",), hints=("start again",)
+        )
+
+
+def check(experiment: DatasetExperiment, plan: Plan) -> None:
+    """Accept any plan."""
+
+
+def prepare(experiment: DatasetExperiment, options: RunOptions, now: datetime) -> SumRun:
+    """Plan a run."""
+    root, found = storage_root(experiment, options), run_hash(experiment)
+    artifacts = open_location(experiment.spec.artifacts.uri, root)
+    folder = build_folder_name(now, found, options.run_id)
+    basis = RunBasis(
+        experiment=experiment,
+        plan=build_plan(experiment, root),
+        run_location=artifacts.join(experiment.metadata.name, folder),
+        run_hash=found,
+        attempt=1,
+    )
+    return SumRun(basis)
