@@ -75,7 +75,7 @@ GROUPS = (
     Group(name="Ray", paths=("contract", "gpu", "integration/run")),
     Group(
         name="operator benchmark",
-        paths=("integration/test_benchmark_operator.py",),
+        paths=("integration/benchmarks/test_benchmark_operator.py",),
         needs=CONTROL_PLANE,
     ),
     Group(
@@ -89,8 +89,8 @@ GROUPS = (
             "integration/run/test_readme.py",
             "integration/run/test_run_end_to_end.py",
             "integration/run/test_run_on_s3.py",
-            "integration/test_benchmark_dataloading.py",
-            "integration/test_benchmark_table_size.py",
+            "integration/benchmarks/test_benchmark_dataloading.py",
+            "integration/benchmarks/test_benchmark_table_size.py",
             "integration/test_notebook_sample.py",
         ),
         needs=("programs",),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TIMEOUT_SECONDS = 600
 QUICK = ["--rounds", "1", "--max-rounds", "1", "--fresh-rounds", "1"]
 

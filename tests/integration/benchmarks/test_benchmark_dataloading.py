@@ -12,7 +12,7 @@ from benchmarks.dataloading.options import QUICK_PEERS, QUICK_ROWS
 from benchmarks.dataloading.peers import COMPARED, FLOORS, LOADERS, ROOFLINE, SUBJECT, UNABLE
 from benchmarks.dataloading.workloads import FORMS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TIMEOUT_SECONDS = 600  # less than a minute on idle cores, half of it Ray
 LOADERS_RUN = [SUBJECT, *(name for name in COMPARED if name in QUICK_PEERS)]
 INSTALLED = [name for name in LOADERS_RUN if LOADERS[name].is_installed]

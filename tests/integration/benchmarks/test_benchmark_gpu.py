@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.gpu.cells import SIZES, WAYS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # A machine with a GPU has torch, numba and numpy; the archive brings wheels, but none of these.
 BLOCK = """
 from importlib.machinery import PathFinder
