@@ -106,7 +106,7 @@ def main() -> int:
 
 
 def measure(data: Path, rows: int, factor: int, rounds: int) -> dict[str, Any]:
-    """Rows a second of every cell in turn, and how often as many as the first.
+    """Rows per second of every cell in turn, and how often as many as the first.
 
     Raises AssertionError if two cells hand over other rows.
     """
@@ -234,7 +234,7 @@ def _lines(results: records.Document) -> Iterator[str]:
     yield "# A request's columns once\n"
     yield f"Do not edit; made by `{results['command']}` at commit {results['commit']},"
     yield f"{results['finishedAt']}, load average {results['loadAverage'][0]:.2f} at the start.\n"
-    yield f"Rows a second against the flat table with sharing off: {settings['rows']:,} rows,"
+    yield f"Rows per second against the flat table with sharing off: {settings['rows']:,} rows,"
     yield f"{settings['rounds']} rounds in turn, one thread; median (least–largest). All cells hand"
     yield "over the same rows, by SHA-256.\n"
     yield "| rows a request | " + " | ".join(cell.name for cell in CELLS[1:]) + " |"

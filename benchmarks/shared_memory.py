@@ -5,7 +5,7 @@ does nothing with them: through memory that both have mapped, and through Ray's 
 (`pipelineOptions.debug.sharedMemory: false`). The ways take turns over the same rows, at each level
 of work; the sums of all rows' hashes must be equal.
 
-    rate      delivered rows a second, in the middle 80 % of them
+    rate      delivered rows per second, in the middle 80 % of them
     taking    seconds of this process's cores for a million rows, Ray's threads included
 """
 
@@ -52,7 +52,7 @@ class Pass:
     """One pass over the table."""
 
     rows_per_second: float  # delivered
-    taking_seconds: float  # of this process's cores, a million rows
+    taking_seconds: float  # of this process's cores per million rows
     checksum: Checksum
 
 
@@ -116,7 +116,7 @@ def build_markdown(results: Document) -> str:
         "store.",
         "",
         "| work | thousand rows/s, shared | by objects | gain | seconds of the taking process "
-        "a million rows, shared | by objects | ratio |",
+        "per million rows, shared | by objects | ratio |",
         "|---|---|---|---|---|---|---|",
     ]
     for cell in results["cells"]:
@@ -142,7 +142,7 @@ def draw(results: Document, path: Path) -> None:
     with matplotlib.rc_context({"svg.hashsalt": "lastmile", "font.size": 9}):
         figure = Figure(figsize=(8, 3.5), layout="constrained")
         panels = {
-            "rows_per_second": ("thousand rows a second", 1e-3),
+            "rows_per_second": ("thousand rows per second", 1e-3),
             "taking_seconds": ("seconds to take a million rows", 1.0),
         }
         for axes, (name, (label, scale)) in zip(

@@ -175,7 +175,7 @@ def _lines(results: records.Document) -> Iterator[str]:
     yield "ways bring the same batches, by SHA-256. *Trainer, ×* is its time against Arrow's way in"
     yield "the same turn [least–largest]. *Pays below* is the speed of a network at which the bytes"
     yield "that are saved take as long as the trainer takes longer than for one plain buffer.\n"
-    heads = ("sequences full", "way", "bytes a row", "reader, s a million rows", "trainer, s")
+    heads = ("sequences full", "way", "bytes per row", "reader, s per million rows", "trainer, s")
     yield "| " + " | ".join((*heads, "trainer, ×", "pays below, GB/s")) + " |"
     yield "|---" * 7 + "|"
     for cell in results["cells"]:
@@ -199,7 +199,7 @@ def draw(results: records.Document, path: Path) -> None:
         seconds = [cell["takeSecondsPerMillionRows"]["median"] for cell in cells]
         bytes_axes.plot(rates, [cell["bytesPerRow"] for cell in cells], "o-", label=way)
         take_axes.plot(rates, seconds, "o-", label=way)
-    for axes, label in ((bytes_axes, "bytes a row"), (take_axes, "trainer, s a million rows")):
+    for axes, label in ((bytes_axes, "bytes per row"), (take_axes, "trainer, s per million rows")):
         axes.set(xlabel="share of the sequences that is no padding, %", ylabel=label)
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)

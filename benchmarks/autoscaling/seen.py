@@ -19,10 +19,10 @@ class Seen:
 
     Attributes:
         busy: of ready workers' time, 0 to 1: their CPU use.
-        rate: rows a second that the trainers took.
+        rate: rows per second that the trainers took.
         batch_seconds: from one batch to the next.
         wait_share: of the trainers' time.
-        worker_rate: rows a second of one busy worker.
+        worker_rate: rows per second of one busy worker.
         fill: of the queue, 0 to 1.
         free_units: that could be made before the queue is full.
         unit_seconds: of one worker for one unit.

@@ -115,7 +115,7 @@ def _throughput(results: Document) -> Iterator[str]:
     yield ""
     yield (
         "| run | work | loader | layout, form | setting | steady, thousand rows/s | whole epoch | "
-        "first batch, fresh process | of the next epoch | core seconds a million rows | MiB |"
+        "first batch, fresh process | of the next epoch | core seconds per million rows | MiB |"
     )
     yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for row in results["throughput"]:
@@ -155,7 +155,7 @@ def _training(results: Document) -> Iterator[str]:
     yield ""
     yield f"{rows[0]['rowsIn']:,} input rows; `roofline`: batches frozen in memory."
     yield ""
-    yield "| work | loader | thousand rows/s | first batch, s | core seconds a million rows |"
+    yield "| work | loader | thousand rows/s | first batch, s | core seconds per million rows |"
     yield "|---|---|---|---|---|"
     for row in rows:
         cells = [row["level"], row["loader"], _spread(row["rowsPerSecond"], _THOUSAND)]
@@ -176,7 +176,7 @@ def _ablation(rows: Sequence[Document]) -> Iterator[str]:
         "files, expanded; nested ones deduplicated, against all on of their own."
     )
     yield ""
-    yield "| variant | thousand rows/s | steady | core seconds a million rows | to all on |"
+    yield "| variant | thousand rows/s | steady | core seconds per million rows | to all on |"
     yield "|---|---|---|---|---|"
     for row in rows:
         cells = [row["variant"], _spread(row["rowsPerSecond"], _THOUSAND)]

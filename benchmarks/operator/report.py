@@ -92,7 +92,7 @@ def _describe_windows(title: str, rows: Sequence[Document]) -> Iterator[str]:
     if not rows:
         return
     yield f"## {title}\n"
-    head = ("experiments", "seconds", "cores", "MiB", "requests a second", "each", "writes")
+    head = ("experiments", "seconds", "cores", "MiB", "requests per second", "each", "writes")
     yield from _table(
         head,
         [
@@ -141,7 +141,7 @@ def _describe_slopes(slopes: Mapping[str, Any] | None) -> Iterator[str]:
         yield (
             f"Over those in which it keeps up, so up to {slopes['abreastUpTo']} experiments: "
             f"{slopes['coresPerThousand']:g} cores and "
-            f"{slopes['requestsPerSecondPerThousand']:g} requests a second for each thousand.\n"
+            f"{slopes['requestsPerSecondPerThousand']:g} requests per second for each thousand.\n"
         )
 
 

@@ -3,7 +3,7 @@
 The built-in model trains on one core, by its own loop; readers and collation have another. Readers
 are threads of the trainer's process, or a process of their own, with all of Ray on the data's core.
 These sessions take turns within a round, each over the same table, each counted in its steady state
-in delivered rows a second:
+in delivered rows per second:
 
     model            batches frozen in memory, at least 64 different ones   F
     feed, by each    batches taken, nothing done with them                  S, the better of the two

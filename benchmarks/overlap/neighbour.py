@@ -21,7 +21,7 @@ _REST_SECONDS: Final = 0.05
 # From the word until it is at work, or no more.
 _SETTLE_SECONDS: Final = 0.3
 
-# A context in which it works, at so many rows a second at most.
+# A context in which it works, at so many rows per second at most.
 Beside = Callable[[float], contextlib.AbstractContextManager[None]]
 
 

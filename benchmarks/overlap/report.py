@@ -32,7 +32,7 @@ def build_markdown(results: Document) -> str:
         f"{results['machine']['cores']} cores.",
         "",
         *([f"**Indicative, no measurement of bars: {'; '.join(why)}.**", ""] if why else []),
-        "Thousand rows a second; in brackets the bounds, each at 95 %. `auto`: the readers that "
+        "Thousand rows per second; in brackets the bounds, each at 95 %. `auto`: the readers that "
         "`feed: Auto` settles on, of which bars are judged. F': the model alone while the other "
         "core makes pieces that it never sees; what min(F', S) lacks of min(F, S), the machine's "
         "cores, caches and memory take from each other.",

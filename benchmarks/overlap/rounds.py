@@ -106,7 +106,7 @@ class _Point:
         return [found[MODEL].rows_per_second for found in self._rounds]
 
     def measure(self) -> Mapping[str, int]:
-        """One round; delivered rows a second by kind."""
+        """One round; delivered rows per second by kind."""
         kinds = in_turn(KINDS, len(self._rounds))
         self._rounds.append({kind: self._run(kind) for kind in kinds})
         return {str(k): round(s.rows_per_second) for k, s in self._rounds[-1].items()}

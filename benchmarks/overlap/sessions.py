@@ -98,7 +98,7 @@ class Session(TrainContext):
 
     @property
     def rows_per_second(self) -> float:
-        """Delivered rows a second, in the middle 80 % of the rows."""
+        """Delivered rows per second, in the middle 80 % of the rows."""
         steady = find_steady(self.taken, self.taken[-1][0])
         return steady.rows / steady.seconds
 
@@ -190,7 +190,7 @@ class Bench:
 
         Args:
             steps: of a model on frozen batches.
-            pace: of a neighbour, in rows a second.
+            pace: of a neighbour, in rows per second.
         """
         session = self._open(kind, model)
         if kind.source == FROZEN:

@@ -51,7 +51,7 @@ def _lines(results: Document) -> Iterator[str]:
 
 def _rows(row: Document) -> Iterator[str]:
     name = f"{row['profile']}{', foretold' if row['foretold'] else ''}"
-    yield _figure(name, "rows a second", row["rowsPerSecond"], MAX_RATE_ERROR)
+    yield _figure(name, "rows per second", row["rowsPerSecond"], MAX_RATE_ERROR)
     yield _figure("", "seconds idle", row["idleSeconds"], MAX_IDLE_ERROR)
     workers = row["workers"]
     real, simulated = (" → ".join(map(str, workers[key])) for key in ("real", "simulated"))

@@ -11,11 +11,11 @@ from benchmarks.scaling.results import Document
 _BARS = ("bar", "units", "nodes", "asked", "measured", "bound", "met")
 _CELLS = (
     *("units", "rows a unit", "nodes", "rows/s", "to n times a reader's"),
-    *("CPU seconds a million rows", "to the fewest nodes"),
+    *("CPU seconds per million rows", "to the fewest nodes"),
 )
 _ABLATION = (
     *("pipelineOptions", "units", "nodes", "rows/s", "to all on"),
-    "seconds of the processor a million rows",
+    "seconds of the processor per million rows",
 )
 _TIMES = ("units", "nodes", *KINDS, "sum", "all cores")
 

@@ -10,6 +10,7 @@ import typer
 from rich.progress import Progress
 
 from pipeline_runtime.cli.options import JsonOption, make_console
+from pipeline_runtime.formatting import format_bytes, format_duration
 from pipeline_runtime.importing import importing
 
 _DEFAULT_ROWS = 1_000_000
@@ -55,5 +56,5 @@ def _print(summary: dict[str, Any], *, as_json: bool) -> None:
         return
     print(
         f"{summary['directory']}: {summary['rows']:,} rows in {summary['files']} files, "
-        f"{summary['file_bytes'] / 1e6:,.0f} MB, {summary['elapsed_seconds']:.1f} s"
+        f"{format_bytes(summary['file_bytes'])}, {format_duration(summary['elapsed_seconds'])}"
     )

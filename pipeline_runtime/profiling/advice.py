@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pydantic.alias_generators import to_camel
 
 from pipeline_runtime.config import ExperimentSpec
+from pipeline_runtime.formatting import format_duration
+from pipeline_runtime.formatting import format_percent as percent
 from pipeline_runtime.plan import Plan, PlannedStep
 from pipeline_runtime.profiling.document import (
     Advice,
@@ -21,8 +23,6 @@ from pipeline_runtime.profiling.document import (
     StepCost,
     Trainer,
 )
-from pipeline_runtime.report.formats import format_duration
-from pipeline_runtime.report.formats import format_percent as percent
 from pipeline_runtime.steps.base import Transform
 
 # Less of a reader's or a trainer's time is not worth a change of the manifest.

@@ -8,6 +8,7 @@ import torch
 
 from pipeline_runtime.config import DatasetExperiment, Training
 from pipeline_runtime.feed.pieces import StepCount
+from pipeline_runtime.formatting import format_percent
 from pipeline_runtime.plan import Plan
 from pipeline_runtime.profiling.clock import Spent, summarise
 from pipeline_runtime.profiling.document import (
@@ -20,7 +21,6 @@ from pipeline_runtime.profiling.document import (
     Trainer,
 )
 from pipeline_runtime.profiling.sample import Pass, Taken
-from pipeline_runtime.report.formats import format_percent
 from pipeline_runtime.training.ranking.features import choose_features, parse_config
 
 # With the cores at others for more of the time than this, caches and memory were theirs too.

@@ -48,7 +48,7 @@ class Reading(SummaryModel):
     """The decode floor: the plan's columns, read and decoded by one core and nothing else."""
 
     columns: int = Field(description="Columns that are read.")
-    rows_per_second: Measured = Field(description="Rows a second of one core.")
+    rows_per_second: Measured = Field(description="Rows per second of one core.")
     waiting_ratio: float = Field(
         description="Share of that time that the core waited for the storage."
     )
@@ -89,10 +89,10 @@ class Trainer(SummaryModel):
     batch_bytes_per_sample: float = Field(description="Bytes of a batch's tensors, a sample.")
     batches: int = Field(description="Different frozen batches that were replayed.")
     roofline: Measured = Field(
-        description="Samples a second with frozen batches on the device: the model's own limit."
+        description="Samples per second with frozen batches on the device: the model's own limit."
     )
     intake: Measured = Field(
-        description="Samples a second from pieces in memory: with batching, collate and transfer."
+        description="Samples per second from pieces in memory: with batching, collate and transfer."
     )
     step_seconds: float = Field(description="Of one step on a frozen batch.")
     fixed_seconds: float | None = Field(
@@ -118,9 +118,9 @@ class Need(SummaryModel):
     """How many data workers the trainers need, as the autoscaler counts."""
 
     ranks: int = Field(description="Trainers: replicas · max(1, gpusPerReplica).")
-    demand: float = Field(description="Samples a second that all take in: ranks · intake.")
+    demand: float = Field(description="Samples per second that all take in: ranks · intake.")
     reader: Measured = Field(
-        description="Samples a second that one busy reader makes: the autoscaler's μ, a core."
+        description="Samples per second that one busy reader makes: the autoscaler's μ, a core."
     )
     readers_per_worker: int = Field(description="CPUs of a data worker, a reader each.")
     headroom: float = Field(description="h: how much more than the demand is planned for.")
@@ -135,7 +135,7 @@ class Need(SummaryModel):
     waiting_at_max: float = Field(description="The same at maxReplicas.")
 
     def supply(self, workers: int) -> float:
-        """Samples a second of so many data workers: workers · readers a worker · reader."""
+        """Samples per second of so many data workers: workers · readers a worker · reader."""
         return workers * self.readers_per_worker * self.reader.median
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from matplotlib.ticker import MaxNLocator
 
+from pipeline_runtime.formatting import format_rate
 from pipeline_runtime.profiling.document import Profile
 from pipeline_runtime.report.drawing.curves import (
     FONT_POINTS,
@@ -12,7 +13,6 @@ from pipeline_runtime.report.drawing.curves import (
     new_figure,
     to_svg,
 )
-from pipeline_runtime.report.formats import format_rate
 
 # So far beyond the number that is needed, so that both sides of it are seen.
 _BEYOND_RATIO = 1.6
@@ -22,7 +22,7 @@ _HEADROOM_RATIO = 1.15
 
 
 def draw_supply(profile: Profile) -> str:
-    """Samples a second over data workers, as an SVG element."""
+    """Samples per second over data workers, as an SVG element."""
     need, trainer = profile.need, profile.trainer
     last = max(_MIN_WORKERS_SHOWN, round(_BEYOND_RATIO * need.workers))
     roofline = need.ranks * trainer.roofline.median
@@ -44,7 +44,7 @@ def draw_supply(profile: Profile) -> str:
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.yaxis.set_major_formatter(TickFormatter())
     label = (
-        f"Samples a second by data workers: each makes {format_rate(need.supply(1))}; trainers "
+        f"Samples per second by data workers: each makes {format_rate(need.supply(1))}; trainers "
         f"take {format_rate(need.demand)}, the model alone {format_rate(roofline)}; "
         f"{need.workers} needed"
     )

@@ -10,6 +10,7 @@ import math
 
 from pipeline_runtime.config import HEADROOM, ExperimentSpec
 from pipeline_runtime.config.quantities import parse_quantity
+from pipeline_runtime.formatting import format_percent, format_short
 from pipeline_runtime.profiling.document import (
     Binding,
     Bottleneck,
@@ -19,7 +20,6 @@ from pipeline_runtime.profiling.document import (
     StepCost,
     Trainer,
 )
-from pipeline_runtime.report.formats import format_percent, format_short
 
 # The operator's default for data workers whose manifest sets no CPUs.
 DEFAULT_WORKER_CPUS = 4

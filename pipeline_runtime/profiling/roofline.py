@@ -18,6 +18,7 @@ from pipeline_runtime.errors import TrainingError
 from pipeline_runtime.feed.making.batching import make_ready
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.transport.wire import pack, unpack
+from pipeline_runtime.formatting import format_bytes
 from pipeline_runtime.profiling.clock import summarise
 from pipeline_runtime.profiling.document import Trainer
 from pipeline_runtime.profiling.replay import Block, Kind, ReplayContext, Stock
@@ -70,7 +71,7 @@ def measure_roofline(
 def _warnings(stock: Stock) -> Iterator[str]:
     if len(stock.frozen) < NUM_FROZEN:
         yield (
-            f"{len(stock.frozen)} frozen batches took {MAX_FROZEN_BYTES / 1e9:.1f} GB, where "
+            f"{len(stock.frozen)} frozen batches took {format_bytes(MAX_FROZEN_BYTES)}, where "
             f"{NUM_FROZEN} are wanted: the model may have found them in its caches"
         )
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline_runtime.profiling.document import Measured, Need, Profile, StepCost
-from pipeline_runtime.report.formats import (
+from pipeline_runtime.formatting import (
     NO_BREAK_SPACE,
     NOTHING,
     format_bytes,
@@ -15,6 +14,7 @@ from pipeline_runtime.report.formats import (
     format_rate,
     format_short,
 )
+from pipeline_runtime.profiling.document import Measured, Need, Profile, StepCost
 
 BINDING_WORDS = {
     "model": "the model binds",

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from pipeline_runtime.formatting import NOTHING, format_count, format_metric
 from pipeline_runtime.report.drawing.curves import CurvePlot, draw_curve, draw_stack, is_log_scaled
 from pipeline_runtime.report.drawing.series import Series, list_names, select_series, select_stack
-from pipeline_runtime.report.formats import NOTHING, format_count, format_metric
 from pipeline_runtime.report.supply import CLOCK, SUPPLY_NAMES
 from pipeline_runtime.report.view import STAGES, rank_metric
 
@@ -23,8 +23,8 @@ MAX_CHARTS = 16
 _MIN_POINTS = 2
 _EVALUATION_PREFIX = "eval_"
 _OVER_TIME = {
-    "samples_per_second": "Samples trained, a second",
-    "rows_per_second": "Rows read, a second",
+    "samples_per_second": "Samples trained per second",
+    "rows_per_second": "Rows read per second",
     "step_seconds": "Seconds a step",
     "queue_length": "Ready batches waiting",
 }

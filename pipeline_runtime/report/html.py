@@ -15,9 +15,10 @@ import pyarrow as pa
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from pipeline_runtime import formatting
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.files import write_atomically
-from pipeline_runtime.report import charts, formats, supply, view
+from pipeline_runtime.report import charts, supply, view
 from pipeline_runtime.report.files.autoscaler_decisions import ScalingDecision, load_decisions
 from pipeline_runtime.report.files.metrics_history import HISTORY_SCHEMA, read_history
 from pipeline_runtime.report.files.plan_file import PlanFile, load_plan
@@ -118,13 +119,13 @@ def _build_environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "count": formats.format_count,
-        "short": formats.format_short,
-        "rate": formats.format_rate,
-        "size": formats.format_bytes,
-        "percent": formats.format_percent,
-        "duration": formats.format_duration,
-        "metric": formats.format_metric,
+        "count": formatting.format_count,
+        "short": formatting.format_short,
+        "rate": formatting.format_rate,
+        "size": formatting.format_bytes,
+        "percent": formatting.format_percent,
+        "duration": formatting.format_duration,
+        "metric": formatting.format_metric,
         # Only for SVG from `curves`, which escapes the one text in it that comes from the user.
         "drawn": Markup,
     }

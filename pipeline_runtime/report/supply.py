@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from pipeline_runtime.formatting import NOTHING, format_count, format_duration, format_percent
 from pipeline_runtime.report.drawing.series import Floats, Series, select_series
 from pipeline_runtime.report.drawing.supply_figure import (
     BUSY,
@@ -25,7 +26,6 @@ from pipeline_runtime.report.drawing.supply_figure import (
     draw_supply,
 )
 from pipeline_runtime.report.files.autoscaler_decisions import ScalingDecision
-from pipeline_runtime.report.formats import NOTHING, format_count, format_duration, format_percent
 
 # Names of the history, as `run.supply` writes them.
 CLOCK = "unix_seconds"

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
-from pipeline_runtime.report import view
-from pipeline_runtime.report.drawing.painter import Justify, Painter
-from pipeline_runtime.report.files.summary import StepFlow, Summary
-from pipeline_runtime.report.formats import (
+from pipeline_runtime.formatting import (
     format_bytes,
     format_count,
     format_duration,
 )
+from pipeline_runtime.report import view
+from pipeline_runtime.report.drawing.painter import Justify, Painter
+from pipeline_runtime.report.files.summary import StepFlow, Summary
 
 _OUTCOME_STYLES = {"Complete": "bold green", "Failed": "bold red", "Interrupted": "bold yellow"}
 

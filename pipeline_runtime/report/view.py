@@ -9,15 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pipeline_runtime.report.files.summary import (
-    Evaluation,
-    Phase,
-    StepFlow,
-    Summary,
-    TimeShares,
-    Written,
-)
-from pipeline_runtime.report.formats import (
+from pipeline_runtime.formatting import (
     NOTHING,
     format_bytes,
     format_count,
@@ -26,6 +18,14 @@ from pipeline_runtime.report.formats import (
     format_percent,
     format_rate,
     format_short,
+)
+from pipeline_runtime.report.files.summary import (
+    Evaluation,
+    Phase,
+    StepFlow,
+    Summary,
+    TimeShares,
+    Written,
 )
 
 # In the order in which they are stacked, the useful one at the bottom; the page's CSS gives stage

@@ -135,7 +135,7 @@ def name_series(legend: str, labels: Mapping[str, str]) -> str:
 
 
 def format_value(value: float, unit: str) -> str:
-    """A number as Grafana would show it in that unit, about."""
+    """Format a number roughly as Grafana shows it, so not with `pipeline_runtime.formatting`."""
     if unit == "percentunit":
         return f"{100 * value:.3g} %"
     if unit == "bytes":

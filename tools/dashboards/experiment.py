@@ -27,7 +27,7 @@ def _head(name: str, *labels: str, matchers: str = "") -> str:
 
 
 def _pace(name: str, *labels: str) -> str:
-    """A counter of the driver, a second."""
+    """Return the rate per second of a counter of the driver."""
     by = f" by ({', '.join(labels)})" if labels else ""
     return f"max{by} (rate(lastmile_{name}{{{_WHICH}}}[{_RATE}]))"
 
@@ -123,7 +123,7 @@ _TRAINING = Row(
             ),
         ),
         Panel(
-            title="Rows a second",
+            title="Rows per second",
             description="Rows that all trainers took.",
             unit="rowsps",
             queries=(Query(expr=_pace("run_rows_total"), legend="rows"),),
@@ -211,7 +211,7 @@ _GPUS = Row(
         ),
         Panel(
             title="Rows by step",
-            description="Rows that each step gives out, a second: where they become fewer.",
+            description="Rows per second that each step gives out, to show which steps drop rows.",
             unit="rowsps",
             queries=(Query(expr=_pace("step_output_rows_total", "step"), legend="{{step}}"),),
         ),

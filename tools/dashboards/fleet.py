@@ -251,8 +251,8 @@ _OPERATOR = Row(
     panels=(
         Panel(
             title="Passes",
-            description="Looks at an experiment, a second: conflict is looked again at once, "
-            "failed is tried again within a minute, defect is a bug.",
+            description="Reconcile passes per second. A conflict is retried at once, a failed "
+            "pass within a minute; a defect is a bug.",
             unit="ops",
             kind="stack",
             queries=(
@@ -293,8 +293,8 @@ _OPERATOR = Row(
         ),
         Panel(
             title="Passes that failed, by error",
-            description="A second: KubeUnavailable is an API server that does not answer, "
-            "KubeRefused one that says no, such as for want of rights or quota.",
+            description="Failed passes per second. KubeUnavailable: the API server does not "
+            "answer. KubeRefused: it refuses, for example for missing rights or quota.",
             unit="ops",
             queries=(
                 Query(
@@ -305,7 +305,7 @@ _OPERATOR = Row(
         ),
         Panel(
             title="Requests to the API server",
-            description="A second, by answer; code 0 is none.",
+            description="Requests per second, by status code; 0 means no answer.",
             unit="reqps",
             kind="stack",
             queries=(

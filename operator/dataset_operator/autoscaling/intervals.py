@@ -42,8 +42,8 @@ class Block:
     """Intervals joined until they hold enough steps.
 
     Attributes:
-        demand: rows a second that the trainers would take with rows always there.
-        worker_rate: rows a second that one busy worker makes.
+        demand: rows per second that the trainers would take with rows always there.
+        worker_rate: rows per second that one busy worker makes.
     """
 
     intervals: tuple[Interval, ...]
@@ -85,7 +85,7 @@ class Plateau:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaturationPoint:
-    """More workers than these bring no more rows than so many a second.
+    """The number of workers beyond which rows per second do not increase.
 
     Attributes:
         until: when a few more are tried.

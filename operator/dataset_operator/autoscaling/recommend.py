@@ -193,7 +193,7 @@ def _most_at_once(known: Known) -> int:
 
 def _explain(estimate: Estimate, rules: Rules) -> str:
     return (
-        f"trainers would take {estimate.demand:,.0f} rows a second, a busy worker makes "
+        f"trainers would take {estimate.demand:,.0f} rows per second, a busy worker makes "
         f"{estimate.worker_rate:,.0f}: {estimate.need:.1f} workers "
         f"({estimate.need_low:.1f} to {estimate.need_high:.1f}), "
         f"{_needed(estimate.need, rules)} with {rules.headroom:.1%} headroom; "

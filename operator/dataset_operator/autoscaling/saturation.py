@@ -178,7 +178,7 @@ def _give_up(memory: Memory, now: float) -> Memory:
 
 
 def _measure_clean(memory: Memory, ready: int) -> tuple[float, float]:
-    """Rows a second of the loop's time in the latest periods with so many workers, and how long
+    """Rows per second of the loop's time in the latest periods with so many workers, and how long
     computing one took a worker; zeros: too few.
 
     Rows are counted at the ends of steps, so it takes some.

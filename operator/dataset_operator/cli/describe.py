@@ -24,8 +24,8 @@ from dataset_operator.cli.options import (
 from dataset_operator.cli.stored import FromOption, RunOption, StoredRun, open_stored
 from dataset_operator.cli.text import (
     format_age,
+    format_age_seconds,
     format_cost,
-    format_duration,
     get_columns,
     print_table,
 )
@@ -194,7 +194,7 @@ def _describe_training(trainer: Mapping[str, Any]) -> Iterator[str]:
     if (done := trainer.get("progressPercent")) is not None:
         yield f"{done} %"
     if (left := trainer.get("estimatedRemainingSeconds")) is not None:
-        yield f"{format_duration(left)} left"
+        yield f"{format_age_seconds(left)} left"
     if (rate := trainer.get("samplesPerSecond")) is not None:
         yield f"{float(rate):,.0f} samples/s"
     if (busy := trainer.get("gpuUtilizationPercent")) is not None:

@@ -52,8 +52,8 @@ def get_columns() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNBOUNDED_COLUMNS
 
 
-def format_duration(seconds: float) -> str:
-    """Format a duration with two or three digits: `90s`, `45m`, `20h`, `4d`."""
+def format_age_seconds(seconds: float) -> str:
+    """Format a duration as kubectl prints ages, in one unit: `90s`, `45m`, `20h`, `4d`."""
     whole = max(0, int(seconds))
     if whole < 2 * _MINUTE:
         return f"{whole}s"
@@ -73,4 +73,4 @@ def format_age(time: str | None, now: datetime | None = None) -> str:
     """Format the time since a timestamp of Kubernetes; `unknown` without one."""
     if not time:
         return "unknown"
-    return format_duration(((now or datetime.now(UTC)) - parse_time(time)).total_seconds())
+    return format_age_seconds(((now or datetime.now(UTC)) - parse_time(time)).total_seconds())

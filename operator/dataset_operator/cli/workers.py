@@ -14,7 +14,7 @@ from typing import Any
 from dataset_operator import api
 from dataset_operator.autoscaling import interface as law
 from dataset_operator.autoscaling.bottleneck import MIN_PRODUCTION_SHARE
-from dataset_operator.cli.text import format_age, format_duration
+from dataset_operator.cli.text import format_age, format_age_seconds
 from dataset_operator.observed import Document, parse_time
 from dataset_operator.plan.data_workers.draining import DRAIN_SECONDS
 from dataset_operator.status import find_condition, is_true
@@ -176,7 +176,7 @@ def _fewer_if_spare(known: _Known) -> str:
             f"if the GPUs stay {known.target_percent}% busy with fewer, tried now and then; never "
             f"fewer than {known.lowest}"
         )
-    window = format_duration(known.window_seconds)
+    window = format_age_seconds(known.window_seconds)
     return f"if fewer would do for a whole {window}; never fewer than {known.lowest}"
 
 
@@ -185,7 +185,7 @@ def _fewer_at_the_least(known: _Known) -> str:
 
 
 def _fewer_soon(known: _Known) -> str:
-    window = format_duration(known.window_seconds)
+    window = format_age_seconds(known.window_seconds)
     return f"by itself, once fewer would have done for a whole {window}"
 
 
@@ -193,7 +193,7 @@ def _at_saturation(known: _Known) -> str:
     point = (known.status.get("scaling") or {}).get("saturationPoint") or {}
     until = point.get("untilTime")
     left = (parse_time(until) - known.now).total_seconds() if until else 0.0
-    when = f", or in {format_duration(left)}" if left > 0 else ""
+    when = f", or in {format_age_seconds(left)}" if left > 0 else ""
     return f"once so many could bring more rows, as when rows become cheaper{when}"
 
 
@@ -267,7 +267,7 @@ _REASONS: Mapping[str, _Reason] = {
 def _tell_leaving(known: _Known, leaving: Sequence[Mapping[str, Any]]) -> str:
     began = min(parse_time(victim["time"]) for victim in leaving)
     left = DRAIN_SECONDS - (known.now - began).total_seconds()
-    until = f"at most {format_duration(left)} more" if left > 0 else "their time is over"
+    until = f"at most {format_age_seconds(left)} more" if left > 0 else "their time is over"
     number = f"{len(leaving)} hand over what they hold, and go"
     return f"{number} ({until}); {known.wanted} stay"
 

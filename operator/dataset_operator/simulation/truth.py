@@ -14,8 +14,8 @@ from dataset_operator.simulation.setting import Phase, Setting
 class Truth:
     """Attributes:
 
-    demand: rows a second that the trainers would take, pauses left out.
-    worker_rate: rows a second of one busy worker while storage is not at its limit.
+    demand: rows per second that the trainers would take, pauses left out.
+    worker_rate: rows per second of one busy worker while storage is not at its limit.
     useful: workers beyond which no row more is made a second.
     """
 

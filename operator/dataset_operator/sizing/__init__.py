@@ -6,7 +6,6 @@
     compare     each of them over the same seeds
     advice      what it comes to, in a sentence, and what to change
     document    all of it: the models of `simulation.json`
-    words       numbers as a person reads them
     sheet       the document as a page of tiles, charts and a table
 
 The law and the plant are those of `autoscaling` and `simulation`; nothing here decides or simulates

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dataset_operator.autoscaling import Decision
 from dataset_operator.sizing.document import Advice, Outcome
 from dataset_operator.sizing.run import SECONDS_PER_HOUR, Assumed, Run
-from dataset_operator.sizing.words import format_share, format_time, format_workers
+from pipeline_runtime.formatting import format_duration, format_percent, format_short
 
 # Waits below are let be: where the law too stops adding workers.
 _MIN_IDLE_RATIO = 0.02
@@ -80,19 +80,25 @@ def _conclude_settled(run: Run, found: Outcome) -> Conclusion:
     settled = format_workers(found.workers_settled)
     if found.workers_settled == run.rules.min_workers:
         return Conclusion(headline=f"it stays at minReplicas: {_say_enough(run)}")
-    after = format_time(found.settled_seconds or 0.0)
+    after = format_duration(found.settled_seconds or 0.0)
     headline = (
         f"it settles at {settled} after {after}; {_say_waits(run, found)} from then on, "
-        f"{format_share(found.idle_ratio)} with the start"
+        f"{format_percent(found.idle_ratio)} with the start"
     )
     if found.idle_ratio < _MIN_IDLE_RATIO:
         return Conclusion(headline=headline)
     lost = found.idle_ratio * found.gpu_hours * SECONDS_PER_HOUR
     text = (
         f"raise it to {found.workers_settled}, which spares the start, in which {_units(run)} wait "
-        f"{format_time(lost)} in all"
+        f"{format_duration(lost)} in all"
     )
     return Conclusion(headline=headline, advice=(Advice(field=_MIN_FIELD, text=text),))
+
+
+def format_workers(number: float) -> str:
+    """Format a number of data workers: `1 data worker`, `7 data workers`, `6.2 data workers`."""
+    text = format_short(number)
+    return f"{text} data worker" if text == "1" else f"{text} data workers"
 
 
 def _raise_most(run: Run) -> Advice:
@@ -113,7 +119,7 @@ def _say_enough(run: Run) -> str:
 
 
 def _say_waits(run: Run, found: Outcome) -> str:
-    return f"{_units(run)} wait {format_share(found.settled_idle_ratio)} of their time for data"
+    return f"{_units(run)} wait {format_percent(found.settled_idle_ratio)} of their time for data"
 
 
 def _units(run: Run) -> str:
@@ -146,7 +152,7 @@ def list_warnings(
         enough = min(run.wanted, found.workers_settled or run.wanted)
         warnings.append(
             f"with rows always there all {run.samples:,} samples are trained on in "
-            f"{format_time(seconds)}, too soon for an autoscaler: begin with what is needed, "
+            f"{format_duration(seconds)}, too soon for an autoscaler: begin with what is needed, "
             f"{_MIN_FIELD} {enough}; what is simulated goes on for longer"
         )
     return tuple(warnings)

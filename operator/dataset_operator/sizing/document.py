@@ -40,8 +40,8 @@ class Assumptions(SpecModel):
 class Need(SpecModel):
     """Data workers that keep the trainers from waiting."""
 
-    demand: float = Field(description="Samples a second that all trainers take.")
-    worker_rate: float = Field(description="Samples a second of one busy data worker.")
+    demand: float = Field(description="Samples per second that all trainers take.")
+    worker_rate: float = Field(description="Samples per second of one busy data worker.")
     workers: float = Field(description="demand ÷ worker rate: if all are busy.")
     workers_low: float = Field(description="The same by the spread of what was measured.")
     workers_high: float

@@ -69,7 +69,7 @@ class Step(Part):
 
 
 class Need(Part):
-    """Samples a second that one reader makes, and the headroom of the profile's own advice."""
+    """Samples per second that one reader makes, and the headroom of the profile's own advice."""
 
     reader: Figure
     headroom: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]

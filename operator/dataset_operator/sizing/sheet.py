@@ -7,18 +7,19 @@ which is lent to this package through the program.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
+from dataset_operator.sizing.advice import format_workers
 from dataset_operator.sizing.document import Curve, Outcome, Simulation
-from dataset_operator.sizing.words import (
-    format_share,
+from pipeline_runtime.formatting import (
+    NOTHING,
+    format_duration,
+    format_percent,
+    format_rate,
     format_short,
-    format_stamp,
-    format_time,
-    format_workers,
 )
 
-_NOTHING = "–"
 # A curve beyond this many times what the autoscaler has would press its own flat.
 _MAX_TIMES_SHOWN = 2.0
 
@@ -48,13 +49,13 @@ def _build_row(outcome: Outcome, names: Iterable[str]) -> tuple[str, ...]:
     is_constant = outcome.replicas is not None
     name = f"{outcome.replicas} ({', '.join(names)})" if is_constant else outcome.name
     settled = outcome.workers_settled
-    time = format_time(3600.0 * outcome.hours)
+    time = format_duration(3600.0 * outcome.hours)
     return (
         name,
         f"{outcome.workers_mean:.1f}",
         "varies" if settled is None else str(settled),
         str(outcome.workers_max),
-        format_share(outcome.idle_ratio),
+        format_percent(outcome.idle_ratio),
         time if outcome.is_complete else f">{time}",
         format_short(outcome.worker_hours),
         format_short(outcome.gpu_hours),
@@ -64,7 +65,7 @@ def _build_row(outcome: Outcome, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _format_known(value: float | None) -> str:
-    return _NOTHING if value is None else format_short(value)
+    return NOTHING if value is None else format_short(value)
 
 
 def describe(simulation: Simulation) -> Iterator[tuple[str, str]]:
@@ -74,21 +75,21 @@ def describe(simulation: Simulation) -> Iterator[tuple[str, str]]:
     yield (
         "Needed",
         f"{format_workers(need.workers)} if all are busy ({spread}), {need.replicas} with "
-        f"{format_share(need.headroom)} headroom; {need.min_replicas} to {need.max_replicas} "
+        f"{format_percent(need.headroom)} headroom; {need.min_replicas} to {need.max_replicas} "
         "allowed",
     )
     yield (
         "Rates",
         f"{_count_units(simulation)} {'takes' if need.gpus == 1 else 'take'} "
-        f"{format_short(need.demand)} samples a second, a busy data worker makes "
-        f"{format_short(need.worker_rate)}",
+        f"{format_rate(need.demand)} samples, a busy data worker makes "
+        f"{format_rate(need.worker_rate)}",
     )
     yield "Whole run", _describe_whole(simulation)
     yield (
         "Simulated",
-        f"{format_time(3600.0 * assumed.hours)} of training, {assumed.times} times, seed "
-        f"{assumed.seed}; pods start in {format_time(assumed.start_seconds)}, steps and pieces "
-        f"vary by {format_share(assumed.noise_ratio)}{_describe_factors(simulation)}",
+        f"{format_duration(3600.0 * assumed.hours)} of training, {assumed.times} times, seed "
+        f"{assumed.seed}; pods start in {format_duration(assumed.start_seconds)}, steps and pieces "
+        f"vary by {format_percent(assumed.noise_ratio)}{_describe_factors(simulation)}",
     )
     yield "Prices", _describe_prices(simulation)
 
@@ -99,7 +100,7 @@ def _describe_whole(simulation: Simulation) -> str:
     samples = f"{epochs}, {format_short(simulation.samples)} samples"
     if whole is None:
         return f"{samples}: no end is in sight"
-    return f"{samples}: {format_time(3600.0 * whole.hours)}, cost {format_short(whole.cost)}"
+    return f"{samples}: {format_duration(3600.0 * whole.hours)}, cost {format_short(whole.cost)}"
 
 
 def _describe_factors(simulation: Simulation) -> str:
@@ -126,6 +127,14 @@ def _count_units(simulation: Simulation) -> str:
     return f"1 {unit}" if need.gpus == 1 else f"{need.gpus} {unit}s"
 
 
+def _format_stamp(text: str) -> str:
+    """Format a time in ISO 8601 to the minute; return any other text unchanged."""
+    try:
+        return f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except ValueError:
+        return text
+
+
 # --- the page -------------------------------------------------------------------------------------
 
 
@@ -142,7 +151,7 @@ def build_sheet(simulation: Simulation) -> dict[str, Any]:
         "title": simulation.experiment,
         "badge": badge,
         "lead": f"Simulated by what was profiled at "
-        f"{format_stamp(simulation.profile.measured_at)}, the model on "
+        f"{_format_stamp(simulation.profile.measured_at)}, the model on "
         f"{simulation.profile.device}.",
         "warnings": list(simulation.warnings),
         "tiles": _build_tiles(simulation),
@@ -166,11 +175,13 @@ def build_sheet(simulation: Simulation) -> dict[str, Any]:
 def _build_tiles(simulation: Simulation) -> list[dict[str, str]]:
     ours, need = simulation.outcome("autoscaler"), simulation.need
     settled = "varies" if ours.workers_settled is None else str(ours.workers_settled)
-    since = "" if ours.settled_seconds is None else f"after {format_time(ours.settled_seconds)}, "
+    since = (
+        "" if ours.settled_seconds is None else f"after {format_duration(ours.settled_seconds)}, "
+    )
     unit = "GPUs" if need.has_gpus else "Trainers"
     tiles = (
         ("Data workers", settled, f"{since}{ours.workers_max} at most"),
-        (f"{unit} wait", format_share(ours.idle_ratio), "of their time, the start included"),
+        (f"{unit} wait", format_percent(ours.idle_ratio), "of their time, the start included"),
         ("Needed if all busy", f"{need.workers:.3g}", f"{need.replicas} with headroom"),
         ("A million samples cost", _format_known(ours.cost_per_million), "workers and trainers"),
         ("Whole run", *_build_whole(ours)),
@@ -181,8 +192,8 @@ def _build_tiles(simulation: Simulation) -> list[dict[str, str]]:
 def _build_whole(outcome: Outcome) -> tuple[str, str]:
     whole = outcome.whole_run
     if whole is None:
-        return _NOTHING, "no end is in sight"
-    return format_time(3600.0 * whole.hours), f"cost {format_short(whole.cost)}"
+        return NOTHING, "no end is in sight"
+    return format_duration(3600.0 * whole.hours), f"cost {format_short(whole.cost)}"
 
 
 def _chart(name: str, title: str, unit: str, lines: list[dict[str, Any]]) -> dict[str, Any]:

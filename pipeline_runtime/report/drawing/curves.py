@@ -22,6 +22,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator, NullFormatter
 
+from pipeline_runtime.formatting import format_short, format_tick
 from pipeline_runtime.report.drawing.series import (
     Floats,
     Series,
@@ -30,7 +31,6 @@ from pipeline_runtime.report.drawing.series import (
     is_noisy,
     thin_indices,
 )
-from pipeline_runtime.report.formats import format_short, format_tick
 
 # 4.3 in are 310 px in the SVG: on a phone of 390 px a figure is shown at about its own size, on a
 # desktop in two columns at 1.7 times, so 8 pt text stays readable on both.

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipeline_runtime.report.formats import NO_BREAK_SPACE
+from pipeline_runtime.formatting import NO_BREAK_SPACE
 
 Justify = Literal["left", "right"]
 

@@ -11,9 +11,9 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from pipeline_runtime import report
+from pipeline_runtime.formatting import format_duration
 from pipeline_runtime.monitor import MonitorState
 from pipeline_runtime.report.files.metrics_history import HISTORY_FILE
-from pipeline_runtime.report.formats import format_duration
 from pipeline_runtime.run import phases
 from pipeline_runtime.run.consumers import Control, Reading, Results, RunBasis
 from pipeline_runtime.run.options import RunOptions

@@ -19,6 +19,7 @@ from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_pe
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.making.work import run_stage
 from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.formatting import format_bytes, format_count
 from pipeline_runtime.output.job import ROLE, Job, Progress, Stopped, Target, open_job
 from pipeline_runtime.output.merge import FileFormat
 from pipeline_runtime.output.names import make_token
@@ -26,7 +27,6 @@ from pipeline_runtime.output.place import Place, open_place
 from pipeline_runtime.output.records import RunRecord
 from pipeline_runtime.output.spool import SpooledPiece, Spooler, spool_schema
 from pipeline_runtime.plan import Plan, StreamPlan, build_plan
-from pipeline_runtime.report.formats import format_bytes, format_count
 from pipeline_runtime.run.consumers import Control, Outcome, Reading, Results, RunBasis
 from pipeline_runtime.run.folders import build_folder_name, parse_run_hash, parse_run_id
 from pipeline_runtime.run.options import RunOptions, storage_root

@@ -15,7 +15,7 @@ from dataset_operator.cli.get import _print, build_row
 from dataset_operator.cli.logs import choose_attempt
 from dataset_operator.cli.next_steps import advise
 from dataset_operator.cli.scale import build_request, check_request
-from dataset_operator.cli.text import format_age, format_duration
+from dataset_operator.cli.text import format_age, format_age_seconds
 from dataset_operator.errors import UserError
 from dataset_operator.headline import find_headline
 from pipeline_runtime.config import API_VERSION, KIND
@@ -50,7 +50,7 @@ def experiment(*conditions: dict[str, str], **status: Any) -> dict[str, Any]:
     ],
 )
 def test_a_duration_has_one_unit(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text
+    assert format_age_seconds(seconds) == text
 
 
 def test_the_age_is_unknown_without_a_time() -> None:

@@ -18,7 +18,7 @@ from dataset_operator.observed import format_time
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NEED = (
-    "trainers would take 700 rows a second, a busy worker makes 120: 5.8 workers (5.1 to 6.6), 7 "
+    "trainers would take 700 rows per second, a busy worker makes 120: 5.8 workers (5.1 to 6.6), 7 "
     "with 7.5% headroom; trainers wait 18.2% of their time"
 )
 TRAINS = {"type": "Training", "status": "True", "reason": "Running", "message": "attempt 1 trains"}

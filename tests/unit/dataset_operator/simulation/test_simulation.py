@@ -21,7 +21,7 @@ from dataset_operator.simulation.truth import Truth
 
 STEADY = Setting(
     rows=1e12,
-    phases=(Phase(step_seconds=0.5, row_seconds=1e-3),),  # 8,192 rows a second, 8.2 workers
+    phases=(Phase(step_seconds=0.5, row_seconds=1e-3),),  # 8,192 rows per second, 8.2 workers
     noise=0.0,
     warm_seconds=0.0,
     start_seconds=30.0,
@@ -283,7 +283,7 @@ def simulate_ours(setting: Setting, seed: int) -> tuple[Trace, list[tuple[Sample
     return simulate(setting, make, seed), laws[0].log
 
 
-# 40 workers, all busy, for 8,192 rows a second.
+# 40 workers, all busy, for 8,192 rows per second.
 LARGE = Setting(
     rows=8192.0 * 5400,
     phases=(Phase(step_seconds=0.5, row_seconds=40 / 8192),),

@@ -25,7 +25,7 @@ NOTHING_MADE = WorkerCounters(
 
 @dataclass
 class Story:
-    """A run whose trainers would take `demand` rows a second, one worker making `rate` of them.
+    """A run whose trainers would take `demand` rows per second, one worker making `rate` of them.
 
     `workers` are there at once when they are asked for, unless `start_seconds` is more.
     """

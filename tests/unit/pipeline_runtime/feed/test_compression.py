@@ -8,7 +8,7 @@ import pytest
 
 from pipeline_runtime.feed.transport.compression import CodecChoice
 
-# Bytes a second of a network, what is left of a piece's bytes, and how fast a codec is undone.
+# Bytes of a chunk, the share that each codec leaves, and how fast each codec is undone.
 PIECE_BYTES = 100_000_000
 LEFT = {None: 1.0, "lz4": 0.5, "zstd": 0.25}
 UNDONE_BYTES_PER_SECOND = {None: float("inf"), "lz4": 2e9, "zstd": 0.8e9}

@@ -37,11 +37,11 @@ def test_the_page_shows_all_that_it_is_given() -> None:
     page = build(
         tiles=[{"title": "Workers", "value": "7", "exact": "8 at most"}],
         advice=[{"field": "spec.x", "text": "raise it"}],
-        facts=[{"title": "Rates", "text": "12 k a second"}],
+        facts=[{"title": "Rates", "text": "12 k per second"}],
         warnings=["measured elsewhere"],
         footer="See the docs.",
     )
-    shown = ("7 workers", "8 at most", "spec.x", "raise it", "12 k a second", "12.5", "See the")
+    shown = ("7 workers", "8 at most", "spec.x", "raise it", "12 k per second", "12.5", "See the")
     for text in (*shown, "measured elsewhere", 'id="warnings-title">1 ', "It settles."):
         assert text in page
     assert re.search(r'aria-label="Workers[^"]*working"', page)

@@ -1,7 +1,8 @@
-"""Numbers as a person reads them: thousands separated, SI prefixes, durations in words.
+"""Format numbers for people: counts, rates, sizes, shares and durations.
 
-Owned here: all rounding and every unit that is shown. `view`, `curves` and `terminal` call it.
-Number and unit are joined by a no-break space, so that no line ends between them.
+Reports, profiles, the commands and the operator's simulations all round and choose units here. It
+imports nothing of the project, so that the operator can use it too. A no-break space joins number
+and unit, so that no line ends between them.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3
 
 
 def format_count(value: int) -> str:
-    """1048576 as 1,048,576."""
+    """Separate thousands: 1048576 as 1,048,576."""
     return f"{value:,}"
 
 
 def format_short(value: float) -> str:
-    """Three digits and an SI prefix: 1048576 as 1.05 M; below 1000 as it is: 12.3, 0.0451."""
+    """Format three digits and an SI prefix: 1.05 M; without a prefix below 1000: 12.3, 0.0451."""
     if not math.isfinite(value):
         return _format_not_finite(value)
     if abs(value) >= _LARGEST_PREFIXED:
@@ -49,19 +50,17 @@ def format_short(value: float) -> str:
 
 
 def format_rate(value: float) -> str:
-    """A number a second: 12345.6 as 12.3 k/s."""
-    text = format_short(value)
-    return f"{text}/s" if NO_BREAK_SPACE in text else f"{text}{NO_BREAK_SPACE}/s"
+    """Format a number per second: 12345.6 as 12.3 k/s."""
+    return _append_unit(format_short(value), "/s")
 
 
 def format_bytes(value: int) -> str:
-    """Bytes in powers of 1000: 2800000000 as 2.8 GB."""
-    text = format_short(value)
-    return f"{text}B" if NO_BREAK_SPACE in text else f"{text}{NO_BREAK_SPACE}B"
+    """Format bytes in powers of 1000: 2800000000 as 2.8 GB."""
+    return _append_unit(format_short(value), "B")
 
 
 def format_percent(share: float) -> str:
-    """A share of 1 in per cent: 0.1234 as 12.3 %; never 0 % or 100 % for what is not."""
+    """Format a share of 1 in per cent: 0.1234 as 12.3 %; only exactly 0 and 1 as 0 % and 100 %."""
     if not math.isfinite(share):
         return NOTHING
     percent = 100 * share
@@ -73,7 +72,7 @@ def format_percent(share: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """0.0421 as 42 ms, 12.34 as 12.3 s, 245 as 4 min 05 s, 7380 as 2 h 03 min."""
+    """Format seconds: 0.0421 as 42.1 ms, 12.34 as 12.3 s, 245 as 4 min 05 s, 7380 as 2 h 03 min."""
     if seconds == 0 or not math.isfinite(seconds):
         return f"0{NO_BREAK_SPACE}s" if seconds == 0 else NOTHING
     if seconds < 1:
@@ -89,7 +88,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_metric(value: float) -> str:
-    """A metric to four digits that matter: 0.78123 as 0.7812, 1.2e-5 as 1.2e-05."""
+    """Format a metric to four significant digits: 0.78123 as 0.7812, 1.2e-5 as 1.2e-05."""
     if not math.isfinite(value):
         return _format_not_finite(value)
     if value and abs(value) < _SMALLEST_PLAIN:
@@ -100,7 +99,7 @@ def format_metric(value: float) -> str:
 
 
 def format_tick(value: float, *, largest: float, gap: float) -> str:
-    """A tick of an axis whose largest tick is `largest` and whose ticks are `gap` apart."""
+    """Format a tick of an axis whose largest tick is `largest` and whose ticks are `gap` apart."""
     if not value or not gap or not _SMALLEST_PLAIN <= largest < _LARGEST_PREFIXED:
         return f"{value:.3g}"
     prefixes = _PREFIXES if largest >= _LARGEST_PLAIN_TICK else ()
@@ -112,6 +111,11 @@ def format_tick(value: float, *, largest: float, gap: float) -> str:
         _MAX_TICK_DECIMALS,
     )
     return f"{value / size:,.{decimals}f}" + (f"{NO_BREAK_SPACE}{prefix}" if prefix else "")
+
+
+def _append_unit(text: str, unit: str) -> str:
+    """Append a unit to a number, which may have a prefix already."""
+    return text + unit if NO_BREAK_SPACE in text else f"{text}{NO_BREAK_SPACE}{unit}"
 
 
 def _off_grid(value: float, decimals: int) -> float:
@@ -132,7 +136,7 @@ def _format_not_finite(value: float) -> str:
 
 
 def _round3(value: float) -> str:
-    """Three digits that matter, without an exponent from 0.001 to 1000, without trailing zeros."""
+    """Format three significant digits without trailing zeros; no exponent from 0.001 to 1000."""
     if abs(value) >= 100:
         return f"{value:.0f}"
     return f"{value:.3g}"
