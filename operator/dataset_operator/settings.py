@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from pipeline_runtime.config import Resources, SpecModel, StoreUri
+from pipeline_runtime.config import DEFAULT_DATA_WORKER_CPUS, Resources, SpecModel, StoreUri
 
 # The Ray version that the runtime image is tested with; token authentication needs 2.52 or newer.
 RAY_VERSION = "2.60.0"
@@ -33,7 +33,8 @@ def _trainer() -> Resources:
 
 
 def _data_worker() -> Resources:
-    return Resources(requests={"cpu": "4", "memory": "8Gi"}, limits={"cpu": "4", "memory": "8Gi"})
+    given = {"cpu": str(DEFAULT_DATA_WORKER_CPUS), "memory": "8Gi"}
+    return Resources(requests=given, limits=given)
 
 
 class RoleResources(SpecModel):

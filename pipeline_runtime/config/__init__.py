@@ -7,6 +7,7 @@ Both packages import from here; this imports neither ray nor torch. Reading runs
 
 from pipeline_runtime.config.base import RuleSet, SpecModel, StoreUri
 from pipeline_runtime.config.cluster import (
+    DEFAULT_DATA_WORKER_CPUS,
     HEADROOM,
     Autoscaling,
     Code,
@@ -87,6 +88,7 @@ from pipeline_runtime.errors import ManifestError, Problem
 __all__ = [
     "ACCEPTED_VARIABLE",
     "API_VERSION",
+    "DEFAULT_DATA_WORKER_CPUS",
     "GROUP",
     "HEADROOM",
     "KIND",

@@ -6,6 +6,7 @@ rules for a user's pod template are in `pods.pod_template`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -35,6 +36,8 @@ MAX_GPUS_PER_POD = 16  # the largest hosts on sale (p2.16xlarge, HGX pairs) have
 # Spare data workers, as a share of those that the trainers need. The autoscaler keeps them, and
 # `lastmile profile` plans for them.
 HEADROOM = 0.075
+# CPUs of a data worker whose manifest sets none, in the cluster and in plans for it.
+DEFAULT_DATA_WORKER_CPUS = 4
 # Kubernetes' own bounds of an HPA's behaviour (autoscaling/v2, HPAScalingRules).
 MAX_STABILIZATION_SECONDS = 3600
 MAX_POLICY_PERIOD_SECONDS = 1800
@@ -116,6 +119,15 @@ class DataWorkers(PodGroup):
     """Smallest number of pods."""
     max_replicas: Annotated[int, Field(ge=1, le=MAX_DATA_WORKERS)] = 50
     """Largest number of pods; at least `minReplicas`."""
+
+    @property
+    def num_readers(self) -> int:
+        """Readers of one pod: its CPU limit, else its request, rounded up like Ray."""
+        for given in (self.resources.limits, self.resources.requests):
+            cpus = parse_quantity(given["cpu"]) if "cpu" in given else None
+            if cpus:
+                return max(1, math.ceil(cpus))
+        return DEFAULT_DATA_WORKER_CPUS
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from super().rules()

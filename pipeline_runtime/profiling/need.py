@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 
 from pipeline_runtime.config import HEADROOM, ExperimentSpec
-from pipeline_runtime.config.quantities import parse_quantity
 from pipeline_runtime.formatting import format_percent, format_short
 from pipeline_runtime.profiling.document import (
     Binding,
@@ -21,9 +20,6 @@ from pipeline_runtime.profiling.document import (
     Trainer,
 )
 
-# The operator's default for data workers whose manifest sets no CPUs.
-DEFAULT_WORKER_CPUS = 4
-
 
 def plan_need(spec: ExperimentSpec, intake: Measured, reader: Measured) -> Need:
     """Compute the data workers for all trainers of a spec.
@@ -33,7 +29,7 @@ def plan_need(spec: ExperimentSpec, intake: Measured, reader: Measured) -> Need:
         reader: samples per second of one reader that never waits for the trainer.
     """
     ranks, workers = spec.trainers.world_size, spec.data_workers
-    cpus = worker_cpus(spec)
+    cpus = workers.num_readers
 
     def count(demand: float, rate: float) -> int:
         # Round first: in floating point, 3,000 · 1.075 ÷ 1,075 is slightly more than 3.
@@ -56,16 +52,6 @@ def plan_need(spec: ExperimentSpec, intake: Measured, reader: Measured) -> Need:
         waiting_at_min=waiting(workers.min_replicas),
         waiting_at_max=waiting(workers.max_replicas),
     )
-
-
-def worker_cpus(spec: ExperimentSpec) -> int:
-    """Return the readers of a data worker: its CPU limit, else its request, rounded up like Ray."""
-    resources = spec.data_workers.resources
-    for given in (resources.limits, resources.requests):
-        cpus = parse_quantity(given["cpu"]) if "cpu" in given else None
-        if cpus:
-            return max(1, math.ceil(cpus))
-    return DEFAULT_WORKER_CPUS
 
 
 def find_binding(

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from dataset_operator.autoscaling import Rules
 from dataset_operator.plan.data_workers.scaling import build_rules
-from dataset_operator.settings import RoleResources
 from dataset_operator.simulation.setting import Phase, Setting
 from dataset_operator.sizing.measured import Profile, Trainer
-from pipeline_runtime.config import HEADROOM, ExperimentSpec, parse_quantity
+from pipeline_runtime.config import HEADROOM, ExperimentSpec
 
 # A simulated step combines real steps to at least this duration, which does not change the values
 # that are sampled every 15 s.
@@ -94,7 +93,7 @@ class Run:
 def build_run(spec: ExperimentSpec, profile: Profile, assumed: Assumed) -> Run:
     """Build the run of a spec whose work was measured."""
     trainer, reader = profile.trainer, profile.need.reader
-    readers, ranks = count_readers(spec), spec.trainers.world_size
+    readers, ranks = spec.data_workers.num_readers, spec.trainers.world_size
     faster = _speed_up(trainer, assumed.gpu_speed)
     demand = ranks * trainer.intake.median * faster
     worker_rate = readers * reader.median / assumed.row_cost
@@ -118,16 +117,6 @@ def build_run(spec: ExperimentSpec, profile: Profile, assumed: Assumed) -> Run:
         rules=rules,
         setting=_build_setting(profile, assumed, rules, demand, worker_rate, faster),
     )
-
-
-def count_readers(spec: ExperimentSpec) -> int:
-    """Return the CPUs of a data worker as Ray counts them: limit before request, rounded up."""
-    given, default = spec.data_workers.resources, RoleResources().data_workers
-    for quantities in (given.limits, given.requests, default.limits, default.requests):
-        cpus = parse_quantity(quantities["cpu"]) if "cpu" in quantities else None
-        if cpus:
-            return max(1, math.ceil(cpus))
-    raise AssertionError("the operator's default has CPUs")
 
 
 def _speed_up(trainer: Trainer, gpu_speed: float) -> float:

@@ -8,7 +8,7 @@ from facts import assert_told
 from pipeline_runtime.config import ExperimentSpec, parse_experiment
 from pipeline_runtime.pipeline import Pipeline
 from pipeline_runtime.profiling.document import Measured, Need, Reading, StepCost, Trainer
-from pipeline_runtime.profiling.need import find_binding, plan_need, worker_cpus
+from pipeline_runtime.profiling.need import find_binding, plan_need
 
 
 def make_spec(**cluster: Any) -> ExperimentSpec:
@@ -78,7 +78,7 @@ def test_waiting_is_the_unmet_share_of_the_demand() -> None:
     ],
 )
 def test_readers_of_a_data_worker(resources: dict[str, Any], cpus: int) -> None:
-    assert worker_cpus(make_spec(dataWorkers={"resources": resources})) == cpus
+    assert make_spec(dataWorkers={"resources": resources}).data_workers.num_readers == cpus
 
 
 def make_need(waiting: float = 0.0, *, demand: float = 1000) -> Need:
