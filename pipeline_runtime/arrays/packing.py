@@ -138,14 +138,15 @@ class Packer:
         dtype, shape = array.dtype.str, tuple(array.shape)
         if items is None:
             return Slot(name, dtype, shape, self._parts.add_array(array))
+        lengths_B, values_K, fill = items
         return Slot(
             name,
             dtype,
             shape,
-            start=self._parts.add_array(items.lengths_B),
-            fill=items.fill,
-            num_items=len(items.values_K),
-            items_start=self._parts.add_array(items.values_K),
+            start=self._parts.add_array(lengths_B),
+            fill=fill,
+            num_items=len(values_K),
+            items_start=self._parts.add_array(values_K),
         )
 
 
@@ -180,17 +181,12 @@ def _at(buffer: Bytes, start: int, dtype: np.dtype[Any] | str, shape: tuple[int,
     return np.ndarray(shape, dtype, buffer, start)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Items:
-    """An array [B, L] without what its rows end with."""
+def leave_out_filling(array: Array) -> tuple[npt.NDArray[np.int32], Array, int] | None:
+    """Drop the trailing filling of an array [B, L]; None unless it is mostly filling.
 
-    lengths_B: npt.NDArray[np.int32]
-    values_K: Array  # bits, as unsigned integers
-    fill: int
-
-
-def leave_out_filling(array: Array) -> Items | None:
-    """The items of an array that is mostly filling; None of any other."""
+    Returns:
+        Items per row, int32 [B]; the bits of all items as unsigned integers, [K]; the filling.
+    """
     is_matrix = array.ndim == 2 and array.flags.c_contiguous
     if not is_matrix or array.size < _MIN_ITEMS:
         return None
@@ -203,7 +199,7 @@ def leave_out_filling(array: Array) -> Items | None:
     lengths_B = _lengths(words_BL, fill)
     places = np.arange(array.shape[1], dtype=np.int32)
     values_K = words_BL[places < lengths_B[:, None]]
-    return Items(lengths_B=lengths_B, values_K=values_K, fill=int(fill))
+    return lengths_B, values_K, int(fill)
 
 
 def _lengths(words_BL: Array, fill: Any) -> npt.NDArray[np.int32]:

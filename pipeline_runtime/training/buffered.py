@@ -1,4 +1,4 @@
-"""Pieces that wait to be cut into batches, and a batch's rows before somebody joins them.
+"""Chunks that wait to be cut into batches, and the rows of a batch before they are joined.
 
 `stream` decides which rows make a batch and counts them; `collating` makes arrays of them, ahead of
 need where it can.
@@ -21,52 +21,55 @@ from pipeline_runtime.arrays.requests import copy_rows
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Some rows of a batch that a reader made."""
-
-    batch: Arrays | PackedBatch
-    first: int
-    rows: int
-    once: tuple[str, ...]  # columns that stand once a request
-
-
-Part: TypeAlias = pa.Table | Arrays | PackedBatch | Cut
+# Some rows of a chunk as its reader made them, and which of them are meant; None: all.
+Part: TypeAlias = tuple[pa.Table | Arrays | PackedBatch, range | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """Rows of several pieces, one at least, or of several batches that readers made of one."""
+class BatchRows:
+    """The rows of a batch: parts of chunks, one at least, that nobody has joined yet.
+
+    Attributes:
+        request_columns: columns that the parts hold once per request.
+    """
 
     parts: tuple[Part, ...]
-    once: tuple[str, ...]
+    request_columns: tuple[str, ...]
+
+    @property
+    def made(self) -> Arrays | PackedBatch | None:
+        """The batch, if a reader made exactly this one."""
+        rows, some = self.parts[0]
+        is_made = len(self.parts) == 1 and some is None and not isinstance(rows, pa.Table)
+        return rows if is_made else None
+
+    def to_arrays(self, weight_column: str | None, label_column: str | None) -> Arrays:
+        """Return the arrays of the batch; columns and errors are those of `to_arrays`."""
+
+        def convert(table: pa.Table) -> Arrays:
+            return to_arrays(table, weight_column=weight_column, label_column=label_column)
+
+        tables = [rows for rows, _ in self.parts if isinstance(rows, pa.Table)]
+        if len(tables) == len(self.parts):
+            return convert(pa.concat_tables(tables) if len(tables) > 1 else tables[0])
+        parts = []
+        for rows, some in self.parts:
+            whole = convert(rows) if isinstance(rows, pa.Table) else _unpack(rows)
+            parts.append(
+                whole
+                if some is None
+                else cut_arrays(whole, some.start, len(some), self.request_columns)
+            )
+        return join_arrays(parts, self.request_columns)
 
 
-# The rows of a batch.
-BatchRows: TypeAlias = Part | Joined
-
-
-def arrays_of(rows: BatchRows, weight_column: str | None, label_column: str | None) -> Arrays:
-    """The arrays of a batch; columns and errors are those of `to_arrays`."""
-    if isinstance(rows, Joined):
-        tables = [part for part in rows.parts if isinstance(part, pa.Table)]
-        if len(tables) == len(rows.parts):
-            rows = pa.concat_tables(tables)
-        else:
-            parts = [arrays_of(part, weight_column, label_column) for part in rows.parts]
-            return join_arrays(parts, rows.once)
-    if isinstance(rows, pa.Table):
-        return to_arrays(rows, weight_column=weight_column, label_column=label_column)
-    if isinstance(rows, Cut):
-        whole = arrays_of(rows.batch, weight_column, label_column)
-        return cut_arrays(whole, rows.first, rows.rows, rows.once)
-    return unpack_arrays(rows.slots, rows.buffer()) if isinstance(rows, PackedBatch) else rows
+def _unpack(batch: Arrays | PackedBatch) -> Arrays:
+    return unpack_arrays(batch.slots, batch.buffer()) if isinstance(batch, PackedBatch) else batch
 
 
 @dataclass(slots=True)
 class Buffered:
-    """The rest of a piece, from row `offset` on."""
+    """The remaining rows of a chunk, from row `offset` on."""
 
     piece: Piece | ReadyPiece
     offset: int
@@ -77,14 +80,14 @@ class Buffered:
         return self.piece.header.num_rows - self.offset
 
     def has_whole(self, batch_size: int) -> bool:
-        """Whether the next batch lies in this piece alone, as its reader cut it."""
+        """Return whether the next batch lies in this chunk alone, as its reader cut it."""
         return self.offset % batch_size == 0 and self.rows_left >= batch_size
 
     def parts(self, rows: int) -> Iterator[Part]:
-        """The next rows, as its reader cut them."""
+        """Yield the next rows, as their reader cut them."""
         piece, start, end = self.piece, self.offset, self.offset + rows
         if isinstance(piece, Piece):
-            yield piece.table.slice(start - self._base, rows)
+            yield piece.table.slice(start - self._base, rows), None
             return
         while start < end:
             index, first = divmod(start, piece.batch_size)
@@ -92,11 +95,11 @@ class Buffered:
             last = min(piece.batch_size, end - first_row)
             batch = piece.batches[index - self._base // piece.batch_size]
             is_whole = last - first == min(piece.batch_size, piece.header.num_rows - first_row)
-            yield batch if is_whole else Cut(batch, first, last - first, piece.once)
+            yield batch, None if is_whole else range(first, last)
             start = first_row + last
 
     def hashes(self, rows: int, weight_column: str | None) -> npt.NDArray[np.uint64]:
-        """Identities of the next rows that the checksum counts."""
+        """Return the identities of those next rows that the checksum counts."""
         start = self.offset - self._base
         if isinstance(self.piece, Piece):
             return _counted_hashes(self.piece.table.slice(start, rows), weight_column)

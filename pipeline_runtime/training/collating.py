@@ -20,7 +20,7 @@ from pipeline_runtime.arrays.conversion import Arrays
 from pipeline_runtime.arrays.packing import PackedBatch, Packer, Slot
 from pipeline_runtime.batches import Batch, to_tensors, unpack_tensors
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.training.buffered import BatchRows, arrays_of
+from pipeline_runtime.training.buffered import BatchRows
 
 
 class Collator:
@@ -79,13 +79,14 @@ class Collator:
 
     def _is_work(self, rows: BatchRows) -> bool:
         """Return whether it is worth doing ahead; views of arrays take microseconds."""
-        is_view = isinstance(rows, dict) or (isinstance(rows, PackedBatch) and rows.is_plain)
+        made = rows.made
+        is_view = made is not None and (not isinstance(made, PackedBatch) or made.is_plain)
         return self._gpu is not None or not is_view
 
     def _collate(self, rows: BatchRows) -> Batch | _Sent:
-        if self._gpu is not None and isinstance(rows, PackedBatch):
-            return self._gpu.send(rows)
-        arrays = arrays_of(rows, self._weight_column, self._label_column)
+        if self._gpu is not None and isinstance(rows.made, PackedBatch):
+            return self._gpu.send(rows.made)
+        arrays = rows.to_arrays(self._weight_column, self._label_column)
         return to_tensors(arrays) if self._gpu is None else self._gpu.send(arrays)
 
 

@@ -19,7 +19,7 @@ from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece, StepCount, add_counts
 from pipeline_runtime.plan.groups import Group
-from pipeline_runtime.training.buffered import BatchRows, Buffered, Joined
+from pipeline_runtime.training.buffered import BatchRows, Buffered
 from pipeline_runtime.training.position import Position
 
 
@@ -63,14 +63,6 @@ class _Arrival:
         if header.is_last:
             self.num_pieces = header.piece + 1
         return self.num_pieces == self.seen
-
-
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """Rows of one piece in a batch."""
-
-    source: Buffered
-    rows: int
 
 
 @dataclass(slots=True)
@@ -146,7 +138,7 @@ class BatchStream:
         `epoch_rows` gives this very object then.
         """
         if self._following is None and self._is_full():
-            self._following = self._join(self._next_parts(self.cutting.batch_size))
+            self._following = self._collect(self._next_parts(self.cutting.batch_size))
         return self._following
 
     def _is_full(self) -> bool:
@@ -212,49 +204,46 @@ class BatchStream:
         self._rest.append(buffered)
         self._rest_rows += buffered.rows_left
 
-    def _next_parts(self, rows: int) -> list[_Share]:
-        """Where the next batch lies."""
+    def _next_parts(self, rows: int) -> list[tuple[Buffered, int]]:
+        """Return the chunks with the next batch, and how many rows of each belong to it."""
         if self._rest_rows < rows:
-            return [_Share(self._whole[0], rows)]
+            return [(self._whole[0], rows)]
         parts = []
         for buffered in self._rest:
-            parts.append(_Share(buffered, min(rows, buffered.rows_left)))
-            rows -= parts[-1].rows
+            count = min(rows, buffered.rows_left)
+            parts.append((buffered, count))
+            rows -= count
             if not rows:
                 break
         return parts
 
-    def _join(self, parts: Sequence[_Share]) -> BatchRows:
-        rows = tuple(rows for part in parts for rows in part.source.parts(part.rows))
-        if len(rows) == 1:
-            return rows[0]
-        pieces = [part.source.piece for part in parts]
+    def _collect(self, chunks: Sequence[tuple[Buffered, int]]) -> BatchRows:
+        pieces = (buffered.piece for buffered, _ in chunks)
         once = next((piece.once for piece in pieces if isinstance(piece, ReadyPiece)), ())
-        return Joined(rows, once)
+        return BatchRows(tuple(p for chunk, rows in chunks for p in chunk.parts(rows)), once)
 
     def _cut(self, rows: int) -> BatchRows:
         started = time.perf_counter()
         parts = self._next_parts(rows)
         batch, self._following = self._following, None
         if batch is None:
-            batch = self._join(parts)
-        for part in parts:
-            hashes = part.source.hashes(part.rows, self.cutting.weight_column)
-            self.position.checksum.add(hashes)
-            self._take(part)
+            batch = self._collect(parts)
+        for buffered, count in parts:
+            self.position.checksum.add(buffered.hashes(count, self.cutting.weight_column))
+            self._take(buffered, count)
         self._partial = self._count_partial()
         self.waited.batching += time.perf_counter() - started
         return batch
 
-    def _take(self, part: _Share) -> None:
-        """Note that rows went into a batch, or nowhere; the piece waits for its next ones."""
-        source, queue = part.source, self._rest
+    def _take(self, source: Buffered, rows: int) -> None:
+        """Record that rows of a chunk went into a batch or were dropped."""
+        queue = self._rest
         if self._whole and self._whole[0] is source:
             queue = self._whole
         else:
-            self._rest_rows -= part.rows
-        source.offset += part.rows
-        self.position.consume(source.piece.header, part.rows)
+            self._rest_rows -= rows
+        source.offset += rows
+        self.position.consume(source.piece.header, rows)
         if queue is self._rest and source.rows_left:
             return
         queue.popleft()
@@ -280,7 +269,7 @@ class BatchStream:
         while self._whole or self._rest:
             head = self._whole[0] if self._whole else self._rest[0]
             self.dropped_rows += head.rows_left
-            self._take(_Share(head, head.rows_left))
+            self._take(head, head.rows_left)
             self._fill(arriving)
         self._partial = ()
 

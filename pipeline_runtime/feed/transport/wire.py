@@ -55,15 +55,6 @@ class SharedBlock:
     segment: Segment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Pieces that are about to be written to one buffer."""
-
-    headers: Sequence[str]
-    starts: Sequence[int]
-    parts: Parts
-
-
 def pack(piece: Piece | ReadyPiece, wire: Wire | None = None) -> pa.Table:
     """A piece as a block of one row."""
     return pack_all([piece], wire)
@@ -71,10 +62,10 @@ def pack(piece: Piece | ReadyPiece, wire: Wire | None = None) -> pa.Table:
 
 def pack_all(pieces: Sequence[Piece | ReadyPiece], wire: Wire | None = None) -> pa.Table:
     """Pieces, one at least, as a block of a row each; all their bytes are one buffer."""
-    layout = lay_out(pieces, wire or Wire())
-    payload = pa.allocate_buffer(layout.parts.num_bytes)
-    layout.parts.write(np.frombuffer(payload, dtype=np.uint8))
-    return as_block(layout.headers, layout.starts, payload)
+    headers, starts, parts = _lay_out(pieces, wire or Wire())
+    payload = pa.allocate_buffer(parts.num_bytes)
+    parts.write(np.frombuffer(payload, dtype=np.uint8))
+    return as_block(headers, starts, payload)
 
 
 def share(
@@ -87,14 +78,16 @@ def share(
 
     Raises OSError where no memory can be shared.
     """
-    layout = lay_out(pieces, Wire(sparse=sparse))
-    segment, memory = segments.take(layout.parts.num_bytes, rank)
-    layout.parts.write(memory)
-    return SharedBlock(headers=layout.headers, starts=layout.starts, segment=segment)
+    headers, starts, parts = _lay_out(pieces, Wire(sparse=sparse))
+    segment, memory = segments.take(parts.num_bytes, rank)
+    parts.write(memory)
+    return SharedBlock(headers=headers, starts=starts, segment=segment)
 
 
-def lay_out(pieces: Sequence[Piece | ReadyPiece], wire: Wire) -> Layout:
-    """Where everything of these pieces will stand in one buffer."""
+def _lay_out(
+    pieces: Sequence[Piece | ReadyPiece], wire: Wire
+) -> tuple[list[str], list[int], Parts]:
+    """Return the headers of pieces, the start of each in one buffer, and the buffer's parts."""
     parts = Parts()
     headers, starts = [], []
     for piece in pieces:
@@ -105,7 +98,7 @@ def lay_out(pieces: Sequence[Piece | ReadyPiece], wire: Wire) -> Layout:
             fields["ready"], own = _lay_out_ready(piece, wire)
             starts.append(parts.add(own.num_bytes, own.write))
         headers.append(json.dumps(fields))
-    return Layout(headers=headers, starts=starts, parts=parts)
+    return headers, starts, parts
 
 
 def as_block(headers: Sequence[str], starts: Sequence[int], payload: pa.Buffer) -> pa.Table:

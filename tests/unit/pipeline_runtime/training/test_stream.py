@@ -18,7 +18,7 @@ from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece, StepCount
 from pipeline_runtime.feed.transport.wire import pack, unpack
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
-from pipeline_runtime.training.buffered import BatchRows, arrays_of
+from pipeline_runtime.training.buffered import BatchRows
 from pipeline_runtime.training.position import Checksum, Position, redistribute
 from pipeline_runtime.training.stream import Agreement, BatchStream, Cutting
 
@@ -71,7 +71,7 @@ def rows_of(batches: Iterator[BatchRows | None]) -> list[list[int]]:
 def values_of(rows: BatchRows | None) -> list[int]:
     if rows is None:
         return []
-    return [int(value) for value in arrays_of(rows, None, None)["x"]]
+    return [int(value) for value in rows.to_arrays(None, None)["x"]]
 
 
 def made_ready(
@@ -301,7 +301,9 @@ def test_batches_do_not_copy_rows_of_one_piece() -> None:
     shape = [[6]]
     stream = make_stream(make_pieces(shape), make_groups(shape), 2)
     addresses = [
-        table.column("x").chunk(0).buffers()[1].address for table in stream.epoch_rows(0) if table
+        rows.parts[0][0].column("x").chunk(0).buffers()[1].address
+        for rows in stream.epoch_rows(0)
+        if rows
     ]
     assert all(left == right for left, right in pairwise(addresses))
 
