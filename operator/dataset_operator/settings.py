@@ -33,7 +33,7 @@ def _trainer() -> Resources:
 
 
 def _data_worker() -> Resources:
-    given = {"cpu": str(DEFAULT_DATA_WORKER_CPUS), "memory": "8Gi"}
+    given: dict[str, int | str] = {"cpu": str(DEFAULT_DATA_WORKER_CPUS), "memory": "8Gi"}
     return Resources(requests=given, limits=given)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from dataset_operator.sizing.advice import format_workers
+from dataset_operator.sizing.conclusion import format_workers
 from dataset_operator.sizing.document import Curve, Outcome, Simulation
 from pipeline_runtime.formatting import (
     NOTHING,
