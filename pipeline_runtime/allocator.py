@@ -1,4 +1,4 @@
-"""How Arrow's allocator is told to keep memory that was freed, for a while.
+"""Make Arrow's allocator keep freed memory for a while.
 
 Pieces come and go by the second, and the next one's buffers are as large. mimalloc, Arrow's default
 allocator, gives memory back to the system within a second, to take it again page by page: about a

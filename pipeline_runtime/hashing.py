@@ -308,7 +308,7 @@ def _bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.in
 
 
 def _byte_offsets(array: pa.Array) -> npt.NDArray[np.int64]:
-    """Where each value starts in the data buffer, and where the last one ends."""
+    """Return the start of each value in the data buffer, and the end of the last one."""
     if pa.types.is_fixed_size_binary(array.type):
         first = int(array.offset)
         return np.asarray(np.arange(first, first + len(array) + 1) * array.type.byte_width)

@@ -1,4 +1,4 @@
-"""How a process imports heavy libraries: without Python's collector, and Arrow without pandas.
+"""Import heavy libraries without Python's collector, and Arrow without pandas.
 
 Torch and Arrow leave some 300,000 objects that live as long as the process. The collector would
 walk over them again and again, a sixth of the time of importing; every full collection thereafter

@@ -17,7 +17,7 @@ from pipeline_runtime.feed.pieces import StepCount
 
 
 class Order(Enum):
-    """What a trainer hears from the monitor."""
+    """The monitor's instruction to a trainer."""
 
     GO_ON = auto()
     STOP = auto()  # at the next step, with a checkpoint
@@ -36,7 +36,7 @@ class HistoryPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSnapshot:
-    """How one trainer stands; numbers count from the start of the run unless they say otherwise."""
+    """State of one trainer; numbers count from the start of the run unless noted."""
 
     rank: int
     seconds: float  # since the trainer started
@@ -81,7 +81,7 @@ class Evaluated:
 
 @dataclass(slots=True)
 class MonitorState:
-    """What the monitor holds."""
+    """The data that the monitor holds."""
 
     ranks: dict[int, RankSnapshot] = field(default_factory=dict)
     history: list[HistoryPoint] = field(default_factory=list)

@@ -123,7 +123,7 @@ def plain_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def is_ragged(data_type: pa.DataType) -> bool:
-    """Whether a column of the type becomes two arrays, values and offsets."""
+    """Return whether a column of the type becomes two arrays, values and offsets."""
     plain = plain_type(data_type)
     return bool(pa.types.is_list(plain) or pa.types.is_large_list(plain))
 

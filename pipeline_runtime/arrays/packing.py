@@ -52,7 +52,7 @@ class Slot(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Slot:
-        """Of what JSON makes of one."""
+        """Build a slot from its form in JSON."""
         name, dtype, shape, *places = value
         return cls(name, dtype, tuple(shape), *places)
 
@@ -71,7 +71,7 @@ class PackedBatch:
 
     @property
     def is_plain(self) -> bool:
-        """Whether its arrays are views of `data`, which cost nothing to make."""
+        """Return whether its arrays are views of `data`, which cost nothing to make."""
         is_own = self.codec is None and bool(self.data.flags.writeable)
         return is_own and all(slot.fill is None for slot in self.slots)
 
@@ -93,14 +93,14 @@ class PackedBatch:
 
 
 class Parts:
-    """What goes into one buffer: first where each part begins, then the bytes of all."""
+    """Parts of one buffer: first the place of each part is set, then all bytes are written."""
 
     def __init__(self) -> None:
         self.num_bytes = 0
         self._writers: list[tuple[int, int, Callable[[Bytes], None]]] = []
 
     def add(self, num_bytes: int, write: Callable[[Bytes], None]) -> int:
-        """Where a part begins that is written by a function of the place for its bytes."""
+        """Add a part that `write` fills, and return where it begins."""
         start = -(-self.num_bytes // _ALIGNMENT) * _ALIGNMENT
         self._writers.append((start, num_bytes, write))
         self.num_bytes = start + num_bytes

@@ -64,7 +64,7 @@ def _array(rows: pa.Table, name: str) -> pa.Array:
 
 
 def _equal_to_previous(rows: pa.Table, layout: NestedLayout, same_key: BoolArray) -> BoolArray:
-    """Whether row i + 1 belongs to the request of row i."""
+    """Return for each i whether row i + 1 belongs to the request of row i."""
     pairs = np.flatnonzero(same_key)
     for name in layout.request_columns:
         if name != layout.request_key:

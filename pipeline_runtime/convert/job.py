@@ -36,7 +36,7 @@ MAX_ROWS_PER_GROUP = 1 << 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversionOptions:
-    """What to store once a request, and how.
+    """Options of a conversion: the columns to store once per request, and the format.
 
     Args:
         request_key: column by whose value rows belong together.
@@ -60,7 +60,7 @@ class ConversionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversionSummary:
-    """What was written; bytes are those of the Parquet files."""
+    """Result of a conversion; bytes are those of the Parquet files."""
 
     files: int
     rows: int
@@ -73,7 +73,7 @@ class ConversionSummary:
 
     @property
     def rows_per_request(self) -> float:
-        """How often a request's columns were stored that are stored once now."""
+        """Rows per request: how often the request columns were stored before."""
         return self.rows / self.requests if self.requests else 1.0
 
 
@@ -165,7 +165,7 @@ def _key_problems(options: ConversionOptions, stored: pa.Schema) -> list[Problem
 
 
 def _check_places(table: ParquetTable, output: Location) -> None:
-    """What is read must not lie where is written, nor have a name that would hide it there."""
+    """Refuse an output that holds source files, or whose name would hide them from a scan."""
     folder = output.path.rstrip("/") + "/"
     inside = next((path for path in table.paths if path.startswith(folder)), None)
     if inside is not None and table.filesystem == output.filesystem:

@@ -46,7 +46,7 @@ def read_windows(
 
 
 def cut_between_requests(window: pa.Table, key: str, max_rows: int) -> int:
-    """How many of the first rows to take: `max_rows`, less those of a request that goes on.
+    """Return how many of the first rows to take: `max_rows`, less those of an open request.
 
     All of them where no other request is among them. A row must stand after them.
     """

@@ -29,7 +29,7 @@ class StepCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """Which piece this is, and how it was made; `counts[0]` is the read, then one a step."""
+    """Identity of a chunk and how it was made; `counts[0]` is the read, then one per step."""
 
     epoch: int
     group: int

@@ -1,4 +1,4 @@
-"""What the readers that serve a rank did with their time: what an autoscaler judges them by.
+"""Time use of the readers that serve a rank, by which the autoscaler judges them.
 
 A piece comes with its maker's busy seconds and the gap before it. Whether in that gap there was
 nothing to do, or nothing more that the trainer would take, the rank tells by whether it waited.
@@ -91,7 +91,7 @@ class Paces:
 
     @property
     def read_share(self) -> float:
-        """What reading takes, of the readers' time; all of it before that is known.
+        """Share of the readers' time spent on reading; 1 while nothing is known.
 
         Above 1 where rows are read ahead side by side: a part that is read over takes longer then
         than it takes in its turn.
@@ -99,7 +99,7 @@ class Paces:
         return self._read_seconds / self._seconds if self._seconds else 1.0
 
     def seconds_per_piece(self, reader: str) -> float:
-        """Of a reader, lately; infinite before that is known."""
+        """Return a reader's recent seconds per chunk; infinite before any is known."""
         return self._seconds_per_piece.get(reader, math.inf)
 
     def slow(self) -> Collection[str]:

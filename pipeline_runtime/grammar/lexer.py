@@ -24,7 +24,7 @@ KEYWORDS = frozenset(
 
 
 class TokenKind(enum.Enum):
-    """What a token is; `KEYWORD` and `SYMBOL` carry their canonical spelling in `value`."""
+    """Kind of a token; `KEYWORD` and `SYMBOL` carry their canonical spelling in `value`."""
 
     NUMBER = "number"
     STRING = "string"

@@ -15,7 +15,7 @@ LiteralValue = None | bool | int | float | str | dt.date | dt.datetime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Where a node stands: character offsets into the text, `end` excluded."""
+    """Position of a node: character offsets into the text, `end` excluded."""
 
     start: int
     end: int

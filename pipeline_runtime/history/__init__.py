@@ -1,4 +1,4 @@
-"""What outlives a cluster in the artifacts store, beside a run's checkpoints and report.
+"""Records that outlive a cluster in the artifacts store, beside checkpoints and report.
 
     <experiment>/history/<run id>/logs/<pod>/<session>/…   what Ray's processes of a pod logged
     <experiment>/history/<run id>/*.json                   events, status, manifest, decisions

@@ -1,4 +1,4 @@
-"""What `columns` is told of the column chunks that it decodes, and what it tells of them.
+"""The table that describes column chunks to `columns`, and reports what it decoded.
 
 Apart from the kernels, since who fills the table need not have imported numba yet.
 """

@@ -56,7 +56,7 @@ def compile_kernels(is_wanted: Callable[[], bool]) -> Kernels | None:
 
 
 def _parquet_kernels() -> list[_Kernel]:
-    """Those that read Parquet, with the arguments that they take."""
+    """Return the kernels that read Parquet, with the types of their arguments."""
     table, scratch = numba.from_dtype(COLUMN)[::1], _writes(types.uint8)
     return [
         ("read_headers", page_headers.read_headers, [(_BYTES, types.Array(types.int64, 2, "C"))]),
@@ -65,7 +65,7 @@ def _parquet_kernels() -> list[_Kernel]:
 
 
 def _stamp() -> int:
-    """Of the sources of all kernels, of which numba's cache sees only the one that is compiled."""
+    """Hash the sources of all kernels; numba's cache checks only the compiled one's."""
     sources = sorted(Path(__file__).parent.glob("*.py"))
     return zlib.crc32(b"".join(path.read_bytes() for path in sources))
 

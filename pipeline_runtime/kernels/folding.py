@@ -71,7 +71,7 @@ def fold(
 
 @numba.njit(inline="always")
 def _is_same(data: Any, left: int, right: int, count: int) -> bool:
-    """Whether `count` bytes are the same: 32 at a time, which the compiler makes one comparison."""
+    """Return whether `count` bytes are equal, compared 32 at a time by one instruction."""
     done = 0
     while done + 32 <= count:
         bits: Any = np.uint64(0)

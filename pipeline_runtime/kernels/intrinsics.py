@@ -1,4 +1,4 @@
-"""What numba has no word for: bytes as words and vectors, memory and functions by their addresses.
+"""Intrinsics that numba lacks: bytes as words and vectors, access by address.
 
 Each is put into the code where it is called (`numba.extending.intrinsic`). None looks at bounds:
 that is the caller's part. A C function's address is an argument, since numba would not keep a

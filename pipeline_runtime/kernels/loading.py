@@ -1,4 +1,4 @@
-"""When kernels are compiled or read from numba's cache, and who gets them.
+"""Compile kernels or load them from numba's cache, in the background.
 
 numba takes half a second to import and, with an empty cache, ten or more to compile. Nobody waits
 for that: the first table that is worth it starts a thread that loads them, and until it is done the
@@ -32,7 +32,7 @@ MIN_ITEMS = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetKernels:
-    """What reads Parquet's pages."""
+    """The kernels that read Parquet pages."""
 
     # (chunk; written: a row a page)
     read_headers: Callable[[Bytes, Int64s], int]
@@ -121,7 +121,7 @@ def loading_seconds() -> float:
 
 
 def describe(wanted: bool, plain: str = "numpy") -> str:
-    """Which path is taken here and why, for people; `plain` is what does it without kernels."""
+    """Describe the chosen path and the reason; `plain` names the path without kernels."""
     if not wanted:
         return f"by {plain}, since pipelineOptions.debug.kernels is false"
     if importlib.util.find_spec("numba") is None:

@@ -1,4 +1,4 @@
-"""Which engine feeds the trainers and who makes their batches, and why."""
+"""Choose the engine that feeds the trainers and the maker of batches, with reasons."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MIN_READY_ROWS = 16
 
 
 def choose_delivery(options: PipelineOptions, feed: FeedChoice, batch_size: int) -> Delivery:
-    """Whether readers make the batches, and how they send them; the rows are the same."""
+    """Choose whether readers make batches, and how they send them; rows stay the same."""
     is_ready, reason = True, "batches are made by the data workers"
     if not options.debug.ready_batches:
         is_ready, reason = False, "pipelineOptions.debug.readyBatches: false"

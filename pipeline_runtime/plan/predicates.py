@@ -1,4 +1,4 @@
-"""Which predicates may prune files and row groups before anything is read.
+"""Select the predicates that may prune files and row groups before reading.
 
 A conjunct is pushed when it is true for every row that survives the pipeline: those of
 `dataset.where`, of the split into training and evaluation, and of filters whose columns no earlier

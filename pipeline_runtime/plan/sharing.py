@@ -1,4 +1,4 @@
-"""Which columns a reader keeps once a request, and why, or why not.
+"""Choose the columns that a reader keeps once per request, with reasons.
 
 A step that reads only such columns gives such columns, so what leaves the last step once a request
 is known before anything runs (`shared_after`), and `stage_rows` goes by the same rule.
@@ -42,7 +42,7 @@ def choose_sharing(
 
 
 def is_of_requests(transform: Transform, shared: Collection[str]) -> bool:
-    """Whether all that a step does to a row is told by columns that rows of a request share."""
+    """Return whether a step depends only on columns that the rows of a request share."""
     if transform.needs_row_hash or not transform.inputs or not transform.inputs <= set(shared):
         return False
     return transform.is_filter or (transform.is_elementwise and not transform.changes_rows)
@@ -61,7 +61,7 @@ def shared_after(transforms: Sequence[Transform], shared: Collection[str]) -> fr
 
 
 def _is_known(data_type: pa.DataType) -> bool:
-    """Whether Arrow can compare and pick its values: it cannot those of views."""
+    """Return whether Arrow can compare and take values of the type; it cannot for views."""
     lists = (pa.types.is_list_view, pa.types.is_large_list_view)
     texts = (pa.types.is_string_view, pa.types.is_binary_view)
     below = [data_type.field(i).type for i in range(data_type.num_fields)]
@@ -70,5 +70,5 @@ def _is_known(data_type: pa.DataType) -> bool:
 
 
 def _is_wide(data_type: pa.DataType) -> bool:
-    """Whether a value may be longer than the number that says which request it is of."""
+    """Return whether a value may be longer than the number of its request."""
     return not pa.types.is_primitive(data_type)

@@ -1,4 +1,4 @@
-"""Where time goes: `lastmile profile` measures a sample in this process, without Ray, and advises.
+"""`lastmile profile`: measure a sample in this process, without Ray, and advise.
 
 `sample` takes row groups and measures the work on them, `roofline` runs the user's entrypoint on
 batches that are already there (`replay`), `need` and `advice` conclude, `session` does all of it.

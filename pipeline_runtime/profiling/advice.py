@@ -1,4 +1,4 @@
-"""What to change, each rule a function of what was measured and planned; silent if it says nothing.
+"""Advice on the manifest: each rule is a function of the measurements and the plan.
 
 Numbers in the texts are measured, or computed from measured ones by what the text says.
 """
@@ -53,7 +53,7 @@ class Findings:
 
     @property
     def data_counts(self) -> bool:
-        """Whether a cheaper row saves something: data workers, or time that trainers wait."""
+        """Return whether a cheaper row saves data workers or waiting time of trainers."""
         return self.need.workers > 1 or self.binding.what in ("dataWorkers", "storage")
 
 
@@ -166,7 +166,7 @@ def _earliest(steps: Sequence[PlannedStep], late: int) -> int:
 
 
 def _may_pass(moved: Transform, step: PlannedStep) -> bool:
-    """Whether a step of the pipeline works row by row, and neither needs what the other makes."""
+    """Return whether a step works row by row and the two steps are independent."""
     passed = step.transform
     return (
         step.path.startswith("spec.pipeline[")
@@ -190,7 +190,7 @@ def _maps(found: Findings) -> Iterator[Advice]:
 
 
 def _reading(found: Findings) -> Iterator[Advice]:
-    """What makes reading cheaper, where it is most of the work."""
+    """Advise how to make reading cheaper, if it is most of the work."""
     read, stream = found.steps[0], found.plan.training
     if read.share < _LARGE_RATIO or not found.data_counts:
         return
@@ -233,7 +233,7 @@ def _batches(found: Findings) -> Iterator[Advice]:
 
 
 def _host(found: Findings) -> Iterator[Advice]:
-    """Where the trainer's own host work takes long, more data workers do not help."""
+    """Advise on a trainer's own host work, which more data workers do not reduce."""
     trainer = found.trainer
     share = trainer.collate_ratio + trainer.batching_ratio + trainer.transfer_ratio
     if share > _LARGE_RATIO:

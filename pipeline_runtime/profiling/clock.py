@@ -43,7 +43,7 @@ class Spent:
 
     @property
     def own(self) -> float:
-        """What it would have been with a core to itself: without the time in line for one."""
+        """Seconds with a core of its own: without the time in the queue for one."""
         return max(self.core, self.wall - self.queued)
 
     def __add__(self, other: Spent) -> Spent:

@@ -29,7 +29,7 @@ _MICROSECONDS = 1e6
 
 
 def describe_sample(taken: Taken, passes: Sequence[Pass]) -> Sample:
-    """How much was measured on."""
+    """Describe the sample: its size and the repetitions."""
     pruning = taken.stream.scan.pruning
     return Sample(
         row_groups=sum(len(group.units) for group in taken.groups),
@@ -101,7 +101,7 @@ def _seconds_of(one: Pass) -> list[float]:
 
 
 def describe_columns(training: Training, taken: Taken) -> tuple[Column, ...]:
-    """What is read, the widest first; uncompressed bytes by the footers."""
+    """Describe the columns that are read, the widest first; bytes by the footers."""
     stream = taken.stream
     units = [unit for group in taken.groups for unit in group.units]
     found = stream.table.sizes(units, taken.columns)
@@ -119,7 +119,7 @@ def describe_columns(training: Training, taken: Taken) -> tuple[Column, ...]:
 
 
 def _used_columns(training: Training, taken: Taken) -> set[str] | None:
-    """Those that the built-in model is made of, or rows are chosen by; None: another entrypoint."""
+    """Return the columns that the built-in model or row selection uses; None: unknown."""
     if not training.is_built_in:
         return None
     stream = taken.stream
@@ -168,7 +168,7 @@ def describe_hops(
 def list_warnings(
     experiment: DatasetExperiment, plan: Plan, passes: Sequence[Pass], device: torch.device
 ) -> Iterator[str]:
-    """What makes the figures less than they seem."""
+    """Yield warnings about reasons to distrust the figures."""
     spent = sum((one.floor + one.whole for one in passes), Spent())
     if spent.queued > _BUSY_RATIO * spent.wall:
         yield (

@@ -1,4 +1,4 @@
-"""What a profile found: the models of `profile.json`.
+"""The models of `profile.json`.
 
 A *sample* is a row that reaches the model, a *row* one that is read; a *reader* is one core of a
 data worker. Every figure was measured, or is computed from measured ones as its description says.
@@ -34,7 +34,7 @@ class Measured(SummaryModel):
 
 
 class Sample(SummaryModel):
-    """What was measured on."""
+    """The sample that was measured."""
 
     row_groups: int = Field(description="Row groups that were read.")
     row_groups_left: int = Field(description="Row groups that a whole epoch reads.")
@@ -115,7 +115,7 @@ class Hop(SummaryModel):
 
 
 class Need(SummaryModel):
-    """How many data workers the trainers need, as the autoscaler counts."""
+    """Number of data workers that the trainers need, counted like the autoscaler."""
 
     ranks: int = Field(description="Trainers: replicas · max(1, gpusPerReplica).")
     demand: float = Field(description="Samples per second that all take in: ranks · intake.")
@@ -140,7 +140,7 @@ class Need(SummaryModel):
 
 
 class Binding(SummaryModel):
-    """What keeps the run from going faster, within the manifest's bounds."""
+    """The bottleneck of the run, within the manifest's bounds."""
 
     what: Bottleneck = Field(
         description="model, collate or transfer (the trainer); dataWorkers or storage (the data)."

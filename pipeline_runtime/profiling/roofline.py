@@ -38,7 +38,7 @@ _LAP_ROWS = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """What the trainer does with data at hand, and whether that is as good as it should be."""
+    """The trainer's speed with data at hand, and warnings about it."""
 
     trainer: Trainer
     warnings: tuple[str, ...]

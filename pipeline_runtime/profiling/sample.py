@@ -32,7 +32,7 @@ _MAX_PACKED = 4  # pieces
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much is measured.
+    """Limits of a measurement.
 
     Attributes:
         seconds: that a phase may take; a little more where one row group is long.

@@ -40,7 +40,7 @@ _SAMPLE_SHARE, _WORK_SHARE, _TRAIN_SHARE = 0.15, 0.35, 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileOptions:
-    """What the person chose beside the manifest."""
+    """The user's choices beside the manifest."""
 
     seconds: float
     rows: int

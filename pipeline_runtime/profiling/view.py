@@ -1,4 +1,4 @@
-"""What a profile says to a person; `terminal` and `page` show it."""
+"""Texts of a profile for people; `terminal` and `page` show them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _format_range(low: str, high: str) -> str:
 
 
 def describe_need(need: Need) -> str:
-    """What the number of data workers is made of."""
+    """Describe how the number of data workers was computed."""
     trainers = "1 trainer" if need.ranks == 1 else f"{need.ranks} trainers"
     cpus = "1 CPU" if need.readers_per_worker == 1 else f"{need.readers_per_worker} CPUs"
     return (
@@ -141,7 +141,7 @@ def build_hops(profile: Profile) -> list[HopRow]:
 
 
 def describe_sample(profile: Profile) -> str:
-    """What was measured, in a sentence."""
+    """Describe the measured sample in a sentence."""
     sample = profile.sample
     return (
         f"{format_count(sample.rows)} rows of {format_count(sample.rows_left)} "
@@ -152,7 +152,7 @@ def describe_sample(profile: Profile) -> str:
 
 
 def build_shares(profile: Profile) -> list[tuple[str, float, str]]:
-    """What a trainer's time goes into while it never waits: name, share, text."""
+    """Return the parts of a trainer's time without waits: name, share, text."""
     trainer = profile.trainer
     shares = {
         "model": trainer.model_ratio,
@@ -164,7 +164,7 @@ def build_shares(profile: Profile) -> list[tuple[str, float, str]]:
 
 
 def describe_trainer(profile: Profile) -> str:
-    """How long a step takes."""
+    """Describe how long a step takes."""
     trainer = profile.trainer
     text = (
         f"A step of {format_count(trainer.batch_rows)} samples takes "

@@ -67,7 +67,7 @@ _DECIMALS: Final = 2  # exp differs by an ulp between processors: rounding hides
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkKey:
-    """Which chunk of which day; `first_row` is the chunk's place in the whole log."""
+    """A chunk of a day; `first_row` is its first row in the whole log."""
 
     day: int
     index: int
@@ -126,7 +126,7 @@ def draw_requests(rng: np.random.Generator, population: Population, key: ChunkKe
 def draw_impressions(
     rng: np.random.Generator, population: Population, requests: Requests
 ) -> Impressions:
-    """What each request showed, first position first."""
+    """Draw the items that each request showed, first position first."""
     request = np.repeat(np.arange(len(requests.sizes)), requests.sizes)
     item_ids = _draw_candidates(rng, population, requests.user_ids[request])
     position = np.arange(CHUNK_ROWS) - requests.first_rows[request]

@@ -80,7 +80,7 @@ def draw_outcomes(
     requests: Requests,
     impressions: Impressions,
 ) -> Outcomes:
-    """What happened on each impression."""
+    """Draw the outcome of each impression."""
     click_shares = build_click_shares(population, requests, impressions)
     is_spam = requests.is_spam[impressions.request_N]
     clicked = rng.random(CHUNK_ROWS) < click_shares

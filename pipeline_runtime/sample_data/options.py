@@ -1,4 +1,4 @@
-"""What a caller of the sample data sets and gets back, with the bounds on it.
+"""Options and results of the sample data, with their bounds.
 
 Owns the options, their validation and the summary. The command line runs before it and parses
 text into it; `writing` runs after it and takes every size from here.
@@ -20,7 +20,7 @@ COMPRESSIONS: Final = ("gzip", "lz4", "none", "snappy", "zstd")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleDataOptions:
-    """What to write; equal options give equal bytes (with the same pyarrow and numpy).
+    """Options of the sample data; equal options give equal bytes (same pyarrow and numpy).
 
     Args:
         rows: impressions over all days, 1 to `MAX_ROWS`.
@@ -55,7 +55,7 @@ class SampleDataOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleDataSummary:
-    """What lies in the directory after a call.
+    """Contents of the directory after a call.
 
     `files` and `file_bytes` count the Parquet files, the spam table included. `elapsed_seconds`
     is this call's. `was_current` is true where nothing had to be written.

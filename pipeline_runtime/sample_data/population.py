@@ -54,7 +54,7 @@ _DECIMALS: Final = 3  # exp and log differ by an ulp between processors: roundin
 
 
 class Action(IntEnum):
-    """What a user did with an item of the history."""
+    """A user's action on an item of the history."""
 
     VIEW = 0
     CLICK = 1
@@ -156,7 +156,7 @@ def build_item_ids(creator_ranks: Int64Array, clusters: Int64Array) -> Int64Arra
 def build_affinity(
     population: Population, user_ids: Int64Array, item_ids: Int64Array
 ) -> Float64Array:
-    """How much each user likes the topic of the item, 0 to 1; seen in the user's history."""
+    """Return each user's affinity to the topic of the item, 0 to 1, as in the history."""
     likes = population.tastes_UT[user_ids] == (item_ids % NUM_CLUSTERS).astype(np.int8)[:, None]
     return np.asarray(likes @ np.array(TASTE_AFFINITIES))
 

@@ -1,4 +1,4 @@
-"""Which rows of a column are equal byte by byte, for every type that a Parquet file holds.
+"""Compare rows of a column byte by byte, for every type that a Parquet file holds.
 
 `==` will not do: it tells NaN from itself and takes -0.0 for 0.0. Used where rows are kept once
 that nothing tells apart: in nested files (`convert`), and in a reader (`found_requests`).
@@ -21,7 +21,7 @@ _BLOCK_ITEMS = 1 << 20
 
 
 def rows_equal(array: pa.Array, left: Int64Array, right: Int64Array) -> BoolArray:
-    """Whether array[left[i]] is array[right[i]], for each i; null is null.
+    """Return for each i whether array[left[i]] is array[right[i]]; null equals null.
 
     Raises TypeError for a type whose values cannot be compared by their bytes.
     """
@@ -35,7 +35,7 @@ def rows_equal(array: pa.Array, left: Int64Array, right: Int64Array) -> BoolArra
 
 
 def equal_to_previous(array: pa.Array) -> BoolArray:
-    """Whether row i + 1 is row i, for all rows but the last: `rows_equal` of neighbours, faster.
+    """Return for each row but the last whether the next one is equal, faster than `rows_equal`.
 
     Lists of numbers are compared as binary values over the same memory, a memcmp each.
 

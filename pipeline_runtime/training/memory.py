@@ -1,4 +1,4 @@
-"""How much memory a trainer holds, for the `lastmile_*` metrics."""
+"""Memory that a trainer holds, for the `lastmile_*` metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def read_resident_bytes() -> int:
-    """Of this process, the shared pages among them (proc(5), statm); 0 where that is not told."""
+    """Return this process's bytes, shared pages included (proc(5), statm); 0 if unknown."""
     try:
         pages = Path("/proc/self/statm").read_text().split()[1]
     except OSError:
@@ -18,5 +18,5 @@ def read_resident_bytes() -> int:
 
 
 def read_gpu_bytes(device: torch.device) -> int | None:
-    """What torch holds of the GPU's memory, what it keeps for later among it; None on a CPU."""
+    """Return the GPU memory that torch holds, its cache included; None on a CPU."""
     return torch.cuda.memory_reserved(device) if device.type == "cuda" else None

@@ -25,7 +25,7 @@ from pipeline_runtime.training.position import Position
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutting:
-    """How batches are cut; `weight_column` decides which rows the checksum counts."""
+    """Settings for cutting batches; `weight_column` decides which rows the checksum counts."""
 
     batch_size: int
     last_batch: str  # Pad | Drop
@@ -35,7 +35,7 @@ class Cutting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """What the ranks agreed on before a step."""
+    """The ranks' agreement before a step."""
 
     any_has_rows: bool
     all_are_full: bool
@@ -52,7 +52,7 @@ def agree_alone(has_rows: bool, is_full: bool) -> Agreement:
 
 @dataclass(slots=True)
 class _Arrival:
-    """Which pieces of a group have arrived."""
+    """The arrived chunks of a group."""
 
     seen: int = 0
     num_pieces: int | None = None
@@ -133,7 +133,7 @@ class BatchStream:
             yield self._cut(rows) if rows else None
 
     def following(self) -> BatchRows | None:
-        """What the next batch will be, if pieces that have arrived have all of it; it stays there.
+        """Return the next batch without taking it, if the arrived chunks hold all of it.
 
         `epoch_rows` gives this very object then.
         """
@@ -142,7 +142,7 @@ class BatchStream:
         return self._following
 
     def _is_full(self) -> bool:
-        """Whether what has arrived has a whole batch."""
+        """Return whether the arrived chunks hold a whole batch."""
         return bool(self._whole) or self._rest_rows >= self.cutting.batch_size
 
     def _arriving(self, epoch: int) -> Iterator[Piece | ReadyPiece]:

@@ -170,7 +170,7 @@ def locate_error(
 
 
 def show(value: Any, path: Path = ()) -> str:
-    """What was got, short, as a person wrote it; never a secret."""
+    """Format a given value, shortened, as a person wrote it; never show a secret."""
     if isinstance(value, dict):
         return f"a mapping of {len(value)}" if value else "an empty mapping"
     if isinstance(value, list):
@@ -315,14 +315,14 @@ def _plain(word: str) -> str:
 
 
 def _find_elsewhere(wrong: str, above: Path) -> str | None:
-    """Where else in the spec the field exists, if in one place only."""
+    """Return the other place of a field in the spec, if there is exactly one."""
     places = [path for path in _find_places() if path[-1] == wrong and path[:-1] != above]
     return format_path(places[0]) if len(places) == 1 else None
 
 
 @cache
 def _find_places() -> tuple[Path, ...]:
-    """Of every field of the spec that is in no list."""
+    """Return the paths of all fields of the spec that are in no list."""
     paths = (path for path, _ in walk_fields(DatasetExperiment))
     return tuple(path for path in paths if path[0] == "spec" and 0 not in path)
 

@@ -145,7 +145,7 @@ def read_value(text: str) -> JsonValue:
 
 
 def resolve_scalar(text: str) -> JsonValue:
-    """What a plain scalar means: null, a boolean, a number, else the text itself.
+    """Parse a plain scalar: null, a boolean, a number, or else the text itself.
 
     Raises:
         ValueError: it is infinite or no number, which JSON cannot say.

@@ -1,4 +1,4 @@
-"""What a function of the language is, and the checks that the type rules share.
+"""The definition of a function of the language, and checks that type rules share.
 
 Neighbours: the modules beside this one hold the functions, `functions/__init__` joins them, and
 `binder` calls `rule`. A check raises ArgumentError with a message that continues "argument 1 of f".

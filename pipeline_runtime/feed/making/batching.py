@@ -25,7 +25,7 @@ from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """What batches are made of; columns as `to_arrays` takes them."""
+    """Settings by which readers make batches; columns as `to_arrays` takes them."""
 
     batch_size: int
     weight_column: str | None
@@ -34,7 +34,7 @@ class Batching:
 
 
 def batching_of(delivery: Delivery, stream: StreamPlan, training: Training) -> Batching | None:
-    """What a stream's readers make of its rows; None if the trainer makes its batches."""
+    """Return the batching of a stream's readers; None if the trainer makes its batches."""
     if not delivery.is_ready:
         return None
     return Batching(

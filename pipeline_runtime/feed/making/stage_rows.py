@@ -84,7 +84,7 @@ class Rows:
         )
 
     def has(self, name: str) -> bool:
-        """Whether there is a column of this name."""
+        """Return whether there is a column of this name."""
         in_requests = self.requests is not None and name in self.requests.columns
         return name in self.columns or in_requests
 
@@ -185,7 +185,7 @@ class Rows:
         return table.select(each).append_column(REQUEST_COLUMN, column)
 
     def _requests_in_order(self, names: Sequence[str]) -> tuple[pa.Table, Int64s]:
-        """These columns of the requests as their rows come, and each row's place among them."""
+        """Return these columns of the requests in row order, and each row's request."""
         assert self.requests is not None
         assert self.codes is not None
         order = _in_first_order(self.codes)
@@ -306,7 +306,7 @@ class Rows:
 
 
 def _are_all(places: Int64s, num_rows: int) -> bool:
-    """Whether these are the places of all rows, in order."""
+    """Return whether these are the places of all rows, in order."""
     return len(places) == num_rows and np.array_equal(places, np.arange(num_rows))
 
 

@@ -1,4 +1,4 @@
-"""Which of two ways to make a stream's pieces costs less, told by the pieces themselves.
+"""Choose the cheaper of two ways to make a stream's chunks by measuring both.
 
 Both give the same rows, and which is cheaper depends on the table, the steps and the machine. A
 reader tries both on its first groups, goes on with the cheaper one, and tries the other now and
@@ -20,7 +20,7 @@ _TRY_EVERY: Final = 32
 
 
 class Trial:
-    """What groups of two ways cost, in seconds of a processor; a way is True or False."""
+    """Costs of groups made in two ways, in CPU seconds; a way is True or False."""
 
     def __init__(self) -> None:
         # Replaced, not changed: one thread may choose while another adds.

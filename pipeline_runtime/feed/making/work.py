@@ -39,7 +39,7 @@ _LONG_RUN = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where rows came from, for error messages."""
+    """The origin of rows, for error messages."""
 
     file: str
     row_group: int
@@ -103,7 +103,7 @@ class _Part:
 
     @property
     def count(self) -> StepCount:
-        """Of the read."""
+        """The rows, bytes and seconds of the read."""
         rows = self.rows
         return StepCount(rows=rows.num_rows, num_bytes=rows.num_bytes, seconds=self.seconds)
 
@@ -204,7 +204,7 @@ def _look_first(
 def _read_left(
     stream: StreamPlan, group: Group, columns: Sequence[str], kept: Int64s | None
 ) -> list[SourceRows]:
-    """These columns of a group's rows that are left, by their places among all; None: all are."""
+    """Read columns of the remaining rows of a group, given their places; None means all."""
     parts: list[SourceRows] = []
     first = 0
     for unit in group.units:
@@ -418,7 +418,7 @@ def _run_stage(
 
 
 def _share_in_runs(kept: Int64s | None, num_rows: Sequence[int]) -> float:
-    """Of a piece's rows, the share in long runs, or whole parts, of which filters left none.
+    """Return the share of a chunk's rows in long runs, or whole parts, that filters dropped.
 
     Args:
         kept: places of those that are left, which ascend; None: all are.
@@ -436,7 +436,7 @@ def _share_in_runs(kept: Int64s | None, num_rows: Sequence[int]) -> float:
 
 
 def _finish(stream: StreamPlan, rows: Rows) -> pa.Table:
-    """What the trainer is given."""
+    """Return the rows as the consumer gets them."""
     names = stream.output_schema.names
     if not stream.request_columns:
         return rows.table().select([*names, ROW_HASH_COLUMN])
