@@ -1,4 +1,4 @@
-"""What a person can do about a run that has failed for good, by the reason of its end.
+"""Advice for a run that has failed for good, by the reason of its end.
 
 The operator writes it into the condition and the event, for `kubectl describe`; `cli.describe`
 prints it once, where it prints what to do about everything else.
@@ -23,5 +23,5 @@ END_ADVICE: Mapping[str, str] = {
 
 
 def advise_on_end(reason: str, name: str) -> str:
-    """What to do, as a clause; "" for a reason that says it itself."""
+    """Return the advice as a clause; "" for a reason that contains its own."""
     return END_ADVICE.get(reason, "").format(name=name)

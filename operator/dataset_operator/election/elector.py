@@ -1,4 +1,4 @@
-"""Whether this process leads, by what it saw of the lease and the time: client-go's rules, purely.
+"""Decide whether this process leads, from the lease it saw and the time, like client-go.
 
 Wall clocks are never compared: a lease counts from the moment at which this process saw it renewed.
 So the clocks may be set as they like, and may differ in speed by less than leaseDurationSeconds /
@@ -16,7 +16,7 @@ from dataset_operator.election.lease import Lease, build_first
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Of which lease, and its times, named as client-go's.
+    """The lease to hold and its times, named as client-go's.
 
     Attributes:
         duration_seconds: without a renewal for so long, another takes it.
@@ -63,7 +63,7 @@ class Elector:
 
     @property
     def is_leading(self) -> bool:
-        """Whether it has led since it took the lease; it may have to end all the same."""
+        """Return whether it has led since it took the lease; it may have to end all the same."""
         return self._until is not None
 
     def remaining_seconds(self, now: float) -> float:
@@ -73,7 +73,7 @@ class Elector:
         return max(0.0, self._until - now)
 
     def may_act(self, now: float) -> bool:
-        """Whether it leads for certain; an end is final."""
+        """Return whether it certainly leads; an end is final."""
         if self._until is not None and not self.lost and now >= self._until:
             self.lost = (
                 f"it was not renewed for {self.terms.deadline_seconds} s (renewDeadlineSeconds)"
@@ -90,7 +90,7 @@ class Elector:
             self.lost = f"{holder} holds it"
 
     def propose(self, now: float, wall: datetime) -> Proposal | None:
-        """What is to be written: a renewal, or the lease taken; None if another holds it.
+        """Return the lease to write, renewed or taken over; None if another operator holds it.
 
         Args:
             wall: for people who look at the lease.
@@ -116,7 +116,7 @@ class Elector:
         self._until = proposal.at + self.terms.deadline_seconds
 
     def release(self, now: float, wall: datetime) -> Lease | None:
-        """What is to be written when all work has ended; None if it is not its own any more."""
+        """Return the lease to write when all work has ended; None if another operator holds it."""
         if self._until is None or now >= self._until:
             return None
         if self.seen is None or self.seen.holder != self.identity:
@@ -125,6 +125,6 @@ class Elector:
         return self.seen.release(wall)
 
     def _is_held(self, seen: Lease, now: float) -> bool:
-        """Whether another leads, by the duration that it has promised itself."""
+        """Return whether another operator leads, within the duration that its lease promises."""
         seconds = seen.duration_seconds or self.terms.duration_seconds
         return bool(seen.holder) and now < self._seen_at + seconds

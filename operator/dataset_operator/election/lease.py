@@ -16,7 +16,7 @@ _RELEASED_SECONDS = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """Who leads, and since when.
+    """The current leader, and since when it leads.
 
     Attributes:
         holder: the identity of who leads; "": nobody.
@@ -35,7 +35,7 @@ class Lease:
     metadata: Mapping[str, Any]
 
     def is_renewal_of(self, other: Lease) -> bool:
-        """Whether its holder wrote it after the other. Edits of its metadata by others are none."""
+        """Return whether its holder wrote it after `other`; edits of metadata do not count."""
         mine = (self.holder, self.acquired, self.renewed, self.transitions)
         return mine != (other.holder, other.acquired, other.renewed, other.transitions)
 
@@ -71,7 +71,7 @@ def build_first(name: str, namespace: str, holder: str, seconds: int, wall: date
 
 
 def parse_lease(document: Mapping[str, Any]) -> Lease:
-    """What the API server has; fields that are absent say that nobody holds it."""
+    """Parse a lease from the API server; absent fields mean that nobody holds it."""
     spec = document.get("spec") or {}
     return Lease(
         holder=spec.get("holderIdentity") or "",

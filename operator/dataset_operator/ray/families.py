@@ -38,7 +38,7 @@ class FamilyReader:
             self._rest, self._is_too_long = b"", True
 
     def end(self) -> bytes:
-        """What was kept; a last line that has no end may be half of one."""
+        """Return the kept bytes; an unfinished last line may be cut."""
         return b"".join(line + b"\n" for line in self._kept)
 
     def _take(self, line: bytes) -> None:

@@ -58,7 +58,7 @@ class RayJobs(Protocol):
         """All that its driver has written so far; None if Ray does not know the job."""
 
     async def progress(self) -> Progress | None:
-        """How the training goes; None if the driver does not say."""
+        """Progress of the training; None if the driver does not report it."""
 
     async def nodes(self) -> list[RayNode]:
         """The cluster's nodes, those that are gone too."""
@@ -209,7 +209,7 @@ def _is_unknown(answer: Answer) -> bool:
 
 
 def _last_line(answer: Answer) -> str:
-    """Of the traceback that Ray answers with, the line that says what is wrong."""
+    """Return the line of Ray's traceback that names the error."""
     lines = answer.content.decode(errors="replace").split("\n")
     return next((line[:_MAX_CAUSE_CHARS] for line in reversed(lines) if line.strip()), "")
 

@@ -62,7 +62,7 @@ NUM_MARKS = 9
 
 
 class Given(NamedTuple):
-    """What does not change during a run; phases as arrays of P, waits [P, S] in seconds a step."""
+    """Constants of a run; phases as arrays of P, waits [P, S] in seconds per step."""
 
     rows: float
     batch_rows: float
@@ -85,7 +85,7 @@ class Given(NamedTuple):
 
 
 class Plant(NamedTuple):
-    """What changes; `waits` are seconds by stage."""
+    """State of a run; `waits` are seconds by stage."""
 
     state: Ints
     until: Floats

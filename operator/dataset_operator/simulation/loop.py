@@ -38,7 +38,7 @@ MakeLaw = Callable[[Cluster], Law]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """How the run stood at the end of a control period; sums count from the beginning.
+    """State of a run at the end of a control period; sums count from the beginning.
 
     Attributes:
         capacity: pods that it could have had.
@@ -164,7 +164,7 @@ def _note(cluster: Cluster, ready: int) -> Moment:
 
 
 def _read_gpu(cluster: Cluster, computed: float, noise: float) -> float | None:
-    """What a GPU series tells of the last period, in which so many seconds were computed."""
+    """Return the value of a GPU series for the last period, given the seconds computed."""
     setting = cluster.setting
     if setting.gpu == "absent":
         return None

@@ -169,7 +169,7 @@ class Cluster:
         insort(self.starts, seconds)
 
     def _drain(self, number: int) -> None:
-        """Those that are not up yet go first, then the youngest; what they hold they hand over."""
+        """Drain pending workers first, then the youngest; they hand over their rows."""
         plant = self.plant
         starting = np.flatnonzero((plant.state == events.STARTING) & (plant.drains == 0))
         latest = starting[np.argsort(-plant.until[starting])][:number]

@@ -1,4 +1,4 @@
-"""What a simulated run is like. Rates are of the whole run: ranks move in lockstep, as one."""
+"""Settings of a simulated run. Rates are of the whole run: ranks move in lockstep, as one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STAGES = ("transfer", "collate", "ordering", "rankSkew")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """What holds from a row on.
+    """Costs and waits that apply from a row on.
 
     Attributes:
         from_row: of the run.

@@ -1,4 +1,4 @@
-"""What a law cannot see: the means that hold at a moment, without noise."""
+"""The true means at a moment, without noise, which a policy cannot see."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Truth:
 
 
 def truth_of(setting: Setting, phase: Phase) -> Truth:
-    """What holds in a phase."""
+    """Return the true means of a phase."""
     step = phase.step_seconds + sum(phase.waits.values())
     mean_speed = 1.0 - setting.slow_share * (1.0 - setting.slow_speed)
     worker_rate = mean_speed / phase.row_seconds
@@ -43,6 +43,6 @@ def truth_of(setting: Setting, phase: Phase) -> Truth:
 
 
 def truth_now(cluster: Cluster) -> Truth:
-    """What holds at this moment of a simulation."""
+    """Return the true means at this moment of a simulation."""
     phase = cluster.setting.phases[int(cluster.plant.marks[events.PHASE])]
     return truth_of(cluster.setting, phase)

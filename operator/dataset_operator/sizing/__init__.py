@@ -1,4 +1,4 @@
-"""How many data workers a run will need, and what it will cost: `lastmile simulate`.
+"""`lastmile simulate`: the number of data workers that a run will need, and its cost.
 
     measured    what of `profile.json` is used, read and checked against a manifest
     run         the run that is simulated: the spec, what was measured, what the person assumes

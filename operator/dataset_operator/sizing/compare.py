@@ -36,7 +36,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What came of every policy, and the law's last answer."""
+    """Outcomes of all policies, and the autoscaler's last decision."""
 
     outcomes: tuple[Outcome, ...]
     curves: tuple[Curve, ...]

@@ -1,4 +1,4 @@
-"""What a simulation comes to, in a sentence, and what to change in the manifest."""
+"""The conclusion of a simulation in a sentence, and advice on the manifest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Conclusion:
 
 
 def conclude(run: Run, found: Outcome, last: Decision) -> Conclusion:
-    """What the autoscaler's outcome comes to.
+    """Conclude from the autoscaler's outcome.
 
     Args:
         last: its last answer, with what kept the number from another one.
@@ -129,7 +129,7 @@ def _units(run: Run) -> str:
 def list_warnings(
     run: Run, found: Outcome, assumed: Assumed, device: str, changed: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """What makes the figures less than they seem.
+    """Return warnings about reasons to distrust the figures.
 
     Args:
         device: where the model was measured.

@@ -1,4 +1,4 @@
-"""What a simulation found: the models of `simulation.json`, described in docs/simulate.md."""
+"""The models of `simulation.json`, described in docs/simulate.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PolicyName = Literal["autoscaler", "minReplicas", "advised", "maxReplicas"]
 
 
 class Measured(SpecModel):
-    """Where the rates are from."""
+    """Origin of the rates."""
 
     experiment: str
     measured_at: str
@@ -23,7 +23,7 @@ class Measured(SpecModel):
 
 
 class Assumptions(SpecModel):
-    """What was assumed beside the profile."""
+    """Assumptions beside the profile."""
 
     hours: float = Field(description="Of training, were rows always there.")
     start_seconds: float
@@ -54,7 +54,7 @@ class Need(SpecModel):
 
 
 class WholeRun(SpecModel):
-    """What all epochs come to; beyond what was simulated, at the rates of its second half."""
+    """Totals of all epochs; beyond the simulated part, at the rates of its second half."""
 
     hours: float
     worker_hours: float
@@ -63,7 +63,7 @@ class WholeRun(SpecModel):
 
 
 class Outcome(SpecModel):
-    """What came of a policy; means over the simulations."""
+    """Outcome of a policy; means over the simulations."""
 
     name: PolicyName
     replicas: int | None = Field(description="Of a constant; null: the autoscaler's.")
@@ -117,5 +117,5 @@ class Simulation(SpecModel):
     curves: tuple[Curve, ...]
 
     def outcome(self, name: PolicyName) -> Outcome:
-        """What came of a policy."""
+        """Return the outcome of a policy."""
         return next(outcome for outcome in self.policies if outcome.name == name)

@@ -1,4 +1,4 @@
-"""Who says how many workers there are in a simulation."""
+"""Policies that set the number of workers in a simulation."""
 
 from __future__ import annotations
 

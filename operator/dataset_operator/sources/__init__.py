@@ -1,4 +1,4 @@
-"""Where a run's numbers come from, behind one protocol: `MetricsSource`.
+"""Sources of a run's metrics, behind one protocol: `MetricsSource`.
 
     runtime       the driver's page on the head, and Ray's of every pod with trainers; no Prometheus
     prometheus    a Prometheus that scrapes both, or DCGM's exporter for the GPUs

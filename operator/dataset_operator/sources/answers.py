@@ -1,4 +1,4 @@
-"""What a Prometheus answers to a query: raw samples, of which a page is made as a driver serves it.
+"""Parse Prometheus' answer to a query of raw samples into a page as a driver serves it.
 
 A range (`{…}[90s]`, asked for once) gives samples with the times at which they were scraped, which
 an instant vector hides behind the time of the query. All samples of one scrape have one time, so
@@ -67,7 +67,7 @@ def parse_answer(content: bytes) -> list[Series]:
 
 
 def explain_refusal(content: bytes) -> str:
-    """What a Prometheus says of why it does not answer; "" if it says nothing."""
+    """Return Prometheus' reason for refusing a query; "" if it gives none."""
     try:
         return _Refusal.model_validate_json(content).error
     except ValidationError:

@@ -1,4 +1,4 @@
-"""How busy a run's GPUs are: what each told last, and whether that is a word on all of them.
+"""Utilisation of a run's GPUs, from the last value of each, if all of them are known.
 
     absent      fewer GPUs have told something than the trainers have
     stale       a value holds for three scrapes, then it is no longer known
@@ -31,7 +31,7 @@ class GpuUse:
 
 @dataclass(slots=True)
 class _Told:
-    """Of one run's GPUs, by name."""
+    """Last values of one run's GPUs, by name."""
 
     percents: dict[str, tuple[float, float]] = field(default_factory=dict)  # (value, when)
     busy: set[str] = field(default_factory=set)  # that told more than 0
@@ -40,7 +40,7 @@ class _Told:
 
 @dataclass(slots=True, kw_only=True)
 class GpuBook:
-    """What GPUs told; times are seconds of any one clock.
+    """Values that GPUs reported; times are seconds of any one clock.
 
     Attributes:
         stale_seconds: for how long a value holds.
@@ -50,12 +50,12 @@ class GpuBook:
     _runs: dict[Owner, _Told] = field(default_factory=dict)
 
     def is_due(self, owner: Owner, now: float, every_seconds: float) -> bool:
-        """Whether it is time to ask a run's GPUs again."""
+        """Return whether it is time to query a run's GPUs again."""
         told = self._runs.get(owner)
         return told is None or now - told.asked_at >= every_seconds
 
     def oldest(self, owner: Owner, prefix: str) -> float:
-        """When the GPUs whose names begin so told something, the one that is longest ago."""
+        """Return the oldest report time of the GPUs with this prefix of their names."""
         told = self._runs.get(owner) or _Told()
         times = [at for name, (_, at) in told.percents.items() if name.startswith(prefix)]
         return min(times, default=-math.inf)
@@ -76,7 +76,7 @@ class GpuBook:
     def judge(
         self, owner: Owner, expected: int, now: float, prefixes: Collection[str] = ("",)
     ) -> tuple[GpuUse | None, str]:
-        """How busy a run's GPUs are; if that is not known, why.
+        """Return the utilisation of a run's GPUs, or None and the reason why it is unknown.
 
         Args:
             expected: GPUs of the trainers.
@@ -99,5 +99,5 @@ class GpuBook:
 
 
 def is_percent(value: float) -> bool:
-    """Whether it can be one: NVML's -1 and DCGM's blanks (2³¹ − 1 and the like) are none."""
+    """Return whether a value can be a percentage: NVML's -1 and DCGM's blanks cannot."""
     return 0.0 <= value <= 100.0

@@ -1,4 +1,4 @@
-"""What the operator tells of itself: logs, metrics, and whether it is alive.
+"""Telemetry of the operator itself: logs, metrics, and health.
 
 `watched` remembers what came through the watch; `freshness` holds it against what the API server
 lists; `leadership` says whether it acts at all; `metrics` and `probes` show them to Prometheus and

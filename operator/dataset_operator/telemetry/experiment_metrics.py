@@ -1,4 +1,4 @@
-"""What Prometheus is told of each experiment, with the labels `namespace` and `experiment`.
+"""Metrics of each experiment, with the labels `namespace` and `experiment`.
 
 All of it stands in the object, so any operator tells the same; it goes with the object. Some 30
 series each while it runs, some 15 once it has ended (docs/operating/observe.md).
@@ -69,7 +69,7 @@ def _collect_state(experiments: Experiments) -> Iterator[Metric]:
 
 
 def _collect_usage(experiments: Experiments) -> Iterator[Metric]:
-    """Of each experiment's present run; another run begins from 0, as a counter may."""
+    """Yield the usage of each experiment's current run; a new run starts at 0, like a counter."""
     used = [(key, standing.usage) for key, standing in experiments if standing.usage]
     for field, (name, text) in _USAGE.items():
         counter = _counter(name, text)

@@ -45,7 +45,7 @@ async def compare_forever(
 
 
 async def _list_versions(kube: Lister, namespaces: Collection[str]) -> dict[Key, str]:
-    """Of all namespaces but those that refuse it: their watch is refused too, and says so."""
+    """List resource versions, without namespaces that refuse it: their watch fails visibly."""
     listed = {}
     for namespace in namespaces:
         try:

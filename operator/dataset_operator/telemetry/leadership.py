@@ -1,4 +1,4 @@
-"""Whether this operator acts or stands by, as far as probes and metrics must know."""
+"""The operator's leadership, as probes and metrics need it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Protocol
 
 
 class Leadership(Protocol):
-    """Of one operator among several; `election.candidate` is one."""
+    """Leadership of one of several operators; `election.candidate` implements it."""
 
     @property
     def is_leading(self) -> bool:
-        """Whether it acts."""
+        """Return whether it acts."""
 
     def find_staleness(self) -> str | None:
         """Why its standing by counts as dead; None while it is alive."""

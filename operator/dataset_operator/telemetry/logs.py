@@ -39,7 +39,7 @@ def set_up_logging(*, as_text: bool, verbose: bool) -> None:
 
 
 def build_handler(stream: TextIO, *, as_text: bool, verbose: bool) -> logging.Handler:
-    """What writes the records."""
+    """Build the handler that writes the log records."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
     if not verbose:
@@ -48,7 +48,7 @@ def build_handler(stream: TextIO, *, as_text: bool, verbose: bool) -> logging.Ha
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether it is more than Kopf's words on a namespace that may not be watched.
+    """Return False for Kopf's messages about a namespace that may not be watched.
 
     `serve` tells of that in one line. Kopf (1.45) asks nine times for each resource with a line
     for each time, and ends with a traceback from each of its tasks.

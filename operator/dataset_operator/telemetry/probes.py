@@ -53,14 +53,14 @@ async def _listen(runner: web.AppRunner, host: str | None, port: int) -> None:
 
 
 def _find_death(metrics: OperatorMetrics) -> str | None:
-    """Who acts must see what happens, who stands by must go on trying to take its place."""
+    """Return why the process must be restarted: a leader without events, or a stuck standby."""
     if metrics.leadership.is_leading:
         return find_staleness(metrics.watched)
     return metrics.leadership.find_staleness()
 
 
 def _find_unreadiness(metrics: OperatorMetrics) -> str | None:
-    """Who stands by is ready to take over; a rollout waits for no more."""
+    """Return why the operator is not ready; a standby is ready, since it can take over."""
     if not metrics.leadership.is_leading or metrics.watched.is_synced:
         return None
     return "the experiments have not all come through the watch yet"

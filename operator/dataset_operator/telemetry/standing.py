@@ -1,4 +1,4 @@
-"""How an experiment stands, as far as Prometheus is told: little, since one is kept of each.
+"""State of an experiment for Prometheus: small, since one is kept for each.
 
 `watched` takes it from what comes through the watch, `experiment_metrics` shows it.
 """
@@ -77,7 +77,7 @@ def read_standing(document: Mapping[str, Any]) -> Standing:
 
 
 def _read_conditions(status: Mapping[str, Any]) -> dict[tuple[str, str], bool]:
-    """Those that hold or do not; of one that is unknown nothing is told."""
+    """Return the conditions that are True or False, without those that are Unknown."""
     conditions = status.get("conditions") or ()
     return {
         (condition["type"], condition["reason"]): condition["status"] == "True"
