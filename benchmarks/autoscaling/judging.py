@@ -1,4 +1,4 @@
-"""Lastmile against the bars of the design, and against each other law's cost."""
+"""Judge Lastmile's policy by its targets, and by the cost of every other policy."""
 
 from __future__ import annotations
 

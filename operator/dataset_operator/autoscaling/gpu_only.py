@@ -26,7 +26,7 @@ from dataset_operator.autoscaling.recommend import WINDOW_SECONDS
 from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Sample
 from dataset_operator.autoscaling.statistics import mean_of, squares_of
 
-# A probe is this share of the workers, one at least (design, «The law»).
+# A probe is this share of the workers, at least one.
 PROBE_SHARE = 0.1
 # After upward probes that helped, one after another, up to as many again as there are.
 _GROWTH = 2.0

@@ -15,7 +15,7 @@ from dataset_operator.autoscaling.statistics import mean_of, squares_of
 
 # Over how long the need is smoothed.
 SMOOTHING_SECONDS = 300.0
-# Steps before a demand is believed, however long they take (design, «The law»).
+# Steps before a demand is believed, however long they take (docs/autoscaling.md).
 MIN_STEPS = 20.0
 # An interval of fewer steps is joined with the next: rows are counted at the ends of steps.
 MIN_BLOCK_STEPS = 5.0

@@ -80,7 +80,7 @@ class Pods:
 
 # Of a pod's start until one was seen.
 FIRST_START_SECONDS = 60.0
-# Three usual starts, five minutes at least (design, «Signals»).
+# Three usual starts, at least five minutes.
 _STUCK_STARTS = 3.0
 _MIN_STUCK_SECONDS = 300.0
 

@@ -11,7 +11,7 @@ from benchmarks.autoscaling.policies import BEST_CONSTANT, LATENCY_ORACLE, OURS
 SCENARIO = "two on one quota"
 # Every law trains in tests/unit; here are those that are treated unlike the others.
 POLICIES = (OURS, LATENCY_ORACLE, BEST_CONSTANT, "HPA on CPU", "lastmile without headroom")
-# Of the issue that asked for it: who reads the file finds these in every row.
+# Readers of the results file find these in every row.
 FIELDS = {
     *("scenario", "provisioning_delay_seconds", "noise_percent", "policy", "seeds"),
     *("idle_excess_share", "worker_hours_ratio", "cost_per_row_ratio_by_price"),

@@ -1,4 +1,4 @@
-"""Each peer's law does what its documentation says; scenarios are as the design lists them."""
+"""Each peer policy does what its documentation says; scenarios hold what they promise."""
 
 from math import log
 from pathlib import Path
