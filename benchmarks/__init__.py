@@ -1,1 +1,1 @@
-"""What the README claims about speed, measured: `make bench`; see README.md beside this file."""
+"""Measurements behind the README's claims about speed: `make bench`; see README.md here."""

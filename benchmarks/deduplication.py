@@ -1,4 +1,4 @@
-"""What sharing a request's columns gains, by rows a request: `python -m benchmarks.deduplication`.
+"""Measure the gain of request-level deduplication: `python -m benchmarks.deduplication`.
 
 Tables of the same rows, but for how many of them one request has; in each the user's sequence and
 its actions are wide, as in an impression log. Every cell reads, pads and hashes them and makes
@@ -189,7 +189,7 @@ def plan_of(folder: Path, cell: Cell) -> StreamPlan:
 
 
 class Reader:
-    """What makes the pieces of a plan, and finds out what pays, for as long as a run lasts."""
+    """A reader that makes the chunks of a plan and finds out what pays, as in a run."""
 
     def __init__(self, plan: StreamPlan) -> None:
         self.plan = plan
@@ -215,7 +215,7 @@ class Reader:
 
 
 def digest(reader: Reader) -> str:
-    """Of all batches in the table's order, a request's columns expanded."""
+    """Hash all batches in the table's order, with request columns expanded."""
     found = hashlib.sha256()
     for batch in reader.batches(in_order=True):
         flat = expand(batch, reader.plan.request_columns)

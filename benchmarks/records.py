@@ -1,4 +1,4 @@
-"""What a benchmark leaves: how it was run, and its results as JSON, as a page and as a picture."""
+"""Records of a benchmark: how it was run, and its results as JSON, page and picture."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """When a benchmark began, by `time.monotonic`, and the one-minute load average just then."""
+    """Start of a benchmark by `time.monotonic`, and the one-minute load average at that time."""
 
     at: float = field(default_factory=time.monotonic)
     load: float = field(default_factory=load_average)

@@ -1,4 +1,4 @@
-"""What it gains to share memory with a trainer: `python -m benchmarks.shared_memory`.
+"""Measure the gain of memory shared with a trainer: `python -m benchmarks.shared_memory`.
 
 A reader, a process, makes ready batches on one core, and this process takes them on the other and
 does nothing with them: through memory that both have mapped, and through Ray's object store

@@ -1,4 +1,4 @@
-"""What a rank does with pieces that are there: batches of them as tensors, on the CPU."""
+"""The work of a rank on chunks at hand: batches of them as tensors, on the CPU."""
 
 from __future__ import annotations
 

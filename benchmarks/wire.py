@@ -1,4 +1,4 @@
-"""What batches weigh on their way to a trainer, and what it costs to send and take them.
+"""Measure the size of batches in transit, and the cost of sending and receiving them.
 
 A piece of padded sequences, dense and categorical columns goes the whole way but for the network:
 made ready and packed as a reader does it, unpacked to tensors as a trainer does it. Ways take

@@ -1,1 +1,1 @@
-"""What a developer's commands run: set-up, locks, the programs that tests talk to, a cluster."""
+"""Programs of a developer's commands: set-up, locks, programs of tests, a cluster."""

@@ -44,7 +44,7 @@ ABLATION_SEEDS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is simulated."""
+    """The runs to simulate."""
 
     cells: Sequence[Cell]
     policies: Sequence[Policy]
@@ -58,7 +58,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a plan gave."""
+    """Results of a plan."""
 
     results: Results
     tuned: Chosen
@@ -122,7 +122,7 @@ def _names(text: str) -> list[str]:
 
 
 def build_plan(options: argparse.Namespace) -> Plan:
-    """What is simulated."""
+    """Build the plan of runs to simulate from options."""
     scenarios = options.scenarios or [scenario.name for scenario in SCENARIOS]
     policies = options.policies or [policy.name for policy in POLICIES]
     always = {OURS, LATENCY_ORACLE}
@@ -162,7 +162,7 @@ def run(plan: Plan, runner: Runner) -> Found:
 
 
 def _best(cell: Cell, workers: Mapping[int, int], plan: Plan, runner: Runner) -> Measured:
-    """Of every price its own best; all of them have been run."""
+    """Return the best constant for each price; all of them have been run."""
 
     def measures(number: int) -> list[Measures]:
         jobs: list[Job] = constant_jobs(cell, number, plan.seeds)

@@ -106,7 +106,7 @@ class Runner:
         return len(self._asked)
 
     def run(self, jobs: Iterable[Job], what: str) -> dict[Job, Measures]:
-        """What each gives; progress goes to stderr."""
+        """Return the result of each job; progress goes to stderr."""
         asked = list(dict.fromkeys(jobs))
         self._asked.update(asked)
         new = [job for job in asked if job not in self._known]
@@ -132,7 +132,7 @@ class Runner:
 
 
 def digest_sources() -> str:
-    """Of all that decides what a job gives."""
+    """Hash everything that decides a job's result."""
     here = Path(__file__).parent
     folders = [here, *(Path(package.__path__[0]) for package in (autoscaling, simulation))]
     digest = hashlib.sha256(np.__version__.encode())
@@ -163,7 +163,7 @@ def _run_chunk(jobs: Sequence[Job]) -> list[tuple[Job, Measures]]:
 
 
 def _read(path: Path) -> Iterator[tuple[Job, Measures]]:
-    """What was written down; a line that was broken off is none."""
+    """Read the stored results, without a last line that is incomplete."""
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
             (*names, settings, seed), measures = json.loads(line)

@@ -1,4 +1,4 @@
-"""What could be had at best: a law that knows the means, and one that knows the future too."""
+"""Upper bounds: a policy that knows the means, and one that also knows the future."""
 
 from __future__ import annotations
 

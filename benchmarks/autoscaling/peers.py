@@ -22,7 +22,7 @@ HPA_UP_PODS = 4
 
 @dataclass(slots=True)
 class Peer:
-    """What all of them share; a law says `want`."""
+    """Base of all peer policies, which implement `want`."""
 
     cluster: Cluster
     senses: Senses = field(init=False)
@@ -74,7 +74,7 @@ class Hpa(Peer):
         self._wanted = Window(HPA_DOWN_SECONDS)
 
     def ratio(self, seen: Seen) -> float | None:
-        """Of the metric to its target."""
+        """Return the ratio of the metric to its target."""
         return seen.busy / self.target
 
     def want(self, seen: Seen) -> int:

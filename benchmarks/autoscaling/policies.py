@@ -52,7 +52,7 @@ def _most(cluster: Cluster) -> Law:
 
 
 def _advised(cluster: Cluster) -> Law:
-    """What `lastmile profile` says as a run begins: ⌈D (1 + h) ÷ μ⌉, storage apart."""
+    """Advice of `lastmile profile` at the start of a run: ⌈D (1 + h) ÷ μ⌉, storage apart."""
     phase = cluster.setting.phases[0]
     step = phase.step_seconds + sum(phase.waits.values())
     demand = cluster.setting.batch_rows / step

@@ -57,7 +57,7 @@ def _bars(results: Document) -> Iterator[str]:
 
 
 def _misses(results: Document) -> Iterator[str]:
-    """What is missed, cell by cell."""
+    """Yield the missed targets, cell by cell."""
     missed = [bar for bar in results["bars"] if bar["misses"]]
     if not missed:
         return

@@ -146,7 +146,7 @@ def _make_row(cell: CellKey, policy: str, measured: Measured, oracle: Measured) 
 
 
 def log_ratios(mine: Measured, other: Measured, price: int) -> list[float]:
-    """Of costs a row, by seed; as many as the one with fewer seeds has."""
+    """Return log ratios of costs per row, by seed, for the seeds that both have."""
     pairs = zip(mine.log_costs(price), other.log_costs(price), strict=False)
     return [a - b for a, b in pairs]
 

@@ -1,4 +1,4 @@
-"""What befalls a run: the benchmark's scenarios, each two hours at least with rows always there.
+"""The benchmark's scenarios, each at least two hours long with rows always ready.
 
 At first a run needs `NEED` workers, all busy, and has ⌈NEED (1 + h)⌉; changes are far apart, but
 for the ramp's, and come at the same row for every law, so that all train the same rows.
@@ -61,7 +61,7 @@ class Cell:
         return self.scenario.name, self.start_seconds, self.noise_percent
 
     def settings(self) -> list[Setting]:
-        """Those that run side by side: one, but where experiments share a quota."""
+        """Settings that run concurrently: one, except where experiments share a quota."""
         builders = [self.scenario.build, self.scenario.build_other]
         return [
             replace(build(), start_seconds=self.start_seconds, noise=self.noise_percent / 100.0)
@@ -236,7 +236,7 @@ def shared_quota() -> Setting:
 
 
 def other_on_quota() -> Setting:
-    """That other experiment: its need halves for a while, and what it leaves is to be had."""
+    """The other experiment on the quota: its need halves for a while."""
     phases = (_phase(), _phase(92, cost=0.5), _phase(140))
     return _plain(phases=phases, rows=_after(45 + 95 + 45), schedulable=_QUOTA)
 

@@ -1,4 +1,4 @@
-"""What the peers' laws are fed with, from the same plant and at the same moments as Lastmile's.
+"""Inputs of the peer policies, from the same simulator and moments as Lastmile's.
 
 Each gets the signals that its own system has, as they would be measured over the last period.
 """

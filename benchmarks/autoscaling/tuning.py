@@ -62,7 +62,7 @@ def _least(policy: str, costs: Mapping[tuple[str, _Settings], Sequence[float]]) 
 
 
 def _log_cost(measures: Measures, price: float) -> float:
-    """Of a run that was cut off nobody knows what it would have cost."""
+    """Return the logarithm of a run's cost; infinite for one that was cut off."""
     return math.log(measures.cost_per_row(NUM_GPUS, price)) if measures.has_ended else math.inf
 
 
@@ -96,7 +96,7 @@ def constant_jobs(cell: Cell, workers: int, seeds: Sequence[int]) -> list[Job]:
 
 @dataclass(slots=True)
 class _Search:
-    """Of one cell: yields jobs, is sent what these and others gave, returns numbers by price."""
+    """Search of one cell: yields jobs, receives their results, returns numbers by price."""
 
     cell: Cell
     _results: dict[Job, Measures] = field(default_factory=dict)

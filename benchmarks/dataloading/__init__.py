@@ -1,4 +1,4 @@
-"""Who brings the same rows to the same model fastest, and proof that they are the same.
+"""Compare loaders that bring the same rows to the same model, with proof of equal rows.
 
 Reading order: `workloads` (the three levels of work) → `peers` (who takes part) → a file a loader,
 `lastmile_loader` first, what they share in `row_groups`, `columns`, `arrow_work` and `pieces` →

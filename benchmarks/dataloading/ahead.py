@@ -15,7 +15,7 @@ Made = TypeVar("Made")
 def in_threads(
     make: Callable[[Unit], Made], units: Iterable[Unit], num_threads: int
 ) -> Iterator[Made]:
-    """What is made of each unit, in order; at most two a thread are made or in the making."""
+    """Yield what `make` returns for each unit, in order; at most two per thread at a time."""
     coming = iter(units)
     waiting: deque[Future[Made]] = deque()
     pool = ThreadPoolExecutor(num_threads, "ahead")

@@ -129,7 +129,7 @@ def _hash_column(columns: Columns, name: str, places: Int64s) -> Int64s:
 
 
 def is_drawn(row_keys: pa.Array) -> Bools:
-    """Which rows stay if they are negatives: Lastmile's own decision, the kernel that is shared."""
+    """Return the rows that stay if they are negatives, by Lastmile's shared kernel."""
     if numba_work is not None:
         return numba_work.is_drawn(to_numpy(row_keys), DOWNSAMPLE_SEED, KEEP_PERCENT)
     return hashing.keep_mask(hashing.hash_columns([row_keys], 0), DOWNSAMPLE_SEED, KEEP_PERCENT)

@@ -40,7 +40,7 @@ _MAX_SHOWN = 5
 
 
 def identities_of(batch: Batch) -> Sums:
-    """How many rows, Σh and Σh² of their identities."""
+    """Return the number of rows, and Σh and Σh² of their identities."""
     hashes = _identity_B(batch)
     squares = hashes * hashes
     return {

@@ -42,13 +42,13 @@ class Columns:
     first_of: Int64s | None = None
 
     def places(self, name: str, rows: Int64s | None) -> Any:
-        """Where the values of those rows are; None for all, as they are."""
+        """Return the places of the rows' values; None if they are all in place."""
         if self.request_of is None or name not in self.once:
             return rows
         return self.request_of if rows is None else self.request_of[rows]
 
     def places_once(self, requests: Int64s) -> Int64s:
-        """Where the columns of those requests are."""
+        """Return the places of the requests' columns."""
         return requests if self.first_of is None else self.first_of[requests]
 
 
@@ -75,7 +75,7 @@ def flat_columns(table: pa.Table, request_key: str | None = None) -> Columns:
 
 
 def _is_first(keys: Array) -> npt.NDArray[np.bool_]:
-    """Which keys differ from the one before."""
+    """Return which keys differ from the one before."""
     is_first = np.ones(len(keys), dtype=np.bool_)
     np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
     return is_first

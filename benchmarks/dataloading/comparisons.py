@@ -72,7 +72,7 @@ def epochs_of(rounds: Iterable[Round], contender: Contender) -> list[Epoch]:
 
 
 def _are_equal(measured: Measured, level: str, subject: Contender, peer: Contender) -> bool:
-    """Whether the proofs of both are equal; of who only decodes, whether it decoded every row."""
+    """Return whether both proofs are equal; a decoder only has to decode every row."""
     proofs = measured.proofs[level]
     if peer.loader not in FLOORS:
         return proofs[subject].sums == proofs[peer].sums

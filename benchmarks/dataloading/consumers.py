@@ -1,4 +1,4 @@
-"""What is done with each batch: take it, train on it, or prove what is in it.
+"""Consumers of batches: take each one, train on it, or prove its content.
 
 A consumer is made anew for every epoch, before the clock starts, and gives at the end the sums of
 `checksums` over all it took.

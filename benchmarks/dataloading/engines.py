@@ -1,4 +1,4 @@
-"""What the query engines share: they scan, project and drop spam users; Arrow comes out.
+"""Shared part of the query engines: scan, project, drop spam users; Arrow comes out.
 
 What is left, the same work as everybody's, runs on each of their chunks in the trainer's process,
 while the engine's own threads make the next ones.

@@ -28,7 +28,7 @@ _STEADY_FROM, _STEADY_TO = 0.1, 0.9
 
 
 class Loader(Protocol):
-    """What brings batches."""
+    """A loader of batches."""
 
     def batches(self) -> Iterator[Batch]:
         """The next epoch's batches; asked for again only when the former have ended."""
@@ -49,7 +49,7 @@ class Steady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """What an epoch gave.
+    """Measurements of an epoch.
 
     `cpu_seconds` are those of all its processes, None where unknown; `cold_seconds` from the start
     of the process to the first batch and `peak_bytes` of all processes, None but in a fresh one;

@@ -1,4 +1,4 @@
-"""What makes the benchmark refuse its own figures."""
+"""Errors by which the benchmark refuses its own figures."""
 
 from __future__ import annotations
 

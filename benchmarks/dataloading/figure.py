@@ -101,7 +101,7 @@ def _peer(row: Document) -> str:
 
 
 def _whiskers(rows: Sequence[Document]) -> list[list[float]]:
-    """How far the bounds are from the median; nowhere where there is one round."""
+    """Return the distances of the bounds from the median; none for a single round."""
     medians = [row["ratio_median"] for row in rows]
     lows = [row["ratio_low"] or median for row, median in zip(rows, medians, strict=True)]
     highs = [row["ratio_high"] or median for row, median in zip(rows, medians, strict=True)]

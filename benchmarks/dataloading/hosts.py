@@ -43,7 +43,7 @@ class Hosts:
 
     @property
     def ray_start_seconds(self) -> float | None:
-        """What `ray.init` took; None if no job needed it."""
+        """Seconds that `ray.init` took; None if no job needed it."""
         return None if self._ray is None else self._up().start_seconds
 
     def run(self, job: Job) -> Epoch:

@@ -1,4 +1,4 @@
-"""What is asked of a process that measures: one epoch of one loader, as it is set."""
+"""The job of a measuring process: one epoch of one loader with its settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROW_GROUPS: Final = "row groups"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What can be set of a peer; each heeds what it has.
+    """Settings of a peer; each uses those that it has.
 
     Args:
         workers: processes of a DataLoader; 0 works in the trainer's own.
@@ -28,7 +28,7 @@ class Tuning:
     groups: int = 1
 
     def __str__(self) -> str:
-        """What differs from the default, for people."""
+        """Format the settings that differ from the default."""
         plain = Tuning()
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         changed = [f"{n} {v}" for n, v in found.items() if v != getattr(plain, n)]

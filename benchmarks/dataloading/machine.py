@@ -1,4 +1,4 @@
-"""What a benchmark ran on, without a name of it, and what its processes used of it."""
+"""The machine of a benchmark, without its name, and the resources that it used."""
 
 from __future__ import annotations
 

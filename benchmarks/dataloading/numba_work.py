@@ -42,7 +42,7 @@ def _compiled(*signatures: Any) -> Callable[[Function], Function]:
 
 
 def is_drawn(keys: Int64s, seed: int, keep_percent: int) -> Bools:
-    """Which rows a sample keeps; see `hashing.keep_mask`. `keep_percent` is below 100."""
+    """Return the rows that a sample keeps; see `hashing.keep_mask`. Below 100 percent only."""
     threshold = np.uint64((keep_percent << 64) // 100)
     drawn: Bools = _is_drawn(keys, _mixed(0) * _GOLDEN, _mixed(seed), threshold)
     return drawn
@@ -57,7 +57,7 @@ def hash_ids(values: npt.NDArray[np.signedinteger[Any]], seed: int, num_buckets:
 
 
 def pad_rows(values: Int64s, offsets: Int64s, rows: Int64s, length: int) -> Int64s:
-    """Those rows' lists, cut or filled up with zeros [rows, length]."""
+    """Return the rows' lists, cut or filled up with zeros, as [rows, length]."""
     padded: Int64s = _pad_rows(values, offsets, rows, length)
     return padded
 
@@ -65,7 +65,7 @@ def pad_rows(values: Int64s, offsets: Int64s, rows: Int64s, length: int) -> Int6
 def take_lists(
     values: npt.NDArray[Any], offsets: Int64s, rows: Int64s
 ) -> tuple[npt.NDArray[Any], Int64s]:
-    """Those rows' lists as values [items] and offsets [rows + 1]."""
+    """Return the rows' lists as values [items] and offsets [rows + 1]."""
     ends = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(offsets[rows + 1] - offsets[rows], out=ends[1:])
     taken = np.empty(ends[-1], dtype=values.dtype)

@@ -91,7 +91,7 @@ def _among(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 
 
 def build_settings(options: argparse.Namespace) -> Settings:
-    """What is measured; makes the tables that are not there.
+    """Build the settings from options, and make missing tables.
 
     Raises:
         BenchmarkError: a peer is unknown, or Lastmile brings none of the cells.

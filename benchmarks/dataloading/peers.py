@@ -1,4 +1,4 @@
-"""Who takes part: Lastmile, the floors, and the peers, each a file written as an expert would.
+"""Participants: Lastmile, the floors, and the peers, each a file as an expert writes it.
 
 A peer whose library is not installed is left out and named in the results, with what installs it;
 so is one that cannot do the work, with why.
@@ -61,7 +61,7 @@ class Peer:
 
     @property
     def is_installed(self) -> bool:
-        """Whether its library is there."""
+        """Return whether its library is installed."""
         return self.needs is None or find_spec(self.needs[1]) is not None
 
 
@@ -137,7 +137,7 @@ class Contender:
 def list_contenders(
     loaders: Iterable[str], layouts: Sequence[str] = LAYOUTS, forms: Sequence[str] = FORMS
 ) -> list[Contender]:
-    """Those loaders in all cells of these layouts and forms that they can bring."""
+    """List the loaders in all cells of these layouts and forms that they support."""
     return [
         Contender(loader=loader, layout=layout, form=form)
         for loader in loaders
@@ -203,7 +203,7 @@ def host_of(job: Job) -> str:
 
 
 def opener_of(job: Job) -> Callable[[], Any]:
-    """What opens the job's loader; imports what only that one needs, before any clock."""
+    """Return the function that opens the job's loader; import only its own libraries."""
     peer = LOADERS[job.loader]
     module, name = peer.opens
     opens = getattr(import_module(f"benchmarks.dataloading.{module}"), name)

@@ -13,7 +13,7 @@ _AUTH_MODE = "RAY_AUTH_MODE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayUp:
-    """How to join the Ray that is up, and the seconds that its start took, without imports.
+    """A running Ray: how to join it, and the seconds that its start took, without imports.
 
     All of Ray's processes are `pid` and those below it.
     """

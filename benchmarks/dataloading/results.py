@@ -104,7 +104,7 @@ def _subjects(throughput: Sequence[Document]) -> dict[str, Document]:
 
 
 def _calibration(level: str, rounds: Rounds) -> Document:
-    """How the machine was: seconds of the decoding before each round, and rounds set aside."""
+    """Return the machine's state: seconds of decoding before each round, dropped rounds."""
     return {
         "level": level,
         "rounds": len(rounds.kept),
@@ -118,7 +118,7 @@ def _calibration(level: str, rounds: Rounds) -> Document:
 
 
 def _level_rows(measured: Measured, level: str) -> list[Document]:
-    """What each contender did at a level, who only decodes among them."""
+    """Return the rows of all contenders at a level, decoders included."""
     kept = measured.rounds[level].kept
     rows = []
     for contender in [*measured.settings.contenders, *kept[0].calibration]:
@@ -220,7 +220,7 @@ def _ablation_rows(measured: Measured) -> list[Document]:
 def _ratio(
     epochs: Sequence[Epoch], base: Sequence[Epoch], speed: Callable[[Epoch], float]
 ) -> dict[str, float]:
-    """Of the pairs of one round."""
+    """Return the ratio of the pairs of each round."""
     return spread(speed(mine) / speed(other) for mine, other in zip(epochs, base, strict=True))
 
 

@@ -69,7 +69,7 @@ def measure_rounds(
 
 
 def are_calm(rounds: Sequence[Round]) -> list[bool]:
-    """Whether each round's calibration, of every floor, is near the median of all."""
+    """Return for each round whether the calibration of every floor is near the median."""
     medians = {
         name: statistics.median(found.calibration[name].seconds for found in rounds)
         for name in rounds[0].calibration

@@ -1,4 +1,4 @@
-"""Which epochs are measured, in which order, and what must hold between them.
+"""The order of measured epochs, and the conditions that must hold between them.
 
     tuning    settings of the peers that have some, the best goes on
     proof     each contender once, in a fresh process: start, memory, and every column of all rows
@@ -49,7 +49,7 @@ TAKE, TRAIN, PROVE = "take", "train", "prove"
 
 
 class Runs(Protocol):
-    """What measures jobs: `hosts.Hosts`, or a stand-in."""
+    """A measurer of jobs: `hosts.Hosts`, or a stand-in."""
 
     def run(self, job: Job) -> Epoch:
         """Measure one epoch in a process that stays."""

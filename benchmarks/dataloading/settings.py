@@ -1,4 +1,4 @@
-"""What is measured and what was: a benchmark's settings, and its epochs by their part in it."""
+"""Settings of the benchmark, and its epochs by their part in it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def base_of(variant: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is measured, and how often.
+    """Settings: what to measure, and how often.
 
     Args:
         table: of the comparison; the same rows in every layout.
@@ -94,12 +94,12 @@ class Settings:
 
     @property
     def contenders(self) -> list[Contender]:
-        """Who takes turns."""
+        """The contenders that take turns."""
         return list_contenders(self.loaders, self.layouts, self.forms)
 
     @property
     def floors(self) -> list[Contender]:
-        """Who only decodes, of each layout."""
+        """The contenders of each layout that only decode."""
         return list_contenders(FLOORS, self.layouts)
 
 

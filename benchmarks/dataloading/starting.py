@@ -1,4 +1,4 @@
-"""How a process that measures begins: it imports as `lastmile` does, whomever it measures.
+"""Start of a measuring process: it imports like `lastmile`, whatever it measures.
 
 Imports nothing heavy itself: the process unpickles this module's function before it does anything.
 """

@@ -25,7 +25,7 @@ from pipeline_runtime.batches import Batch
 
 
 class Source(Protocol):
-    """Where a worker's rows come from."""
+    """Source of a worker's rows."""
 
     def pieces(self) -> Iterator[Arrays]:
         """This worker's share of an epoch, worked on."""
@@ -53,7 +53,7 @@ class RowGroups:
 
 
 class Shipped(IterableDataset[Any]):
-    """What a worker hands on of its source."""
+    """Batches that a worker sends on from its source."""
 
     def __init__(self, source: Source, unit: str, batch_size: int) -> None:
         self._source = source

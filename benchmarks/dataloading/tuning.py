@@ -1,4 +1,4 @@
-"""What can be set of a peer, and how its best setting is found before it is compared.
+"""Settings of peers, and the search for the best one before the comparison.
 
 Every candidate runs once, on few rows. What is far ahead of its consumer has most of them in flight
 then: it looks fast in its steady state, and one that starts at once looks fast as a whole. So the
@@ -42,7 +42,7 @@ def quick(candidates: Sequence[Tuning]) -> list[Tuning]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """What was found.
+    """The best setting that was found.
 
     Attributes:
         best: the setting that is compared.

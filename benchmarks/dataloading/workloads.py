@@ -129,12 +129,12 @@ class Workload:
 
     @property
     def is_deduplicated(self) -> bool:
-        """Whether batches carry what a request's rows share once."""
+        """Return whether batches hold the columns of a request once."""
         return self.form == "deduplicated"
 
     @property
     def needs_ray(self) -> bool:
-        """Whether Lastmile runs it by Ray."""
+        """Return whether Lastmile runs it on Ray."""
         return RAY_DATA in self.options or FUSION_OFF in self.options
 
     @property

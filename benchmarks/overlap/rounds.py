@@ -80,7 +80,7 @@ def _measure(bench: Bench, rounds: int) -> Document:
 
 
 def find_distances(model_rates: Sequence[float]) -> list[float]:
-    """How far off the median of all rounds each one's model alone is, as a share of it."""
+    """Return the relative distance of each round's model alone from the median."""
     median = statistics.median(model_rates or [1.0])
     return [abs(rate / median - 1) for rate in model_rates]
 

@@ -104,12 +104,12 @@ class Session(TrainContext):
 
     @property
     def waited_share(self) -> float:
-        """Of the trainer's time: waiting for rows to be made."""
+        """Share of the trainer's time spent waiting for rows to be made."""
         return self._stream.waited.production / self.taken[-1][0]
 
     @property
     def checksum(self) -> Checksum:
-        """Of all rows that were taken."""
+        """Checksum of all taken rows."""
         return self._stream.position.checksum
 
 
@@ -118,7 +118,7 @@ def _groups(plan: Plan) -> Sequence[Group]:
 
 
 def _open_stream(spec: Training, plan: Plan, readers: FeedSource) -> BatchStream:
-    """What `training.ranks.worker` opens for the only rank of a machine."""
+    """Open the stream that `training.ranks.worker` opens for the only rank of a machine."""
     groups = _groups(plan)
     waited = Waited()
     return BatchStream(
@@ -143,7 +143,7 @@ def _open_later(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What a session does.
+    """The kinds of sessions.
 
     Attributes:
         source: of its batches: `FROZEN`, or readers as threads or processes.

@@ -31,7 +31,7 @@ class Runs(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long to measure.
+    """Limits on the duration of a measurement.
 
     Attributes:
         width: rounds are added to a cell until its upper bounds are less than this share above

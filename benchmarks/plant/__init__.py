@@ -1,4 +1,4 @@
-"""Whether the simulated plant is like a real one: the same profile, the same law, side by side.
+"""Compare the simulator with real processes: the same profile and policy, side by side.
 
 A trainer and a step of known pace, both asleep, run as `lastmile run` runs them, on raylets of this
 machine. The operator's law reads the run's own metrics every 15 s; data workers are raylets that

@@ -1,4 +1,4 @@
-"""How a run went, whether it was real or simulated, and what is compared of it."""
+"""The course of a real or simulated run, and its compared figures."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _MAX_STRETCH = 5.0  # of the time that it takes with rows always there
 
 @dataclass(slots=True, kw_only=True)
 class Observed:
-    """What a run gave.
+    """Observations of a run.
 
     Attributes:
         samples: what the law saw, with the phase that held.
@@ -100,7 +100,7 @@ class _Watch:
         )
 
     def _wait_for_first_piece(self) -> tuple[float, float]:
-        """When the first worker began, by the clock, and what the loop had waited by then.
+        """Return when the first worker began, and the loop's waiting time until then.
 
         It began as long before its first piece was there as a piece takes.
         """

@@ -29,7 +29,7 @@ def train(ctx: Any) -> None:
 
 
 def write_pace(path: Path, *, step_seconds: float, row_seconds: float) -> None:
-    """What holds from now on; replaced at once, so that a reader sees the one or the other."""
+    """Set the pace from now on; the file is replaced at once, so no reader sees half of it."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps({STEP_SECONDS: step_seconds, SECONDS_PER_ROW: row_seconds}))
     new.replace(path)

@@ -58,7 +58,7 @@ def watch(profile: Profile, pace: Path, look: Callable[[], Look]) -> Observed:
 
 
 def set_pace(profile: Profile, place: int, pace: Path) -> None:
-    """What a phase says holds from now on."""
+    """Set the pace of a phase from now on."""
     phase = profile.phases[place]
     write_pace(pace, step_seconds=phase.step_seconds, row_seconds=phase.row_seconds)
 
@@ -122,7 +122,7 @@ class _Watch:
         )
 
     def _time_starts(self, seen: Look, at: float) -> None:
-        """Who is asked for is awaited; who is ready, or no longer wanted, is not."""
+        """Time the starts of requested pods, until they are ready or no longer wanted."""
         before, self._before = self._before or seen, seen
         self._awaited += [at] * (seen.desired - before.desired)
         for _ in range(seen.ready - before.ready):

@@ -1,4 +1,4 @@
-"""What is run: a pace that changes once in a run, and with it how many workers are needed."""
+"""The profiles to run: a pace, and with it the need, changes once in a run."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _NOISE: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What the simulator cannot know.
+    """Costs that the simulator cannot know.
 
     Attributes:
         step_seconds, row_seconds: of a step and of a row, beside the sleep.

@@ -40,7 +40,7 @@ class Training:
     log: Path
 
     def read(self) -> Counters | None:
-        """What its page tells; None while there is none. Raises BenchmarkError if it has ended."""
+        """Read its page; None while there is none. Raises BenchmarkError if it has ended."""
         if self.process.poll() is not None:
             raise BenchmarkError(f"the run ended:\n{self.log.read_text()[-4000:]}")
         try:

@@ -45,7 +45,7 @@ class Workers:
         self._awaited += [now] * missing
 
     def count_ready(self, delivering: int, now: float) -> int:
-        """Those that are up and have delivered, as the operator counts them.
+        """Return the workers that are up and have delivered, as the operator counts them.
 
         Args:
             delivering: that the run tells of.

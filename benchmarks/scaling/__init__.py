@@ -1,4 +1,4 @@
-"""Whether n data-worker nodes bring a trainer n times the rows of one, and what that costs it.
+"""Measure whether n data-worker nodes bring a trainer n times the rows, and the cost.
 
 Every node is a raylet of this machine with one of the product's readers, slowed by sleeping to a
 twelfth of what the trainer takes in. Pieces go from a reader through the object stores of both

@@ -76,7 +76,7 @@ class Cluster:
         return self.nodes[len(self.nodes) - count :]
 
     def wait_for(self, nodes: Sequence[Node]) -> dict[str, float]:
-        """When each was first seen in the cluster (`time.perf_counter`), by Ray's id of it.
+        """Return when each node was first seen in the cluster (`time.perf_counter`), by Ray's id.
 
         Raises BenchmarkError if one does not come up.
         """

@@ -74,7 +74,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def build_settings(options: argparse.Namespace) -> Settings:
-    """What is measured."""
+    """Build the settings from options."""
     first, most, last = options.stages
     return Settings(
         data=options.data,

@@ -29,7 +29,7 @@ _LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """How many data nodes there are: at first, once others have joined, and at the end."""
+    """Numbers of data nodes: at first, after others joined, and at the end."""
 
     first: int
     most: int
@@ -95,7 +95,7 @@ def run_elastic(
 def _direct(
     cluster: Cluster, meter: Meter, stages: Stages, ended: threading.Event
 ) -> tuple[dict[str, float], float]:
-    """When each node that joined was known, by its id, and when the last had left."""
+    """Return when each joined node was known, by its id, and when the last one had left."""
     _wait_until(ended, lambda: len(meter.arrivals) >= _JOIN_FROM * meter.num_pieces)
     joined: dict[str, float] = {}
     for _ in range(stages.most - stages.first):
@@ -117,7 +117,7 @@ def _wait_until(ended: threading.Event, is_there: Callable[[], bool]) -> None:
 
 
 def first_arrivals(arrivals: Sequence[Arrival]) -> dict[str, float]:
-    """When the first piece of each node was there, by its id."""
+    """Return when the first chunk of each node arrived, by the node's id."""
     first: dict[str, float] = {}
     for each in list(arrivals):  # another thread may add to it
         first.setdefault(each.node, each.at)

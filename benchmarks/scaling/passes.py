@@ -60,7 +60,7 @@ class Steady:
 
     @property
     def cpu_seconds_per_row(self) -> float:
-        """Of the trainer and the coordinator."""
+        """CPU seconds of the trainer and the coordinator."""
         return (self.cpu_seconds[TRAINER] + self.cpu_seconds[COORDINATOR]) / self.rows
 
 
@@ -99,7 +99,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """What a pass gave: its steady part; tensors' bytes, checksum and waits of the whole."""
+    """Results of a pass: its steady part, and bytes, checksum and waits of the whole."""
 
     steady: Steady
     num_bytes: int

@@ -63,7 +63,7 @@ def _explain_indicative(settings: Settings, loads: Sequence[float]) -> list[str]
 
 
 def _intake(measured: Measured) -> Document:
-    """What the trainer took, how busy it was then, and what a reader is slowed to."""
+    """Return the trainer's intake and busy share, and the pace of slowed readers."""
     steady = [each.steady for each in measured.intake]
     waited = [each.waited for each in measured.intake]
     return {

@@ -1,4 +1,4 @@
-"""What is measured, in which order.
+"""Measured passes, and their order.
 
     intake   readers not slowed: what the trainer takes; a slowed reader's rate is its twelfth
     rounds   the number of nodes goes down, up, down, …; at each, units of both sizes, and at the
@@ -42,7 +42,7 @@ _MIN_CYCLES: Final = 4  # pieces of each reader in the steady part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is measured, and how often.
+    """Settings: what to measure, and how often.
 
     Args:
         data: folder below which tables are kept.

@@ -58,7 +58,7 @@ def slowed(rows_per_second: float) -> type[Reader]:
 
 
 def rest_seconds(num_rows: int, rows_per_second: float, spent_seconds: float) -> float:
-    """What is left to sleep of a piece's time; nothing of one that took longer."""
+    """Return the seconds left to sleep for a chunk; 0 if it took longer."""
     return max(0.0, num_rows / rows_per_second - spent_seconds)
 
 

@@ -1,4 +1,4 @@
-"""What is read: sample data whose row groups are all of one size, each a unit and a piece.
+"""Sample data whose row groups all have one size, each a unit and a chunk.
 
 Row groups become units of a plan, units groups of one each, which readers lease. The files are not
 compressed, so that readers, who share the trainer's cores here, have time to sleep.

@@ -1,4 +1,4 @@
-"""Which doors are open to whom, found out by knocking: the node enforces NetworkPolicies."""
+"""Connection attempts between pods: the node enforces NetworkPolicies."""
 
 import json
 from collections.abc import Iterable

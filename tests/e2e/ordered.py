@@ -51,7 +51,7 @@ def find_last_step(folder: Path) -> str:
 
 
 def read_last_summary(folder: Path) -> dict[str, Any]:
-    """What the last attempt reported."""
+    """Return the report of the last attempt."""
     return _read(max(folder.glob("*/summary.json"), key=lambda path: path.stat().st_mtime))
 
 

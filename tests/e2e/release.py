@@ -19,7 +19,7 @@ IMAGES = {name: f"{REGISTRY}/lastmile-{name}:{VERSION}" for name in ("operator",
 
 
 def commands_after(start: str) -> list[list[str]]:
-    """Those of the README's console block that begins so, without what they print."""
+    """Return the commands of the README's console block with this start, without output."""
     [block] = re.findall(rf"^```console\n(\$ {re.escape(start)}.*?)^```", README, re.M | re.S)
     text = block.replace("\\\n", " ")
     return [shlex.split(line[2:], comments=True) for line in text.splitlines() if line[:2] == "$ "]
@@ -40,7 +40,7 @@ class Release:
     values: dict[str, Any]
 
     def install(self) -> None:
-        """What the README says, word for word."""
+        """Install by the README's commands, word for word."""
         program, verb, *arguments = INSTALL
         assert (program, verb, arguments[0]) == ("helm", "install", RELEASE)
         self._give(verb, *(str(CHART) if a == "charts/lastmile" else a for a in arguments[1:]))

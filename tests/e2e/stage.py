@@ -89,7 +89,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What a test acts on: the operator runs in a pod of its own, where the chart has put it."""
+    """Stage of a test: the operator runs in a pod of its own, as the chart installs it."""
 
     node: FullNode
     store: Store
@@ -124,7 +124,7 @@ class Stage:
             time.sleep(POLL_SECONDS)
 
     def run_pod(self, name: str, image: str, command: list[str]) -> str:
-        """What a command printed in a pod of somebody else, under the `restricted` level."""
+        """Run a command in a pod under the `restricted` level, and return its output."""
         container = {
             "name": name,
             "image": image,
@@ -182,7 +182,7 @@ class Stage:
                 process.terminate()
 
     def warnings(self, name: str, reason: str) -> list[str]:
-        """What events of an experiment warned of, for that reason."""
+        """Return the messages of an experiment's warning events with this reason."""
         about = f"involvedObject.name={name},type=Warning,reason={reason}"
         events = json.loads(self.kubectl("get", "events", "--field-selector", about, "-o", "json"))
         return [event["message"] for event in events["items"]]

@@ -79,7 +79,7 @@ def endless(*, suspend: bool = False) -> str:
 
 
 def list_uids(stage: Stage, *selected: str) -> set[str]:
-    """Of the pods that stay."""
+    """Return the uids of the selected pods."""
     listed = json.loads(stage.node.kubectl("get", "pods", *selected, "-o", "json"))["items"]
     stay = [pod["metadata"] for pod in listed if "deletionTimestamp" not in pod["metadata"]]
     return {metadata["uid"] for metadata in stay}

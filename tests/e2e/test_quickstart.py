@@ -1,4 +1,4 @@
-"""What the README tells a user to do on a cluster, done in its order: real pods, Ray and store."""
+"""The README's commands on a cluster, in its order: real pods, Ray and store."""
 
 import io
 import json
@@ -72,7 +72,7 @@ def check_doors(stage: Stage) -> None:
 
 
 def check_history(stage: Stage, environment: dict[str, str], folder: Path) -> None:
-    """When the cluster is gone, what happened on it is read from the store."""
+    """Check that the store has the cluster's history after its end."""
 
     def is_settled(found: dict[str, Any]) -> bool:
         state = found["status"].get("history", {}).get("state", "Pending")

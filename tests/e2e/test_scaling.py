@@ -179,7 +179,7 @@ def open_network(pod_uid: str) -> Iterator[int]:
 
 
 def _find_network(pid: int, pod_uid: str) -> int | None:
-    """Of a process, if it is the pod's: its control group is named after that."""
+    """Return a process' network namespace if its control group is the pod's."""
     process = Path("/proc") / str(pid)
     with contextlib.suppress(OSError):
         if pod_uid in (process / "cgroup").read_text().replace("_", "-"):

@@ -1,4 +1,4 @@
-"""What the integration tests talk to: an S3 server and a browser, both local to the run."""
+"""Servers of the integration tests: S3 and a browser, both local to the run."""
 
 import http.client
 import os

@@ -1,4 +1,4 @@
-"""What the cluster in a box is made of, and where each part is found; `go_tools.py` builds it.
+"""Parts of the cluster in a box and their places; `go_tools.py` builds them.
 
 The versions are those of modules/*/go.mod. Programs in the folder that KUBEBUILDER_ASSETS names
 (controller-runtime's convention) are used instead of built ones, by the names below; what is not
@@ -60,7 +60,7 @@ CONTROL_PLANE_FILES = (KUBERAY_CRDS, KWOK_CRDS, KWOK_STAGES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binaries:
-    """Where everything a box is made of lies.
+    """Paths of all parts of a box.
 
     Attributes:
         programs: each program's path by its name.

@@ -1,4 +1,4 @@
-"""What tests see of a cluster, whichever it is: a control plane of their own or an existing one."""
+"""A cluster as tests see it: a control plane of their own or an existing one."""
 
 from pathlib import Path
 from typing import Protocol

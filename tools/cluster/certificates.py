@@ -31,7 +31,7 @@ SERVER_NAMES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who a client is to the API server.
+    """Identity of a client at the API server.
 
     Attributes:
         user: its name in RBAC.

@@ -19,7 +19,7 @@ NODE_LEASE_SECONDS = 40  # kubelet's default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a box's processes run.
+    """Machine on which a box's processes run.
 
     Attributes:
         address: that they listen on, reachable from here.
@@ -44,7 +44,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where things lie in a box's folder."""
+    """Paths in a box's folder."""
 
     folder: Path
 
@@ -76,7 +76,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Where a component says that it is ready: 200 to a GET.
+    """Readiness probe of a component: 200 to a GET.
 
     Attributes:
         is_tls: whether it is asked by TLS, with the box's authority.
@@ -216,7 +216,7 @@ class Builder:
         )
 
     def _nodes(self) -> tuple[str, ...]:
-        """How the API server and what runs on nodes deal with each other; here nothing does."""
+        """Return the API server's flags for nodes; none here."""
         return (
             "--authorization-mode=RBAC",
             # As on OpenShift: who names an owner must have a right to it.
@@ -232,7 +232,7 @@ class Builder:
         )
 
     def _controller(self, port: int) -> tuple[str, ...]:
-        """What upstream's two controllers have in common."""
+        """Return the flags that upstream's two controllers share."""
         return (
             f"--bind-address={self.place.address}",
             f"--secure-port={port}",

@@ -1,4 +1,4 @@
-"""What the API server of a box is given before anyone uses it; `startup.py` says when."""
+"""Objects that a box's API server gets before anyone uses it; see `startup.py`."""
 
 import json
 from collections.abc import Mapping, Sequence

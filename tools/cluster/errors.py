@@ -1,4 +1,4 @@
-"""What can go wrong with a cluster in a box.
+"""Errors of a cluster in a box.
 
 BoxError
 ├── ComponentError   a process did not become ready, with the end of its log

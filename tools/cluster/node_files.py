@@ -33,7 +33,7 @@ UNUSED_PLUGINS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLayout(Layout):
-    """Where things lie in a full node's folder."""
+    """Paths in a full node's folder."""
 
     @property
     def containerd_socket(self) -> Path:

@@ -42,7 +42,7 @@ IDENTITIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """What a full node is like.
+    """Settings of a full node.
 
     Attributes:
         resources: what the node says it has besides this machine's CPUs and memory; nothing looks

@@ -32,7 +32,7 @@ _held: dict[str, TextIO] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What is known of a box.
+    """Record of a box.
 
     Attributes:
         id: random; its processes carry it.

@@ -1,4 +1,4 @@
-"""What a full node puts outside of its folder, and on it: made here, and removed here.
+"""Traces of a full node outside of its folder: made here, and removed here.
 
 Its pods are in control groups of its own, its volumes and root file systems are mounts below its
 folder, and so is its network, which a cable joins to the machine's. All of it is found by the

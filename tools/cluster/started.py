@@ -1,4 +1,4 @@
-"""What `ControlPlane` and `FullNode` share: how a box comes up, and what it can do then."""
+"""Shared part of `ControlPlane` and `FullNode`: the start of a box and its actions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

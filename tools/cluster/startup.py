@@ -37,7 +37,7 @@ KWOK_IDENTITY = Identity(user="kwok", groups=("system:masters",))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a control plane is like.
+    """Settings of a control plane.
 
     Attributes:
         num_nodes: kwok's nodes, box-node-0 and on.

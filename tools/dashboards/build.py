@@ -101,7 +101,7 @@ def _build_source() -> dashboard.DatasourceVariable:
 
 
 def _build_variable(name: Variable, *, is_one: bool) -> dashboard.QueryVariable:
-    """Those that there are; of namespaces all, unless one experiment is looked at."""
+    """Build a variable that lists namespaces or experiments; all of them unless one is shown."""
     within = '{namespace="$namespace"}' if name == "experiment" else ""
     variable = (
         dashboard.QueryVariable(name)

@@ -55,7 +55,7 @@ class _Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frame:
-    """What all pictures over time share: from when to when, and what is marked."""
+    """Time range and markers that all pictures over time share."""
 
     first: float
     last: float
@@ -64,7 +64,7 @@ class _Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where a moment and a value lie in a drawing."""
+    """Position of a moment and a value in a drawing."""
 
     frame: _Frame
     width: float

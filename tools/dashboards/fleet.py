@@ -21,7 +21,7 @@ def _each(name: str, matchers: str = "", *labels: str) -> str:
 
 
 def _each_rate(name: str, window: str, function: str = "rate") -> str:
-    """Of a counter of each experiment, once.
+    """Return the rate of a counter, once per experiment.
 
     The operators' series are made one before its increase is taken: each of them begins in the
     midst, and what was counted while another took over would be in none.

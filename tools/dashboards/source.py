@@ -99,7 +99,7 @@ class Board:
 
     @property
     def panels(self) -> tuple[Panel, ...]:
-        """Of all rows."""
+        """The panels of all rows."""
         return tuple(panel for row in self.rows for panel in row.panels)
 
     def list_queries(self) -> Iterator[tuple[str, str]]:

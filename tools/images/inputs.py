@@ -1,4 +1,4 @@
-"""What an image is made from: the one hash that names it; `build.py` builds it from there.
+"""Inputs of an image, and the hash of them that names it; `build.py` builds it.
 
 The Dockerfile says by its COPY lines which files those are, so that no second list can differ.
 """
@@ -40,7 +40,7 @@ class Recipe:
 
     @property
     def is_with_torch(self) -> bool:
-        """Whether TORCH_INDEX_URL has a say in what the image holds."""
+        """Return whether TORCH_INDEX_URL affects the content of the image."""
         return "ARG TORCH_SOURCE" in self.text
 
     def sources(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Where this machine takes packages from; the repository names none of it.
+"""Package sources of this machine; the repository names none of them.
 
 pip's settings (its files and PIP_* variables), the certificates that go with them and
 TORCH_INDEX_URL become secrets of the build: files that are mounted while a step runs, and are in no

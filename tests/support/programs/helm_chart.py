@@ -69,7 +69,7 @@ def read_documents(text: str) -> Iterator[Document]:
 
 
 def select(documents: list[Document], kind: str, name: str = "") -> list[Document]:
-    """Those of a kind, and of a name if one is given."""
+    """Return the documents of a kind, and of a name if one is given."""
     return [
         document
         for document in documents

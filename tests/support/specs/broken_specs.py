@@ -87,7 +87,7 @@ def walk(value: Any, place: Place = ()) -> Iterator[Place]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Nested:
-    """What is nested deep, before it is: nothing that goes by calls gets through it."""
+    """A deeply nested value before it is built: recursion cannot build it."""
 
     depth: int
     as_list: bool
@@ -165,7 +165,7 @@ def _odd(random: Random) -> Any:
 
 
 def _of_its_kind(random: Random, place: Place, value: Any) -> Any:
-    """What gets past a look at its type, and is wrong all the same."""
+    """Return a wrong value that has the right type."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):

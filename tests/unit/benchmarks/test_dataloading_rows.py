@@ -1,4 +1,4 @@
-"""How the benchmark of loaders sees that rows are equal, and that peers work as numpy does."""
+"""The benchmark of loaders recognises equal rows, and peers work as numpy does."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which rounds of training while loading count."""
+"""Selection of the rounds of training while loading that count."""
 
 import pytest
 

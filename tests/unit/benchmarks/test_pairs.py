@@ -1,4 +1,4 @@
-"""How many rounds are measured, in which order, and what arms must agree on."""
+"""Number and order of measured rounds, and the agreement of arms."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

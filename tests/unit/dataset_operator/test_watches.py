@@ -1,4 +1,4 @@
-"""What the operator asks the API server to send it."""
+"""The watches that the operator requests of the API server."""
 
 import pytest
 from kopf import Resource

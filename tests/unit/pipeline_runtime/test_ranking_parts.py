@@ -105,7 +105,7 @@ def make_dense(values: Any) -> Batch:
 
 
 def observe_together(scalers: list[DenseScaler], batches: list[Batch]) -> None:
-    """What the ranks do at once: each waits for the others wherever it sums."""
+    """Observe batches on all ranks concurrently; each waits for the others at every sum."""
     barrier, parts = threading.Barrier(len(scalers)), dict[int, torch.Tensor]()
 
     def reduce_sum(rank: int, tensor: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What an image is named by, where its build takes packages from, and what an archive holds."""
+"""Names of images, package sources of their builds, and contents of archives."""
 
 import hashlib
 import io

@@ -1,4 +1,4 @@
-"""Who reaches an experiment's pods, by the policies that the API server has; what they may do.
+"""Allowed connections to an experiment's pods, by the policies in the API server.
 
 The policies are judged, not enforced: the test on the full node knocks at real doors.
 """

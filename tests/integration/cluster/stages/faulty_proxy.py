@@ -103,7 +103,7 @@ class FaultyProxy:
         return await self._forward(request, fault)
 
     def _choose(self, request: web.Request) -> str:
-        """What is done to a request: "" for nothing."""
+        """Choose the fault of a request; "" for none."""
         self.passed += 1
         if self.random.random() >= self.share:
             return ""

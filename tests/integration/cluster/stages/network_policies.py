@@ -1,4 +1,4 @@
-"""Who reaches whom by NetworkPolicies, judged as Kubernetes' documentation says.
+"""Evaluate NetworkPolicies as Kubernetes' documentation describes.
 
 For clusters whose CNI enforces nothing. Policies are additive: a pod that none selects is open, one
 that some select takes what any of them allows (Kubernetes docs, «Network Policies»).
@@ -31,13 +31,13 @@ class Network:
     namespaces: Mapping[str, Mapping[str, str]]
 
     def lets(self, source: Place, target: Place, port: int, protocol: str = "TCP") -> bool:
-        """Whether a connection from a place comes through to a port of another."""
+        """Return whether a connection from one place may reach a port of another."""
         asked = (port, protocol)
         comes = self._allows("Ingress", target, source, asked)
         return comes and self._allows("Egress", source, target, asked)
 
     def _allows(self, direction: str, pod: Place, other: Place, asked: tuple[int, str]) -> bool:
-        """Whether policies of one direction over a pod let it speak with another place."""
+        """Return whether a pod's policies of one direction allow traffic with another place."""
         selecting = [policy for policy in self._find(pod) if direction in _types(policy)]
         side = {"Ingress": "from", "Egress": "to"}[direction]
         rules = [r for policy in selecting for r in policy["spec"].get(direction.lower()) or ()]
@@ -54,7 +54,7 @@ class Network:
                 yield policy
 
     def _is(self, peer: Document, place: Place, pod: Place) -> bool:
-        """Whether a rule's peer is a place; without a namespaceSelector it is one of the pod's."""
+        """Return whether a rule's peer is a place; by default in the pod's own namespace."""
         if "ipBlock" in peer:
             return _is_in(peer["ipBlock"], place.ip)
         if not place.namespace:

@@ -35,7 +35,7 @@ def give_address(box: Box, namespace: str, pod: str, ray: StandInRay) -> None:
 
 
 def target_ports(ray: StandInRay) -> list[dict[str, int]]:
-    """Of a head's Service: where the stand-in answers for each port that a real head has."""
+    """Return a head's Service ports, each with the stand-in's port as its target."""
     return [
         {"port": port, "targetPort": int(url.rpartition(":")[2])} for port, url in ray.urls.items()
     ]

@@ -30,7 +30,7 @@ HOP_HEADERS = frozenset({"connection", "host", "keep-alive", "transfer-encoding"
 
 @dataclass(slots=True)
 class Recorder:
-    """What came through.
+    """Recorder of the requests that came through.
 
     Attributes:
         requests: method and path of each, in their order.

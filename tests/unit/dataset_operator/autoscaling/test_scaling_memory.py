@@ -1,4 +1,4 @@
-"""What the law remembers survives the operator in an experiment's status."""
+"""The policy's memory survives the operator in an experiment's status."""
 
 import json
 

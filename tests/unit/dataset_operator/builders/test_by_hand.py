@@ -1,4 +1,4 @@
-"""What others add to an experiment's objects by hand is taken away again."""
+"""Manual additions to an experiment's objects are removed again."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How a training's progress comes into the status: rounded, seldom, and only what is known."""
+"""A training's progress in the status: rounded, rarely written, and only known values."""
 
 import copy
 import re

@@ -1,4 +1,4 @@
-"""What a queue such as Kueue adds to templates, nodes and tolerations, stays whatever is edited."""
+"""Nodes and tolerations that a queue such as Kueue adds to templates survive edits."""
 
 import copy
 from datetime import timedelta

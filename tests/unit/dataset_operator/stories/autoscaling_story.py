@@ -66,7 +66,7 @@ class Story:
             yield decision
 
     def sample(self) -> Sample:
-        """What a source would tell now."""
+        """Return the sample that a source would report now."""
         return Sample(
             at=self.now,
             attempt=self.attempt,

@@ -1,4 +1,4 @@
-"""What Kopf says of a namespace that refuses is left out of the log, and nothing else."""
+"""Kopf's messages about a namespace that refuses are dropped from the log, and no others."""
 
 import io
 import logging

@@ -17,7 +17,7 @@ CHECKS: list[Callable[[LoadedManifest], object]] = []
 
 
 def problems_of(path: Path) -> str:
-    """What a person reads when they validate the file, empty if nothing is wrong with it."""
+    """Return the problems that a person reads when they validate the file, or ""."""
     try:
         for loaded in parse_manifests(path.read_text(encoding="utf-8"), file=path.name):
             for check in CHECKS:
@@ -28,7 +28,7 @@ def problems_of(path: Path) -> str:
 
 
 def is_manifest_level(path: Path) -> bool:
-    """Whether reading alone finds what is wrong with the file."""
+    """Return whether reading alone finds the file's problems."""
     return not path.name.removesuffix(".yaml").endswith("-planned")
 
 

@@ -1,4 +1,4 @@
-"""How tables are read: chunks, encodings, empty tables, guarded branches."""
+"""Evaluation over tables: chunks, encodings, empty tables, guarded branches."""
 
 import datetime as dt
 import itertools

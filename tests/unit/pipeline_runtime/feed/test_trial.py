@@ -1,4 +1,4 @@
-"""Whether it pays to share a request's columns is told by pieces; rows are the same either way."""
+"""Chunks show if request-level deduplication pays; rows are the same either way."""
 
 from __future__ import annotations
 

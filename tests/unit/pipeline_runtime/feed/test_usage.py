@@ -1,4 +1,4 @@
-"""Where readers' time went: a gap is idle as far as the trainer waited, else it was held back."""
+"""Readers' time: a gap is idle while the trainer waited, else blocked on output."""
 
 import pytest
 

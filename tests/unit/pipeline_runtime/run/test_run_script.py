@@ -48,7 +48,7 @@ with (folder / "steps.jsonl").open("a", buffering=1) as log:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a script ended."""
+    """End of a script."""
 
     state: MonitorState
     explanation: str | None

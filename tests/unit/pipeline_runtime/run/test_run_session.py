@@ -1,4 +1,4 @@
-"""What a run leaves that is killed before its report."""
+"""The files of a run that is killed before its report."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What tests of the sources share."""
+"""Shared fixtures of the tests of sources."""
 
 from collections.abc import Iterator
 

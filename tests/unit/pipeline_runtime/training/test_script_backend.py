@@ -1,4 +1,4 @@
-"""What Ray Train does for a script: it tells the ranks where rank 0 is, and nothing else."""
+"""Ray Train tells a script's ranks the address of rank 0, and does nothing else."""
 
 import os
 from collections.abc import Callable
