@@ -30,7 +30,7 @@ import torch
 from matplotlib.figure import Figure
 
 from benchmarks import records
-from benchmarks.dataloading.results import spread
+from benchmarks.dataloading.reporting.results import spread
 from benchmarks.taking import take_batches
 from benchmarks.turns import in_turn
 from pipeline_runtime import Pipeline

@@ -29,10 +29,10 @@ from fsspec.implementations.local import LocalFileSystem
 from matplotlib.figure import Figure
 
 from benchmarks import records
-from benchmarks.dataloading.comparisons import describe_ratio, rounded
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.dataloading.ratios import pair_ratios
-from benchmarks.dataloading.results import spread
+from benchmarks.dataloading.reporting.comparisons import describe_ratio, rounded
+from benchmarks.dataloading.reporting.ratios import pair_ratios
+from benchmarks.dataloading.reporting.results import spread
 from benchmarks.dataloading.tables import make_table
 from benchmarks.dataloading.workloads import Workload, build_experiment
 from benchmarks.records import Document

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.dataloading.machine import (
+from benchmarks.dataloading.measuring.machine import (
     describe_commit,
     describe_machine,
     describe_versions,

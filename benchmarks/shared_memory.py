@@ -24,10 +24,10 @@ import torch
 from matplotlib.figure import Figure
 
 from benchmarks import records
-from benchmarks.dataloading.comparisons import describe_ratio, rounded
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.dataloading.ratios import pair_ratios
-from benchmarks.dataloading.results import spread
+from benchmarks.dataloading.reporting.comparisons import describe_ratio, rounded
+from benchmarks.dataloading.reporting.ratios import pair_ratios
+from benchmarks.dataloading.reporting.results import spread
 from benchmarks.dataloading.tables import make_table
 from benchmarks.dataloading.workloads import Workload
 from benchmarks.overlap.sessions import FEEDS, MODELS, PROCESSES, Bench, open_bench

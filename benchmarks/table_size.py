@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.dataloading.machine import tree_pss_bytes
-from benchmarks.dataloading.results import spread
+from benchmarks.dataloading.measuring.machine import tree_pss_bytes
+from benchmarks.dataloading.reporting.results import spread
 from benchmarks.dataloading.workloads import sample_options
 from benchmarks.records import Beginning
 from benchmarks.turns import in_turn

@@ -10,12 +10,12 @@ from pathlib import Path
 from benchmarks import records
 from benchmarks.dataloading import peers
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.dataloading.figure import draw
-from benchmarks.dataloading.hosts import all_hosts
-from benchmarks.dataloading.merging import merge_results
+from benchmarks.dataloading.measuring.hosts import all_hosts
 from benchmarks.dataloading.options import build_settings, parse_options
-from benchmarks.dataloading.report import build_markdown
-from benchmarks.dataloading.results import RESULTS_VERSION, Document, build_results
+from benchmarks.dataloading.reporting.figure import draw
+from benchmarks.dataloading.reporting.merging import merge_results
+from benchmarks.dataloading.reporting.report import build_markdown
+from benchmarks.dataloading.reporting.results import RESULTS_VERSION, Document, build_results
 from benchmarks.dataloading.schedule import run_schedule
 from benchmarks.dataloading.settings import Settings
 

@@ -44,7 +44,7 @@ class Peer:
 
     Args:
         host: the process that it runs in.
-        opens: module of this package and class; the class takes the workload, and its tuning where
+        opens: module of `loaders` and class; the class takes the workload, and its tuning where
             there is one.
         needs: the package to install, and the module by which it is imported.
         candidates: settings to choose from; none where there is nothing to set.
@@ -206,6 +206,6 @@ def opener_of(job: Job) -> Callable[[], Any]:
     """Return the function that opens the job's loader; import only its own libraries."""
     peer = LOADERS[job.loader]
     module, name = peer.opens
-    opens = getattr(import_module(f"benchmarks.dataloading.{module}"), name)
+    opens = getattr(import_module(f"benchmarks.dataloading.loaders.{module}"), name)
     is_tuned = peer.candidates is not None or peer.tuned_like is not None
     return partial(opens, job.workload, job.tuning) if is_tuned else partial(opens, job.workload)

@@ -18,9 +18,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from benchmarks.dataloading.checksums import Sums, check_agreement
-from benchmarks.dataloading.epochs import Epoch
 from benchmarks.dataloading.jobs import Job, Tuning
+from benchmarks.dataloading.measuring.checksums import Sums, check_agreement
+from benchmarks.dataloading.measuring.epochs import Epoch
+from benchmarks.dataloading.measuring.rounds import Round, measure_rounds
 from benchmarks.dataloading.peers import (
     FLOORS,
     LOADERS,
@@ -28,7 +29,6 @@ from benchmarks.dataloading.peers import (
     Contender,
     list_contenders,
 )
-from benchmarks.dataloading.rounds import Round, measure_rounds
 from benchmarks.dataloading.settings import (
     ABLATION_WHERE,
     MEMORY_KEPT_OFF,

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from benchmarks.dataloading.epochs import Epoch
 from benchmarks.dataloading.jobs import Tuning
+from benchmarks.dataloading.measuring.epochs import Epoch
+from benchmarks.dataloading.measuring.rounds import Rounds
 from benchmarks.dataloading.peers import FLOORS, Contender, list_contenders
-from benchmarks.dataloading.rounds import Rounds
 from benchmarks.dataloading.tables import Table
 from benchmarks.dataloading.workloads import FUSION_OFF, RAY_DATA
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from benchmarks.dataloading.epochs import Epoch
 from benchmarks.dataloading.jobs import BATCHES, ROW_GROUPS, Tuning
+from benchmarks.dataloading.measuring.epochs import Epoch
 
 _WORKERS: Final = (0, 1, 2, 3, 4)
 _PREFETCH: Final = (2, 4, 8)

@@ -1,6 +1,6 @@
 """A process that feeds models and measures it; what it opened stays open until the end.
 
-The command sends it an `Ask` at a time over a pipe (`benchmarks.dataloading.hosts.Process`).
+The command sends it an `Ask` at a time over a pipe (`processes` of the loading benchmark).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.dataloading.machine import describe_machine
-from benchmarks.dataloading.training_step import TrainingStep
+from benchmarks.dataloading.measuring.machine import describe_machine
+from benchmarks.dataloading.measuring.training_step import TrainingStep
 from benchmarks.dataloading.workloads import Workload
 from benchmarks.gpu.asking import Ask, Busyness, Rate
 from benchmarks.gpu.cells import Cell, Scale

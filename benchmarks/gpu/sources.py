@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from benchmarks.dataloading.jobs import Tuning
-from benchmarks.dataloading.pipeline_loader import PipelineLoader
-from benchmarks.dataloading.torch_loader import TorchLoader
+from benchmarks.dataloading.loaders.pipeline_loader import PipelineLoader
+from benchmarks.dataloading.loaders.torch_loader import TorchLoader
 from benchmarks.dataloading.workloads import Workload
 from benchmarks.gpu.cells import DATALOADER, FROZEN, LOADER, LOADER_UNPINNED
 from pipeline_runtime.batches import Batch, to_device

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.dataloading.comparisons import rounded
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.dataloading.results import spread
+from benchmarks.dataloading.reporting.comparisons import rounded
+from benchmarks.dataloading.reporting.results import spread
 
 Document = dict[str, Any]
 RESULTS_VERSION: Final = 1

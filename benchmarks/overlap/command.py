@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import records
-from benchmarks.dataloading.bars import MAX_LOAD
+from benchmarks.dataloading.reporting.bars import MAX_LOAD
 from benchmarks.dataloading.tables import make_table
 from benchmarks.dataloading.workloads import Workload
 from benchmarks.overlap.report import build_markdown, draw

@@ -10,10 +10,10 @@ from typing import Final
 
 import torch
 
-from benchmarks.dataloading.comparisons import describe_ratio
-from benchmarks.dataloading.ratios import pair_ratios
-from benchmarks.dataloading.results import spread
-from benchmarks.dataloading.rounds import MAX_OFF
+from benchmarks.dataloading.measuring.rounds import MAX_OFF
+from benchmarks.dataloading.reporting.comparisons import describe_ratio
+from benchmarks.dataloading.reporting.ratios import pair_ratios
+from benchmarks.dataloading.reporting.results import spread
 from benchmarks.dataloading.workloads import Workload
 from benchmarks.overlap.sessions import (
     BESIDE,

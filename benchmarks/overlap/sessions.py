@@ -13,7 +13,7 @@ from typing import Any, Final
 import ray
 import torch
 
-from benchmarks.dataloading.epochs import find_steady
+from benchmarks.dataloading.measuring.epochs import find_steady
 from benchmarks.dataloading.workloads import DENSE, WHOLE_CATEGORIES, Workload, build_experiment
 from benchmarks.overlap.neighbour import Beside, start_neighbour
 from pipeline_runtime.batches import ROW_WEIGHT, Batch

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.checkouts import ROOT, checkout
-from benchmarks.dataloading.checksums import Sums
 from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.dataloading.measuring.checksums import Sums
 from benchmarks.pairs import child
 from benchmarks.pairs.cells import Cell
 from pipeline_runtime.allocator import keep_freed_memory

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from benchmarks.dataloading.comparisons import describe_ratio, rounded
-from benchmarks.dataloading.ratios import pair_ratios
+from benchmarks.dataloading.reporting.comparisons import describe_ratio, rounded
+from benchmarks.dataloading.reporting.ratios import pair_ratios
 from benchmarks.pairs.arms import Arm, Measured
 from benchmarks.pairs.cells import Cell
 from benchmarks.pairs.rounds import CellEpochs

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from benchmarks.dataloading.checksums import check_agreement
-from benchmarks.dataloading.ratios import Ratio, pair_ratios
+from benchmarks.dataloading.measuring.checksums import check_agreement
+from benchmarks.dataloading.reporting.ratios import Ratio, pair_ratios
 from benchmarks.pairs.arms import Arm, Measured
 from benchmarks.pairs.cells import Cell
 from benchmarks.turns import in_turn

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any, Final
 
-from benchmarks.dataloading.bars import MAX_LOAD
-from benchmarks.dataloading.comparisons import rounded
-from benchmarks.dataloading.results import spread
+from benchmarks.dataloading.reporting.bars import MAX_LOAD
+from benchmarks.dataloading.reporting.comparisons import rounded
+from benchmarks.dataloading.reporting.results import spread
 from benchmarks.plant.courses import Course
 from benchmarks.plant.observing import Observed
 from benchmarks.plant.simulating import Costs

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from benchmarks.dataloading.bars import MAX_LOAD
-from benchmarks.dataloading.comparisons import rounded
-from benchmarks.dataloading.ratios import pair_ratios
-from benchmarks.dataloading.results import spread
+from benchmarks.dataloading.reporting.bars import MAX_LOAD
+from benchmarks.dataloading.reporting.comparisons import rounded
+from benchmarks.dataloading.reporting.ratios import pair_ratios
+from benchmarks.dataloading.reporting.results import spread
 from benchmarks.scaling.processes import KINDS, TRAINER
 from benchmarks.scaling.schedule import SLOWER, Measured, Settings
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.dataloading.errors import DisagreementError
-from benchmarks.dataloading.machine import num_cores
+from benchmarks.dataloading.measuring.machine import num_cores
 from benchmarks.scaling.cluster import Cluster, open_cluster
 from benchmarks.scaling.elastic import Elastic, Stages, run_elastic
 from benchmarks.scaling.passes import Pass, run_pass, start_meter

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.checkouts import ROOT, checkout
-from benchmarks.dataloading.ratios import pair_ratios
-from benchmarks.dataloading.results import spread
+from benchmarks.dataloading.reporting.ratios import pair_ratios
+from benchmarks.dataloading.reporting.results import spread
 from benchmarks.dataloading.workloads import sample_options
 from benchmarks.records import Beginning, Document, write_results
 from benchmarks.start.figure import draw

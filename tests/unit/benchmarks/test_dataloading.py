@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 from facts import assert_all_told
 
-from benchmarks.dataloading import bars, peers
+from benchmarks.dataloading import peers
 from benchmarks.dataloading.command import main, write_results
-from benchmarks.dataloading.comparisons import build_comparisons
-from benchmarks.dataloading.epochs import Epoch, Steady, find_steady
 from benchmarks.dataloading.errors import BenchmarkError, DisagreementError
 from benchmarks.dataloading.jobs import Job, Tuning
-from benchmarks.dataloading.merging import merge_results
+from benchmarks.dataloading.measuring.epochs import Epoch, Steady, find_steady
+from benchmarks.dataloading.measuring.rounds import Round, measure_rounds
 from benchmarks.dataloading.peers import COMPARED, SUBJECT, Contender, Peer
-from benchmarks.dataloading.ratios import pair_ratios
-from benchmarks.dataloading.report import build_markdown
-from benchmarks.dataloading.results import build_results
-from benchmarks.dataloading.rounds import Round, measure_rounds
+from benchmarks.dataloading.reporting import bars
+from benchmarks.dataloading.reporting.comparisons import build_comparisons
+from benchmarks.dataloading.reporting.merging import merge_results
+from benchmarks.dataloading.reporting.ratios import pair_ratios
+from benchmarks.dataloading.reporting.report import build_markdown
+from benchmarks.dataloading.reporting.results import build_results
 from benchmarks.dataloading.schedule import run_schedule
 from benchmarks.dataloading.settings import ALL_ON, NESTED_ALL_ON, SWITCHES, Settings, base_of
 from benchmarks.dataloading.tables import Table, make_table

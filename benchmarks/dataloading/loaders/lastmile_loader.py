@@ -75,7 +75,7 @@ class LastmileLoader:
             readers = ThreadReaders(streams={"training": stream}, num_threads=threads_per_rank(1))
             return readers.open("training", 0, groups, in_order=self._plan.preserve_order)
         # Imported here: where Ray is not needed, no process waits for it.
-        from benchmarks.dataloading.ray_feed import open_ray_feed
+        from benchmarks.dataloading.loaders.ray_feed import open_ray_feed
 
         return open_ray_feed(self._plan, groups, piece_rows)
 

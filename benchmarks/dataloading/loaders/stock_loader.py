@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import ray.data
 from ray.data.collate_fn import ArrowBatchCollateFn, NumpyBatchCollateFn
 
-from benchmarks.dataloading.arrow_work import (
+from benchmarks.dataloading.work.arrow_work import (
     Arrays,
     fill,
     hash_ids,
@@ -27,8 +27,8 @@ from benchmarks.dataloading.arrow_work import (
     process,
     weigh,
 )
-from benchmarks.dataloading.columns import flat_columns
-from benchmarks.dataloading.pieces import to_tensors
+from benchmarks.dataloading.work.columns import flat_columns
+from benchmarks.dataloading.work.pieces import to_tensors
 from benchmarks.dataloading.workloads import (
     BATCH_SIZE,
     HASHED,

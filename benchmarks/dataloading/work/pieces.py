@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.dataloading.arrow_work import Arrays
-from benchmarks.dataloading.checksums import num_rows
+from benchmarks.dataloading.measuring.checksums import num_rows
+from benchmarks.dataloading.work.arrow_work import Arrays
 from benchmarks.dataloading.workloads import ONCE
 from pipeline_runtime.batches import OFFSETS_SUFFIX, REQUEST_INDEX, VALUES_SUFFIX, Batch
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl  # type: ignore[import-not-found,unused-ignore]
 
-from benchmarks.dataloading.engines import CHUNK_ROWS, batches_of
-from benchmarks.dataloading.row_groups import list_files
+from benchmarks.dataloading.work.engines import CHUNK_ROWS, batches_of
+from benchmarks.dataloading.work.row_groups import list_files
 from benchmarks.dataloading.workloads import SPAM_KEY, Workload
 from pipeline_runtime.batches import Batch
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-not-found,unused-ignore]
 
-from benchmarks.dataloading.torch_loader import TorchLoader
+from benchmarks.dataloading.loaders.torch_loader import TorchLoader
 
 
 class TorchdataLoader(TorchLoader):

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from benchmarks.dataloading.bars import judge
 from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.dataloading.reporting.bars import judge
 from benchmarks.dataloading.settings import base_of
 
 Document = dict[str, Any]

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-from benchmarks.dataloading.results import Document
+from benchmarks.dataloading.reporting.results import Document
 
 # Okabe and Ito's colours, which people who see colours differently can tell apart.
 _COLOURS = {"none": "#56B4E9", "light": "#009E73", "heavy": "#D55E00"}

@@ -14,8 +14,8 @@ os.environ["DAFT_RUNNER"] = "native"
 import daft  # type: ignore[import-not-found,unused-ignore]
 import pyarrow as pa
 
-from benchmarks.dataloading.engines import batches_of
-from benchmarks.dataloading.row_groups import list_files
+from benchmarks.dataloading.work.engines import batches_of
+from benchmarks.dataloading.work.row_groups import list_files
 from benchmarks.dataloading.workloads import SPAM_KEY, Workload
 from pipeline_runtime.batches import Batch
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from benchmarks.dataloading.checksums import Sums, num_rows
-from benchmarks.dataloading.consumers import CONSUMERS
 from benchmarks.dataloading.jobs import Job
-from benchmarks.dataloading.machine import tree_cpu_seconds
+from benchmarks.dataloading.measuring.checksums import Sums, num_rows
+from benchmarks.dataloading.measuring.consumers import CONSUMERS
+from benchmarks.dataloading.measuring.machine import tree_cpu_seconds
 from pipeline_runtime.batches import Batch
 
 # What was begun ahead for an epoch that was left must not run into the next one's time.

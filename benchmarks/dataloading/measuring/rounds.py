@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.dataloading.epochs import Epoch
 from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.dataloading.measuring.epochs import Epoch
 from benchmarks.dataloading.peers import Contender
 
 MAX_OFF: Final = 0.15  # of the median calibration

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.dataloading.columns import Array, Columns, Int64s, requests_of
+from benchmarks.dataloading.work.columns import Array, Columns, Int64s, requests_of
 from benchmarks.dataloading.workloads import (
     CONVERSION_WEIGHT,
     DOWNSAMPLE_SEED,
@@ -37,7 +37,7 @@ from pipeline_runtime import hashing
 from pipeline_runtime.batches import OFFSETS_SUFFIX, REQUEST_INDEX, ROW_WEIGHT, VALUES_SUFFIX
 
 try:
-    from benchmarks.dataloading import numba_work
+    from benchmarks.dataloading.work import numba_work
 except ModuleNotFoundError:
     numba_work = None  # type: ignore[assignment]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import duckdb
 import pyarrow as pa
 
-from benchmarks.dataloading.engines import CHUNK_ROWS, batches_of
+from benchmarks.dataloading.work.engines import CHUNK_ROWS, batches_of
 from benchmarks.dataloading.workloads import SPAM_KEY, Workload
 from pipeline_runtime.batches import Batch
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from benchmarks.dataloading.jobs import Tuning
-from benchmarks.dataloading.torch_loader import TorchLoader
+from benchmarks.dataloading.loaders.torch_loader import TorchLoader
 from benchmarks.dataloading.workloads import Workload
 from pipeline_runtime.batches import Batch
 

@@ -19,19 +19,19 @@ from typing import Any, Final
 
 import torch
 
-from benchmarks.dataloading.epochs import Epoch, run_epoch
 from benchmarks.dataloading.jobs import Job
-from benchmarks.dataloading.machine import num_cores, tree_pss_bytes
+from benchmarks.dataloading.measuring.epochs import Epoch, run_epoch
+from benchmarks.dataloading.measuring.machine import num_cores, tree_pss_bytes
+from benchmarks.dataloading.measuring.processes import Process
+from benchmarks.dataloading.measuring.ray_up import RayUp, join_ray
 from benchmarks.dataloading.peers import GIVES_BACK, RAY, ROOFLINE, host_of, opener_of
-from benchmarks.dataloading.processes import Process
-from benchmarks.dataloading.ray_up import RayUp, join_ray
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.importing import importing
 
 # How often memory is looked at, which costs some milliseconds a process: never on the clock.
 _WATCH_SECONDS = 0.2
-_SERVE: Final = ("benchmarks.dataloading.hosts", "serve")
-_HOLD_RAY: Final = ("benchmarks.dataloading.ray_up", "hold_ray")
+_SERVE: Final = ("benchmarks.dataloading.measuring.hosts", "serve")
+_HOLD_RAY: Final = ("benchmarks.dataloading.measuring.ray_up", "hold_ray")
 
 
 class Hosts:
@@ -143,7 +143,7 @@ def _answer(job: Job, helpers: list[int]) -> tuple[str, Any]:
 
 def _measure(job: Job, helpers: list[int]) -> Epoch:
     if job.loader == ROOFLINE:
-        from benchmarks.dataloading.frozen import freeze
+        from benchmarks.dataloading.loaders.frozen import freeze
 
         freeze(job.workload)
     with importing():

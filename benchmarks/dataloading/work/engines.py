@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from benchmarks.dataloading.arrow_work import process
-from benchmarks.dataloading.columns import flat_columns
-from benchmarks.dataloading.pieces import cut, to_tensors
+from benchmarks.dataloading.work.arrow_work import process
+from benchmarks.dataloading.work.columns import flat_columns
+from benchmarks.dataloading.work.pieces import cut, to_tensors
 from benchmarks.dataloading.workloads import Workload
 from pipeline_runtime.batches import Batch
 

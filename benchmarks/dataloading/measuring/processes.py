@@ -7,7 +7,7 @@ import time
 from typing import Any, Self
 
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.dataloading.starting import start
+from benchmarks.dataloading.measuring.starting import start
 
 # Ray needs tens of seconds to stop on a machine that is busy; then it is left to the system.
 _STOP_SECONDS = 60.0

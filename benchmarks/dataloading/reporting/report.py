@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.dataloading.results import Document
+from benchmarks.dataloading.reporting.results import Document
 
 _THOUSAND = 1000
 _MEBIBYTE = 2**20

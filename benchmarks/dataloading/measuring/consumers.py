@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from benchmarks.dataloading.checksums import Sums, add_sums, identities_of, proof_of
+from benchmarks.dataloading.measuring.checksums import Sums, add_sums, identities_of, proof_of
 from benchmarks.dataloading.workloads import Workload
 from pipeline_runtime.batches import Batch
 
@@ -45,7 +45,7 @@ class Training:
 
     def __init__(self, workload: Workload) -> None:
         # Imported here: the time from a process' start to a first batch is measured without it.
-        from benchmarks.dataloading.training_step import TrainingStep
+        from benchmarks.dataloading.measuring.training_step import TrainingStep
 
         self.sums: Sums = {}
         self._step = TrainingStep(workload)

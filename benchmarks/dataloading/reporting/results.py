@@ -9,23 +9,23 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.dataloading.bars import MAX_LOAD, MIN_ROUNDS, MIN_ROWS, judge
-from benchmarks.dataloading.comparisons import (
-    build_comparisons,
-    epochs_of,
-    next_starts_of,
-    rounded,
-    starts_of,
-)
-from benchmarks.dataloading.epochs import Epoch
-from benchmarks.dataloading.merging import number_runs
+from benchmarks.dataloading.measuring.epochs import Epoch
+from benchmarks.dataloading.measuring.rounds import Rounds
 from benchmarks.dataloading.peers import (
     FLOORS,
     SUBJECT,
     Contender,
     describe_absent,
 )
-from benchmarks.dataloading.rounds import Rounds
+from benchmarks.dataloading.reporting.bars import MAX_LOAD, MIN_ROUNDS, MIN_ROWS, judge
+from benchmarks.dataloading.reporting.comparisons import (
+    build_comparisons,
+    epochs_of,
+    next_starts_of,
+    rounded,
+    starts_of,
+)
+from benchmarks.dataloading.reporting.merging import number_runs
 from benchmarks.dataloading.settings import Measured, base_of
 from benchmarks.dataloading.workloads import BATCH_SIZE
 

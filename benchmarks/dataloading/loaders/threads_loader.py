@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.dataloading.ahead import in_threads
-from benchmarks.dataloading.arrow_work import Arrays
-from benchmarks.dataloading.pieces import cut, to_tensors
-from benchmarks.dataloading.row_groups import Footers, Unit, list_units, make_piece, read_spam
+from benchmarks.dataloading.work.ahead import in_threads
+from benchmarks.dataloading.work.arrow_work import Arrays
+from benchmarks.dataloading.work.pieces import cut, to_tensors
+from benchmarks.dataloading.work.row_groups import Footers, Unit, list_units, make_piece, read_spam
 from benchmarks.dataloading.workloads import Workload
 from pipeline_runtime.batches import Batch
 

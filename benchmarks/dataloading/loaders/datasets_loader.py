@@ -14,11 +14,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import: all files are
 from datasets import disable_progress_bars, load_dataset  # type: ignore[import-not-found,unused-ignore]
 from torch.utils.data import get_worker_info
 
-from benchmarks.dataloading.arrow_work import Arrays, process
-from benchmarks.dataloading.columns import flat_columns
-from benchmarks.dataloading.engines import CHUNK_ROWS
-from benchmarks.dataloading.row_groups import list_files, read_spam
-from benchmarks.dataloading.torch_loader import TorchLoader
+from benchmarks.dataloading.loaders.torch_loader import TorchLoader
+from benchmarks.dataloading.work.arrow_work import Arrays, process
+from benchmarks.dataloading.work.columns import flat_columns
+from benchmarks.dataloading.work.engines import CHUNK_ROWS
+from benchmarks.dataloading.work.row_groups import list_files, read_spam
 from benchmarks.dataloading.workloads import Workload
 
 

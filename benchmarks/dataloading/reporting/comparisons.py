@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from benchmarks.dataloading.epochs import Epoch
+from benchmarks.dataloading.measuring.epochs import Epoch
+from benchmarks.dataloading.measuring.rounds import Round
 from benchmarks.dataloading.peers import FLOORS, SUBJECT, Contender
-from benchmarks.dataloading.ratios import Ratio, pair_ratios
-from benchmarks.dataloading.rounds import Round
+from benchmarks.dataloading.reporting.ratios import Ratio, pair_ratios
 from benchmarks.dataloading.settings import Measured
 
 Document = dict[str, Any]

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.dataloading.ahead import in_threads
-from benchmarks.dataloading.arrow_work import to_numpy
-from benchmarks.dataloading.columns import Columns
-from benchmarks.dataloading.row_groups import Footers, Unit, list_units, read_unit
+from benchmarks.dataloading.work.ahead import in_threads
+from benchmarks.dataloading.work.arrow_work import to_numpy
+from benchmarks.dataloading.work.columns import Columns
+from benchmarks.dataloading.work.row_groups import Footers, Unit, list_units, read_unit
 from benchmarks.dataloading.workloads import ROW_ID_COLUMNS, Workload
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
 

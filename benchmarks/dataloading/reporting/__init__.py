@@ -1,0 +1,1 @@
+"""Turns measured epochs into comparisons, bars, a table and a picture."""
