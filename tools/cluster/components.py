@@ -216,7 +216,7 @@ class Builder:
         )
 
     def _nodes(self) -> tuple[str, ...]:
-        """Return the API server's flags for nodes; none here."""
+        """Return the API server's flags about nodes, of which this plane has none."""
         return (
             "--authorization-mode=RBAC",
             # As on OpenShift: who names an owner must have a right to it.
