@@ -2,6 +2,7 @@
 
     select(wanted, num_items)   the kernels, or None: take the plain path
     warm()                      have them ready before the first row, or in an image's build
+    stop_loading()              at the end of a run, which no longer needs them
     describe(wanted)            for `explain`
 
 A step asks `select` at every table and does the same by numpy where it gets None: both give the
@@ -11,6 +12,13 @@ numpy arrays alone; nulls, slices and offsets are the caller's. They let go of P
 
 from __future__ import annotations
 
-from pipeline_runtime.kernels.loading import Kernels, describe, loading_seconds, select, warm
+from pipeline_runtime.kernels.loading import (
+    Kernels,
+    describe,
+    loading_seconds,
+    select,
+    stop_loading,
+    warm,
+)
 
-__all__ = ["Kernels", "describe", "loading_seconds", "select", "warm"]
+__all__ = ["Kernels", "describe", "loading_seconds", "select", "stop_loading", "warm"]

@@ -7,6 +7,7 @@ arrays (Arrow's memory) are as welcome as others.
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
+from numba.core import event
 
 from pipeline_runtime.kernels import columns, page_headers
 from pipeline_runtime.kernels.chunks import COLUMN
@@ -47,12 +49,39 @@ def compile_kernels(is_wanted: Callable[[], bool]) -> Kernels | None:
     ]
     of_parquet = _parquet_kernels()
     compiled: dict[str, Any] = {}
-    for name, function, signatures in [*ours, *of_parquet]:
-        if not is_wanted():
-            return None
-        compiled[name] = _compile(function, signatures)
+    try:
+        with event.install_listener("numba:run_pass", _Canceller(is_wanted)):
+            for name, function, signatures in [*ours, *of_parquet]:
+                if not is_wanted():
+                    return None
+                compiled[name] = _compile(function, signatures)
+    except _Cancelled:
+        return None
     parquet_kernels = ParquetKernels(**{name: compiled.pop(name) for name, _, _ in of_parquet})
     return Kernels(**compiled, parquet=parquet_kernels)
+
+
+class _Cancelled(BaseException):
+    """Raised in the compiler's thread to end it; no `except Exception` of numba's catches it."""
+
+
+class _Canceller(event.Listener):  # type: ignore[misc]  # numba has no types
+    """Cancels a compilation between two passes, since the largest kernel takes 15 s.
+
+    numba calls it in every thread that compiles, such as one of the user's, which it leaves alone.
+    """
+
+    def __init__(self, is_wanted: Callable[[], bool]) -> None:
+        self._is_wanted = is_wanted
+        self._thread = threading.get_ident()
+
+    def on_start(self, event: Any) -> None:
+        """Raise _Cancelled if the kernels are no longer wanted."""
+        if threading.get_ident() == self._thread and not self._is_wanted():
+            raise _Cancelled
+
+    def on_end(self, event: Any) -> None:
+        """Do nothing: a pass is over anyway."""
 
 
 def _parquet_kernels() -> list[_Kernel]:

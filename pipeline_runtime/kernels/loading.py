@@ -1,10 +1,10 @@
 """Compile kernels or load them from numba's cache, in the background.
 
-numba takes half a second to import and, with an empty cache, ten or more to compile. Nobody waits
-for that: the first table that is worth it starts a thread that loads them, and until it is done the
-plain path does the work. An import holds Python's lock nearly all the time, so it begins once the
-first pieces are made: the first batch would come after it otherwise. A process that only sees small
-tables never imports numba.
+numba takes half a second to import and, with an empty cache, 15 s or more to compile. Nobody waits
+for that: a thread loads them, and until it is done the plain path does the work. An import holds
+Python's lock nearly all the time, so loading begins with the first large table after a pause: the
+first batch would come after it otherwise. A process that only sees small tables, or ends its work
+within the pause, never imports numba. Loading ends when its run or the process does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Int64s = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[Any]
 
-# A first batch of wide rows takes a tenth of a second.
+# Between the first large table and loading. A first batch of wide rows takes a tenth of a second.
 _PAUSE_SECONDS = 0.3
 # Items of one call that make loading worth it: a millisecond of the plain path.
 MIN_ITEMS = 65_536
@@ -63,27 +63,50 @@ class _Loader:
 
     def __init__(self) -> None:
         self.kernels: Kernels | None = None
-        self.is_awaited = threading.Event()
+        self.started: float | None = None  # by the monotonic clock; None while nothing loads
+        self._wanted_since: float | None = None
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self.started: float | None = None  # by the monotonic clock
+        self._stop = threading.Event()
+
+    def note_large_table(self) -> None:
+        """Start to load, if the first large table was seen a while ago."""
+        now = time.monotonic()
+        if self._wanted_since is None:
+            self._wanted_since = now
+        elif now - self._wanted_since >= _PAUSE_SECONDS:
+            self.start()
 
     def start(self) -> threading.Thread:
         with self._lock:
             if self._thread is None:
                 self.started = time.monotonic()
+                self._stop = threading.Event()
                 # Not a daemon: the interpreter must not be torn down around a running compiler.
-                self._thread = threading.Thread(target=self._load, name="lastmile-kernels")
+                self._thread = threading.Thread(
+                    target=self._load, args=(self._stop,), name="lastmile-kernels"
+                )
                 self._thread.start()
             return self._thread
 
-    def _load(self) -> None:
-        self.is_awaited.wait(_PAUSE_SECONDS)
+    def stop(self) -> None:
+        """End loading, if it has not finished; later large tables start it again."""
+        with self._lock:
+            self._stop.set()
+            if self.kernels is None:
+                self._thread = self._wanted_since = self.started = None
+
+    def _load(self, stop: threading.Event) -> None:
         try:
             from pipeline_runtime.kernels.compiled import compile_kernels
         except ImportError:  # not installed, or not for this numpy: the plain path it is
+            self.started = None
             return
-        self.kernels = compile_kernels(is_wanted=threading.main_thread().is_alive)
+
+        def is_wanted() -> bool:
+            return not stop.is_set() and threading.main_thread().is_alive()
+
+        self.kernels = compile_kernels(is_wanted) or self.kernels
 
 
 _LOADER = _Loader()
@@ -94,20 +117,27 @@ def select(wanted: bool, num_items: int) -> Kernels | None:
 
     Args:
         wanted: `pipelineOptions.debug.kernels`.
-        num_items: items of the work at hand; from `MIN_ITEMS` on, kernels begin to be loaded.
+        num_items: items of the work at hand; only work of `MIN_ITEMS` or more is worth loading.
     """
     if not wanted:
         return None
     if _LOADER.kernels is None and num_items >= MIN_ITEMS:
-        _LOADER.start()
+        _LOADER.note_large_table()
     return _LOADER.kernels
 
 
 def warm() -> bool:
     """Load the kernels and wait for them. Returns False where numba is not installed."""
-    _LOADER.is_awaited.set()
     _LOADER.start().join()
     return _LOADER.kernels is not None
+
+
+def stop_loading() -> None:
+    """End loading, for the work that wanted the kernels is over; a compiler ends at its next pass.
+
+    Kernels that are ready stay, and later work starts to load them again.
+    """
+    _LOADER.stop()
 
 
 def loading_seconds() -> float:

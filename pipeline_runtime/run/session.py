@@ -19,6 +19,7 @@ from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.importing import importing
+from pipeline_runtime.kernels import stop_loading
 from pipeline_runtime.plan.consumers import choose_consumer
 from pipeline_runtime.report.files.plan_file import PLAN_FILE
 from pipeline_runtime.run import phases
@@ -131,6 +132,7 @@ def _execute(run: ConsumerRun, control: Control, watcher: Watcher) -> Outcome:
             return run.execute(control)
     finally:
         server.close()
+        stop_loading()
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from pipeline_runtime import Pipeline, kernels
 from pipeline_runtime.hashing import bucket_of, hash_columns, hash_values
+from pipeline_runtime.kernels import compiled as compiled_kernels
 from pipeline_runtime.kernels import loading
 from pipeline_runtime.plan import explain
 from pipeline_runtime.sources.gather import take_rows
@@ -217,3 +220,51 @@ def test_small_tables_do_not_load_kernels(monkeypatch: pytest.MonkeyPatch) -> No
     assert kernels.select(True, loading.MIN_ITEMS - 1) is None
     assert kernels.select(False, loading.MIN_ITEMS) is None
     assert loading._LOADER._thread is None
+
+
+def test_loading_begins_with_a_later_large_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "_LOADER", loading._Loader())
+    assert kernels.select(True, loading.MIN_ITEMS) is None
+    assert loading._LOADER._thread is None
+    monkeypatch.setattr(loading, "_PAUSE_SECONDS", 0.0)
+    kernels.select(True, loading.MIN_ITEMS)
+    assert kernels.warm()
+
+
+def test_work_that_ends_stops_the_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "_LOADER", loading._Loader())
+    is_loading, may_go_on = threading.Event(), threading.Event()
+    wanted = []
+
+    def compile_kernels(is_wanted: Callable[[], bool]) -> None:
+        is_loading.set()
+        may_go_on.wait()
+        wanted.append(is_wanted())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compiled_kernels, "compile_kernels", compile_kernels)
+        thread = loading._LOADER.start()
+        is_loading.wait()
+        kernels.stop_loading()
+        may_go_on.set()
+        thread.join()
+    assert wanted == [False]
+    assert kernels.loading_seconds() == 0.0
+    assert kernels.warm()  # other work loads them again
+    kernels.stop_loading()
+    assert kernels.select(True, 0) is not None
+
+
+def test_a_compilation_ends_between_two_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
+    begun = []
+    compile_one = compiled_kernels._compile
+
+    def record(function: Callable[..., Any], signatures: Sequence[Any]) -> Any:
+        begun.append(function)
+        return compile_one(function, signatures)
+
+    monkeypatch.setattr(compiled_kernels, "_compile", record)
+    answers = iter([True] * 10)
+    assert compiled_kernels.compile_kernels(lambda: next(answers, False)) is None
+    assert len(begun) == 1
