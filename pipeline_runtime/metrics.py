@@ -10,8 +10,9 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from http.server import ThreadingHTTPServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, MetricsHandler
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -26,6 +27,8 @@ MAX_TRAINING_METRICS = 16
 MAX_METRIC_NAME_CHARS = 64
 # Set in every pod of an experiment's cluster.
 ROLE_VARIABLE = "LASTMILE_ROLE"
+# The server looks this often whether to stop, and the end of a run waits for that.
+_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,16 +345,21 @@ class MetricsServer:
         registry.register(collector)
         is_pod = ROLE_VARIABLE in os.environ
         host = "0.0.0.0" if is_pod else "127.0.0.1"
+        handler = MetricsHandler.factory(registry)
         try:
-            self._server, self._thread = start_http_server(port, host, registry=registry)
+            self._server = ThreadingHTTPServer((host, port), handler)
         except OSError as error:
             if is_pod:
                 raise LastmileError(
                     f"--metrics-port {port}: must be free in a cluster's pod, where the operator "
                     f"reads the metrics: {error}; stop the process that listens there"
                 ) from error
-            self._server, self._thread = start_http_server(0, host, registry=registry)
+            self._server = ThreadingHTTPServer((host, 0), handler)
         self.port: int = self._server.server_port
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_SECONDS,), daemon=True
+        )
+        self._thread.start()
 
     def close(self) -> None:
         """Stop serving."""

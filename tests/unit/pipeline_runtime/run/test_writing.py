@@ -16,6 +16,7 @@ import yaml
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.errors import AlreadyComplete, ManifestError, OutputError
+from pipeline_runtime.kernels import loading
 from pipeline_runtime.report import load_summary
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.session import Finished, Watcher, run_experiment
@@ -70,6 +71,19 @@ def test_a_run_leaves_the_table_and_a_report(root: Path) -> None:
     [folder] = (root / "experiments" / "kept").iterdir()
     assert (folder / "summary.json").exists()
     assert not (root / "_staging").exists()
+
+
+def test_the_end_of_a_run_stops_the_loading_of_kernels(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_LOADER", loading._Loader())
+    monkeypatch.setattr(loading, "MIN_ITEMS", 1)
+    monkeypatch.setattr(loading, "_PAUSE_SECONDS", 1e9)
+    stops = []
+    monkeypatch.setattr(loading._Loader, "stop", lambda self: stops.append(self._wanted_since))
+    run(root)
+    [wanted_since] = stops
+    assert wanted_since is not None
 
 
 def test_an_existing_table_is_refused_or_replaced(root: Path) -> None:
