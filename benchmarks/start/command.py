@@ -27,11 +27,12 @@ NEW, OLD, SCRIPT = "lastmile", "old commit", "DataLoader script"
 # Targets of one trainer on one machine.
 MAX_PLAN_SECONDS = 2.0
 MAX_FIRST_STEP_RATIO = 1.4
-MAX_REPORT_SECONDS = 2.0
+MAX_REPORT_SECONDS = 2.0  # and to the end of the command
 MOMENTS = {
     "plan": "plan shown, s",
     "first_step": "first step, s",
     "report": "report after the last step, s",
+    "end": "end after the last step, s",
     "whole": "whole command, s",
 }
 
@@ -101,6 +102,7 @@ def summarise(runs: Mapping[str, Sequence[Measured]]) -> Document:
         ("plan, s", ours["plan"]["median"], MAX_PLAN_SECONDS),
         ("first step, of the script's", ours["first_step_ratio"]["median"], MAX_FIRST_STEP_RATIO),
         ("report, s", ours["report"]["median"], MAX_REPORT_SECONDS),
+        ("end, s", ours["end"]["median"], MAX_REPORT_SECONDS),
     )
     targets = [
         {"name": name, "median": value, "most": most, "met": value <= most}

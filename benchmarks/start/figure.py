@@ -1,4 +1,4 @@
-"""The results as a picture: a bar for each arm, from Enter to the report."""
+"""The results as a picture: a bar for each arm, from Enter to the end of the command."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ _PARTS = (
     ("to the first step", "#D55E00"),
     ("to the last step", "#009E73"),
     ("to the report", "#CC79A7"),
+    ("to the end", "#999999"),
 )
 _SIZE_INCHES = (9.0, 2.6)
 
@@ -38,8 +39,8 @@ def draw(results: Document, path: Path) -> None:
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 
-def _durations(arm: Document) -> tuple[float, float, float, float]:
-    plan = arm["plan"]["median"] if arm["plan"] else 0.0
-    first, whole = arm["first_step"]["median"], arm["whole"]["median"]
-    report = arm["report"]["median"]
-    return plan, first - plan, max(0.0, whole - report - first), report
+def _durations(arm: Document) -> tuple[float, ...]:
+    """Return the seconds of each part; a script has no plan and no report."""
+    plan, report = (arm[name]["median"] if arm[name] else 0.0 for name in ("plan", "report"))
+    first, end, whole = (arm[name]["median"] for name in ("first_step", "end", "whole"))
+    return plan, first - plan, max(0.0, whole - end - first), report, end - report

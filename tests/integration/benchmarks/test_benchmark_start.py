@@ -24,5 +24,8 @@ def test_it_measures_each_moment_of_each_arm(tmp_path: Path) -> None:
     assert names == ["lastmile", "DataLoader script", "old commit"]
     for arm in results["arms"]:
         assert 0 < arm["first_step"]["median"] < arm["whole"]["median"]
-        assert (arm["plan"] is None) == (arm["name"] == "DataLoader script")
+        assert 0 < arm["end"]["median"] < arm["whole"]["median"]
+        is_script = arm["name"] == "DataLoader script"
+        assert is_script == (arm["plan"] is None) == (arm["report"] is None)
+        assert is_script or arm["report"]["median"] < arm["end"]["median"]
     assert (tmp_path / "results" / "start.svg").exists()
