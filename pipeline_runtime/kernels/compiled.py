@@ -65,7 +65,7 @@ class _Cancelled(BaseException):
     """Raised in the compiler's thread to end it; no `except Exception` of numba's catches it."""
 
 
-class _Canceller(event.Listener):  # type: ignore[misc]  # numba has no types
+class _Canceller(event.Listener):
     """Cancels a compilation between two passes, since the largest kernel takes 15 s.
 
     numba calls it in every thread that compiles, such as one of the user's, which it leaves alone.
