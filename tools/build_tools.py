@@ -23,7 +23,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tools import debian
-from tools.cluster import binaries, node_binaries
+from tools.cluster import binaries
+from tools.cluster.node import node_binaries
 from tools.go_tools import Files, Module, Program, ToolError, build, path_of, say
 from tools.images import NAMES, build_image, missing_for_images
 

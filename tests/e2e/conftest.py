@@ -28,8 +28,8 @@ from stage import BUCKET, LASTMILE, NAMESPACE, ROLES, S3_PORT, VOLUME, Stage, St
 from tools.build_tools import find_helm, find_versitygw
 from tools.cluster.errors import BoxError
 from tools.cluster.full_node import FullNode, require_root
-from tools.cluster.node_binaries import find_full_node
-from tools.cluster.node_startup import NodeSettings
+from tools.cluster.node.node_binaries import find_full_node
+from tools.cluster.node.node_startup import NodeSettings
 from tools.go_tools import ToolError
 from tools.images import Image, build_image, missing_for_images
 

@@ -25,9 +25,9 @@ from tools.cluster.binaries import (
 )
 from tools.cluster.components import Layout, Ports
 from tools.cluster.errors import BoxError, PortTakenError
-from tools.cluster.ports import pick_ports
-from tools.cluster.processes import kill_processes
-from tools.cluster.registry import Record
+from tools.cluster.machine.ports import pick_ports
+from tools.cluster.machine.processes import kill_processes
+from tools.cluster.machine.registry import Record
 from tools.cluster.started import StartedBox
 from tools.cluster.startup import Settings, Startup
 

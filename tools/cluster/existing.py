@@ -15,7 +15,7 @@ from tools.cluster.binaries import find_kubectl
 from tools.cluster.components import Layout
 from tools.cluster.errors import BoxError
 from tools.cluster.kubectl import Kubectl
-from tools.cluster.registry import is_box_kubeconfig
+from tools.cluster.machine.registry import is_box_kubeconfig
 from tools.go_tools import ToolError, say
 
 KUBECONFIG_VARIABLE = "KUBECONFIG"

@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import IO, ClassVar, Self
 
 from tools.cluster.binaries import CONTROL_PLANE_PROGRAMS, KUBECTL, KWOK, Binaries
-from tools.cluster.containerd import Containerd, StreamedImage
 from tools.cluster.control_plane import require_linux
 from tools.cluster.errors import BoxError
-from tools.cluster.network import Network
-from tools.cluster.node_binaries import (
+from tools.cluster.machine.processes import BOX_VARIABLE, COMPONENT_VARIABLE
+from tools.cluster.machine.registry import Record
+from tools.cluster.node.containerd import Containerd, StreamedImage
+from tools.cluster.node.network import Network
+from tools.cluster.node.node_binaries import (
     CONTAINERD,
     COREDNS,
     KUBE_PROXY,
@@ -31,10 +33,8 @@ from tools.cluster.node_binaries import (
     POLICIES,
     find_full_node,
 )
-from tools.cluster.node_files import NodeLayout
-from tools.cluster.node_startup import NodeSettings, NodeStartup
-from tools.cluster.processes import BOX_VARIABLE, COMPONENT_VARIABLE
-from tools.cluster.registry import Record
+from tools.cluster.node.node_files import NodeLayout
+from tools.cluster.node.node_startup import NodeSettings, NodeStartup
 from tools.cluster.started import StartedBox
 
 # The client sees the cluster's DNS where libraries look for one, and nobody else does.

@@ -6,12 +6,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
-from tools.cluster import registry
 from tools.cluster.components import Layout
 from tools.cluster.errors import ComponentError, NotRunningError
 from tools.cluster.kubectl import Kubectl
-from tools.cluster.processes import find_processes
-from tools.cluster.registry import Record
+from tools.cluster.machine import registry
+from tools.cluster.machine.processes import find_processes
+from tools.cluster.machine.registry import Record
 from tools.cluster.startup import build_kubectl, write_bin
 
 KEPT = ("logs",)  # what `stop` leaves on request

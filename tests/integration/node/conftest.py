@@ -18,14 +18,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from probe_pods import IMAGE
 
-from tools.cluster import node_binaries
 from tools.cluster.binaries import Binaries
 from tools.cluster.errors import BoxError
 from tools.cluster.existing import find_existing
 from tools.cluster.full_node import FullNode, require_root
-from tools.cluster.node_binaries import find_full_node
-from tools.cluster.node_startup import NodeSettings
-from tools.cluster.scratch_image import build_scratch_image
+from tools.cluster.node import node_binaries
+from tools.cluster.node.node_binaries import find_full_node
+from tools.cluster.node.node_startup import NodeSettings
+from tools.cluster.node.scratch_image import build_scratch_image
 from tools.go_tools import ToolError
 
 

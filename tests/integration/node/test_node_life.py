@@ -13,12 +13,13 @@ import pytest
 from cluster_commands import ROOT, run_cluster, wait_until
 from probe_pods import run_server
 
-from tools.cluster import registry, remains
 from tools.cluster.binaries import Binaries
 from tools.cluster.components import Layout
 from tools.cluster.errors import BoxError
 from tools.cluster.full_node import FullNode
-from tools.cluster.processes import IN_POD, find_processes
+from tools.cluster.machine import registry
+from tools.cluster.machine.processes import IN_POD, find_processes
+from tools.cluster.node import remains
 from tools.cluster.startup import build_kubectl
 from tools.go_tools import cache_root
 

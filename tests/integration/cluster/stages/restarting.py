@@ -14,7 +14,7 @@ from tools.cluster.binaries import Binaries
 from tools.cluster.components import Component
 from tools.cluster.control_plane import ControlPlane
 from tools.cluster.errors import KubectlError
-from tools.cluster.processes import spawn
+from tools.cluster.machine.processes import spawn
 from tools.cluster.startup import Settings
 
 CRDS = Path(__file__).parents[4] / "crds"

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tools.cluster import registry
 from tools.cluster.errors import BoxError
-from tools.cluster.node_binaries import CONTAINERD_MODULE
+from tools.cluster.machine import registry
+from tools.cluster.node.node_binaries import CONTAINERD_MODULE
 from tools.go_tools import cache_root, say
 
 HOLDER = "node"  # in the store: the folder of the node that has it

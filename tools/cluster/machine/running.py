@@ -19,7 +19,7 @@ from tools.cluster.errors import (
     RequestError,
     read_log,
 )
-from tools.cluster.processes import is_listening, spawn
+from tools.cluster.machine.processes import is_listening, spawn
 
 READY_TIMEOUT_SECONDS = 120.0  # 3 s on an idle machine; a busy one takes its time
 POLL_SECONDS = 0.05

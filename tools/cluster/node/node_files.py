@@ -7,11 +7,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.cluster import node_binaries
 from tools.cluster.binaries import Binaries
 from tools.cluster.components import Layout
-from tools.cluster.network import Network
-from tools.cluster.processes import group_name
+from tools.cluster.machine.processes import group_name
+from tools.cluster.node import node_binaries
+from tools.cluster.node.network import Network
 
 POD_ADDRESSES = "10.244.0.0/24"  # the usual pod network of one node
 DOMAIN = "cluster.local"

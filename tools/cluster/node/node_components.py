@@ -5,9 +5,14 @@
 
 from dataclasses import dataclass, replace
 
-from tools.cluster import node_binaries
 from tools.cluster.components import SERVICE_ADDRESSES, Builder, Component, Probe
-from tools.cluster.node_files import DNS_READY_PORT, KUBELET_HEALTH_PORT, POD_ADDRESSES, NodeLayout
+from tools.cluster.node import node_binaries
+from tools.cluster.node.node_files import (
+    DNS_READY_PORT,
+    KUBELET_HEALTH_PORT,
+    POD_ADDRESSES,
+    NodeLayout,
+)
 from tools.go_tools import Program
 
 NODE_NAME = "box-node-0"

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tools.cluster.errors import BoxError
-from tools.cluster.processes import group_name
+from tools.cluster.machine.processes import group_name
 
 GROUPS = Path("/sys/fs/cgroup")
 MOUNTS = Path("/proc/self/mountinfo")

@@ -18,7 +18,7 @@ from typing import Self
 
 from tools.cluster.components import SERVICE_ADDRESSES
 from tools.cluster.errors import BoxError
-from tools.cluster.remains import interface_name
+from tools.cluster.node.remains import interface_name
 from tools.go_tools import cache_root, exclusive
 
 RANGES = ("198.51.100.0/24", "203.0.113.0/24")  # TEST-NET-2 and -3; -1 is met in the wild

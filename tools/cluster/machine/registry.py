@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
-from tools.cluster import remains
 from tools.cluster.errors import BoxError
-from tools.cluster.processes import kill_processes
+from tools.cluster.machine.processes import kill_processes
+from tools.cluster.node import remains
 from tools.go_tools import cache_root, say
 
 VERSION = 1  # of the record's format

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from tools.cluster import node_binaries
 from tools.cluster.binaries import Binaries
 from tools.cluster.errors import BoxError
-from tools.cluster.node_files import NodeLayout
+from tools.cluster.node import node_binaries
+from tools.cluster.node.node_files import NodeLayout
 from tools.go_tools import say
 
 NAMESPACE = "k8s.io"  # containerd's name for what is Kubernetes'
