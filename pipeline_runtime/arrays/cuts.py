@@ -79,6 +79,9 @@ def _columns_of(arrays: Arrays) -> list[str]:
     """Names of the columns; that of lists stands for its two arrays."""
     names: dict[str, None] = {}
     for name in arrays:
+        if not name.endswith((VALUES_SUFFIX, OFFSETS_SUFFIX)):
+            names[name] = None
+            continue
         suffix = VALUES_SUFFIX if name.endswith(VALUES_SUFFIX) else OFFSETS_SUFFIX
         column = name.removesuffix(suffix)
         is_ragged = column + VALUES_SUFFIX in arrays and column + OFFSETS_SUFFIX in arrays

@@ -59,9 +59,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyPiece:
-    """The same as batches of a given size, one after another; the last has what is left.
+    """The same as batches, one after another.
 
     Attributes:
+        starts: the first row of each batch.
         num_bytes: as its reader made it, with its hashes.
         hashes: uint64 of all rows' identities.
         is_counted: which rows weigh something; None: all.
@@ -69,7 +70,7 @@ class ReadyPiece:
     """
 
     header: Header
-    batch_size: int
+    starts: tuple[int, ...]
     batches: tuple[Arrays | PackedBatch, ...]
     num_bytes: int
     hashes: npt.NDArray[np.uint64]

@@ -203,7 +203,7 @@ def _make_batch(
         batch = pad_batch(batch, recipe.batch_size, plan.request_columns)
     else:
         del batch[ROW_WEIGHT]
-    return to_device(batch, device)
+    return batch if device.type == "cpu" else to_device(batch, device)
 
 
 def _explain_no_batches(recipe: Recipe, stream: BatchStream) -> str:

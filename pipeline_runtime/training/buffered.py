@@ -6,6 +6,7 @@ need where it can.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -42,6 +43,14 @@ class BatchRows:
         rows, some = self.parts[0]
         is_made = len(self.parts) == 1 and some is None and not isinstance(rows, pa.Table)
         return rows if is_made else None
+
+    @property
+    def is_view(self) -> bool:
+        """Return whether its arrays are views of arrays that a reader made."""
+        rows, some = self.parts[0]
+        if len(self.parts) > 1 or isinstance(rows, pa.Table):
+            return False
+        return some is None and rows.is_plain if isinstance(rows, PackedBatch) else True
 
     def to_arrays(self, weight_column: str | None, label_column: str | None) -> Arrays:
         """Return the arrays of the batch; columns and errors are those of `to_arrays`."""
@@ -89,14 +98,14 @@ class Buffered:
         if isinstance(piece, Piece):
             yield piece.table.slice(start - self._base, rows), None
             return
+        index = bisect_right(piece.starts, start) - 1
+        ends = (*piece.starts[1:], piece.header.num_rows)
         while start < end:
-            index, first = divmod(start, piece.batch_size)
-            first_row = index * piece.batch_size
-            last = min(piece.batch_size, end - first_row)
-            batch = piece.batches[index - self._base // piece.batch_size]
-            is_whole = last - first == min(piece.batch_size, piece.header.num_rows - first_row)
-            yield batch, None if is_whole else range(first, last)
-            start = first_row + last
+            batch, first = piece.batches[index], start - piece.starts[index]
+            stop = min(end, ends[index])
+            is_whole = first == 0 and stop == ends[index]
+            yield batch, None if is_whole else range(first, first + stop - start)
+            start, index = stop, index + 1
 
     def hashes(self, rows: int, weight_column: str | None) -> npt.NDArray[np.uint64]:
         """Return the identities of those next rows that the checksum counts."""
@@ -117,10 +126,11 @@ class Buffered:
             )
             self._base = self.offset
             return
-        held = self.offset // piece.batch_size - self._base // piece.batch_size
-        first = held * piece.batch_size
+        held = bisect_right(piece.starts, self.offset) - 1
+        first = piece.starts[held] - self._base
         self.piece = replace(
             piece,
+            starts=piece.starts[held:],
             batches=tuple(_copy(batch) for batch in piece.batches[held:]),
             hashes=piece.hashes[first:].copy(),
             is_counted=None if piece.is_counted is None else piece.is_counted[first:].copy(),

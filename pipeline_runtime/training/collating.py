@@ -79,9 +79,7 @@ class Collator:
 
     def _is_work(self, rows: BatchRows) -> bool:
         """Return whether it is worth doing ahead; views of arrays take microseconds."""
-        made = rows.made
-        is_view = made is not None and (not isinstance(made, PackedBatch) or made.is_plain)
-        return self._gpu is not None or not is_view
+        return self._gpu is not None or not rows.is_view
 
     def _collate(self, rows: BatchRows) -> Batch | _Sent:
         if self._gpu is not None and isinstance(rows.made, PackedBatch):

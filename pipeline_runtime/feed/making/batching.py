@@ -3,7 +3,8 @@
 What the trainer's process would do for each batch and column is done by data workers, once a piece.
 A piece's batches begin with its first row; what is left over at its end is joined with that of
 other pieces (`training.stream`). Where the order of rows is fixed (`preserveOrder`), batches run
-on from piece to piece, so that only the trainer can cut them.
+on from piece to piece, so that only the trainer can cut them. `Pipeline.loader`, whose readers are
+threads of the trainer, lets them convert the rows even so, and cuts views of their arrays.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.arrays.conversion import to_arrays
-from pipeline_runtime.arrays.cuts import split_parts
+from pipeline_runtime.arrays.cuts import num_rows_of, split_parts
 from pipeline_runtime.config import Training
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.plan.model import Delivery, StreamPlan
@@ -25,12 +27,18 @@ from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """Settings by which readers make batches; columns as `to_arrays` takes them."""
+    """Settings by which readers make batches; columns as `to_arrays` takes them.
+
+    Attributes:
+        once: columns that batches carry once per request.
+        cuts: cut batches of `batch_size` rows; if False, the trainer cuts them, in any size.
+    """
 
     batch_size: int
     weight_column: str | None
     label_column: str | None
-    once: Sequence[str] = ()  # columns that batches carry once a request
+    once: Sequence[str] = ()
+    cuts: bool = True
 
 
 def batching_of(delivery: Delivery, stream: StreamPlan, training: Training) -> Batching | None:
@@ -57,7 +65,9 @@ def make_ready(piece: Piece, batching: Batching) -> ReadyPiece:
         )
         for part in _parts(piece.table, batching.batch_size)
     ]
-    batches = tuple(split_parts(parts, batching.batch_size, batching.once))
+    batches = tuple(parts)
+    if batching.cuts:
+        batches = tuple(split_parts(parts, batching.batch_size, batching.once))
     hashes = piece.table.column(ROW_HASH_COLUMN).to_numpy()
     num_bytes = hashes.nbytes + sum(array.nbytes for part in parts for array in part.values())
     is_counted = None
@@ -66,7 +76,7 @@ def make_ready(piece: Piece, batching: Batching) -> ReadyPiece:
     seconds = time.perf_counter() - started
     return ReadyPiece(
         header=replace(piece.header, batching_seconds=seconds),
-        batch_size=batching.batch_size,
+        starts=tuple(accumulate(map(num_rows_of, batches[:-1]), initial=0)),
         batches=batches,
         num_bytes=num_bytes,
         hashes=hashes,

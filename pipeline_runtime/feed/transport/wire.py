@@ -135,9 +135,8 @@ def _lay_out_ready(piece: ReadyPiece, wire: Wire) -> tuple[dict[str, Any], Parts
         packer = Packer(piece.arrays(index), sparse=wire.sparse)
         place = _add_batch(parts, packer, wire.codec)
         layout = layouts.setdefault(packer.slots, len(layouts))
-        batches.append([packer.num_bytes, place, layout])
+        batches.append([piece.starts[index], packer.num_bytes, place, layout])
     return {
-        "batch_size": piece.batch_size,
         "once": list(piece.once),
         "codec": wire.codec,
         "hashes": hashes,
@@ -194,7 +193,7 @@ def _unpack(header_json: str, memory: Bytes) -> Piece | ReadyPiece:
     hashes = _part(memory, ready["hashes"]).view(np.uint64)
     return ReadyPiece(
         header=header,
-        batch_size=ready["batch_size"],
+        starts=tuple(start for start, *_ in ready["batches"]),
         batches=tuple(
             PackedBatch(
                 slots=layouts[layout],
@@ -202,9 +201,9 @@ def _unpack(header_json: str, memory: Bytes) -> Piece | ReadyPiece:
                 data=_part(memory, place),
                 codec=ready["codec"],
             )
-            for num_bytes, place, layout in ready["batches"]
+            for _, num_bytes, place, layout in ready["batches"]
         ),
-        num_bytes=hashes.nbytes + sum(num_bytes for num_bytes, _, _ in ready["batches"]),
+        num_bytes=hashes.nbytes + sum(num_bytes for _, num_bytes, *_ in ready["batches"]),
         hashes=hashes,
         is_counted=None if counted is None else _part(memory, counted).view(np.bool_),
         once=tuple(ready["once"]),

@@ -32,6 +32,17 @@ def test_rows_come_in_the_order_of_the_table(pipeline: Pipeline, batch_size: int
     assert set(batches[0]) == {"x", "even", "request", "items.values", "items.offsets"}
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_batches_of_a_piece_are_views_of_what_its_reader_converted(
+    clicks: Path, shuffle: bool
+) -> None:
+    """Arrow stores flags as bits, so they are copied: not in the loop, for each batch."""
+    pipeline = Pipeline.read_parquet(f"{clicks}/t/")
+    flags = [batch["even"] for batch in pipeline.loader(20, shuffle=shuffle)]
+    follows = [b.data_ptr() == a.data_ptr() + a.nbytes for a, b in itertools.pairwise(flags)]
+    assert sum(follows) > len(flags) / 2
+
+
 def test_a_shuffle_gives_each_epoch_another_order_of_the_same_rows(pipeline: Pipeline) -> None:
     loader = pipeline.loader(64, ["x"], shuffle=True, seed=7)
     first, second = xs(loader), xs(loader)

@@ -1,5 +1,7 @@
 """The batch that is made ahead is the one that would be made when asked for."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -55,6 +57,25 @@ def collate(stream: BatchStream, *, ahead: bool) -> tuple[list[list[int]], int]:
         following = stream.following()
         batches.append(collator.make(table, following, stream.waited)["x"].tolist())
     return batches, known
+
+
+@pytest.mark.parametrize("sends", [False, True])
+@pytest.mark.parametrize("chunk_rows", [1, 5, 7, 30])
+def test_converted_pieces_give_the_same_batches_in_order(chunk_rows: int, sends: bool) -> None:
+    batching = Batching(batch_size=4, weight_column=None, label_column=None, cuts=False)
+    values: list[list[int | None]] = [list(range(15)), [15], list(range(16, 30))]
+
+    def convert(piece: Piece | ReadyPiece) -> Piece | ReadyPiece:
+        assert isinstance(piece, Piece)
+        table = pa.Table.from_batches(piece.table.to_batches(max_chunksize=chunk_rows))
+        ready = make_ready(replace(piece, table=table), batching)
+        return unpack(pack(ready))[0] if sends else ready
+
+    stream = make_stream(values, batch_size=4)
+    stream.cutting = replace(stream.cutting, preserve_order=True)
+    stream.pieces = iter([convert(piece) for piece in stream.pieces])
+    batches, _ = collate(stream, ahead=True)
+    assert batches == [list(range(first, min(first + 4, 30))) for first in range(0, 30, 4)]
 
 
 @pytest.mark.parametrize("ahead", [True, False])
