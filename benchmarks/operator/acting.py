@@ -30,9 +30,9 @@ from dataset_operator.reconcile import Reconciler
 from dataset_operator.scheduling.passes import Done
 from dataset_operator.serve import serving
 from dataset_operator.settings import OperatorSettings, parse_settings
-from dataset_operator.sources.runtime import RuntimeSource
+from dataset_operator.sources.driver_metrics import RuntimeSource
 from dataset_operator.telemetry.freshness import LIST_SECONDS, compare_forever
-from dataset_operator.telemetry.logs import set_up_logging
+from dataset_operator.telemetry.log_records import set_up_logging
 from dataset_operator.telemetry.metrics import OperatorMetrics
 from dataset_operator.telemetry.probes import answering
 from dataset_operator.telemetry.watched import Watched

@@ -21,8 +21,8 @@ from dataset_operator.election.elector import Elector, Terms
 from dataset_operator.election.guard import build_trace
 from dataset_operator.errors import KubeRefused, UserError
 from dataset_operator.kube.client import KubeClient
-from dataset_operator.kube.keys import fetch_seal
 from dataset_operator.kube.login import Login
+from dataset_operator.kube.seal_key import fetch_seal
 from dataset_operator.ray.endpoints import build_connect, build_reach_pod
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.sealing import Seal

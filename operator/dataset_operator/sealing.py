@@ -2,7 +2,7 @@
 
 A seal is an annotation: an HMAC-SHA256 over the object's kind and name, the uid of the experiment
 that owns it, and the stored content. `Decision.seal` adds it before the executor writes; `observe`
-checks it before the plan reads. `kube.keys` fetches the key.
+checks it before the plan reads. `kube.seal_key` fetches the key.
 
 An object without a valid seal is not an error: it may be older than the seals, or the key may have
 been replaced. Its run goes on, but the operator does not trust the content of the object.

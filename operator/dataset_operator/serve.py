@@ -21,11 +21,11 @@ from dataset_operator.handlers import See, build_kopf_settings, build_registry
 from dataset_operator.kube.login import Login, has_kubeconfig
 from dataset_operator.kube.remembering import RememberingKube
 from dataset_operator.kube.watching import LogIn, watch_metadata
-from dataset_operator.ray.heads import Heads
+from dataset_operator.ray.head_requests import Heads
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.scheduling.passes import Passes, Trigger
 from dataset_operator.scheduling.places import Places
-from dataset_operator.telemetry.logs import bind
+from dataset_operator.telemetry.log_records import bind
 from dataset_operator.telemetry.metrics import OperatorMetrics
 from dataset_operator.telemetry.watched import Follow, Watched
 

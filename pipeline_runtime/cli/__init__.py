@@ -49,8 +49,8 @@ class Lent:
 
     @property
     def write_sheet(self) -> Callable[[Path, Mapping[str, Any], Mapping[str, str]], Path]:
-        """See `for_clusters.pages`."""
-        from pipeline_runtime.cli.for_clusters.pages import write_sheet
+        """See `for_clusters.drawn_sheets`."""
+        from pipeline_runtime.cli.for_clusters.drawn_sheets import write_sheet
 
         return write_sheet
 

@@ -94,7 +94,7 @@ def run(
         raise typer.BadParameter(f"must hold one experiment, got {len(loaded)}: {names}")
     manifest = loaded[0]
     if address.startswith(("http://", "https://")):
-        from pipeline_runtime.cli.submit import submit
+        from pipeline_runtime.cli.jobs_api import submit
 
         text = _text(manifest, overrides)
         raise typer.Exit(submit(address, text, storage_root, resume=resume, run_id=run_id))

@@ -2,17 +2,17 @@
 
 Reading order: `job` (a table to a folder) → `windows` (flat rows streamed, cut between requests) →
 `grouping` (rows to requests) → `equality` (what equal means) → `encoding` (how columns are stored)
-→ `output` (the folder, whole or not at all). `sources.parquet.nested` defines the layout, and reads
-the result as the flat table again.
+→ `destination` (the folder, whole or not at all). `sources.parquet.nested` defines the layout, and
+reads the result as the flat table again.
 """
 
+from pipeline_runtime.convert.destination import MARKER_NAME
 from pipeline_runtime.convert.job import (
     DEFAULT_ROWS_PER_GROUP,
     ConversionOptions,
     ConversionSummary,
     convert_table,
 )
-from pipeline_runtime.convert.output import MARKER_NAME
 
 __all__ = [
     "DEFAULT_ROWS_PER_GROUP",

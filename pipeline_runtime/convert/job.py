@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime import hashing
+from pipeline_runtime.convert.destination import open_output
 from pipeline_runtime.convert.encoding import AUTO, Encoding, choose_codecs, choose_encoding
 from pipeline_runtime.convert.grouping import Grouped, group_rows
-from pipeline_runtime.convert.output import open_output
 from pipeline_runtime.convert.windows import flat_types, read_windows
 from pipeline_runtime.errors import ManifestError, Problem
 from pipeline_runtime.sources import ROW_ID_COLUMN, Location
@@ -87,7 +87,7 @@ def convert_table(
 
     Args:
         table: flat, or nested and read as flat.
-        output: a folder; it appears whole or not at all, see `output`.
+        output: a folder; it appears whole or not at all, see `destination`.
         on_progress: called with the number of flat rows written so far, after every row group.
 
     Raises:

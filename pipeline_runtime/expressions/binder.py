@@ -26,7 +26,7 @@ from pipeline_runtime.expressions.plan import (
     build_shared,
 )
 from pipeline_runtime.grammar.calls import check_call, suggest
-from pipeline_runtime.grammar.nodes import (
+from pipeline_runtime.grammar.syntax_tree import (
     Between,
     Binary,
     Call,

@@ -25,7 +25,7 @@ from pipeline_runtime.expressions.plan import (
     build_constant,
 )
 from pipeline_runtime.grammar import literals
-from pipeline_runtime.grammar.nodes import Literal, LiteralValue, Span
+from pipeline_runtime.grammar.syntax_tree import Literal, LiteralValue, Span
 
 _INTEGER_RANGES = {
     pa.int8(): (-(2**7), 2**7 - 1),

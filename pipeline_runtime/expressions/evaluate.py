@@ -25,7 +25,7 @@ from pipeline_runtime.expressions.plan import (
     Read,
     Shared,
 )
-from pipeline_runtime.grammar.nodes import Span
+from pipeline_runtime.grammar.syntax_tree import Span
 
 # Below this many rows a chunk, the calls of kernels (about 2 µs each) outweigh the work in them
 # (about 1 ns a row and kernel), and copying the chunks together is cheaper.

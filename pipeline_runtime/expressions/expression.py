@@ -15,8 +15,8 @@ from pipeline_runtime.errors import ExpressionError
 from pipeline_runtime.expressions import binder
 from pipeline_runtime.expressions import evaluate as evaluation
 from pipeline_runtime.expressions.plan import Plan
-from pipeline_runtime.grammar.nodes import Column, Node, walk
 from pipeline_runtime.grammar.parser import parse_tree
+from pipeline_runtime.grammar.syntax_tree import Column, Node, walk
 
 # Typed plans kept; a manifest has tens of expressions, each met with one or two schemas.
 _NUM_PLANS_KEPT = 512

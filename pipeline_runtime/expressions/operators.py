@@ -25,7 +25,7 @@ from pipeline_runtime.expressions.plan import (
     build_constant,
     build_shared,
 )
-from pipeline_runtime.grammar.nodes import Span
+from pipeline_runtime.grammar.syntax_tree import Span
 
 _COMPARISONS: dict[str, Callable[[Datum, Datum], Datum]] = {
     "=": pc.equal,

@@ -12,7 +12,7 @@ from typing import ClassVar, TypeAlias
 
 import pyarrow as pa
 
-from pipeline_runtime.grammar.nodes import Literal, Span
+from pipeline_runtime.grammar.syntax_tree import Literal, Span
 
 # What a kernel takes and gives: an array of the batch's length, or a scalar that stands for one.
 Datum: TypeAlias = pa.Array | pa.Scalar

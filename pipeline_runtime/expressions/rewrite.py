@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pipeline_runtime.expressions.expression import Expression, parse
-from pipeline_runtime.grammar.nodes import Column, IsNull, Logical, Node, Unary, walk
+from pipeline_runtime.grammar.syntax_tree import Column, IsNull, Logical, Node, Unary, walk
 
 
 def conjuncts(expr: Expression) -> tuple[Expression, ...]:

@@ -22,7 +22,7 @@ from typing import Protocol
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.leases import Ledger, Task
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.usage import Paces, UsageMeter
+from pipeline_runtime.feed.reader_usage import Paces, UsageMeter
 from pipeline_runtime.plan.groups import Group
 
 # Calls to a reader at a time: one that it works on, one to go on with.

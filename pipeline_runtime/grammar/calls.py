@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from pipeline_runtime.errors import ExpressionError
-from pipeline_runtime.grammar.nodes import Call, Cast, Node, Span, walk
+from pipeline_runtime.grammar.syntax_tree import Call, Cast, Node, Span, walk
 
 # As users write them; `[]` marks what may be left out, `...` any number of arguments.
 _SIGNATURES = (

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from pipeline_runtime.errors import ExpressionError
-from pipeline_runtime.grammar.nodes import Span
+from pipeline_runtime.grammar.syntax_tree import Span
 
 # Room for an IN list of about a thousand names; longer lists belong in a table and a join.
 MAX_TEXT_CHARS = 16 * 1024

@@ -14,7 +14,7 @@ from typing import NoReturn
 from pipeline_runtime.errors import ExpressionError
 from pipeline_runtime.grammar import literals
 from pipeline_runtime.grammar.lexer import Token, TokenKind, tokenize
-from pipeline_runtime.grammar.nodes import (
+from pipeline_runtime.grammar.syntax_tree import (
     Between,
     Binary,
     Call,

@@ -1,4 +1,4 @@
-"""The table that describes column chunks to `columns`, and reports what it decoded.
+"""The table that describes column chunks to `whole_chunks`, and reports what it decoded.
 
 Apart from the kernels, since who fills the table need not have imported numba yet.
 """

@@ -18,7 +18,7 @@ import numpy as np
 from numba import types
 from numba.core import event
 
-from pipeline_runtime.kernels import columns, page_headers
+from pipeline_runtime.kernels import page_headers, whole_chunks
 from pipeline_runtime.kernels.chunks import COLUMN
 from pipeline_runtime.kernels.loading import Kernels, Numbers, ParquetKernels, UInt64s
 from pipeline_runtime.kernels.splitmix import GOLDEN, STAFFORD_1, STAFFORD_2
@@ -89,7 +89,7 @@ def _parquet_kernels() -> list[_Kernel]:
     table, scratch = numba.from_dtype(COLUMN)[::1], _writes(types.uint8)
     return [
         ("read_headers", page_headers.read_headers, [(_BYTES, types.Array(types.int64, 2, "C"))]),
-        ("decode", columns.make_decode(_stamp()), [(table, scratch)]),
+        ("decode", whole_chunks.make_decode(_stamp()), [(table, scratch)]),
     ]
 
 

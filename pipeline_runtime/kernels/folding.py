@@ -1,4 +1,4 @@
-"""A page's lists without those that repeat; `columns` calls it.
+"""A page's lists without those that repeat; `whole_chunks` calls it.
 
 Flat rows of a request carry the same lists, one after another: told here, on the page's bytes, they
 are copied once.

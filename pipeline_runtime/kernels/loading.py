@@ -36,7 +36,7 @@ class ParquetKernels:
 
     # (chunk; written: a row a page)
     read_headers: Callable[[Bytes, Int64s], int]
-    # (chunks, written: what came of each; memory to work in), see `columns`
+    # (chunks, written: what came of each; memory to work in), see `whole_chunks`
     decode: Callable[[npt.NDArray[np.void], Bytes], int]
 
 

@@ -1,7 +1,7 @@
 """Reads headers of Parquet pages: Thrift's compact protocol, as far as Parquet uses it.
 
 A column chunk is a sequence of pages, each behind its header (parquet.thrift, `PageHeader`).
-pyarrow reads the headers but does not expose them. `columns` reads them one after another;
+pyarrow reads the headers but does not expose them. `whole_chunks` reads them one after another;
 `sources.parquet.decoding.chunk_pages` reads all headers of a chunk, to split it. The bytes are
 untrusted: an unknown page header is rejected, and one that extends past the end of the chunk.
 """

@@ -1,4 +1,4 @@
-"""Decodes Parquet pages, for `columns`.
+"""Decodes Parquet pages, for `whole_chunks`.
 
 Levels and dictionary indices are encoded as the format's hybrid of runs and packed bits (Apache
 Parquet, "Data encodings", RLE = 3): the lowest bit of a varint header is 0 for a run and 1 for

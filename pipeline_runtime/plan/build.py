@@ -21,7 +21,6 @@ from pipeline_runtime.errors import ExpressionError, ManifestError, Problem
 from pipeline_runtime.expressions import Expression
 from pipeline_runtime.plan.consumers import Consumer, choose_consumer
 from pipeline_runtime.plan.engine import choose_delivery
-from pipeline_runtime.plan.labels import describe_step
 from pipeline_runtime.plan.model import (
     FirstLook,
     Plan,
@@ -33,8 +32,9 @@ from pipeline_runtime.plan.model import (
 from pipeline_runtime.plan.predicates import Pushdown, build_pushdown
 from pipeline_runtime.plan.problems import Problems
 from pipeline_runtime.plan.sharing import choose_sharing, shared_after
-from pipeline_runtime.plan.side_tables import open_side_table
+from pipeline_runtime.plan.side_table_loading import open_side_table
 from pipeline_runtime.plan.split import Split
+from pipeline_runtime.plan.step_lines import describe_step
 from pipeline_runtime.sources import ROW_ID_COLUMN, Identity, Opening, Source, open_source
 from pipeline_runtime.steps.base import (
     INTERNAL_PREFIX,

@@ -18,7 +18,8 @@ from pipeline_runtime.feed.transport.wire import Wire
 from pipeline_runtime.plan import build_plan
 from pipeline_runtime.profiling.advice import Findings, advise
 from pipeline_runtime.profiling.clock import on_one_core, summarise
-from pipeline_runtime.profiling.describe import (
+from pipeline_runtime.profiling.document import Profile
+from pipeline_runtime.profiling.measurements import (
     describe_columns,
     describe_hops,
     describe_reading,
@@ -26,7 +27,6 @@ from pipeline_runtime.profiling.describe import (
     describe_steps,
     list_warnings,
 )
-from pipeline_runtime.profiling.document import Profile
 from pipeline_runtime.profiling.need import find_binding, plan_need
 from pipeline_runtime.profiling.roofline import measure_roofline
 from pipeline_runtime.profiling.sample import Limits, measure_packed, measure_passes, take_sample

@@ -1,7 +1,7 @@
 """Draws what was shown: the requests of a chunk, their impressions and the features of those.
 
 Owns the shape of a request, the choice of candidates and the features that are not a user's or an
-item's own. `population` runs before it; `labels` (what the users did) and `columns` (Arrow) after.
+item's own. `population` runs before it; `labels` (what the users did) and `arrow_tables` after.
 A chunk is a fixed number of rows with a random stream of its own, so memory is bounded by a chunk
 and a row depends on nothing but the seed, its day, its place in the day and the number of rows in
 the day (which sets its time), never on the sizes of files.

@@ -1,8 +1,8 @@
 """Draws what users did with the impressions: clicks, saves, conversions and dwell.
 
-Owns the model behind the labels and its weights. `impressions` runs before it, `columns` after.
-The model does not know the day, so what is learned on some days holds on the others. Spam users
-click at random: rows of theirs only hurt training.
+Owns the model behind the labels and its weights. `impressions` runs before it, `arrow_tables`
+after. The model does not know the day, so what is learned on some days holds on the others. Spam
+users click at random: rows of theirs only hurt training.
 
 Array suffix: N impressions of a chunk.
 """

@@ -1,7 +1,7 @@
 """Options and results of the sample data, with their bounds.
 
 Owns the options, their validation and the summary. The command line runs before it and parses
-text into it; `writing` runs after it and takes every size from here.
+text into it; `file_layout` runs after it and takes every size from here.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from pipeline_runtime.errors import StepError
 from pipeline_runtime.hashing import U64, hash_columns, split_instants
 from pipeline_runtime.sources.gather import one_chunk
 from pipeline_runtime.steps.base import SideTable
-from pipeline_runtime.steps.lists import Bools, Int64s, decode, item_indices
+from pipeline_runtime.steps.list_columns import Bools, Int64s, decode, item_indices
 
 # Buckets per distinct key: with 2, most buckets have no key or one, at 16 bytes per key.
 _BUCKETS_PER_KEY = 2

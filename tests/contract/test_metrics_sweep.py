@@ -19,8 +19,8 @@ from dataset_operator.names import Owner
 from dataset_operator.observed import Pod, Progress
 from dataset_operator.ray.transport import Answer, Endpoint, Request
 from dataset_operator.sources.base import Run
+from dataset_operator.sources.driver_metrics import MAX_CONNECTIONS, MAX_PAGE_BYTES, RuntimeSource
 from dataset_operator.sources.ray_nodes import FAMILY
-from dataset_operator.sources.runtime import MAX_CONNECTIONS, MAX_PAGE_BYTES, RuntimeSource
 from dataset_operator.testing import LIES, StandInRay
 
 DRIVER = "lastmile_progress_ratio 0.5\nlastmile_trainer_busy_ratio 0.75\nlastmile_cpu_ranks 0\n"

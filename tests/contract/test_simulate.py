@@ -20,8 +20,8 @@ from property_tests import examples
 
 from dataset_operator.sizing.document import Simulation
 from dataset_operator.sizing.measured import load_profile
-from dataset_operator.sizing.run import Assumed
 from dataset_operator.sizing.session import simulate_experiment
+from dataset_operator.sizing.simulated_run import Assumed
 from pipeline_runtime.cli import main
 from pipeline_runtime.config import DatasetExperiment, hash_parts, parse_experiment
 from pipeline_runtime.pipeline import Pipeline

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from dataset_operator.autoscaling.confidence import mean_of, squares_of, t_quantile
 from dataset_operator.autoscaling.intervals import MIN_STEPS, NOISE_DEGREES, Memory
 from dataset_operator.autoscaling.signals import Interval
-from dataset_operator.autoscaling.statistics import mean_of, squares_of, t_quantile
 
 # Waits are judged by so many of the latest intervals at most: a minute at a period of 15 s.
 _WAIT_INTERVALS = 4

@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass, replace
 
 from dataset_operator.autoscaling.chain import clamp, constrain
+from dataset_operator.autoscaling.confidence import mean_of, squares_of
 from dataset_operator.autoscaling.interface import (
     DESIRED_WITHIN_RANGE,
     METRICS_UNKNOWN,
@@ -24,7 +25,6 @@ from dataset_operator.autoscaling.interface import (
 from dataset_operator.autoscaling.intervals import Memory, Move, note_recommendation
 from dataset_operator.autoscaling.recommend import WINDOW_SECONDS
 from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Sample
-from dataset_operator.autoscaling.statistics import mean_of, squares_of
 
 # A probe is this share of the workers, at least one.
 PROBE_SHARE = 0.1

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dataset_operator.autoscaling.confidence import mean_of, squares_of
 from dataset_operator.autoscaling.signals import Interval, Sample, measure_between
-from dataset_operator.autoscaling.statistics import mean_of, squares_of
 
 # Over how long the need is smoothed.
 SMOOTHING_SECONDS = 300.0

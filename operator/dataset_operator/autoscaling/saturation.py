@@ -13,6 +13,7 @@ import math
 from dataclasses import replace
 
 from dataset_operator.autoscaling.bottleneck import MIN_PRODUCTION_SHARE, is_starved
+from dataset_operator.autoscaling.confidence import mean_of, squares_of
 from dataset_operator.autoscaling.estimates import Estimate
 from dataset_operator.autoscaling.interface import EARLY_SECONDS
 from dataset_operator.autoscaling.intervals import (
@@ -26,7 +27,6 @@ from dataset_operator.autoscaling.intervals import (
     SaturationPoint,
 )
 from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Sample
-from dataset_operator.autoscaling.statistics import mean_of, squares_of
 
 MIN_ELASTICITY = 0.3
 # From here on more readers bring as much more as they are.

@@ -21,8 +21,8 @@ from dataset_operator.api import (
     TRAINERS,
     Role,
 )
-from dataset_operator.builders.documents import Document, build_metadata, build_peer
 from dataset_operator.builders.name_servers import build_name_server_rules
+from dataset_operator.builders.shared_parts import Document, build_metadata, build_peer
 from dataset_operator.names import Owner
 from dataset_operator.settings import NetworkSettings
 from pipeline_runtime.config import ExperimentSpec

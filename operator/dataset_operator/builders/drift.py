@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dataset_operator.builders.documents import Document
+from dataset_operator.builders.shared_parts import Document
 
 # All non-empty defaults of KubeRay's CRD for RayCluster (v1, KubeRay 1.6), by the field's name.
 # Only the first also occurs in a NetworkPolicy.

@@ -28,8 +28,8 @@ from dataset_operator.api import (
     RENDERED_ANNOTATION,
     TRAINERS_ANNOTATION,
 )
-from dataset_operator.builders.documents import Document
 from dataset_operator.builders.drift import build_merge_patch, is_same
+from dataset_operator.builders.shared_parts import Document
 from dataset_operator.sealing import VALID, Seal
 from pipeline_runtime.config import (
     DataWorkers,

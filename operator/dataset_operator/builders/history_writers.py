@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dataset_operator.api import HISTORY_ANNOTATION, HISTORY_LABEL
-from dataset_operator.builders.documents import Document, build_metadata
 from dataset_operator.builders.name_servers import build_name_server_rules
 from dataset_operator.builders.security import build_container_context, build_pod_context
+from dataset_operator.builders.shared_parts import Document, build_metadata
 from dataset_operator.names import Owner
 from dataset_operator.settings import NetworkSettings, OperatorSettings
 

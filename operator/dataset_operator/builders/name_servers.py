@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 
-from dataset_operator.builders.documents import Document, build_peer
+from dataset_operator.builders.shared_parts import Document, build_peer
 from dataset_operator.settings import NetworkSettings
 
 

@@ -19,9 +19,9 @@ from dataset_operator.api import (
     TRAINING_SUBCLUSTER,
     Role,
 )
-from dataset_operator.builders.documents import Document, build_metadata
 from dataset_operator.builders.frozen import freeze
-from dataset_operator.builders.pods import ClusterInput, build_pod_template
+from dataset_operator.builders.pod_templates import ClusterInput, build_pod_template
+from dataset_operator.builders.shared_parts import Document, build_metadata
 
 # Raised when the rendered cluster changes; a running cluster keeps the version that rendered it.
 RENDERER_VERSION = 1

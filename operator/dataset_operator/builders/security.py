@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataset_operator.builders.documents import Document
+from dataset_operator.builders.shared_parts import Document
 from dataset_operator.settings import OperatorSettings
 
 

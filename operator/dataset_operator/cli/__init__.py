@@ -1,6 +1,6 @@
 """The operator's commands of `lastmile` and `kubectl lastmile`: for a cluster, and `simulate`.
 
-They join through the entry-point group `lastmile.commands`; those for a cluster, which `cluster`
+They join through the entry-point group `lastmile.commands`; those for a cluster, which `connection`
 connects, if the operator's extra is installed. What the runtime lends them is the context's `obj`.
 A command's module is imported when the command is called, so that `lastmile --help` stays fast.
 """

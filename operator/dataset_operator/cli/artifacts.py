@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dataset_operator.cli.cluster import on_cluster
+from dataset_operator.cli.connection import on_cluster
 from dataset_operator.cli.failures import explaining
 from dataset_operator.cli.options import (
     ContextOption,

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from dataset_operator.api import EXPERIMENT_LABEL, ROLE_LABEL, SCALING_ACTIVE, SCALING_LIMITED
-from dataset_operator.cli.cluster import Cluster, on_cluster
+from dataset_operator.cli.connection import Cluster, on_cluster
 from dataset_operator.cli.failures import explaining
 from dataset_operator.cli.next_steps import advise
 from dataset_operator.cli.options import (
@@ -21,14 +21,14 @@ from dataset_operator.cli.options import (
     NamespaceOption,
     Target,
 )
-from dataset_operator.cli.stored import FromOption, RunOption, StoredRun, open_stored
-from dataset_operator.cli.text import (
+from dataset_operator.cli.printing import (
     format_age,
     format_age_seconds,
     format_cost,
     get_columns,
     print_table,
 )
+from dataset_operator.cli.stored import FromOption, RunOption, StoredRun, open_stored
 from dataset_operator.cli.workers import explain_workers
 from dataset_operator.headline import find_headline
 from dataset_operator.names import Owner

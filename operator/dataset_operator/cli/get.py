@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from dataset_operator.cli.cluster import on_cluster
+from dataset_operator.cli.connection import on_cluster
 from dataset_operator.cli.options import (
     AllNamespacesOption,
     ContextOption,
@@ -18,7 +18,7 @@ from dataset_operator.cli.options import (
     NamespaceOption,
     Target,
 )
-from dataset_operator.cli.text import format_age, format_cost, print_table
+from dataset_operator.cli.printing import format_age, format_cost, print_table
 from dataset_operator.observed import Document
 
 

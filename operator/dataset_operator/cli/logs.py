@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from dataset_operator.api import DASHBOARD_PORT, TOKEN_KEY
-from dataset_operator.cli.cluster import POLL_SECONDS, Cluster, on_cluster
+from dataset_operator.cli.connection import POLL_SECONDS, Cluster, on_cluster
 from dataset_operator.cli.failures import explaining
 from dataset_operator.cli.options import (
     ContextOption,
@@ -25,6 +25,7 @@ from dataset_operator.cli.options import (
     NamespaceOption,
     Target,
 )
+from dataset_operator.cli.printing import print_log
 from dataset_operator.cli.stored import (
     FromOption,
     RunOption,
@@ -33,7 +34,6 @@ from dataset_operator.cli.stored import (
     print_pod,
     print_pods,
 )
-from dataset_operator.cli.text import print_log
 from dataset_operator.errors import KubeUnavailable, UserError
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document

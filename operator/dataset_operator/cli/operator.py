@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from dataset_operator.cli.cluster import Cluster, on_cluster
+from dataset_operator.cli.connection import Cluster, on_cluster
 from dataset_operator.cli.failures import explain, explaining
 from dataset_operator.cli.options import (
     AllNamespacesOption,
@@ -73,7 +73,7 @@ def operator(
     from dataset_operator.cli.configuration import load_settings
     from dataset_operator.kube.login import Login
     from dataset_operator.process import ProcessOptions, run_operator
-    from dataset_operator.telemetry.logs import set_up_logging
+    from dataset_operator.telemetry.log_records import set_up_logging
 
     if not dev and (kubeconfig or kube_context):
         raise typer.BadParameter("--kubeconfig and --context come with --dev; add it")

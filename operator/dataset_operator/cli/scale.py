@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from dataset_operator.api import SCALE_ANNOTATION
-from dataset_operator.cli.cluster import Cluster, on_cluster
+from dataset_operator.cli.connection import Cluster, on_cluster
 from dataset_operator.cli.options import (
     ContextOption,
     KubeconfigOption,

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dataset_operator.cli.failures import explaining
-from dataset_operator.cli.text import print_table
+from dataset_operator.cli.printing import print_table
 from pipeline_runtime.config import LoadedManifest, complete_override, load_manifests
 
 if TYPE_CHECKING:
     from dataset_operator.sizing.document import Simulation
-    from dataset_operator.sizing.run import Assumed
+    from dataset_operator.sizing.simulated_run import Assumed
 
 DEFAULT_HOURS = 2.0
 # A pod's start on a node that is there, its image too; the law's own guess before it has seen one.
@@ -99,7 +99,7 @@ def simulate(
         raise typer.BadParameter(f"must be given; {advice}", param_hint="--profile")
     if (gpu_price is None) != (worker_price is None):
         raise typer.BadParameter("give both --gpu-price and --worker-price, or none")
-    from dataset_operator.sizing.run import Assumed
+    from dataset_operator.sizing.simulated_run import Assumed
 
     given = {"--gpu-price": gpu_price, "--worker-price": worker_price}
     default = {"--gpu-price": DEFAULT_GPU_HOUR_PRICE, "--worker-price": DEFAULT_WORKER_HOUR_PRICE}

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from dataset_operator.api import COMPLETE
-from dataset_operator.cli.cluster import FIELD_MANAGER, Cluster, on_cluster
+from dataset_operator.cli.connection import FIELD_MANAGER, Cluster, on_cluster
 from dataset_operator.cli.failures import EXIT_FAILED
 from dataset_operator.cli.options import ContextOption, KubeconfigOption, NamespaceOption, Target
 from dataset_operator.cli.suspend import is_over

@@ -13,7 +13,7 @@ from dataset_operator.api import CONFIG_KEY, RAY_CLUSTER_LABEL, ROLE_LABEL, RUN_
 from dataset_operator.builders.frozen import read_trainers, thaw
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.kube.client import Kube
-from dataset_operator.kube.heads import find_head_address
+from dataset_operator.kube.head_pods import find_head_address
 from dataset_operator.kube.past import find_history_pod, look_back
 from dataset_operator.kube.pods import keep_member
 from dataset_operator.names import Owner

@@ -18,7 +18,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from dataset_operator.observed import Observed
-from dataset_operator.plan import attempt, cluster, ending, keeping_history, scaling_log, usage
+from dataset_operator.plan import attempt, ending, keeping_history, ray_cluster, scaling_log, usage
 from dataset_operator.plan.data_workers import draining, scale_requests, scaling
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.outcome import Decision
@@ -34,17 +34,17 @@ RULES = (
     ending.remember_accepted,
     ending.suspend,
     ending.enforce_deadlines,
-    cluster.watch_ray,
+    ray_cluster.watch_ray,
     draining.forget_lost_cluster,
-    cluster.yield_to_queue,
-    cluster.recover_lost,
-    cluster.replace_changed,
+    ray_cluster.yield_to_queue,
+    ray_cluster.recover_lost,
+    ray_cluster.replace_changed,
     attempt.judge_job,
-    cluster.ensure_children,
+    ray_cluster.ensure_children,
     draining.go_on_draining,
     scaling.keep_below_most,
     scale_requests.apply_request,
-    cluster.wait_for_pods,
+    ray_cluster.wait_for_pods,
     scaling.scale_workers,
     scaling_log.keep_log,
     attempt.submit,

@@ -23,7 +23,7 @@ from dataset_operator.api import (
     TRAINING,
 )
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
-from dataset_operator.builders.pods import SPEC_FIELDS
+from dataset_operator.builders.pod_templates import SPEC_FIELDS
 from dataset_operator.observed import Job, Pod, Progress, parse_time
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.ending import POLL_SECONDS, complete_run, fail_run

@@ -14,7 +14,7 @@ from dataset_operator.api import ACCEPTED, CLUSTER_HASH_ANNOTATION, SCALING_ACTI
 from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.builders.children import build_service_account
 from dataset_operator.builders.frozen import thaw_trainers
-from dataset_operator.builders.pods import SPEC_FIELDS
+from dataset_operator.builders.pod_templates import SPEC_FIELDS
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Observed, format_time, parse_time
 from dataset_operator.plan.outcome import Decision, Drain, Event, KeepLog, Stop, Submit

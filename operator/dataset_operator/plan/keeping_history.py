@@ -22,7 +22,7 @@ from dataset_operator.builders.history_writers import (
     is_store,
     locate_history,
 )
-from dataset_operator.builders.pods import ClusterInput, build_pod_template
+from dataset_operator.builders.pod_templates import ClusterInput, build_pod_template
 from dataset_operator.observed import Document, parse_time
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.pod_rules import find_forbidden

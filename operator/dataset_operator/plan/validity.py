@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dataset_operator.builders.pods import (
+from dataset_operator.builders.pod_templates import (
     SPEC_FIELDS,
     ClusterInput,
     build_pod_template,

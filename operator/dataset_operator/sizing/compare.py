@@ -11,8 +11,8 @@ from dataset_operator.autoscaling import Decision
 from dataset_operator.simulation.loop import Law, Moment, Trace, simulate
 from dataset_operator.simulation.setting import Setting
 from dataset_operator.sizing.document import Curve, Outcome, PolicyName, WholeRun
-from dataset_operator.sizing.run import SECONDS_PER_HOUR, Assumed, Run
 from dataset_operator.sizing.scalers import Autoscaler, Constant
+from dataset_operator.sizing.simulated_run import SECONDS_PER_HOUR, Assumed, Run
 
 # Enough that one that was lucky does not tell; the figures are their means.
 TIMES = 3

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dataset_operator.autoscaling import Decision
 from dataset_operator.sizing.document import Advice, Outcome
-from dataset_operator.sizing.run import SECONDS_PER_HOUR, Assumed, Run
+from dataset_operator.sizing.simulated_run import SECONDS_PER_HOUR, Assumed, Run
 from pipeline_runtime.formatting import format_duration, format_percent, format_short
 
 # Waits below are let be: where the law too stops adding workers.

@@ -9,7 +9,7 @@ from dataset_operator.sizing.compare import TIMES, compare
 from dataset_operator.sizing.conclusion import conclude, list_warnings
 from dataset_operator.sizing.document import Assumptions, Measured, Need, Simulation
 from dataset_operator.sizing.measured import find_changes, load_profile
-from dataset_operator.sizing.run import Assumed, Run, build_run
+from dataset_operator.sizing.simulated_run import Assumed, Run, build_run
 from pipeline_runtime.config import HEADROOM, DatasetExperiment
 
 

@@ -7,8 +7,8 @@ import aiohttp
 from dataset_operator.ray.endpoints import ReachPod
 from dataset_operator.settings import MetricsSettings
 from dataset_operator.sources.base import MetricsSource
+from dataset_operator.sources.driver_metrics import RuntimeSource
 from dataset_operator.sources.prometheus import PrometheusSource
-from dataset_operator.sources.runtime import RuntimeSource
 
 
 def build_source(

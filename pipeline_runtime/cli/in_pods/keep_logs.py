@@ -17,7 +17,7 @@ def keep_logs(
     import signal
     import threading
 
-    from pipeline_runtime.history.logs import LogCopier
+    from pipeline_runtime.history.pod_logs import LogCopier
     from pipeline_runtime.sources.filesystem import open_location
 
     stop = threading.Event()

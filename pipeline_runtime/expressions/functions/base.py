@@ -14,7 +14,7 @@ import pyarrow as pa
 from pipeline_runtime.expressions import coercion, types
 from pipeline_runtime.expressions.plan import ArgumentError, Constant, Plan, build_constant
 from pipeline_runtime.grammar import literals
-from pipeline_runtime.grammar.nodes import Span
+from pipeline_runtime.grammar.syntax_tree import Span
 
 Arguments = tuple[Plan, ...]
 Rule = Callable[[Span, Arguments], Plan]

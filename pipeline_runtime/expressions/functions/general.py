@@ -12,7 +12,7 @@ from pipeline_runtime.expressions.functions.base import (
     need_common_type,
 )
 from pipeline_runtime.expressions.plan import Plan, build_apply, build_shared
-from pipeline_runtime.grammar.nodes import Span
+from pipeline_runtime.grammar.syntax_tree import Span
 
 
 def _coalesce(span: Span, args: Arguments) -> Plan:

@@ -30,7 +30,7 @@ from pipeline_runtime.expressions.plan import (
     build_apply,
     build_constant,
 )
-from pipeline_runtime.grammar.nodes import Span
+from pipeline_runtime.grammar.syntax_tree import Span
 
 IntArray = np.ndarray[tuple[int], np.dtype[np.int64]]
 

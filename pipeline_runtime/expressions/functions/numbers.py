@@ -21,7 +21,7 @@ from pipeline_runtime.expressions.functions.base import (
     need_number,
 )
 from pipeline_runtime.expressions.plan import ArgumentError, Datum, Kernel, Plan, build_apply
-from pipeline_runtime.grammar.nodes import Span
+from pipeline_runtime.grammar.syntax_tree import Span
 
 # Beyond the digits of a float64 (17), and well within the exponent of a float32.
 _MAX_ROUND_DIGITS = 18

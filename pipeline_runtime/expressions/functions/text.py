@@ -21,7 +21,7 @@ from pipeline_runtime.expressions.functions.base import (
     need_text,
 )
 from pipeline_runtime.expressions.plan import Datum, Kernel, Plan, build_apply
-from pipeline_runtime.grammar.nodes import Span
+from pipeline_runtime.grammar.syntax_tree import Span
 
 
 def _map(name: str, kernel: Kernel) -> Rule:

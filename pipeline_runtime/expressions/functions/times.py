@@ -19,7 +19,7 @@ from pipeline_runtime.expressions.functions.base import (
     need_time,
 )
 from pipeline_runtime.expressions.plan import Datum, Kernel, Plan, build_apply
-from pipeline_runtime.grammar.nodes import Span
+from pipeline_runtime.grammar.syntax_tree import Span
 
 
 def _part(name: str, kernel: Kernel, need: Callable[[Arguments, int], Plan]) -> Rule:

@@ -30,7 +30,7 @@ from pipeline_runtime.feed.local.process_readers import ProcessCrew, ProcessRead
 from pipeline_runtime.feed.local.thread_readers import ThreadCrew, ThreadReaders
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.reader_feed import Crew, ReaderFeed
-from pipeline_runtime.feed.usage import WARMING_SECONDS
+from pipeline_runtime.feed.reader_usage import WARMING_SECONDS
 from pipeline_runtime.plan.groups import Group
 
 # Seconds over which a rank's waiting is looked at.

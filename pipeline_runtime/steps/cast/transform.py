@@ -13,7 +13,7 @@ from pipeline_runtime.grammar.calls import MAX_DECIMAL_DIGITS
 from pipeline_runtime.steps.base import BindContext, BoundStep
 from pipeline_runtime.steps.cast.model import CastStep
 from pipeline_runtime.steps.checks import Checks, broken, find_field, replace_types, set_column
-from pipeline_runtime.steps.lists import decode, decoded_type, map_chunks
+from pipeline_runtime.steps.list_columns import decode, decoded_type, map_chunks
 from pipeline_runtime.steps.type_names import TypeNameError, parse_type
 
 

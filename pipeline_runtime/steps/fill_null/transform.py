@@ -15,7 +15,7 @@ from pipeline_runtime.steps.base import BindContext, BoundStep
 from pipeline_runtime.steps.cast.transform import cast_array
 from pipeline_runtime.steps.checks import Checks, broken, find_field, set_column
 from pipeline_runtime.steps.fill_null.model import FillNullStep
-from pipeline_runtime.steps.lists import decode, decoded_type, map_chunks
+from pipeline_runtime.steps.list_columns import decode, decoded_type, map_chunks
 
 _TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _TIME_TYPES = (pa.types.is_date, pa.types.is_timestamp)

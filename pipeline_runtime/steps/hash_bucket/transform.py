@@ -13,7 +13,7 @@ from pipeline_runtime.kernels import describe, select
 from pipeline_runtime.steps.base import BindContext, BoundStep, wants_kernels
 from pipeline_runtime.steps.checks import Checks, broken, find_field, replace_types, set_column
 from pipeline_runtime.steps.hash_bucket.model import HashBucketStep
-from pipeline_runtime.steps.lists import decoded_type, is_list, map_chunks
+from pipeline_runtime.steps.list_columns import decoded_type, is_list, map_chunks
 
 _ID_TYPES = (
     pa.types.is_integer,

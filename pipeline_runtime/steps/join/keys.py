@@ -11,7 +11,7 @@ from pipeline_runtime.hashing import check_hashable
 from pipeline_runtime.steps.base import BindContext, SideTable, SideTableRequest
 from pipeline_runtime.steps.checks import Checks, broken, find_field, unknown_column
 from pipeline_runtime.steps.join.model import KeyPair, SideTableStep
-from pipeline_runtime.steps.lists import decoded_type
+from pipeline_runtime.steps.list_columns import decoded_type
 from pipeline_runtime.steps.side_tables import too_large
 
 

@@ -12,7 +12,7 @@ from pipeline_runtime.steps.base import BindContext, BoundStep, SideTable, is_in
 from pipeline_runtime.steps.checks import Checks, unknown_column
 from pipeline_runtime.steps.join.keys import check_keys, open_side_table
 from pipeline_runtime.steps.join.model import JoinStep
-from pipeline_runtime.steps.lists import Int64s
+from pipeline_runtime.steps.list_columns import Int64s
 from pipeline_runtime.steps.side_tables import index_of
 
 

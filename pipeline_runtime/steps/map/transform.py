@@ -1,8 +1,8 @@
 """Step `map`: the user's own function on each table.
 
 Binding imports the function (`functions`), checks its options and finds the columns of its output.
-Calling converts the batch to the function's format (`formats`), calls the function and checks its
-result. An exception of the function is not caught: the caller wraps it with the file and rows.
+Calling converts the batch to the function's format (`batch_forms`), calls the function and checks
+its result. An exception of the function is not caught: the caller wraps it with the file and rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipeline_runtime.steps.base import (
     public_schema,
 )
 from pipeline_runtime.steps.checks import Checks, broken, find_field, replace_types, set_column
-from pipeline_runtime.steps.map.formats import FORMATS
+from pipeline_runtime.steps.map.batch_forms import FORMATS
 from pipeline_runtime.steps.map.functions import UserFunction, check_options, load_function
 from pipeline_runtime.steps.map.model import MapStep
 from pipeline_runtime.steps.type_names import TypeNameError, parse_type

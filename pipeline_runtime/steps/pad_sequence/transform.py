@@ -16,7 +16,7 @@ from pipeline_runtime.sources.gather import Int64s, place_in_chunks
 from pipeline_runtime.steps.base import BindContext, BoundStep, wants_kernels
 from pipeline_runtime.steps.checks import Checks, broken, find_field, replace_types, set_column
 from pipeline_runtime.steps.fill_null.transform import fit_constant
-from pipeline_runtime.steps.lists import Ragged, is_list, map_chunks, split_lists
+from pipeline_runtime.steps.list_columns import Ragged, is_list, map_chunks, split_lists
 from pipeline_runtime.steps.pad_sequence.model import PadSequenceStep
 
 Numbers = npt.NDArray[Any]

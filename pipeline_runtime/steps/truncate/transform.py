@@ -11,7 +11,7 @@ import pyarrow as pa
 from pipeline_runtime.sources.gather import cut_lists
 from pipeline_runtime.steps.base import BindContext, BoundStep, wants_kernels
 from pipeline_runtime.steps.checks import Checks, broken, find_field, set_column
-from pipeline_runtime.steps.lists import (
+from pipeline_runtime.steps.list_columns import (
     is_list,
     item_indices,
     join_lists,

@@ -18,7 +18,7 @@ from dataset_operator.names import Owner
 from dataset_operator.ray.jobs import HttpRayJobs
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.serve import serving
-from dataset_operator.sources.runtime import RuntimeSource
+from dataset_operator.sources.driver_metrics import RuntimeSource
 from dataset_operator.testing import PortsOf, StandInRay
 from pipeline_runtime.config import KIND
 from tools.cluster.box import Box

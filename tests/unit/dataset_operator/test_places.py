@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.names import Owner
-from dataset_operator.ray.heads import Heads
+from dataset_operator.ray.head_requests import Heads
 from dataset_operator.scheduling import places
 from dataset_operator.scheduling.passes import Done, Passes, Trigger
 from dataset_operator.scheduling.places import NUM_ASKING, NUM_WORKING, Places

@@ -9,11 +9,11 @@ import pytest
 
 from pipeline_runtime.files import write_atomically
 from pipeline_runtime.history.closing import Payload, keep_history
-from pipeline_runtime.history.logs import LogCopier
+from pipeline_runtime.history.pod_logs import LogCopier
 from pipeline_runtime.report.files.metrics_history import HistoryWriter
 from pipeline_runtime.run.decisions import fetch_decisions
+from pipeline_runtime.sample_data.file_layout import write_sample_data
 from pipeline_runtime.sample_data.options import SampleDataOptions
-from pipeline_runtime.sample_data.writing import write_sample_data
 from pipeline_runtime.sources.durable import write_file
 from pipeline_runtime.sources.filesystem import open_location
 from pipeline_runtime.sources.stores import write_files

@@ -19,7 +19,7 @@ import pytest
 
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sample_data import SampleDataOptions, write_sample_data
-from pipeline_runtime.sample_data.columns import (
+from pipeline_runtime.sample_data.arrow_tables import (
     LIST_COLUMNS,
     ROW_NULL_SHARES,
     USER_NULL_SHARES,

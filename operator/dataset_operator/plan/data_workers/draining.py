@@ -27,9 +27,9 @@ from datetime import UTC, datetime
 from dataset_operator.api import DATA_WORKERS, NODE_LOST
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.observed import Document, Pod, parse_time
-from dataset_operator.plan.cluster import LOST_SECONDS
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.outcome import Drain
+from dataset_operator.plan.ray_cluster import LOST_SECONDS
 from dataset_operator.plan.scaling_log import list_decisions
 
 # Ray's drain ends with the running tasks; this bounds it (one chunk is a few seconds of work).

@@ -1,7 +1,7 @@
 """Finds the C functions of Parquet's codecs in the libraries of zstandard and lz4, for kernels.
 
 Both packages bring zstd's and lz4's own C libraries as shared objects. `decode` of
-`kernels.columns` calls their functions by address, so that a page costs no call from Python.
+`kernels.whole_chunks` calls their functions by address, so that a page costs no call from Python.
 pyarrow decodes a codec that is not found here.
 """
 

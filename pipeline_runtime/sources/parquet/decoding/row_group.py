@@ -1,6 +1,6 @@
 """Decodes all columns of numbers and of lists of numbers of a row group in one kernel call.
 
-    chunks in the file --> a table of addresses --> `kernels.columns` --> Arrow arrays
+    chunks in the file --> a table of addresses --> `kernels.whole_chunks` --> Arrow arrays
 
 The kernel gets the addresses of the chunks' bytes and of memory for their values, whose size is in
 the footer, and releases Python's lock until all are decoded. It reports the columns whose encoding

@@ -21,7 +21,7 @@ from dataset_operator.builders.children import (
     build_service_account,
     build_token_secret,
 )
-from dataset_operator.builders.pods import ClusterInput
+from dataset_operator.builders.pod_templates import ClusterInput
 from dataset_operator.builders.raycluster import build_ray_cluster
 from dataset_operator.names import Owner
 from dataset_operator.settings import NetworkSettings, parse_settings

@@ -17,8 +17,8 @@ from reconcile_stage import NAME, SETTINGS, stage_of
 
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.names import Owner
-from dataset_operator.plan.cluster import SILENCE_SECONDS
 from dataset_operator.plan.outcome import Submit
+from dataset_operator.plan.ray_cluster import SILENCE_SECONDS
 from dataset_operator.ray.endpoints import build_connect
 from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.testing import LIES, StandInRay

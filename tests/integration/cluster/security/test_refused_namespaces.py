@@ -25,7 +25,7 @@ from dataset_operator.handlers import build_kopf_settings
 from dataset_operator.kube.login import Login
 from dataset_operator.serve import serving
 from dataset_operator.telemetry.freshness import compare_forever
-from dataset_operator.telemetry.logs import build_handler
+from dataset_operator.telemetry.log_records import build_handler
 from dataset_operator.telemetry.metrics import OperatorMetrics
 from dataset_operator.telemetry.watched import Watched
 from pipeline_runtime.config import API_VERSION, KIND

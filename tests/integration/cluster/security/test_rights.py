@@ -34,8 +34,8 @@ from dataset_operator.election.elector import Elector, Terms
 from dataset_operator.errors import KubeRefused
 from dataset_operator.handlers import build_kopf_settings
 from dataset_operator.kube.client import KubeClient
-from dataset_operator.kube.keys import fetch_seal
 from dataset_operator.kube.login import Login
+from dataset_operator.kube.seal_key import fetch_seal
 from dataset_operator.serve import serving
 from dataset_operator.settings import HistorySettings
 from tools.cluster.box import Box

@@ -25,7 +25,7 @@ from dataset_operator.ray.endpoints import build_connect, build_reach_pod
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.sealing import KEY_BYTES, Seal
 from dataset_operator.settings import OperatorSettings, parse_settings
-from dataset_operator.sources.runtime import RuntimeSource
+from dataset_operator.sources.driver_metrics import RuntimeSource
 from dataset_operator.status import find_condition
 from dataset_operator.testing import StandInRay
 from pipeline_runtime.config import API_VERSION, KIND

@@ -18,7 +18,7 @@ from dataset_operator.builders.children import (
     build_token_secret,
 )
 from dataset_operator.builders.history_writers import build_history_policy
-from dataset_operator.builders.pods import ClusterInput, build_pod_template
+from dataset_operator.builders.pod_templates import ClusterInput, build_pod_template
 from dataset_operator.builders.raycluster import build_ray_cluster
 from dataset_operator.names import MAX_RAY_CLUSTER_NAME_CHARS, Owner
 from dataset_operator.settings import NetworkSettings, parse_settings

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataset_operator.builders.merge import merge
+from dataset_operator.builders.template_merge import merge
 
 BASE: dict[str, Any] = {
     "metadata": {"labels": {"a": "1"}},

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import running
 
-from dataset_operator.cli.text import print_log, print_table
+from dataset_operator.cli.printing import print_log, print_table
 from dataset_operator.status import find_condition, fit_message
 from pipeline_runtime.config import clean
 

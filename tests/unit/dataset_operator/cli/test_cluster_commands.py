@@ -14,8 +14,8 @@ from dataset_operator.cli.describe import build_pod_rows, build_summary
 from dataset_operator.cli.get import _print, build_row
 from dataset_operator.cli.logs import choose_attempt
 from dataset_operator.cli.next_steps import advise
+from dataset_operator.cli.printing import format_age, format_age_seconds
 from dataset_operator.cli.scale import build_request, check_request
-from dataset_operator.cli.text import format_age, format_age_seconds
 from dataset_operator.errors import UserError
 from dataset_operator.headline import find_headline
 from pipeline_runtime.config import API_VERSION, KIND

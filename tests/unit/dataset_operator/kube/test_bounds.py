@@ -21,7 +21,7 @@ from dataset_operator.kube.bounds import (
     PAGE_SIZE,
 )
 from dataset_operator.kube.client import KubeClient
-from dataset_operator.kube.heads import find_head_address
+from dataset_operator.kube.head_pods import find_head_address
 from dataset_operator.kube.past import look_back
 from dataset_operator.kube.pods import keep_member
 from dataset_operator.names import Owner

@@ -14,9 +14,9 @@ from world import World, build_document, running
 from dataset_operator.api import DATA_WORKERS, TRAINERS
 from dataset_operator.observed import Pod, Refusal
 from dataset_operator.plan.attempt import backoff_seconds
-from dataset_operator.plan.cluster import LOST_SECONDS
 from dataset_operator.plan.ending import STOP_SECONDS
 from dataset_operator.plan.outcome import Stop
+from dataset_operator.plan.ray_cluster import LOST_SECONDS
 from pipeline_runtime.config import parse_experiment, run_hash
 
 NEW_RUN = {"training": {"batchSize": 7}}

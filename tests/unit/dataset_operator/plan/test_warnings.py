@@ -14,7 +14,7 @@ from dataset_operator.cli.describe import build_summary
 from dataset_operator.cli.next_steps import advise
 from dataset_operator.observed import Progress, Refusal, format_time
 from dataset_operator.plan import plan
-from dataset_operator.plan.cluster import SILENCE_SECONDS
+from dataset_operator.plan.ray_cluster import SILENCE_SECONDS
 
 FORBIDDEN = Refusal(message='networkpolicies "clicks" is forbidden', is_invalid=False)
 

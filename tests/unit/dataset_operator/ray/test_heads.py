@@ -14,7 +14,7 @@ from dataset_operator.errors import RayRefused, RayUnreachable
 from dataset_operator.kube.remembering import RememberingKube
 from dataset_operator.names import Owner
 from dataset_operator.observed import Document, Job
-from dataset_operator.ray.heads import MAX_PAUSE_SECONDS, Heads
+from dataset_operator.ray.head_requests import MAX_PAUSE_SECONDS, Heads
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.scheduling.passes import Passes, Trigger
 from dataset_operator.scheduling.slots import MAX_IN_PROGRESS_EACH

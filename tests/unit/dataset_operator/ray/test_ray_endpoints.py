@@ -8,7 +8,7 @@ import pytest
 from kubernetes.aio.client import ApiClient, Configuration
 
 from dataset_operator.errors import RayUnreachable
-from dataset_operator.kube.heads import find_head_address
+from dataset_operator.kube.head_pods import find_head_address
 from dataset_operator.kube.observe import observe
 from dataset_operator.names import Owner
 from dataset_operator.ray.endpoints import (

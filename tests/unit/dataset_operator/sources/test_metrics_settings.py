@@ -13,8 +13,8 @@ from dataset_operator.observed import Pod
 from dataset_operator.ray.endpoints import DirectEndpoint, ProxyEndpoint, build_reach_pod
 from dataset_operator.settings import parse_settings
 from dataset_operator.sources.choice import build_source
+from dataset_operator.sources.driver_metrics import RuntimeSource
 from dataset_operator.sources.prometheus import PrometheusSource
-from dataset_operator.sources.runtime import RuntimeSource
 
 URL = "https://prometheus.example.com/prefix/"
 

@@ -11,7 +11,7 @@ from world import SETTINGS, World, running
 from dataset_operator.api import DATA_WORKERS
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.autoscaling.signals import Counters, TrainerCounters, WorkerCounters
-from dataset_operator.builders.merge import merge
+from dataset_operator.builders.template_merge import merge
 from dataset_operator.cli.scale import build_request
 from dataset_operator.observed import Progress
 from pipeline_runtime.config import ExperimentStatus

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from dataset_operator.telemetry.logs import build_handler
+from dataset_operator.telemetry.log_records import build_handler
 
 REFUSAL = 'pods is forbidden: User "u" cannot list resource "pods" in API group ""'
 NAMED = f"APIForbiddenError('{REFUSAL} in the namespace \"team\"', status=403)"

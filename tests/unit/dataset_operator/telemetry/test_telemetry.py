@@ -18,7 +18,7 @@ from dataset_operator.errors import KubeRefused
 from dataset_operator.scheduling.passes import Done, Trigger
 from dataset_operator.settings import Prices
 from dataset_operator.telemetry.freshness import DEAD_SECONDS, compare_forever, find_staleness
-from dataset_operator.telemetry.logs import JsonFormatter, TextFormatter, bind
+from dataset_operator.telemetry.log_records import JsonFormatter, TextFormatter, bind
 from dataset_operator.telemetry.metrics import OperatorMetrics, parse_request
 from dataset_operator.telemetry.watched import Follow, Watched
 

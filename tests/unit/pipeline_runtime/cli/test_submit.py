@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pipeline_runtime.cli.submit import submit
+from pipeline_runtime.cli.jobs_api import submit
 from pipeline_runtime.errors import LastmileError
 
 

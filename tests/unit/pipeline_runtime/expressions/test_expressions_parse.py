@@ -8,7 +8,8 @@ from facts import assert_told
 from pipeline_runtime.errors import ExpressionError
 from pipeline_runtime.expressions import Expression, conjuncts, parse, rename_columns
 from pipeline_runtime.grammar.lexer import MAX_TEXT_CHARS
-from pipeline_runtime.grammar.nodes import (
+from pipeline_runtime.grammar.parser import MAX_DEPTH
+from pipeline_runtime.grammar.syntax_tree import (
     Between,
     Binary,
     Case,
@@ -23,7 +24,6 @@ from pipeline_runtime.grammar.nodes import (
     Unary,
     children,
 )
-from pipeline_runtime.grammar.parser import MAX_DEPTH
 
 
 def show(node: Node) -> str:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.leases import MAX_LOSSES_PER_GROUP, Ledger, Task, num_pieces_of
 from pipeline_runtime.feed.pieces import Header, StepCount
-from pipeline_runtime.feed.usage import Paces
+from pipeline_runtime.feed.reader_usage import Paces
 from pipeline_runtime.plan import Group
 from pipeline_runtime.sources import Unit
 

@@ -15,7 +15,7 @@ from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.local.switching import WINDOW_SECONDS, Processes, SwitchingCrew, Threads
 from pipeline_runtime.feed.pieces import Header, Piece
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
-from pipeline_runtime.feed.usage import WARMING_SECONDS
+from pipeline_runtime.feed.reader_usage import WARMING_SECONDS
 from pipeline_runtime.plan import Group
 from pipeline_runtime.sources import Unit
 

@@ -4,7 +4,7 @@ import pytest
 
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.pieces import Header, StepCount
-from pipeline_runtime.feed.usage import UsageMeter
+from pipeline_runtime.feed.reader_usage import UsageMeter
 
 
 def header(gap: float) -> Header:

@@ -8,7 +8,13 @@ from pathlib import Path
 from facts import assert_told
 from pyarrow import fs as pafs
 
-from pipeline_runtime.history.logs import HEAD_BYTES, TAIL_BYTES, LogCopier, find_logs, read_ends
+from pipeline_runtime.history.pod_logs import (
+    HEAD_BYTES,
+    TAIL_BYTES,
+    LogCopier,
+    find_logs,
+    read_ends,
+)
 from pipeline_runtime.sources.filesystem import Location, open_location
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipeline_runtime.cli.for_clusters.pages import write_sheet
+from pipeline_runtime.cli.for_clusters.drawn_sheets import write_sheet
 from pipeline_runtime.report.sheet import COLOURS, Sheet, build_sheet
 
 EVIL = "<script>alert('x')</script>\"&$x^2$"

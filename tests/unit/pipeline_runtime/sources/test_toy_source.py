@@ -26,7 +26,7 @@ from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.pipeline import iter_tables
 from pipeline_runtime.plan import Group, Plan, build_plan, explain, plan_document
-from pipeline_runtime.plan.side_tables import open_side_table
+from pipeline_runtime.plan.side_table_loading import open_side_table
 from pipeline_runtime.sources import Opening, open_source
 from pipeline_runtime.steps.base import BindContext, SideTableRequest
 from pipeline_runtime.steps.join.model import JoinStep

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pipeline_runtime.errors import StepError
 from pipeline_runtime.sources.gather import one_chunk
 from pipeline_runtime.steps.checks import broken
-from pipeline_runtime.steps.lists import decode, decoded_type
+from pipeline_runtime.steps.list_columns import decode, decoded_type
 
 # Types by column name that the result should have, as far as they are known.
 Types = Mapping[str, pa.DataType]

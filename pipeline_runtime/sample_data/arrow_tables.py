@@ -1,7 +1,7 @@
 """Turns the drawn arrays of a chunk into Arrow tables: the schema, the nulls, the spam table.
 
-Owns column names, types and null shares. `impressions` and `labels` run before it, `writing` lays
-its tables out in files. Columns of the user are built once a request and repeated by `take`.
+Owns column names, types and null shares. `impressions` and `labels` run before it, `file_layout`
+lays its tables out in files. Columns of the user are built once a request and repeated by `take`.
 """
 
 from __future__ import annotations

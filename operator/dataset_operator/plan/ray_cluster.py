@@ -35,7 +35,7 @@ from dataset_operator.builders.children import (
     build_token_secret,
 )
 from dataset_operator.builders.frozen import correct, is_as_built
-from dataset_operator.builders.pods import ClusterInput
+from dataset_operator.builders.pod_templates import ClusterInput
 from dataset_operator.builders.raycluster import build_ray_cluster
 from dataset_operator.observed import Document, parse_time
 from dataset_operator.plan.accepted import name_broken_seal

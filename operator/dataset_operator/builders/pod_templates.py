@@ -1,8 +1,8 @@
 """Builds the pod templates of a cluster's three roles: defaults, user's template, locked fields.
 
-Each layer overrides the previous one (`merge`). `pipeline_runtime.config` refuses templates with
-forbidden fields before. Without a user's template, every pod meets the `restricted` level of the
-Pod Security Standards.
+Each layer overrides the previous one (`template_merge`). `pipeline_runtime.config` refuses
+templates with forbidden fields before. Without a user's template, every pod meets the `restricted`
+level of the Pod Security Standards.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dataset_operator.api import (
     TRAINERS,
     Role,
 )
-from dataset_operator.builders.documents import Document
 from dataset_operator.builders.history_writers import add_sidecar
-from dataset_operator.builders.merge import merge
 from dataset_operator.builders.security import build_container_context, build_pod_context
+from dataset_operator.builders.shared_parts import Document
+from dataset_operator.builders.template_merge import merge
 from dataset_operator.names import Owner
 from dataset_operator.settings import OperatorSettings
 from pipeline_runtime.config import (

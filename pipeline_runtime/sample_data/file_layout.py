@@ -1,7 +1,7 @@
 """Lays the sample data out in files and knows when they are already there.
 
-Owns the layout, the manifest file and the replacement of what an earlier call left. `columns` runs
-before it and makes the tables; `sources` reads the files after it.
+Owns the layout, the manifest file and the replacement of what an earlier call left. `arrow_tables`
+runs before it and makes the tables; `sources` reads the files after it.
 
     DIRECTORY/_lastmile_sample.json                          options, files and sizes; written last
     DIRECTORY/impressions/day=2026-01-01/part-00000.parquet  several row groups each
@@ -25,7 +25,7 @@ from pydantic_core import from_json
 
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.files import replacing, write_atomically
-from pipeline_runtime.sample_data.columns import (
+from pipeline_runtime.sample_data.arrow_tables import (
     LIST_COLUMNS,
     build_chunk,
     build_day_name,
