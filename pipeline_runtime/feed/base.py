@@ -1,8 +1,8 @@
-"""The seam between the training loop and whatever engine brings it rows.
+"""The interface between a consumer of rows and the engine that makes them.
 
-The loop asks a `Feed` for pieces and counts what it waited for; engines (readers as threads or
-actors, Ray Data) stand behind it and can be changed without the loop noticing. Rows and headers are
-the same for every engine; readers make batches of a piece's rows where the plan says so.
+The training loop takes pieces from a `Feed` and counts the time that it waits for them. Engines
+(readers as threads, processes or actors, and Ray Data) implement it. Rows and headers are the same
+for every engine; readers make batches of a piece's rows if the plan says so.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pipeline_runtime.plan.groups import Group
 
 @dataclass(slots=True)
 class Waited:
-    """Seconds of the trainer's time since the run began, by what it was spent on."""
+    """Seconds of the trainer since the run began, by what it did."""
 
     compute: float = 0.0  # the entrypoint's own work between two batches
-    production: float = 0.0  # blocked on rows that no worker has made yet: more workers cure it
+    production: float = 0.0  # blocked on rows that no worker has made yet; more workers help
     transfer: float = 0.0  # blocked on moving rows that are ready, to this process or the device
     batching: float = 0.0  # cutting and joining pieces into batches
     collate: float = 0.0  # rows to tensors, where no reader did it
@@ -29,12 +29,12 @@ class Waited:
 
 @dataclass(slots=True)
 class WorkerUsage:
-    """Seconds of readers since the run began, by state, for the pieces that one rank was given."""
+    """Seconds of readers since the run began, by state, for the pieces of one rank."""
 
     read: float = 0.0  # reading and decoding
     compute: float = 0.0  # the steps, and batches made of rows
-    blocked_output: float = 0.0  # pieces were made as far ahead of the trainer as may be
-    idle: float = 0.0  # nothing to do: no group to lease, or the call on its way
+    blocked_output: float = 0.0  # as many pieces as allowed were ahead of the trainer
+    idle: float = 0.0  # nothing to do: no group to lease, or the next call had not arrived
     warming_read: float = 0.0  # of read, by readers that had just started
     warming_compute: float = 0.0  # of compute, by those
     warming_rows: int = 0  # of rows, by those
@@ -48,7 +48,7 @@ class WorkerUsage:
     delivered: set[str] = field(default_factory=set)
 
     def figures(self) -> dict[str, float]:
-        """The numbers by name."""
+        """Return the numbers by name."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, int | float)}
 
@@ -59,19 +59,19 @@ class Feed(Protocol):
     def pieces(
         self, waited: Waited, usage: WorkerUsage | None = None
     ) -> Iterator[Piece | ReadyPiece]:
-        """Every piece of the rank's groups once; adds to `waited.production` and `.transfer`.
+        """Yield every piece of the rank's groups once; add to `waited.production` and `.transfer`.
 
         Args:
-            usage: takes what the readers did, where the engine can tell.
+            usage: the engine adds the time of its readers here, if it knows it.
         """
         ...
 
 
 class FeedSource(Protocol):
-    """An engine as a rank is given it; travels to the rank's process."""
+    """An engine, as the process of a rank receives it; picklable."""
 
     def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> Feed:
-        """The rank's feed of these groups of a stream.
+        """Open the rank's feed of these groups of a stream.
 
         Args:
             role: training or evaluation.

@@ -1,11 +1,11 @@
-"""Which reader makes which piece: one rank's ledger of what is left, leased and delivered.
+"""Decides which reader makes which piece: one rank's ledger of remaining, leased and made pieces.
 
-A lease is a group of row groups that one reader works through, piece after piece. What a lost
-reader had not delivered is leased again, from the first piece that is missing, and so is what one
-that leaves was not asked for yet: every piece is delivered once, whatever happens to readers. What
-comes first in the rank's order is given out first. A lease is split between two pieces where an
-epoch would wait for a slow reader, or the run for any. Pure: `reader_feed` asks the readers and
-waits for them.
+A lease is a group of row groups that one reader works through, piece by piece. If a reader is lost,
+its undelivered pieces are leased again, from the first missing one; if a reader leaves, so are the
+pieces that it was not asked for yet. So every piece is delivered once, whatever happens to readers.
+The pieces that come first in the rank's order are leased first. A lease is split between two pieces
+if an epoch would wait for a slow reader, or the end of the run for any reader. This module does no
+I/O: `reader_feed` asks the readers and waits for them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.plan.groups import Group
 
-# A reader that dies takes nothing with it, but a group that kills each of its readers would never
-# end; as many times as Ray Data tries a task again here.
+# A lost reader costs no rows, but a group that kills each of its readers would be tried for ever.
+# The feed over Ray Data allows a task as many retries.
 MAX_LOSSES_PER_GROUP = 10
-# Times the seconds a row of the reader in the middle from which on one is slow.
+# A reader is slow if a row takes it more than this many times as long as the median reader.
 SLOW = 2.0
 
 
@@ -48,7 +48,7 @@ class Task:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Sorts as the rank's rows do."""
+        """A key that sorts pieces in the order of the rank's rows."""
         return self.position, self.piece
 
 
@@ -61,13 +61,13 @@ class _Lease:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Of the first piece."""
+        """The place of the first piece, see `Task.place`."""
         return self.position, self.pieces[0]
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Hands out tasks; never one that is delivered or in another reader's hands."""
+    """Hands out tasks; never one that is delivered or leased to another reader."""
 
     groups: Sequence[Group]
     piece_rows: int
@@ -84,9 +84,12 @@ class Ledger:
         self.num_left = sum(len(lease.pieces) for lease in self._unleased)
 
     def choose(self, readers: Sequence[str]) -> str:
-        """Whose task to ask for next, of readers in the order of their load: the earliest one's.
+        """Choose the reader to ask next: the one that holds the earliest task.
 
-        In order, the piece whose turn it is must never wait for later ones to be given out.
+        If the order is kept, the next piece must never wait for later ones to be handed out.
+
+        Args:
+            readers: in the order of their load.
         """
         holders = [reader for reader in readers if reader in self._leases]
         earliest = min(holders, key=lambda reader: self._leases[reader].place, default=None)
@@ -95,15 +98,15 @@ class Ledger:
         return next((reader for reader in readers if reader not in self._leases), readers[0])
 
     def _comes_later(self, lease: _Lease) -> bool:
-        """Whether what nobody holds has to be made before this: what was lost."""
+        """Return whether an unleased piece, which a reader has lost, comes before this lease."""
         return bool(self._unleased) and self._unleased[0].place < lease.place
 
     def take(self, reader: str, slow: Collection[str] = (), read_share: float = 0.0) -> Task | None:
-        """The next task for a reader, earliest group first; None when nothing is left to lease.
+        """Return a reader's next task, earliest group first; None if nothing is left to lease.
 
         Args:
-            slow: readers whose leases may be split before all others are given out.
-            read_share: of the time that a piece takes, for which another reader reads over it.
+            slow: readers whose leases may be split before all others are handed out.
+            read_share: share of a piece's time that another reader needs to skip over it.
         """
         lease = self._leases.pop(reader, None)
         if lease is None or self._comes_later(lease):
@@ -126,9 +129,9 @@ class Ledger:
         return task
 
     def _split(self, reader: str, slow: Collection[str], read_share: float) -> _Lease | None:
-        """Later pieces that another reader was not asked for yet; None if that gains nothing.
+        """Take later pieces from another reader's lease; return None if that gains nothing.
 
-        Whoever takes them reads over what comes before them in their row group.
+        The reader that gets them also reads the rows before them in their row group.
         """
         following = self._epoch(self._unleased[0]) if self._unleased else None
         for name, lease in self._leases.items():
@@ -147,11 +150,11 @@ class Ledger:
         return self.groups[lease.position].epoch
 
     def was_lost(self, task: Task) -> bool:
-        """Whether a reader that was to make a piece of its group was lost."""
+        """Return whether a reader that worked on the task's group was lost."""
         return task.position in self._losses
 
     def keep(self, readers: Collection[str]) -> None:
-        """Take back what any other reader was still to be asked for; it has left."""
+        """Take back the leases of all other readers, which have left."""
         for reader in self._leases.keys() - readers:
             self._give_back(self._leases.pop(reader))
 
@@ -159,7 +162,7 @@ class Ledger:
         insort(self._unleased, lease, key=lambda each: each.place)
 
     def lose(self, reader: str, undelivered: Iterable[Task]) -> None:
-        """Take back what a reader was to make.
+        """Take back the tasks of a lost reader.
 
         Raises FeedError if one group was lost too often to be an accident.
         """

@@ -1,8 +1,8 @@
 """Pieces: what readers hand to trainers.
 
-A piece has a header (which group and place of the epoch it is, and what every step took in and gave
-out) and its rows: a table, or, made ready by its reader (`making.batching`), batches as arrays. How
-it travels from one process to another is `transport.wire`'s.
+A piece has a header (its group and its place in the epoch, and the rows and bytes after every step)
+and its rows: a table, or batches as arrays if its reader makes them (`making.batching`).
+`transport.wire` sends it from one process to another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline_runtime.arrays.packing import PackedBatch, unpack_arrays
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCount:
-    """Rows and Arrow bytes that one step gave out, and the seconds of one core that it took."""
+    """Rows and Arrow bytes that one step returned, and the seconds of one core that it took."""
 
     rows: int
     num_bytes: int
@@ -29,7 +29,7 @@ class StepCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """Identity of a chunk and how it was made; `counts[0]` is the read, then one per step."""
+    """The identity of a piece, and how it was made; `counts[0]` is the read, then one per step."""
 
     epoch: int
     group: int
@@ -37,11 +37,11 @@ class Header:
     is_last: bool  # of its group
     num_rows: int
     counts: tuple[StepCount, ...]
-    idle_share: float = 0.0  # of its rows, those in long runs of which the first filters left none
-    gap_seconds: float = 0.0  # that its reader had nothing to make before it
-    batching_seconds: float = 0.0  # that its reader took to make it ready
-    read_seconds: float = 0.0  # that its rows took to be read, beside other work perhaps
-    apart_seconds: float = 0.0  # of a processor, that another thread took for that
+    idle_share: float = 0.0  # share of its rows in long runs that the first filters drop entirely
+    gap_seconds: float = 0.0  # in which its reader made nothing, before this piece
+    batching_seconds: float = 0.0  # its reader's time to make batches
+    read_seconds: float = 0.0  # duration of the read, perhaps concurrent with other work
+    apart_seconds: float = 0.0  # processor time of another thread for the read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +59,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyPiece:
-    """The same as batches, one after another.
+    """A piece as batches, one after another.
 
     Attributes:
         starts: the first row of each batch.
-        num_bytes: as its reader made it, with its hashes.
+        num_bytes: of the batches and the hashes, uncompressed.
         hashes: uint64 of all rows' identities.
-        is_counted: which rows weigh something; None: all.
-        once: columns that batches carry once a request.
+        is_counted: True for rows whose weight is not 0; None if all rows count.
+        once: columns that batches hold once per request.
     """
 
     header: Header
@@ -79,12 +79,12 @@ class ReadyPiece:
 
     @property
     def codec(self) -> str | None:
-        """By which its batches are compressed."""
+        """The codec of its batches; None if they are not compressed."""
         first = next(iter(self.batches), None)
         return first.codec if isinstance(first, PackedBatch) else None
 
     def arrays(self, index: int) -> Arrays:
-        """One of the batches, unpacked."""
+        """Return one of the batches, unpacked."""
         batch = self.batches[index]
         if isinstance(batch, PackedBatch):
             return unpack_arrays(batch.slots, batch.buffer())
@@ -92,7 +92,7 @@ class ReadyPiece:
 
 
 def add_counts(left: Sequence[StepCount], right: Sequence[StepCount]) -> tuple[StepCount, ...]:
-    """Counts added step by step; an empty side counts as zeros."""
+    """Add counts step by step; an empty side counts as zeros."""
     if not left or not right:
         return tuple(left or right)
     return tuple(

@@ -1,15 +1,16 @@
 """The feed over readers: a rank leases its groups to them and takes the pieces that they make.
 
-The rank's own process is the coordinator of its rows: it knows what was delivered, asks readers for
-pieces ahead of need, leases again what a lost reader still owed, and a part of what a slow one
-would keep an epoch waiting for. A reader that leaves delivers what it was asked for, and others go
-on with the rest. What is ahead is bounded in bytes; where that is less than a piece of each reader,
-the bound is higher, since more readers would bring nothing. All epochs are one stream, so that the
-next one's first pieces are made while this one ends. Readers are threads of this process
-(`local`) or actors on the data workers (`over_ray`), behind `Crew`.
+The rank's own process coordinates its rows: it knows which pieces were delivered, asks readers for
+pieces ahead of need, leases the pieces of a lost reader again, and gives a part of a slow reader's
+pieces to another one before an epoch waits for them. A reader that leaves delivers the pieces that
+it was asked for, and others make the rest. The pieces ahead are bounded in bytes. If the bound is
+less than a piece per reader, it is higher, since more readers would bring nothing otherwise. All
+epochs are one stream, so the first pieces of the next epoch are made while this one ends. Readers
+are threads or processes of this machine (`local`), or actors on the data workers (`over_ray`),
+behind `Crew`.
 
-A call asks for one piece or several: as many as the reader makes in `Crew.call_seconds`, by its
-late pieces, and no more than its share of what is left, so that all end together.
+A call asks for one or more pieces: as many as the reader makes in `Crew.call_seconds`, by its
+recent pieces, and at most its share of the remaining ones, so that all readers end together.
 """
 
 from __future__ import annotations
@@ -25,61 +26,64 @@ from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.reader_usage import Paces, UsageMeter
 from pipeline_runtime.plan.groups import Group
 
-# Calls to a reader at a time: one that it works on, one to go on with.
+# Calls to a reader at a time: the one that it works on, and the next one.
 _CALLS_PER_READER = 2
 # Bytes of the pieces of a call, unless a single one has more.
 _CALL_BYTES = 32 << 20
-# Pieces ahead of the trainer, made or in the making: two of the largest (plan.groups); if readers
-# are more than these, one of each up to a limit.
+# Bytes of pieces ahead of the trainer, made or being made: two of the largest (plan.groups). With
+# more readers than such pieces, it is one piece per reader, up to a limit.
 CREDIT_BYTES = 512 << 20
 MAX_CREDIT_BYTES = 4 << 30
-# Seconds that a piece takes at least.
+# A lower bound on the seconds of a piece, so that nothing is divided by zero.
 _SHORTEST = 1e-6
-# How much of the estimated size of a piece a new one replaces.
+# Weight of a new piece in the moving average of the size of pieces.
 _SIZE_SMOOTHING = 0.3
 
 
 class ReaderLost(Exception):
-    """A reader has gone, and what it made and did not deliver with it."""
+    """A reader no longer exists, and the pieces that it had not delivered are lost."""
 
 
 class Crew(Protocol):
-    """Readers, by their names, and what they are asked."""
+    """Readers by their names, and the calls to them."""
 
     @property
     def call_seconds(self) -> float:
-        """Seconds of a reader's work that make a call worth its while; 0: it costs nothing."""
+        """Seconds of a reader's work that are worth a call; 0 if a call costs nothing."""
         ...
 
     def readers(self) -> Sequence[str]:
-        """Names of the readers that can be asked now; another call may give others.
+        """Return the readers that can be asked now; another call may return others.
 
-        One that is not named any more delivers what it was asked for, or is lost.
+        A reader that is no longer returned delivers what it was asked for, or is lost.
         """
         ...
 
     def worker(self, reader: str) -> str:
-        """The data worker that a reader is on, which may have gone since."""
+        """Return the data worker of a reader, which may no longer exist."""
         ...
 
     def ask(self, reader: str, role: str, tasks: Sequence[Task]) -> Hashable:
-        """Ask for pieces by one call, without waiting; the ticket stands for them."""
+        """Ask for pieces by one call, without waiting; return the ticket of the call."""
         ...
 
     def wait(self, tickets: Sequence[Hashable], waited: Waited) -> Hashable | None:
-        """Wait until one's are made, or a second or two have passed; the time goes to `waited`."""
+        """Wait until a call is answered, or a second or two have passed; add the time to `waited`.
+
+        Return the ticket of an answered call, or None.
+        """
         ...
 
     def take(self, ticket: Hashable, waited: Waited) -> Sequence[Piece | ReadyPiece]:
-        """The pieces, as asked for. Raises ReaderLost, or what the reader raised."""
+        """Return the pieces of a call. Raises ReaderLost, or the error that the reader raised."""
         ...
 
     def lose(self, reader: str) -> None:
-        """Never name this reader again."""
+        """Never return this reader again."""
         ...
 
     def close(self) -> None:
-        """Let go of what was asked and not taken."""
+        """Drop the calls whose pieces were not taken."""
         ...
 
 
@@ -96,7 +100,7 @@ class ReaderFeed:
     def pieces(
         self, waited: Waited, usage: WorkerUsage | None = None
     ) -> Generator[Piece | ReadyPiece, None, None]:
-        """Pieces as they are made, or in the groups' order; `waited` grows by the time blocked.
+        """Yield pieces as they are made, or in the groups' order; add the blocked time to `waited`.
 
         Raises FeedError if readers keep dying, SourceError or StepError from the work itself.
         """
@@ -121,10 +125,10 @@ class _Pass:
         self._ledger = Ledger(feed.groups, feed.piece_rows)
         self._paces = Paces()
         self._asked: dict[Hashable, _Asked] = {}
-        # In order: those before their turn.
+        # If the order is kept: pieces that were made before their turn.
         self._made: dict[tuple[int, int], Piece | ReadyPiece] = {}
-        self._turn = (0, 0)  # in order: the place of the piece that is given out next
-        self._ready: deque[Piece | ReadyPiece] = deque()  # that are given out next
+        self._turn = (0, 0)  # if the order is kept: the place of the piece to yield next
+        self._ready: deque[Piece | ReadyPiece] = deque()  # pieces to yield next
         self._piece_bytes = _expected_bytes(feed)
 
     def run(self) -> Generator[Piece | ReadyPiece, None, None]:
@@ -138,15 +142,15 @@ class _Pass:
             self._feed.crew.close()
 
     def _ask(self) -> bool:
-        """Ask readers for pieces, the idlest first; whether any is left to ask for."""
+        """Ask readers for pieces, the idlest first; return whether any is left to ask for."""
         crew = self._feed.crew
         load = Counter(asked.reader for asked in self._asked.values())
         readers = crew.readers()
         self._meter.answer([crew.worker(name) for name in readers])
-        if readers:  # else one was lost, and the others are to be asked for again
+        if readers:  # otherwise one was lost, and the crew looks for the others again
             self._ledger.keep(readers)
         while free := [name for name in readers if load[name] < _CALLS_PER_READER]:
-            # Nobody is asked twice while another has nothing: credit may end there.
+            # No reader gets a second call while another has none, since credit may run out.
             least = min(load[name] for name in free)
             reader = self._ledger.choose([name for name in free if load[name] == least])
             tasks = self._take(reader, self._num_tasks(reader, len(readers)))
@@ -164,22 +168,22 @@ class _Pass:
                 break
             tasks.append(task)
             if self._ledger.was_lost(task):
-                break  # its reader may have died of it: what is asked with it would go along
+                break  # it may have killed its reader, and would take other pieces with it
         return tasks
 
     def _num_tasks(self, reader: str, num_readers: int) -> int:
-        """Return the number of pieces that a call may ask for; 1 at least if none is asked for."""
+        """Return the number of pieces that a call may ask for; at least 1 if no call is open."""
         calls = num_readers * _CALLS_PER_READER
         seconds = max(self._paces.seconds_per_piece(reader), _SHORTEST)
         worthwhile = self._feed.crew.call_seconds / seconds
         fitting, left = _CALL_BYTES / self._piece_bytes, self._ledger.num_left / calls
         num_tasks = max(1, int(min(worthwhile, fitting, left)))
         asked = [len(asked.tasks) for asked in self._asked.values()]
-        most_ahead = calls * max(num_tasks, *asked, 1)  # a reader that joins is asked for one
+        most_ahead = calls * max(num_tasks, *asked, 1)  # a reader that joins gets one
         usual, most = (int(c / self._piece_bytes) for c in (CREDIT_BYTES, MAX_CREDIT_BYTES))
         most_ahead = min(max(1, usual, min(num_readers, most)), most_ahead)
         ahead = sum(asked) + len(self._made) + len(self._ready)
-        if self._asked and len(asked) >= calls:  # some by readers that have left
+        if self._asked and len(asked) >= calls:  # some of readers that have left
             return 0
         return max(0 if self._asked else 1, min(num_tasks, most_ahead - ahead))
 
@@ -213,7 +217,7 @@ class _Pass:
             self._ready.append(made)
 
     def _lose(self, first: _Asked) -> None:
-        """Lease again what the reader owed."""
+        """Lease the undelivered pieces of a lost reader again."""
         owed = [t for t, asked in self._asked.items() if asked.reader == first.reader]
         tasks = [*first.tasks, *(task for ticket in owed for task in self._asked.pop(ticket).tasks)]
         self._feed.crew.lose(first.reader)
@@ -221,7 +225,7 @@ class _Pass:
 
 
 def _expected_bytes(feed: ReaderFeed) -> float:
-    """An upper bound before the first piece has come: all columns of the largest group."""
+    """Return an upper bound on the bytes of a piece: those of all columns of the largest group."""
     return (
         max(
             (

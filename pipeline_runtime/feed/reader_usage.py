@@ -1,7 +1,8 @@
-"""Time use of the readers that serve a rank, by which the autoscaler judges them.
+"""Measures the time of a rank's readers by what they did; the autoscaler decides by it.
 
-A piece comes with its maker's busy seconds and the gap before it. Whether in that gap there was
-nothing to do, or nothing more that the trainer would take, the rank tells by whether it waited.
+A piece has the busy seconds of its reader and the gap before them. If the rank waited for pieces
+during that gap, the reader was idle; otherwise its output was blocked, since enough pieces were
+ahead of the trainer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.leases import SLOW
 from pipeline_runtime.feed.pieces import Header
 
-# After its first piece a reader is not yet what it will be: it opens files, fills caches.
+# A reader is slower for so long after its first piece, while it opens files and fills caches.
 WARMING_SECONDS = 20.0
 
 
@@ -30,13 +31,13 @@ class UsageMeter:
     _waited_before: dict[str, float] = field(init=False, default_factory=dict)
 
     def answer(self, workers: Sequence[str]) -> None:
-        """Note the readers that answer now, each by the data worker that it is on."""
+        """Record the readers that answer now, each by its data worker."""
         working = [worker for worker in workers if worker in self.usage.delivered]
         self.usage.ready = len(workers)
         self.usage.workers, self.usage.workers_readers = len(set(working)), len(working)
 
     def deliver(self, reader: str, worker: str, header: Header, num_units: int) -> None:
-        """Add a piece that a reader made; `num_units` are whole with it."""
+        """Add a piece that a reader made, with which `num_units` row groups are complete."""
         usage, waited = self.usage, self.waited.production
         usage.delivered.add(worker)
         read = header.counts[0].seconds if header.counts else 0.0
@@ -56,15 +57,15 @@ class UsageMeter:
         usage.units += num_units
 
 
-# How much of a reader's pace a new piece replaces.
+# Weight of a new piece in the moving average of a reader's pace.
 _PACE_SMOOTHING = 0.3
 
 
 @dataclass(slots=True)
 class Paces:
-    """Seconds that each reader takes for a row that it reads; without its first piece.
+    """Seconds per row of each reader, without its first piece.
 
-    For that one it loads kernels and opens its first files.
+    For the first piece a reader also loads kernels and opens files.
     """
 
     _seconds_per_row: dict[str, float | None] = field(init=False, default_factory=dict)
@@ -91,19 +92,19 @@ class Paces:
 
     @property
     def read_share(self) -> float:
-        """Share of the readers' time spent on reading; 1 while nothing is known.
+        """Share of the readers' time that reading takes; 1 before it is known.
 
-        Above 1 where rows are read ahead side by side: a part that is read over takes longer then
-        than it takes in its turn.
+        It is above 1 if several row groups are read ahead at the same time, since each of them then
+        takes longer than it would alone.
         """
         return self._read_seconds / self._seconds if self._seconds else 1.0
 
     def seconds_per_piece(self, reader: str) -> float:
-        """Return a reader's recent seconds per chunk; infinite before any is known."""
+        """Return the recent seconds per piece of a reader; infinite before they are known."""
         return self._seconds_per_piece.get(reader, math.inf)
 
     def slow(self) -> Collection[str]:
-        """Readers that are much slower than the one in the middle."""
+        """Return the readers that are much slower than the median reader."""
         paces = {n: pace for n, pace in self._seconds_per_row.items() if pace is not None}
         if len(paces) < 2:
             return ()

@@ -1,10 +1,10 @@
-"""Readers that are processes of this machine, without Ray: for steps that call the user's Python,
-and for a trainer that threads would slow down.
+"""Readers that are processes of this machine, without Ray.
 
-Each is a new Python (`reader_process`) at the end of a pipe. It is asked for pieces and answers in
-turn; the pieces lie in memory that both see (`segments`), or come through the pipe where that is
-not allowed. A reader that dies is replaced. When this process ends, however that comes, the pipes
-close and the readers end; a second pipe, the lifeline, ends one whose code holds Python's lock.
+They serve steps that call the user's Python, and trainers that threads would slow down. Each is a
+new Python (`reader_process`) at the end of a pipe. It gets calls for pieces and answers them in
+order. The pieces are in shared memory (`segments`), or come through the pipe where memory cannot be
+shared. A reader that dies is replaced. When this process ends, for whatever reason, the pipes close
+and the readers end; a second pipe, the lifeline, ends a reader whose code holds Python's lock.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.steps.base import SideTable
 
-# A trainer that waits looks up this often.
+# A waiting trainer checks its readers this often.
 _WAIT_SECONDS = 1.0
-# Readers that were told to end have this long before they are killed.
+# Readers have this long to end before they are killed.
 _END_SECONDS = 2.0
-# Readers that never came up, one after another, before the run ends.
+# The run ends after so many readers in a row that did not start.
 _MAX_FAILED_STARTS = 10
 _STDERR = 2
 # Names are unique in this process, since `MAPPED` knows readers of all pools by them.
@@ -73,9 +73,9 @@ class ProcessPool:
         self._streams.flush()
         self._tickets = itertools.count()
         self._readers: dict[str, _Reader] = {}
-        self._open: dict[int, str] = {}  # calls that are not answered: their reader
+        self._open: dict[int, str] = {}  # ticket of an unanswered call -> its reader
         self._answers: dict[int, Answer | Failure] = {}
-        self._dropped: set[int] = set()  # calls whose pieces nobody will take
+        self._dropped: set[int] = set()  # tickets whose pieces are no longer needed
         self._failed_starts = 0
         for _ in range(num_readers):
             self._start()
@@ -105,13 +105,13 @@ class ProcessPool:
         return any(not reader.is_up for reader in self._readers.values())
 
     def readers(self) -> Sequence[str]:
-        """Return the readers that can be asked now. Raises FeedError if none comes up at all."""
+        """Return the readers that can be asked now. Raises FeedError if none starts at all."""
         if self.is_growing:
             self.receive(0.0)
         return tuple(name for name, reader in self._readers.items() if reader.is_up)
 
     def send(self, reader: str, message: Make | Free | ReadAhead) -> None:
-        """Send a message; a reader that is gone is found out when its answer is waited for."""
+        """Send a message; `receive` finds a reader that no longer runs."""
         if reader in self._readers:
             with contextlib.suppress(OSError):
                 self._readers[reader].pipe.send(message)
@@ -124,7 +124,7 @@ class ProcessPool:
         return ticket
 
     def receive(self, seconds: float) -> None:
-        """Take what readers sent; wait so long for the first of it."""
+        """Take the messages of the readers; wait at most `seconds` for the first."""
         pipes = {reader.pipe: name for name, reader in self._readers.items()}
         for pipe in wait(list(pipes), seconds):
             assert isinstance(pipe, Connection)
@@ -148,7 +148,7 @@ class ProcessPool:
             self._answers[message.ticket] = message
 
     def _bury(self, name: str) -> None:
-        """Replace a reader that died; its calls are answered with that."""
+        """Replace a reader that died; `take` raises ReaderLost for its calls."""
         reader = self._readers.pop(name)
         _end(reader)
         MAPPED.forget(name)
@@ -178,7 +178,7 @@ class ProcessPool:
         return answer
 
     def drop(self, ticket: int, reader: str) -> None:
-        """Forget a call: its pieces are let go of once they are made."""
+        """Drop a call; its pieces are freed once they are made."""
         answer = self._answers.pop(ticket, None)
         if ticket in self._open:
             self._dropped.add(ticket)
@@ -224,7 +224,7 @@ class ProcessCrew:
         self._sending = sending
         self._owns_pool = owns_pool
         self._shares = sending.shared_memory and CAN_SHARE
-        self._calls: dict[Any, str] = {}  # that were not taken: their reader
+        self._calls: dict[Any, str] = {}  # ticket of a call that was not taken -> its reader
 
     def readers(self) -> Sequence[str]:
         return self._pool.readers()
@@ -273,13 +273,13 @@ class ProcessCrew:
             return unpack(block)
         try:
             return unpack_shared(block, MAPPED.open(reader, block.segment))
-        except OSError as error:  # what forbids it will not change
+        except OSError as error:  # the next segment could not be mapped either
             self._shares = False
             self._pool.send(reader, Free(segment=block.segment.name))
             raise ReaderLost from error
 
     def lose(self, reader: str) -> None:
-        """Forget the reader's calls; one that lives is asked again."""
+        """Drop the reader's calls; a reader that still runs stays in use."""
         for ticket in [ticket for ticket, owner in self._calls.items() if owner == reader]:
             self._pool.drop(ticket, reader)
             del self._calls[ticket]
@@ -315,7 +315,7 @@ class ProcessReaders:
         )
 
     def start(self) -> ProcessPool:
-        """Start a pool of its own. Raises SourceError if a side table cannot be read."""
+        """Start another pool. Raises SourceError if a side table cannot be read."""
         streams = {
             role: replace(stream, plan=share_side_tables(stream.plan, self._side_tables))
             for role, stream in self.streams.items()
@@ -323,7 +323,7 @@ class ProcessReaders:
         return ProcessPool(streams, self.num_readers)
 
     def close(self) -> None:
-        """End the processes that feeds share."""
+        """End the processes that the feeds share."""
         if self._pool is not None:
             self._pool.close()
         for descriptor in self._side_tables:
@@ -344,7 +344,11 @@ class _SharedLoader:
 
 
 def share_side_tables(plan: StreamPlan, descriptors: list[int]) -> StreamPlan:
-    """Read every side table once, here, and let readers map it; adds the descriptors to keep."""
+    """Read every side table once, in this process, and let readers map it.
+
+    Args:
+        descriptors: gets the descriptors of the tables, to be kept open while readers run.
+    """
     if not CAN_SHARE:
         return plan
     shared: dict[int, Any] = {}

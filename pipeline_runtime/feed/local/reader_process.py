@@ -1,7 +1,7 @@
-"""A process that makes pieces, and what it is sent and answers; see `process_readers`.
+"""A process that makes pieces, and its messages; `process_readers` starts it.
 
-Its first thread takes messages, so that it hears at once what to read ahead, and that the trainer
-is gone; a second one makes the pieces.
+Its first thread takes messages, so it begins at once to read ahead, and notices at once that the
+trainer has ended. A second thread makes the pieces.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Make:
     role: str = ""
     tasks: Sequence[Task] = ()
     wire: Wire
-    shares: bool  # answer through memory that both processes see
-    fills: bool  # with the filling of batches
-    unused: Sequence[str] = ()  # names of segments that the trainer needs no more
+    shares: bool  # answer through shared memory
+    fills: bool  # include the padding of batches
+    unused: Sequence[str] = ()  # names of segments that the trainer no longer needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Failure:
     """The error that a call raised."""
 
     ticket: int
-    kind: str  # a class of `errors`, or empty for what nobody raises on purpose
+    kind: str  # a class of `errors`; empty for an unexpected error
     message: str
 
     def build_error(self) -> Exception:
@@ -83,7 +83,7 @@ class Failure:
         return error
 
 
-# Errors that are built of their message alone; others are sent as one of these.
+# Errors whose only argument is the message; others are sent as their base class among these.
 _KINDS = (
     errors.StoreError,
     errors.SourceError,
@@ -137,7 +137,7 @@ class _Maker:
 
     def _pack(self, call: Make, pieces: Sequence[Piece | ReadyPiece]) -> pa.Table | SharedBlock:
         if call.shares:
-            # Where memory cannot be shared, or no more of it, pieces go through the pipe.
+            # If memory cannot be shared, or no more of it, pieces go through the pipe.
             with contextlib.suppress(OSError):
                 return share(pieces, self.segments, self.trainer, sparse=not call.fills)
         return pack_all(pieces, call.wire)

@@ -1,17 +1,17 @@
 """Readers of one machine: threads of the trainer's process, or processes once the trainer binds.
 
-Threads begin at once and copy nothing, but hold Python's lock for a fifth of their time: a training
-loop of many short operators loses up to a third of its rate to them, to processes less
-(benchmarks/overlap). Processes take seconds to start, memory, and a copy of each batch. So the only
-rank of a machine begins with threads, and looks at the share of its time that it waits for rows:
+Threads start at once and copy nothing, but hold Python's lock for a fifth of their time. A training
+loop of many short operators loses up to a third of its rate to threads, and less to processes
+(benchmarks/overlap). Processes need seconds to start, memory, and a copy of each batch. So a rank
+that is alone on its machine begins with threads, and measures its share of time waiting for rows:
 
-    threads      it waits little: the trainer binds, or threads that slow it -> processes,
-                 if what is left takes long enough to make up for their start
-    processes    it waits much: they make rows more slowly than they are used -> threads, for good
+    threads      it waits little: the trainer binds, or the threads slow it down -> processes,
+                 if the rest of the run is long enough to make up for their start
+    processes    it waits much: they make rows too slowly -> threads, until the end
 
-Processes are opened beside the training, and asked once all of them are up; until then, and where
-they do not come up, threads make the rows. While readers of one kind deliver what they were asked
-for, the other is asked for what follows. Rows are the same.
+Processes start while the training goes on, and are asked once all of them run. Until then, and if
+they do not start, threads make the rows. While readers of one kind deliver the pieces that they
+were asked for, the other kind is asked for the next ones. The rows are the same.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from pipeline_runtime.feed.reader_feed import Crew, ReaderFeed
 from pipeline_runtime.feed.reader_usage import WARMING_SECONDS
 from pipeline_runtime.plan.groups import Group
 
-# Seconds over which a rank's waiting is looked at.
+# Seconds over which a rank's waiting is measured.
 WINDOW_SECONDS: Final = 10.0
-# Share of them: a trainer that waits more is fed faster by threads. They cost it 0.2 to 0.3 of its
-# rate, so that processes are worth it up to there.
+# Threads serve a trainer faster if it waits for a larger share of them. They cost it 0.2 to 0.3 of
+# its rate, so processes pay off up to that share.
 MAX_WAITED_SHARE: Final = 0.25
-# Of training still to come: processes take seconds of every core to start.
+# Processes are started if training goes on for longer: their start takes seconds of every core.
 MIN_LEFT_SECONDS: Final = 60.0
 
-# What opening processes may end with: side tables that cannot be read, a machine that has no room.
+# Errors of opening processes: a side table cannot be read, or the machine has no room.
 _FAILURES = (LastmileError, OSError, ValueError)
 
 
@@ -49,16 +49,16 @@ class Threads(Crew, Protocol):
     """Readers that cost nothing while they are not asked."""
 
     def rest(self) -> None:
-        """They are not asked for a while: let go of what was read ahead of the pieces."""
+        """Drop the rows that were read ahead; the threads are not asked for a while."""
         ...
 
 
 class Processes(Crew, Protocol):
-    """Readers that take a while to come up."""
+    """Readers that take a while to start."""
 
     @property
     def is_growing(self) -> bool:
-        """Whether others that can be asked are on their way."""
+        """Return whether more readers are starting."""
         ...
 
 
@@ -66,10 +66,10 @@ class SwitchingCrew:
     """Threads and processes, of which one kind is asked at a time.
 
     Args:
-        num_groups: that the rank will be given, by which it is told how long that takes.
-        open_processes: starts those; raises LastmileError or OSError if that cannot be.
-        clock: in seconds; tests have one of their own.
-        opener: calls `open_processes` beside the training; tests have it at once.
+        open_processes: starts the processes; raises LastmileError or OSError if it cannot.
+        num_groups: the rank's groups, by which the remaining time is estimated.
+        clock: in seconds; a fake in tests.
+        opener: calls `open_processes` while the training goes on; at once in tests.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class SwitchingCrew:
         self._opener = opener or ThreadPoolExecutor(1, "lastmile-processes")
         self._opening: Future[Processes] | None = None
         self._processes: Processes | None = None  # while they are wanted
-        self._leaving: Crew | None = None  # processes that are wanted no more, but owe pieces
-        self._asked: Crew = threads  # for what follows
+        self._leaving: Crew | None = None  # unwanted processes that still owe pieces
+        self._asked: Crew = threads  # the crew to ask for the next pieces
         self._may_try = True
-        self._crews: dict[str, Crew] = {}  # of every reader that there was
-        self._tickets: dict[Hashable, str] = {}  # of calls that are not taken: their reader
+        self._crews: dict[str, Crew] = {}  # by reader, former ones included
+        self._tickets: dict[Hashable, str] = {}  # ticket of a call that was not taken -> its reader
         self._waited = Waited()  # the rank's, once it has waited
         self._judges_from = float("-inf")
         self._window: tuple[float, float] | None = None  # time used and waited at its beginning
@@ -112,7 +112,7 @@ class SwitchingCrew:
         return names
 
     def _judge(self) -> None:
-        """At the end of a window: who is asked from now on."""
+        """Choose the kind of readers to ask from now on, at the end of a window."""
         if self._clock() < self._judges_from:
             return
         used = self._clock() - self._waited.paused
@@ -132,13 +132,13 @@ class SwitchingCrew:
         self._window = None
 
     def _seconds_left(self, used: float) -> float:
-        """Of training, at the rate of before, once `used` seconds are."""
+        """Estimate the remaining seconds of training by its rate so far, after `used` seconds."""
         assert self._started is not None
         num_left = self._num_groups - self._num_begun
         return (used - self._started) * num_left / max(1, self._num_begun)
 
     def _look_for_processes(self) -> Sequence[str]:
-        """Those that can be asked; none while they start, or if they are not wanted."""
+        """Return the processes that can be asked; none while they start, or if not wanted."""
         try:
             if self._opening is not None and self._opening.done():
                 opening, self._opening = self._opening, None
@@ -151,14 +151,14 @@ class SwitchingCrew:
             return ()
         before, self._asked = self._asked, self._processes if names else self._threads
         if self._asked is not before:
-            # They are judged once they are warm.
+            # The waiting counts again once the processes are warm.
             self._judges_from, self._window = self._clock() + WARMING_SECONDS, None
             if names:
                 self._threads.rest()
         return names
 
     def _give_up(self) -> None:
-        """Ask processes for nothing any more; what they were asked for comes."""
+        """Stop asking processes; they still deliver the pieces that they were asked for."""
         self._leaving, self._processes, self._asked = self._processes, None, self._threads
 
     def worker(self, reader: str) -> str:
@@ -171,9 +171,9 @@ class SwitchingCrew:
         return ticket
 
     def wait(self, tickets: Sequence[Hashable], waited: Waited) -> Hashable | None:
-        """See Crew. Of two kinds, threads tell at once what is made, and processes are waited for.
+        """See Crew. With calls to both kinds, take a finished one of threads, or wait for others.
 
-        Those look up every second, threads for a minute do not.
+        Waiting for processes ends after a second, waiting for threads only after a minute.
         """
         self._waited = waited
         of_threads = [t for t in tickets if self._crews[self._tickets[t]] is self._threads]
@@ -209,13 +209,13 @@ class SwitchingCrew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchingReaders:
-    """Opens feeds of a machine's only rank, in its process; an evaluation's over threads alone."""
+    """Opens feeds of a machine's only rank, in its process; an evaluation has threads alone."""
 
     threads: ThreadReaders
     processes: ProcessReaders
 
     def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> ReaderFeed:
-        """A feed of these groups; see `feed.base.FeedSource`."""
+        """Open a feed of these groups; see `feed.base.FeedSource`."""
         if role != "training":
             return self.threads.open(role, rank, groups, in_order=in_order)
         threads = ThreadCrew(self.threads.streams, self.threads.num_threads)

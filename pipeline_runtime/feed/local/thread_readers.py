@@ -1,7 +1,7 @@
-"""Readers that are threads of the trainer's process: on one machine the fastest, nothing is sent.
+"""Readers that are threads of the trainer's process: the fastest on one machine, nothing is sent.
 
-Decoding and the steps' kernels run without Python's lock; steps that call Python code of the user
-do not, and have their readers in processes of their own (`actor_readers`).
+Decoding and the steps' kernels run without Python's lock. Steps that call the user's Python hold
+it, so their readers are processes (`process_readers`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.reader_feed import ReaderFeed
 from pipeline_runtime.plan.groups import Group
 
-# A thread is never lost, so the loop has nothing to look for but its pieces.
+# A thread is never lost, so the loop waits for its pieces only.
 _WAIT_SECONDS = 60.0
 
 
@@ -30,7 +30,7 @@ class ThreadCrew:
 
     def __init__(self, streams: Mapping[str, Stream], num_threads: int) -> None:
         self._makers = {f"thread-{i}": PieceMaker(streams.__getitem__) for i in range(num_threads)}
-        # One each, so that the pieces of a group are made one after another.
+        # One executor per maker, so that the pieces of a group are made one after another.
         self._threads = {name: ThreadPoolExecutor(1, f"lastmile-{name}") for name in self._makers}
 
     def readers(self) -> Sequence[str]:
@@ -60,7 +60,7 @@ class ThreadCrew:
         raise AssertionError(f"a thread cannot be lost: {reader}")
 
     def rest(self) -> None:
-        """Let go of what was read ahead of the pieces, once those that were asked for are made."""
+        """Drop the rows that were read ahead, once the open calls are answered."""
         for name, maker in self._makers.items():
             self._threads[name].submit(maker.rest)
 
@@ -88,7 +88,7 @@ class ThreadReaders:
     num_threads: int
 
     def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> ReaderFeed:
-        """A feed of these groups; see `feed.base.FeedSource`."""
+        """Open a feed of these groups; see `feed.base.FeedSource`."""
         return ReaderFeed(
             crew=ThreadCrew(self.streams, self.num_threads),
             role=role,

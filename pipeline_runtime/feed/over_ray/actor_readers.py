@@ -1,11 +1,11 @@
-"""Readers that are Ray actors, one a CPU of the data workers.
+"""Readers that are Ray actors, one per CPU of the data workers.
 
-`ReaderPool`, an actor beside the driver, keeps as many as the cluster has room for: a node that
-joins gets its readers, a reader that died is replaced, one whose node is drained is asked for
-nothing new and ends after what it was asked for. A rank asks the pool which readers there are and
-then talks to these alone; their pieces travel through the object store, or, on the rank's own
-machine, lie in memory that both see. A pool that dies takes its readers with it and starts again
-with others.
+`ReaderPool`, an actor beside the driver, keeps as many readers as the cluster has room for: a node
+that joins gets readers, a reader that died is replaced, and a reader whose node is drained gets no
+new calls and ends after the open ones. A rank gets the list of readers from the pool, and then
+calls the readers directly. Their pieces travel through the object store or, on the rank's own
+machine, through shared memory. If the pool dies, its readers die too; Ray starts the pool again,
+and it starts other readers.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ from pipeline_runtime.feed.transport.segments import CAN_SHARE, MAPPED, find_pro
 from pipeline_runtime.feed.transport.wire import Sending, SharedBlock, Wire, unpack, unpack_shared
 from pipeline_runtime.plan.groups import Group
 
-# How often a rank asks which readers there are: one that has joined is at work in seconds.
+# Seconds between two requests of a rank for the list of readers,
 _LOOK_SECONDS = 1.0
-# The same while one starts, which takes seconds by itself,
+# while a reader starts, which takes seconds by itself,
 _JOIN_SECONDS = 0.1
 _MAX_JOIN_SECONDS = 30.0
-# and while there is none.
+# and while there is no reader.
 _START_SECONDS = 0.02
-# Work of one call: of units that take 50 ms, half of two cores went into calls of one each
+# Work of one call. With one unit of 50 ms per call, calls took half of two cores
 # (benchmarks/scaling).
 _CALL_SECONDS = 0.5
-# Until a reader on a drained node ends, once it has nothing to do: a rank that is not busy has
-# looked again by then. One that is asks in vain, and has the piece made by another.
+# Seconds after which an idle reader on a drained node ends: by then a rank that is not busy has the
+# new list of readers. A busy rank's call is lost, and another reader makes the piece.
 _LEAVE_SECONDS = 3.0
-# Readers that never came up, one after another, before the run ends: the image or the user's
+# The run ends after so many readers in a row that did not start: then the image or the user's
 # environment is broken, not a node.
 _MAX_FAILED_STARTS = 10
-# Times that Ray starts a pool again, whose process was killed.
+# Times that Ray restarts a pool whose process was killed.
 _MAX_POOL_RESTARTS = 10
-# A rank asks this long for an answer of a pool that starts again; it takes seconds. (Not Ray's own
-# retries, max_task_retries: in 2.60 a rank was seen to wait for one of them for ever.)
+# A rank waits this long for a pool that restarts, which takes seconds. (Ray's own retries,
+# max_task_retries, are not used: with 2.60 a rank was observed to wait for one for ever.)
 _POOL_SECONDS = 120.0
 
 
 @dataclass(slots=True)
 class _Started:
-    """A reader.
+    """A reader of the pool.
 
     Attributes:
-        starting: the call that it answers once it is up; None afterwards.
+        starting: the call that it answers once it runs; None afterwards.
         leaves_at: when it may end, by the monotonic clock; None unless its node is drained.
-        leaving: the call that it answers after all that it was asked for.
+        leaving: the call that it answers after all others.
         started_at: by the monotonic clock.
     """
 
@@ -76,7 +76,7 @@ class _Started:
     started_at: float = field(default_factory=time.monotonic)
 
     def is_about_to_answer(self) -> bool:
-        """Whether it starts, and has not been kept from it for long: its CPU may be in use."""
+        """Return whether it starts and has not waited for long; its CPU may be in use."""
         age = time.monotonic() - self.started_at
         return self.starting is not None and age < _MAX_JOIN_SECONDS
 
@@ -87,11 +87,11 @@ class _Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What the pool knows."""
+    """The pool's list of readers."""
 
-    actors: Mapping[str, Any]  # readers that answer, by name
-    nodes: Mapping[str, str]  # theirs
-    is_growing: bool  # whether others are on their way
+    actors: Mapping[str, Any]  # the readers that can be asked, by name
+    nodes: Mapping[str, str]  # their nodes
+    is_growing: bool  # more readers are starting
 
 
 class ReaderPool:
@@ -112,13 +112,13 @@ class ReaderPool:
         self._failed_starts = 0
 
     def readers(self, streams: Mapping[str, Any], lost: Sequence[str] = ()) -> Found:
-        """The readers that answer, once those that a rank has lost are replaced.
+        """Return the readers that can be asked, after replacing those that a rank has lost.
 
         Args:
-            streams: references by role, for readers that start. Each call brings them: what Ray
-                makes a pool anew from may not be in the object store.
+            streams: references by role, for readers that start. Each call has them, since the
+                arguments of a restarted pool may no longer be in the object store.
 
-        Raises FeedError if none comes up at all.
+        Raises FeedError if no reader starts at all.
         """
         for name in lost:
             self._drop(name)
@@ -165,20 +165,20 @@ class ReaderPool:
         up = {reader.node for reader in self._readers.values() if reader.can_be_asked}
         for name, reader in list(self._readers.items()):
             if reader.node not in room:
-                self._drop(name)  # with its node
+                self._drop(name)  # its node no longer exists
                 continue
             room[reader.node] -= 1
-            if reader.node in drained and up - drained.keys():  # else nobody would work
+            if reader.node in drained and up - drained.keys():  # otherwise no reader would be left
                 self._dismiss(name, reader)
         for node, missing in room.items():
             for _ in range(missing if node not in drained else 0):
                 self._start(node, streams)
 
     def _dismiss(self, name: str, reader: _Started) -> None:
-        """End a reader, step by step: a drained node goes once nothing runs on it."""
+        """End a reader in steps; a drained node ends once nothing runs on it."""
         now = time.monotonic()
         if reader.starting is not None:
-            self._drop(name)  # nobody has asked it yet
+            self._drop(name)  # it has no calls yet
         elif reader.leaves_at is None:
             reader.leaves_at = now + _LEAVE_SECONDS
         elif reader.leaving is None and now >= reader.leaves_at:
@@ -187,7 +187,7 @@ class ReaderPool:
             self._drop(name)
 
     def _room(self) -> dict[str, int]:
-        """How many readers each node takes: one a CPU that no trainer holds."""
+        """Return the number of readers per node: one for each CPU that no trainer holds."""
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         wanted = (self._labels or {}).items()
         there = [node for node in nodes if node["Alive"] and wanted <= node["Labels"].items()]
@@ -197,26 +197,26 @@ class ReaderPool:
         return room
 
     def _start(self, node: str, streams: Mapping[str, Any]) -> None:
-        # Soft where trainers are on the same nodes: they may hold this one's CPUs.
+        # Soft if trainers are on the same nodes, since they may hold this node's CPUs.
         place = NodeAffinitySchedulingStrategy(node, soft=not self._labels)
         options: dict[str, Any] = {"num_cpus": 1, "scheduling_strategy": place}
         options["concurrency_groups"] = dict(self._reader.concurrency_groups)
         reader: Any = ray.remote(**options)(self._reader)
         actor = reader.remote(streams, self._on_failure)
-        # A name that a pool before this one never gave: ranks remember whom they have lost.
+        # The name is unique among all pools of the run, since ranks remember lost readers by name.
         name = f"reader-{secrets.token_hex(8)}"
         self._readers[name] = _Started(actor=actor, node=node, starting=actor.ping.remote())
 
 
 def draining_nodes() -> Mapping[str, int]:
-    """Nodes that take no new work, since they are about to go, and by when; 0: at some time."""
-    # What Ray Train asks, too; 2.60 has no public name for it.
+    """Return the nodes that are drained, with the deadline of each; 0 if it has none."""
+    # Ray Train calls this too; 2.60 has no public name for it.
     draining: dict[str, int] = ray._private.state.state.get_draining_nodes()
     return draining
 
 
 def leave_room(room: dict[str, int], num_trainers: int) -> None:
-    """Take the trainers' CPUs from the nodes that have most, one by one; one in all stays."""
+    """Subtract the trainers' CPUs from the largest nodes, one by one; at least one CPU stays."""
     for _ in range(num_trainers):
         if sum(room.values()) <= 1:
             return
@@ -233,14 +233,14 @@ def start_pool(
     """Start the pool on this process's node, and its first readers; all end with its handle.
 
     Args:
-        streams: by their role.
-        on_failure: called where it happens with what ends the run; picklable.
-        labels: of the nodes that readers run on; None: any, beside the trainers.
-        num_trainers: CPUs that trainers hold on these nodes, where no labels keep them apart.
-        reader: the readers' class, if not that of the streams; benchmarks have one of their own.
+        streams: streams by role.
+        on_failure: called with the error that ends the run, in the process that fails; picklable.
+        labels: of the nodes that readers run on; None for any node, beside the trainers.
+        num_trainers: CPUs that trainers hold on these nodes, if no labels separate them.
+        reader: the class of the readers, for benchmarks; None for the class that the streams need.
 
     Returns:
-        The pool's handle, and the references of the streams by role, which are to be kept.
+        The pool's handle, and the references of the streams by role, which the caller must keep.
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     if reader is None:
@@ -266,20 +266,20 @@ class ActorCrew:
         self._space = find_process_space() if sending.shared_memory and CAN_SHARE else None
         # The node whose readers share their memory with this process.
         self._here = ray.get_runtime_context().get_node_id() if self._space is not None else None
-        self._shared: dict[Hashable, str] = {}  # calls that are answered through memory: to whom
-        self._on_its_way = 0.0  # seconds waited for the piece that is taken next
+        self._shared: dict[Hashable, str] = {}  # ticket of a call through shared memory -> reader
+        self._on_its_way = 0.0  # seconds waited for the transfer of the next piece
         self._late: set[Hashable] = set()  # tickets whose pieces were made, but do not arrive
-        self._actors: dict[str, Any] = {}  # of those that can be asked
-        self._handles: dict[str, Any] = {}  # of all that there ever were
-        self._nodes: dict[str, str] = {}  # of all readers that there ever were
+        self._actors: dict[str, Any] = {}  # of the readers that can be asked
+        self._handles: dict[str, Any] = {}  # of all readers, former ones included
+        self._nodes: dict[str, str] = {}  # of all readers, former ones included
         self._is_growing = False
         self._lost: set[str] = set()
         self._look: Any | None = None
         self._looked = float("-inf")
-        self._lost_pool_at: float | None = None  # when the first of these calls was made
+        self._lost_pool_at: float | None = None  # when the first failed request was made
 
     def readers(self) -> Sequence[str]:
-        """See Crew. Raises FeedError if the pool is gone for good, or has nobody who comes up."""
+        """See Crew. Raises FeedError if the pool cannot restart, or no reader starts."""
         if self._look is None and time.monotonic() - self._looked >= self._interval():
             self._looked = time.monotonic()
             self._look = self._pool.readers.remote(self._streams, sorted(self._lost))
@@ -294,21 +294,21 @@ class ActorCrew:
 
     @property
     def is_growing(self) -> bool:
-        """Whether others that can be asked are on their way."""
+        """Return whether more readers are starting."""
         return self._is_growing
 
     def _interval(self) -> float:
-        """Seconds between two looks."""
+        """Seconds between two requests for the list of readers."""
         if not self._actors and self._lost_pool_at is None:
             return _START_SECONDS
         return _JOIN_SECONDS if self._is_growing else _LOOK_SECONDS
 
     def _answer(self, look: Any) -> Found:
-        """What the pool said; nobody while Ray starts it again."""
+        """Return the pool's list of readers; an empty one while Ray restarts the pool."""
         try:
             found: Found = ray.get(look)
         except ray.exceptions.RayTaskError:
-            raise  # what the pool itself raised, which the driver has heard
+            raise  # the pool's own error, which the driver knows
         except ray.exceptions.RayActorError as error:
             if self._lost_pool_at is None:
                 self._lost_pool_at = self._looked
@@ -342,18 +342,18 @@ class ActorCrew:
         return reference
 
     def wait(self, tickets: Sequence[Any], waited: Waited) -> Hashable | None:
-        """See Crew. All pieces that are made are pulled side by side, not one when it is taken.
+        """See Crew. All finished pieces are pulled concurrently, not each when it is taken.
 
-        One that is late may be lost with its node: Ray calls it ready once it knows, 15 s later if
-        a machine is gone. Until then the others are waited for.
+        A late piece may be lost with its node: Ray reports it as ready once it knows that, 15 s
+        after a machine failed. Meanwhile this waits for the other pieces.
         """
-        pulled = _first(tickets, timeout=0.0, is_here=True)  # begins the pulls of all
+        pulled = _first(tickets, timeout=0.0, is_here=True)  # begins to pull all of them
         if pulled is not None:
             return pulled
         started = time.perf_counter()
         if not tickets:
             time.sleep(_START_SECONDS)
-        self._late.intersection_update(tickets)  # others went with their reader
+        self._late.intersection_update(tickets)  # others were lost with their reader
         in_time = [ticket for ticket in tickets if ticket not in self._late]
         interval = _JOIN_SECONDS if self._late else self._interval()
         made = _first(in_time, timeout=interval, is_here=False)
@@ -376,7 +376,7 @@ class ActorCrew:
         try:
             pieces = self._unpack(ray.get(ticket), self._shared.pop(ticket, ""))
         except ray.exceptions.RayTaskError:
-            raise  # the work itself failed, which the driver has heard
+            raise  # the work itself failed, which the driver knows
         except ray.exceptions.RayError as error:
             raise ReaderLost from error
         finally:
@@ -397,26 +397,26 @@ class ActorCrew:
             return unpack_shared(block, MAPPED.open(reader, block.segment))
         except OSError:
             pieces = unpack(ray.get(self._handles[reader].send.remote(block)))
-            self._here = None  # the reader lives: what forbids it will not change
+            self._here = None  # no other segment could be mapped either
             return pieces
 
     def lose(self, reader: str) -> None:
         self._lost.add(reader)
         MAPPED.forget(reader)
         self._shared = {ticket: name for ticket, name in self._shared.items() if name != reader}
-        # With its pool all others are gone too: nobody is asked before the pool has answered.
+        # If the pool died, so did all other readers; so no reader is asked before the pool answers.
         self._actors, self._look, self._looked = {}, None, float("-inf")
 
     def close(self) -> None:
-        # Readers belong to the pool; what they still make for this rank goes with its tickets, or
-        # by their own hand.
+        # The pool owns the readers. Ray frees the pieces that they still make for this rank with
+        # its tickets, and the readers free those in shared memory.
         for ticket, reader in self._shared.items():
             self._handles[reader].free.remote(ticket)
         self._shared = {}
 
 
 def _undo_seconds(piece: ReadyPiece) -> float:
-    """What it takes to undo a piece's codec, by its first batch; it is undone in full later."""
+    """Estimate the seconds to decompress a piece by decompressing its first batch."""
     first = next(iter(piece.batches), None)
     if not isinstance(first, PackedBatch) or first.codec is None:
         return 0.0
@@ -426,7 +426,7 @@ def _undo_seconds(piece: ReadyPiece) -> float:
 
 
 def _first(tickets: Sequence[Any], *, timeout: float, is_here: bool) -> Hashable | None:
-    """The first of these that is made, or in this node's store, within so many seconds."""
+    """Return the first ticket whose pieces are made, or in this node's store, within a timeout."""
     if not tickets:
         return None
     ready, _ = ray.wait(list(tickets), timeout=timeout, fetch_local=is_here)
@@ -438,12 +438,12 @@ class ActorReaders:
     """Opens feeds over the pool's readers, from any process of the run."""
 
     pool: Any
-    streams: Mapping[str, Any]  # references by role; the driver's keep what they refer to
+    streams: Mapping[str, Any]  # references by role; the driver keeps the streams alive
     piece_rows: int
     sending: Sending = field(default_factory=Sending)
 
     def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> ReaderFeed:
-        """A feed of these groups; see `feed.base.FeedSource`."""
+        """Open a feed of these groups; see `feed.base.FeedSource`."""
         return ReaderFeed(
             crew=ActorCrew(self.pool, self.streams, self.sending),
             role=role,

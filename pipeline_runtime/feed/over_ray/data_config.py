@@ -1,6 +1,7 @@
-"""How Ray Train hands a rank its rows: the dataset made for it, from an executor of its own.
+"""Gives each rank of Ray Train the dataset that was built for it, with an executor of its own.
 
-Apart from `ray_data`, which every data worker imports: `ray.train` would be a fifth of its start.
+It is separate from `ray_data`, which every data worker imports, since importing `ray.train` would
+be a fifth of a data worker's start.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from pipeline_runtime.plan.groups import Group
 
 
 def dataset_name(role: str, rank: int) -> str:
-    """The name of a rank's dataset at Ray Train."""
+    """Return the name of a rank's dataset in Ray Train."""
     return f"{role}-{rank}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetShards:
-    """Opens feeds over the datasets that Ray Train was given, in the rank's process."""
+    """Opens feeds over the datasets of Ray Train, in the rank's process."""
 
     def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> Feed:
-        """The feed of the rank's dataset, whose groups and order were decided when it was built."""
+        """Open the feed of the rank's dataset, which already has its groups and their order."""
         return RayDataFeed(ray.train.get_dataset_shard(dataset_name(role, rank)))
 
 
 class OneTrainerDataConfig(DataConfig):
-    """Gives every rank the dataset that was made for it, streamed from an executor of its own."""
+    """Gives every rank its own dataset, streamed from an executor of its own."""
 
     def __init__(self) -> None:
         super().__init__(datasets_to_split=[])
@@ -46,6 +47,6 @@ class OneTrainerDataConfig(DataConfig):
         worker_node_ids: Any = None,
         **kwargs: Any,
     ) -> list[dict[str, ray.data.DataIterator]]:
-        """See DataConfig; with one split nothing is cut to equal lengths, so no row is lost."""
+        """See DataConfig. A single split is not cut to equal lengths, so no row is lost."""
         shards = {name: ds.streaming_split(1, equal=False)[0] for name, ds in datasets.items()}
         return [shards for _ in range(world_size)]

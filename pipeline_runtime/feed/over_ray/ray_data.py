@@ -1,8 +1,9 @@
-"""The feed over Ray Data: one streaming execution a rank, whose tasks read groups and give pieces.
+"""The feed over Ray Data: one streaming execution per rank, whose tasks read groups.
 
-The plain path of the runtime: a range of task numbers, each task reading its share of groups and
-streaming their pieces, `map_batches` for stages that run apart, `streaming_split` into one trainer.
-All epochs are one execution, so that the next epoch's first pieces are made while this one ends.
+The dataset is a range of task numbers. Each task reads its share of the groups and yields their
+pieces; stages that run apart are a `map_batches` each; `streaming_split` brings the pieces to the
+trainer. All epochs are one execution, so the first pieces of the next epoch are made while this one
+ends.
 """
 
 from __future__ import annotations
@@ -27,22 +28,21 @@ from pipeline_runtime.feed.transport.wire import pack, unpack
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import Stage, StreamPlan
 
-# Setting up an execution costs Ray about a millisecond a task; with at most so many tasks the time
-# to the first batch does not grow with the table. A task then reads several groups, one after
-# another.
+# Ray needs about a millisecond per task to set up an execution. With a bounded number of tasks the
+# time to the first batch does not grow with the table; a task then reads several groups in turn.
 MAX_TASKS = 1024
-# Any block that holds a row is over this size and leaves at once: a block is one piece.
+# Any block with a row is larger than this, so Ray emits it at once, and a block is one piece.
 _ONE_PIECE_BLOCKS_BYTES = 1
-# A task whose process dies is tried again: nodes come and go. Ray would do so for ever, also where
-# the rows themselves kill it, as a function that crashes does.
+# A task whose process dies is retried, since nodes come and go. Ray would retry for ever, even if
+# the rows themselves kill the process, as with a function that crashes.
 MAX_TASK_RETRIES = 10
-# Pieces that the trainer's process fetches ahead: two hide the fetch, more only hold memory.
+# Pieces that the trainer's process fetches ahead. Two hide the fetch; more only need memory.
 _PREFETCH_PIECES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayDataOptions:
-    """How executions run on this cluster; `labels` are those of the nodes that may work on them."""
+    """Options of the executions; only nodes with all of `labels` work on them."""
 
     preserve_order: bool = False
     broadcast: bool = True
@@ -56,7 +56,7 @@ def build_dataset(
     options: RayDataOptions,
     on_failure: Callable[[LastmileError], None],
 ) -> ray.data.Dataset:
-    """A lazy dataset whose blocks are the packed pieces of these groups, in their order."""
+    """Build a lazy dataset whose blocks are the packed pieces of these groups, in their order."""
     if options.broadcast:
         stream = broadcast_side_tables(stream)
     num_tasks, share = cut_into_tasks(len(groups))
@@ -79,7 +79,7 @@ def build_dataset(
 
 
 def cut_into_tasks(num_groups: int) -> tuple[int, int]:
-    """How many tasks read the groups, and how many groups each of them reads, but for the last."""
+    """Return the number of tasks, and the number of groups per task; the last may have fewer."""
     share = -(-num_groups // MAX_TASKS)
     return -(-num_groups // share), share
 
@@ -91,7 +91,7 @@ def _stage_function(
         plan, all_groups = ray.get(held)
         by_key = {(group.epoch, group.index): group for group in all_groups}
         for piece in unpack(block):
-            assert isinstance(piece, Piece)  # made ready after the last stage, if at all
+            assert isinstance(piece, Piece)  # batches are made after the last stage, if at all
             group = by_key[piece.header.epoch, piece.header.group]
             places = places_of(group, piece.header, piece_rows)
             with reporting(on_failure):
@@ -101,7 +101,7 @@ def _stage_function(
 
 
 class reporting:  # noqa: N801 - a context manager, named as contextlib's are
-    """Tell the driver what failed before Ray wraps the error in its own."""
+    """Report an error to the driver before Ray wraps it in its own."""
 
     def __init__(self, on_failure: Callable[[LastmileError], None]) -> None:
         self._on_failure = on_failure
@@ -161,7 +161,7 @@ class _ObjectLoader:
 
 
 def broadcast_side_tables(stream: StreamPlan) -> StreamPlan:
-    """Read every side table once, here, and let workers map it from the object store."""
+    """Read every side table once, in this process, and let workers map it from the object store."""
     stages = tuple(
         replace(
             stage, steps=tuple(replace(s, transform=_broadcast(s.transform)) for s in stage.steps)
@@ -187,7 +187,7 @@ class RayDataFeed:
     def pieces(
         self, waited: Waited, usage: WorkerUsage | None = None
     ) -> Iterator[Piece | ReadyPiece]:
-        """Pieces as they are made; `waited` grows by the seconds blocked on each stage."""
+        """Yield pieces as they are made; add the seconds blocked on each stage to `waited`."""
         blocks = iter(
             self._iterator.iter_batches(
                 batch_size=None,  # type: ignore[arg-type]  # documented, not annotated
@@ -207,7 +207,7 @@ class RayDataFeed:
             yield from unpack(block)
 
     def _transfer_seconds(self) -> float:
-        """Ray's own count of the time this thread was blocked on fetching a ready block."""
+        """Return Ray's count of seconds that this thread was blocked on fetching blocks."""
         stats = getattr(self._iterator, "_iter_stats", None)
         timer = getattr(stats, "iter_blocked_data_transfer_s", None)
         return float(timer.get()) if timer is not None else 0.0

@@ -1,7 +1,6 @@
 """The Ray actor that makes pieces: one process, one call at a time (`actor_readers`).
 
-Where the plan reads ahead it has a second thread of calls, by which it is told early what it is
-asked for next.
+If the plan reads ahead, the actor has a second thread for calls that name its next piece early.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ _AHEAD: Final = "ahead"
 class Beside:
     """A rank on its reader's own machine."""
 
-    rank: int  # its process
-    space: str  # in which that number means it
-    unused: Sequence[str]  # names of the reader's segments that it needs no more
-    sparse: bool  # it has use for batches without filling
+    rank: int  # process number of the rank
+    space: str  # namespace of the process number
+    unused: Sequence[str]  # names of the reader's segments that it no longer needs
+    sparse: bool  # it wants batches without padding
 
 
 class Reader:
     """The actor's class.
 
     Attributes:
-        maker: the class that makes its pieces; benchmarks slow it down.
-        concurrency_groups: threads of calls besides the first, for `ray.remote`.
+        maker: the class that makes its pieces; benchmarks use a slower one.
+        concurrency_groups: further threads for calls, for `ray.remote`.
     """
 
     maker: type[PieceMaker] = PieceMaker
@@ -55,15 +54,15 @@ class Reader:
         self._on_failure = on_failure
 
     def ping(self) -> None:
-        """Answer once the process is up."""
+        """Answer once the process runs."""
 
     def make(
         self, role: str, tasks: Sequence[Task], wire: Wire, beside: Beside | None = None
     ) -> pa.Table | SharedBlock:
-        """Pieces, packed; the driver hears of a failure before Ray wraps it.
+        """Make pieces and pack them; report a failure to the driver before Ray wraps it.
 
         Args:
-            beside: the rank that asks, if it shares this one's memory.
+            beside: the rank that asks, if it is on this machine and shares memory.
         """
         if beside is not None:
             self._segments.free(beside.unused)
@@ -73,7 +72,7 @@ class Reader:
             self._on_failure(error)
             raise
         if beside is not None and beside.space == find_process_space():
-            # Where memory cannot be shared, or no more of it, pieces go through Ray.
+            # If memory cannot be shared, or no more of it, pieces go through Ray.
             with contextlib.suppress(OSError):
                 return share(pieces, self._segments, beside.rank, sparse=beside.sparse)
         return pack_all(pieces, wire)
@@ -84,23 +83,23 @@ class Reader:
         return self._maker.make(role, task)
 
     def send(self, block: SharedBlock) -> pa.Table:
-        """The same pieces through Ray, for a rank that cannot see this one's memory."""
+        """Return pieces of shared memory through Ray, for a rank that cannot map it."""
         payload = pa.py_buffer(self._segments.read(block.segment).tobytes())
         self.free(block)
         return as_block(block.headers, block.starts, payload)
 
     def free(self, block: pa.Table | SharedBlock) -> None:
-        """Pieces that nobody has taken or will take are not kept."""
+        """Free the shared memory of pieces that no rank will take."""
         if isinstance(block, SharedBlock):
             self._segments.free([block.segment.name])
 
 
 class AheadReader(Reader):
-    """The same for plans that read ahead."""
+    """The actor's class for plans that read ahead."""
 
     concurrency_groups = MappingProxyType({_AHEAD: 1})
 
     @ray.method(concurrency_group=_AHEAD)
     def read_ahead(self, role: str, task: Task) -> None:
-        """Begin to read this piece's rows, whatever is being made: it is asked for next."""
+        """Begin to read the rows of the next piece while another one is made."""
         self._maker.read_ahead(role, task)

@@ -1,9 +1,9 @@
-"""Whether pieces are compressed on their way to a trainer, by what that costs it.
+"""Chooses the codec of pieces on their way to a trainer, by the trainer's time.
 
-A codec costs a reader processor time, of which there can be more, and the trainer what it takes to
-undo it; it saves time on the network. So with `Auto` nothing is compressed until the trainer waits
-for pieces that are made and on their way. Then each codec has its turn, and the one with the fewest
-seconds a byte, on the way and undone, stays for a while. One rank decides for its own pieces.
+A codec costs processor time of readers, which can be added, and time of the trainer to decompress;
+it saves time on the network. So with `Auto` nothing is compressed until the trainer waits for
+pieces that are already made. Then each codec is tried in turn, and the one with the fewest seconds
+per byte, for transfer and decompression, is kept for a while. Each rank decides for its own pieces.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-# Pieces by which a codec is judged.
+# Pieces over which a codec is measured.
 _WINDOW = 8
-# Pieces for which a choice stands.
+# Pieces for which a choice is kept.
 _HOLD = 512
-# Share of the trainer's time that pieces' way may take, before something is tried against it.
+# Codecs are tried once transfers take more than this share of the trainer's time.
 MAX_TRANSFER_SHARE = 0.05
 
-# By `pipelineOptions.compression`: what may be used, as Arrow names it.
+# The codecs that each value of `pipelineOptions.compression` allows, by Arrow's names.
 CODECS: Mapping[str, tuple[str | None, ...]] = MappingProxyType(
     {"None": (None,), "lz4": ("lz4",), "zstd": ("zstd",), "Auto": (None, "lz4", "zstd")}
 )
@@ -27,7 +27,7 @@ CODECS: Mapping[str, tuple[str | None, ...]] = MappingProxyType(
 
 @dataclass(slots=True)
 class _Cost:
-    """Of the pieces of one codec in its turn."""
+    """The cost of one codec for the pieces of its turn."""
 
     pieces: int = 0
     num_bytes: int = 0
@@ -45,16 +45,16 @@ class _Cost:
 
 @dataclass(slots=True)
 class CodecChoice:
-    """Which codec the next pieces are asked for in.
+    """The choice of the codec for the next pieces.
 
     Args:
         setting: `pipelineOptions.compression`.
     """
 
     setting: str
-    codec: str | None = field(init=False)  # of pieces that are asked for from now on
+    codec: str | None = field(init=False)  # of the pieces to be asked for
     _costs: dict[str | None, _Cost] = field(init=False, default_factory=dict)
-    _left: int = field(init=False, default=0)  # pieces for which the choice still stands
+    _left: int = field(init=False, default=0)  # pieces for which the choice is still kept
     _since: float | None = field(init=False, default=None)
     _waited: float = field(init=False, default=0.0)
 
@@ -63,19 +63,19 @@ class CodecChoice:
 
     @property
     def is_judging(self) -> bool:
-        """Whether what the next piece costs is looked at."""
+        """Return whether the cost of the next piece is measured."""
         return len(CODECS[self.setting]) > 1 and self._left == 0
 
     def note(
         self, codec: str | None, num_bytes: int, waited: float, undone: float, now: float
     ) -> None:
-        """Count a piece that has come.
+        """Count a piece that has arrived.
 
         Args:
-            codec: by which it was compressed.
-            num_bytes: of its rows as they are used.
-            waited: seconds that the trainer was blocked while it was on its way.
-            undone: seconds that it takes the trainer to undo the codec.
+            codec: the codec of the piece.
+            num_bytes: uncompressed size of its rows.
+            waited: seconds that the trainer was blocked on its transfer.
+            undone: seconds that the trainer needs to decompress it.
             now: by a monotonic clock, in seconds.
         """
         if len(CODECS[self.setting]) == 1:
@@ -84,7 +84,7 @@ class CodecChoice:
             self._left -= 1
             return
         if codec != self.codec:
-            return  # asked for before its codec's turn was over
+            return  # it was asked for in the turn of another codec
         if self._since is None:
             self._since, self._waited = now, 0.0
         self._waited += waited + undone

@@ -1,15 +1,15 @@
-"""Memory that a reader and a rank on the same machine share: pieces are written to it, and used.
+"""Shared memory in which a reader passes pieces to a rank on the same machine.
 
-A reader writes the pieces of a call into a segment, an anonymous file of its own (`memfd`); the
-rank maps that through `/proc` and hands out views of it, which may be written to. Ray's store would
-take one copy more from the reader, and one from the rank, whose batches are read-only there. Once
-the last view of a segment is gone, the rank says so with its next call, and the reader writes there
-again: pages that stay in place cost nothing, fresh ones as much as the copy. A segment that is too
-short is made longer under its name. Nothing has a name in a file system, so what is left of a
-process that was killed goes with it.
+A reader writes the pieces of a call into a segment, an anonymous file (`memfd`). The rank maps it
+through `/proc` and returns writable views of it. Ray's store would cost one more copy in the
+reader, and one in the rank, since its batches are read-only. After the last view of a segment is
+released, the rank reports that with its next call, and the reader writes to the segment again:
+pages that stay mapped cost nothing, new ones cost as much as the copy. A segment that is too short
+is extended under the same name. No segment has a name in a file system, so the memory of a killed
+process is freed.
 
     reader   Segments.take -> write -> Segment, in the answer of the call
-    rank     Mapped.open(Segment) -> views ... gone -> Mapped.take_unused, in the next call
+    rank     Mapped.open(Segment) -> views ... released -> Mapped.take_unused, in the next call
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ import numpy as np
 
 from pipeline_runtime.arrays.packing import Bytes
 
-# Pythons that were built for an old C library have no memfd.
+# Python has no memfd if it was built for an old C library.
 CAN_SHARE: Final = sys.platform == "linux" and hasattr(os, "memfd_create")
-# A segment has room for so much more than was asked for: the next piece may be a little larger.
+# A segment is larger by this factor than needed, since the next piece may be a little larger.
 _SPARE: Final = 1.125
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Where the bytes of a call lie."""
+    """The place of a call's bytes."""
 
-    name: str  # no other segment of any process ever had it
-    process: int  # the reader's
-    descriptor: int  # there
+    name: str  # unique among all segments of all processes
+    process: int  # process number of the reader
+    descriptor: int  # in the reader's process
     capacity: int  # bytes
     num_bytes: int  # in use
 
@@ -61,12 +61,12 @@ class Segments:
         self._segments: dict[str, _Own] = {}
 
     def take(self, num_bytes: int, rank: int) -> tuple[Segment, Bytes]:
-        """A segment that nobody uses, and its first bytes, to write to.
+        """Return an unused segment, and its first bytes, to write to.
 
         Args:
-            rank: process number of the one that will use it.
+            rank: process number of the rank that will use it.
 
-        Raises OSError where no memory can be shared: it is forbidden, or a limit is reached.
+        Raises OSError if no memory can be shared: it is forbidden, or a limit is reached.
         """
         self._free_of_dead()
         unused = [name for name, own in self._segments.items() if own.rank is None]
@@ -85,23 +85,23 @@ class Segments:
         return segment, np.frombuffer(own.memory, dtype=np.uint8)[:num_bytes]
 
     def read(self, segment: Segment) -> Bytes:
-        """Its bytes, for a rank that cannot map it."""
+        """Return a segment's bytes, for a rank that cannot map it."""
         own = self._segments[segment.name]
         return np.frombuffer(own.memory, dtype=np.uint8)[: segment.num_bytes]
 
     def free(self, names: Iterable[str]) -> None:
-        """Nobody uses these any more."""
+        """Mark these segments as unused."""
         for name in names:
             self._segments[name].rank = None
 
     def close(self) -> None:
-        """Give back what no view of this process holds; a process that ends need not."""
+        """Free the segments to which no view of this process refers; not needed at its end."""
         for own in self._segments.values():
             os.close(own.descriptor)
         self._segments = {}
 
     def _make_room(self, name: str | None, num_bytes: int) -> str:
-        """A new segment, or a longer one."""
+        """Create a segment, or extend the named one; return its name."""
         capacity = -(-int(num_bytes * _SPARE) // mmap.PAGESIZE) * mmap.PAGESIZE
         capacity = max(mmap.PAGESIZE, capacity)
         if name is not None:
@@ -126,7 +126,7 @@ class Segments:
 
 
 class _View:
-    """What views of a segment refer to; its end is the end of the last of them."""
+    """The object to which all views of a segment refer; it is freed with the last of them."""
 
     __slots__ = ("__array_interface__", "__weakref__", "_memory")
 
@@ -140,17 +140,17 @@ class Mapped:
 
     def __init__(self) -> None:
         self._memory: dict[str, dict[str, Bytes]] = defaultdict(dict)  # by reader and name
-        # Thread-safe: the last view may go in any thread.
+        # Thread-safe: the last view may be released in any thread.
         self._unused: dict[str, deque[str]] = defaultdict(deque)
 
     def open(self, reader: str, segment: Segment) -> Bytes:
-        """Its bytes. Raises OSError if this process may not see the reader's memory."""
+        """Return a segment's bytes. Raises OSError if this process cannot map it."""
         memory = self._memory[reader].get(segment.name)
         if memory is None or len(memory) < segment.capacity:
             path = f"/proc/{segment.process}/fd/{segment.descriptor}"
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
-                # Where processes are not numbered as they are for the reader, it is another's file.
+                # In another namespace of process numbers, it is the file of another process.
                 if _file_name(segment.name) not in os.readlink(f"/proc/self/fd/{descriptor}"):
                     raise FileNotFoundError(f"{path} is not segment {segment.name}")
                 memory = np.frombuffer(_map(descriptor), dtype=np.uint8)
@@ -162,18 +162,18 @@ class Mapped:
         return np.asarray(view)
 
     def take_unused(self, reader: str) -> tuple[str, ...]:
-        """Names of segments that nothing refers to any more; each is told once."""
+        """Return the names of segments to which nothing refers any more, each name once."""
         unused = self._unused[reader]
         return tuple(unused.popleft() for _ in range(len(unused)))
 
     def forget(self, reader: str) -> None:
-        """A reader has gone: memory that views refer to stays until they go."""
+        """Forget a reader; memory with views stays until they are released."""
         self._memory.pop(reader, None)
         self._unused.pop(reader, None)
 
 
 def find_process_space() -> str | None:
-    """What is equal for processes that know each other by the same numbers; None if unknown."""
+    """Return the namespace of process numbers of this process; None if unknown."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -186,7 +186,7 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True  # another user's
+        return True  # a process of another user
     return True
 
 
@@ -198,5 +198,5 @@ def _map(descriptor: int) -> mmap.mmap:
     return mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
 
 
-# Of this process: the training's and the evaluation's crew ask the same readers.
+# One for this process: the crews of training and evaluation ask the same readers.
 MAPPED: Final = Mapped()

@@ -1,10 +1,10 @@
-"""How pieces travel: as a block of one row each, a piece's rows one large_binary value.
+"""The wire format of pieces: a block with one row per piece, whose rows are one large_binary value.
 
-That value is an Arrow IPC stream of a table, or the parts of a piece that was made ready one after
-another: hashes, which rows count, and every batch's buffer (`arrays.packing`). So Ray never slices,
-concatenates or copies columns, a group without surviving rows still arrives, and what is unpacked
-are views into the block's memory. To a rank on the reader's own machine the same bytes go through
-memory that both see (`segments`), and only what they are through Ray.
+The value is an Arrow IPC stream of a table, or the parts of a piece of batches: hashes, marks of
+the rows that count, and the buffer of every batch (`arrays.packing`). So Ray never slices,
+concatenates or copies columns, a group without surviving rows still arrives, and unpacked pieces
+are views into the block's memory. For a rank on the reader's machine the same bytes are in shared
+memory (`segments`), and only their headers go through Ray.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _SCHEMA = pa.schema([("header", pa.string()), ("payload", pa.large_binary())])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
-    """How batches are packed; rows are the same whatever it is."""
+    """The format of packed batches; the rows are the same in each."""
 
     sparse: bool = False  # pipelineOptions.debug.sparse
-    codec: str | None = None  # of Arrow's
+    codec: str | None = None  # by Arrow's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sending:
-    """How pieces are asked for, and how those that were made ready travel."""
+    """The options of calls for pieces, and of the way that their batches are sent."""
 
     sparse: bool = False  # pipelineOptions.debug.sparse
     compression: str = "None"  # pipelineOptions.compression
@@ -48,7 +48,7 @@ class Sending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedBlock:
-    """Pieces whose bytes are in memory that a reader and a rank share."""
+    """Pieces whose bytes are in shared memory."""
 
     headers: Sequence[str]
     starts: Sequence[int]  # of each piece in the segment
@@ -56,12 +56,12 @@ class SharedBlock:
 
 
 def pack(piece: Piece | ReadyPiece, wire: Wire | None = None) -> pa.Table:
-    """A piece as a block of one row."""
+    """Pack a piece as a block of one row."""
     return pack_all([piece], wire)
 
 
 def pack_all(pieces: Sequence[Piece | ReadyPiece], wire: Wire | None = None) -> pa.Table:
-    """Pieces, one at least, as a block of a row each; all their bytes are one buffer."""
+    """Pack at least one piece as a block of a row each; all their bytes are one buffer."""
     headers, starts, parts = _lay_out(pieces, wire or Wire())
     payload = pa.allocate_buffer(parts.num_bytes)
     parts.write(np.frombuffer(payload, dtype=np.uint8))
@@ -71,12 +71,13 @@ def pack_all(pieces: Sequence[Piece | ReadyPiece], wire: Wire | None = None) -> 
 def share(
     pieces: Sequence[Piece | ReadyPiece], segments: Segments, rank: int, *, sparse: bool = False
 ) -> SharedBlock:
-    """Pieces, written to memory that the process of a rank shares.
+    """Write pieces to memory that the process of a rank shares.
 
     Args:
-        sparse: for a GPU, which fills up by itself; a rank without one would copy once more.
+        sparse: leave out the padding, which a GPU adds itself; a rank without one would copy once
+            more for it.
 
-    Raises OSError where no memory can be shared.
+    Raises OSError if no memory can be shared.
     """
     headers, starts, parts = _lay_out(pieces, Wire(sparse=sparse))
     segment, memory = segments.take(parts.num_bytes, rank)
@@ -102,7 +103,7 @@ def _lay_out(
 
 
 def as_block(headers: Sequence[str], starts: Sequence[int], payload: pa.Buffer) -> pa.Table:
-    """The bytes of pieces, which begin at these places, as a block of a row each."""
+    """Return a block with a row per piece, whose bytes begin at these places of the payload."""
     offsets = pa.py_buffer(np.array([*starts, payload.size], dtype=np.int64))
     buffers = [None, offsets, payload]
     values = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(headers), buffers)
@@ -110,7 +111,7 @@ def as_block(headers: Sequence[str], starts: Sequence[int], payload: pa.Buffer) 
 
 
 def _add_table(parts: Parts, table: pa.Table) -> int:
-    size = pa.MockOutputStream()  # counts: a buffer that grows is copied each time it does
+    size = pa.MockOutputStream()  # counts bytes; a growing buffer would be copied repeatedly
     _write(table, size)
 
     def write(place: Bytes) -> None:
@@ -125,7 +126,7 @@ def _write(table: pa.Table, sink: pa.NativeFile) -> None:
 
 
 def _lay_out_ready(piece: ReadyPiece, wire: Wire) -> tuple[dict[str, Any], Parts]:
-    """What the header says of the parts, each as [start, bytes], and the parts."""
+    """Lay out a piece of batches; return its header's fields, with places as [start, bytes]."""
     parts = Parts()
     layouts: dict[tuple[Slot, ...], int] = {}  # batches of equal size are laid out alike
     batches = []
@@ -160,7 +161,7 @@ def _add_batch(parts: Parts, packer: Packer, codec: str | None) -> list[int]:
 
 
 def unpack(block: pa.Table) -> list[Piece | ReadyPiece]:
-    """The pieces of a block."""
+    """Unpack the pieces of a block."""
     headers = block.column("header").to_pylist()
     payloads = [p for chunk in block.column("payload").chunks for p in _payloads(chunk)]
     pairs = zip(headers, payloads, strict=True)
@@ -168,14 +169,14 @@ def unpack(block: pa.Table) -> list[Piece | ReadyPiece]:
 
 
 def unpack_shared(block: SharedBlock, memory: Bytes) -> list[Piece | ReadyPiece]:
-    """The pieces of a block whose segment's bytes are these: views of them."""
+    """Unpack the pieces of a block as views of the bytes of its segment."""
     cuts = pairwise([*block.starts, len(memory)])
     pairs = zip(block.headers, cuts, strict=True)
     return [_unpack(header, memory[start:end]) for header, (start, end) in pairs]
 
 
 def _payloads(chunk: pa.LargeBinaryArray) -> list[pa.Buffer]:
-    """The values as views; a scalar of the array would hold a copy of its own."""
+    """Return the values as views; a scalar of the array would be a copy."""
     _, offsets, data = chunk.buffers()
     cuts = np.frombuffer(offsets, dtype=np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
     return [data.slice(start, end - start) for start, end in pairwise(cuts.tolist())]
