@@ -59,7 +59,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """Settings to open a source with, besides its model.
+    """The arguments with which a source is opened, besides its model.
 
     Attributes:
         storage_root: the URI that relative URIs are below.

@@ -1,7 +1,7 @@
-"""Compare rows of a column byte by byte, for every type that a Parquet file holds.
+"""Compares rows of a column byte by byte, for every type that a Parquet file can hold.
 
-`==` will not do: it tells NaN from itself and takes -0.0 for 0.0. Used where rows are kept once
-that nothing tells apart: in nested files (`convert`), and in a reader (`found_requests`).
+`==` does not suffice, since NaN differs from itself and -0.0 equals 0.0. Used to store identical
+rows once: in nested files (`convert`), and in a reader (`found_requests`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pipeline_runtime.sources.gather import lists_as_binary
 BoolArray = npt.NDArray[np.bool_]
 Int64Array = npt.NDArray[np.int64]
 
-# Items of lists compared at once: four index and mask arrays of this length, about 32 MiB.
+# Items of lists that are compared at once: four index and mask arrays of this length, about 32 MiB.
 _BLOCK_ITEMS = 1 << 20
 
 
 def rows_equal(array: pa.Array, left: Int64Array, right: Int64Array) -> BoolArray:
-    """Return for each i whether array[left[i]] is array[right[i]]; null equals null.
+    """Return for each i whether array[left[i]] equals array[right[i]]; null equals null.
 
     Raises TypeError for a type whose values cannot be compared by their bytes.
     """
@@ -35,9 +35,9 @@ def rows_equal(array: pa.Array, left: Int64Array, right: Int64Array) -> BoolArra
 
 
 def equal_to_previous(array: pa.Array) -> BoolArray:
-    """Return for each row but the last whether the next one is equal, faster than `rows_equal`.
+    """Return for each row but the first whether it equals the previous row.
 
-    Lists of numbers are compared as binary values over the same memory, a memcmp each.
+    This is faster than `rows_equal`: lists of numbers are compared by a memcmp each.
 
     Raises TypeError as `rows_equal` does.
     """
@@ -76,7 +76,7 @@ def _values_equal(array: pa.Array, left: Int64Array, right: Int64Array) -> BoolA
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """Strings and binary, which Arrow compares by their bytes."""
+    """Return whether the type is a string or binary, which Arrow compares by their bytes."""
     tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
     return any(test(kind) for test in (*tests, *binary))
@@ -100,7 +100,7 @@ def _map_items(array: pa.MapArray) -> pa.StructArray:
 def _lists_equal(
     items: pa.Array, offsets: Int64Array, left: Int64Array, right: Int64Array
 ) -> BoolArray:
-    """Lists of one length are compared item by item, in blocks of pairs of rows."""
+    """Compare lists of equal length item by item, in blocks of pairs of rows."""
     lengths = np.diff(offsets)
     equal = np.asarray(lengths[left] == lengths[right])
     pairs = np.flatnonzero(equal & (lengths[left] > 0))
@@ -130,7 +130,7 @@ def _block_equal(
 
 
 def _fixed_width_equal(array: pa.Array, left: Int64Array, right: Int64Array) -> BoolArray:
-    """Numbers, booleans, times, decimals and binary of one width, by the bytes of their buffer."""
+    """Compare numbers, booleans, times, decimals and binary of fixed size by their bytes."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
     try:

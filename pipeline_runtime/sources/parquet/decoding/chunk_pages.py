@@ -18,11 +18,11 @@ _FEW_PAGES, _NO_ROOM = 16, -2
 
 
 class PageError(ValueError):
-    """Bytes that are no page header, or of a kind that is not known here."""
+    """The bytes are no page header, or the header of an unknown kind of page."""
 
 
 class Page(NamedTuple):
-    """Where a page's body lies in its chunk, and what its header says of it."""
+    """The place of a page's body in its chunk, and the values of its header."""
 
     kind: int
     start: int
@@ -38,7 +38,7 @@ class Page(NamedTuple):
 
 
 def read_pages(chunk: npt.NDArray[np.uint8], kernels: Kernels) -> Iterator[Page]:
-    """The pages of a column chunk. Raises PageError, before the first of them."""
+    """Yield the pages of a column chunk. Raises PageError before the first page."""
     room, told = _FEW_PAGES, _NO_ROOM
     while told == _NO_ROOM:
         found = np.empty((room, len(Page._fields)), dtype=np.int64)

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 _SMALL = (pa.int8(), pa.int16(), pa.uint8(), pa.uint16())
-# By Parquet's type: what lies in a page, and Arrow's types whose bits these are, or their lowest.
+# By Parquet's type: the type in a page, and Arrow's types that equal its bits or its lowest bits.
 STORED: Mapping[str, tuple[np.dtype[Any], tuple[pa.DataType, ...]]] = {
-    "BOOLEAN": (np.dtype(np.uint8), (pa.bool_(),)),  # once its bits are unpacked
+    "BOOLEAN": (np.dtype(np.uint8), (pa.bool_(),)),  # after its bits are unpacked
     "INT32": (np.dtype(np.uint32), (*_SMALL, pa.int32(), pa.uint32(), pa.date32())),
     "INT64": (np.dtype(np.uint64), (pa.int64(), pa.uint64())),
     "FLOAT": (np.dtype(np.uint32), (pa.float32(),)),
@@ -34,17 +34,17 @@ class Leaf:
 
     index: int  # of the leaf
     type: pa.DataType  # of the column
-    stored: np.dtype[Any]  # unsigned, whatever the bits mean
-    max_level: int  # of definition: an item that is there
+    stored: np.dtype[Any]  # unsigned, also for signed numbers and floats
+    max_level: int  # definition level of an item that is not null
 
     @cached_property
     def is_list(self) -> bool:
-        """Whether it is of lists, whose items are the numbers."""
+        """True for a column of lists, whose items are the numbers."""
         return _is_list(self.type)
 
     @cached_property
     def empty_level(self) -> int:
-        """An empty list's definition level; a null list's is below it, an item's above."""
+        """Definition level of an empty list; a null list has a lower one, an item a higher one."""
         return self.max_level - 1 - int(self.type.value_field.nullable) if self.is_list else 0
 
     @cached_property
@@ -54,17 +54,17 @@ class Leaf:
 
     @cached_property
     def is_boolean(self) -> bool:
-        """Whether an item is one bit."""
+        """True if an item is one bit."""
         return bool(pa.types.is_boolean(self.items))
 
     @cached_property
     def is_large(self) -> bool:
-        """Whether offsets have 64 bits."""
+        """True if the lists' offsets have 64 bits."""
         return bool(pa.types.is_large_list(self.type))
 
     @cached_property
     def size(self) -> int:
-        """Bytes of a plain item in a page; 0: one bit."""
+        """Bytes of a plain item in a page; 0 for an item of one bit."""
         return 0 if self.is_boolean else self.stored.itemsize
 
     @cached_property
@@ -75,11 +75,11 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A leaf's chunk of a row group as it lies in the file, page after page, or a part of it.
+    """A leaf's chunk of a row group as stored in the file, or a part of its pages.
 
     Args:
-        dictionary: its dictionary's page, if that is not among those of the part.
-        is_part: `num_rows` are at most as many, and list 0 is what goes on of the part before.
+        dictionary: the page of the chunk's dictionary, if the part does not have it.
+        is_part: `num_rows` is an upper bound, and list 0 continues the last one of the part before.
     """
 
     data: pa.Buffer
@@ -87,15 +87,15 @@ class Stored:
     is_part: bool = False
     codec: str  # by pyarrow's name
     num_rows: int  # of the row group, each a number or a list
-    num_values: int  # levels, as the footer says: items, null and empty lists
+    num_values: int  # levels by the footer: items, null lists and empty lists
     uncompressed_bytes: int
 
 
 def find_leaves(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Leaf]:
-    """The columns of a file that are decoded here, by name.
+    """Return the columns of a file that can be decoded here, by name.
 
     Args:
-        schema: Arrow's, as pyarrow reads the file.
+        schema: the Arrow schema with which pyarrow reads the file.
     """
     below, paths = _leaves_below(metadata)
     found = {}
@@ -114,9 +114,9 @@ def _is_list(data_type: pa.DataType) -> bool:
 def _leaves_below(
     metadata: pq.FileMetaData,
 ) -> tuple[Mapping[str, list[int]], Mapping[str, list[int]]]:
-    """The leaves whose path begins with a name and a dot, and those whose path is the name.
+    """Return the leaves below each name, and the leaves of exactly that name.
 
-    Names may hold dots themselves.
+    Names may contain dots themselves.
     """
     below, paths = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
     for index in range(metadata.num_columns):
@@ -143,7 +143,7 @@ def _find_leaf(metadata: pq.FileMetaData, index: int, column: pa.Field) -> Leaf 
 
 
 def _is_time(data_type: pa.DataType, described: Any) -> bool:
-    """Whether its ticks are stored in its own unit."""
+    """Return whether a timestamp is stored in the unit of its Arrow type."""
     if not pa.types.is_timestamp(data_type) or described.physical_type != "INT64":
         return False
     unit = _TIME_UNITS.get(data_type.unit)

@@ -24,7 +24,7 @@ from pipeline_runtime.sources.parquet.decoding.leaves import Leaf, Stored
 
 _ALIGNMENT = 64  # of a column's parts in its memory, as Arrow recommends
 _MAX_INT32 = 2**31 - 1
-# Most writers end a page once it has a mebibyte, and are a little above it.
+# Most writers end a page once it has a mebibyte, so pages are a little larger than that.
 _MIN_SCRATCH_BYTES, _MAX_SCRATCH_BYTES = 5 << 18, 8 << 20
 
 _OWN = threading.local()
@@ -39,21 +39,21 @@ def decode_columns(
     folded: Collection[str] = (),
     wanted: Marks | None = None,
 ) -> dict[str, pa.Array]:
-    """The chunks' numbers or lists, in fresh memory; those that are left to others are not there.
+    """Return the chunks' numbers or lists, in new memory, without those that pyarrow must read.
 
     Args:
         leaves, chunks: by the column's name; the codecs are among `known_codecs`.
-        folded: of lists: to be given as a dictionary's places, where most lists that are equal to
-            the one before are that one.
-        wanted: of each row whether its value is needed; others' are zero, or lists without items,
-            where a page has no other rows. None: all are. Not together with `folded`.
+        folded: columns of lists to return as dictionary arrays, in which most lists that equal the
+            previous one share its value.
+        wanted: marks the rows whose values are needed; None for all. The other rows of a page
+            without wanted ones are zero, or empty lists. Not together with `folded`.
     """
     fitting = {name: stored for name, stored in chunks.items() if _fits(leaves[name], stored)}
     try:
         decoded = _decode(leaves, fitting, kernels, folded, wanted)
         left = {name: fitting[name] for name in folded if name in fitting and name not in decoded}
         return decoded | _decode(leaves, left, kernels, ())  # lists with null items are not folded
-    except MemoryError:  # for what a footer or a page claims: pyarrow may find less
+    except MemoryError:  # for a size in a footer or page header; pyarrow may need less
         return {}
 
 
@@ -84,7 +84,7 @@ _TOLD = ("told", "num_lists", "num_items", "null_lists", "null_items")
 
 
 def _fits(leaf: Leaf, stored: Stored) -> bool:
-    """Whether the footer's numbers can be, which are trusted from here on."""
+    """Return whether the footer's numbers are plausible; they are trusted from here on."""
     num_values, num_rows = stored.num_values, stored.num_rows
     if leaf.is_list:
         num_rows -= stored.is_part
@@ -92,7 +92,7 @@ def _fits(leaf: Leaf, stored: Stored) -> bool:
 
 
 def _scratch() -> npt.NDArray[np.uint8]:
-    """This thread's memory for the body of a page, which would be costly to take anew each time."""
+    """Return this thread's memory for the body of a page; allocating it each time is expensive."""
     scratch: npt.NDArray[np.uint8] | None = getattr(_OWN, "scratch", None)
     if scratch is None:
         scratch = _OWN.scratch = np.empty(_MIN_SCRATCH_BYTES, dtype=np.uint8)
@@ -100,13 +100,13 @@ def _scratch() -> npt.NDArray[np.uint8]:
 
 
 def _keep_scratch(num_bytes: int) -> None:
-    """Have as much from now on, but for pages that are much larger than usual."""
+    """Keep so much memory from now on, except for pages that are much larger than usual."""
     if len(_scratch()) < num_bytes <= _MAX_SCRATCH_BYTES:
         _OWN.scratch = np.empty(num_bytes, dtype=np.uint8)
 
 
 class _Out:
-    """Memory for what a chunk holds, all in one buffer."""
+    """The memory for a chunk's values, all in one buffer."""
 
     def __init__(self, leaf: Leaf, stored: Stored, *, folds: bool) -> None:
         self._leaf, self._num_rows = leaf, stored.num_rows
@@ -124,7 +124,7 @@ class _Out:
         self._memory = pa.allocate_buffer(self._starts[-1])
 
     def row(self, stored: Stored, codec: Codec, wanted: int) -> tuple[int, ...]:
-        """What `COLUMN` has before what comes of it; `wanted` is an address, or 0."""
+        """Return the row of `COLUMN` for the kernel; `wanted` is an address, or 0."""
         leaf, first = self._leaf, self._memory.address
         addresses = [first + start for start in self._starts[:-1]]
         return (
@@ -139,7 +139,7 @@ class _Out:
         )
 
     def array(self, num_lists: int, num_items: int, null_lists: int, null_items: int) -> pa.Array:
-        """What the kernel wrote."""
+        """Return the values that the kernel wrote."""
         leaf = self._leaf
         values: Any = self._part(0, num_items * leaf.dtype.itemsize)
         if leaf.is_boolean:
@@ -163,7 +163,7 @@ class _Out:
         return pa.DictionaryArray.from_arrays(codes, lists, safe=False)
 
     def _part(self, index: int, num_bytes: int) -> pa.Buffer:
-        """A view that may be written to, as tensors of it are; a slice of the buffer may not."""
+        """Return a writable view, as tensors need it; a slice of the buffer is read-only."""
         return pa.py_buffer(np.frombuffer(self._memory, np.uint8, num_bytes, self._starts[index]))
 
 
