@@ -1,8 +1,8 @@
-"""The waits of all ranks as one: of each step the longest of any.
+"""Adds up the waits of all ranks: at each step the longest wait of any rank.
 
-Ranks move in step, so a stall of one looks busy on the others, and the largest of their own shares
-tells too little. The sum over steps of the longest wait tells what the run lost. It rides on the
-all-reduce by which ranks agree on each step anyway (`context`).
+Ranks step together, so while one rank stalls, the others look busy, and the largest share of any
+single rank is too small. The sum of the longest waits is the time that the run lost. The waits are
+part of the all-reduce by which ranks agree on each step anyway (`context`).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 
 from pipeline_runtime.feed.base import Waited
 
-# Of `Waited`, what keeps a rank from its next step.
+# The fields of `Waited` that keep a rank from its next step.
 STAGES = ("production", "transfer", "batching", "collate")
 
 
 @dataclass(slots=True)
 class Lockstep:
-    """Adds up the longest waits.
+    """The sums of the longest waits.
 
     Attributes:
-        waited: this rank's own; only read.
-        longest: seconds by stage since the attempt began, the same on every rank.
+        waited: the waits of this rank; only read.
+        longest: seconds by stage since the attempt began, equal on all ranks.
     """
 
     waited: Waited
@@ -33,12 +33,12 @@ class Lockstep:
         self._before = self._read()
 
     def take_own(self) -> list[float]:
-        """Seconds of this rank since the last call, by stage."""
+        """Return the seconds that this rank waited since the last call, by stage."""
         before, self._before = self._before, self._read()
         return [now - then for now, then in zip(self._before, before, strict=True)]
 
     def add(self, longest: Sequence[float]) -> None:
-        """Add a step's: of every stage the most of what the ranks took."""
+        """Add a step: for each stage the longest wait of any rank."""
         for stage, seconds in zip(STAGES, longest, strict=True):
             self.longest[stage] += seconds
 

@@ -1,4 +1,4 @@
-"""Memory that a trainer holds, for the `lastmile_*` metrics."""
+"""Reads the memory in use by a trainer, for the `lastmile_*` metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def read_resident_bytes() -> int:
-    """Return this process's bytes, shared pages included (proc(5), statm); 0 if unknown."""
+    """Return the resident bytes of this process, shared pages included; 0 if unknown (proc(5))."""
     try:
         pages = Path("/proc/self/statm").read_text().split()[1]
     except OSError:
@@ -18,5 +18,5 @@ def read_resident_bytes() -> int:
 
 
 def read_gpu_bytes(device: torch.device) -> int | None:
-    """Return the GPU memory that torch holds, its cache included; None on a CPU."""
+    """Return the GPU memory that torch has reserved, its cache included; None on a CPU."""
     return torch.cuda.memory_reserved(device) if device.type == "cuda" else None

@@ -1,6 +1,6 @@
-"""The config of the built-in ranking model, and which columns become its features.
+"""Parses the config of the built-in ranking model, and chooses the columns of its features.
 
-Runs before `network`, which builds the network for the features chosen here.
+`network` then builds the network for these features.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pipeline_runtime.config.texts.yaml_documents import Path, format_path
 from pipeline_runtime.errors import ManifestError, Problem
 
 CONFIG_PATH: Path = ("spec", "training", "config")
-# Where the run names no label: the column that the sample data and many logs call it.
+# The label if the run names none; the sample data and many logs have a column of this name.
 DEFAULT_LABEL = "clicked"
-# padSequence fills up with 0 unless told otherwise, so 0 in a list of fixed size is no item.
+# padSequence pads with 0 by default, so 0 in a list of fixed size is not an item.
 DEFAULT_PADDING_ID = 0
 HiddenSize = Annotated[int, Field(ge=1, le=65_536)]
 
@@ -33,11 +33,11 @@ class SequenceConfig(SpecModel):
 
     column: Column
     target: Column | None = None
-    padding_id: int | None = None  # not an item; 0 in lists of fixed size when absent
+    padding_id: int | None = None  # not an item; by default 0 in lists of fixed size
 
 
 class RankingConfig(SpecModel):
-    """What `spec.training.config` may say to this entrypoint (table in docs/training.md)."""
+    """The fields of `spec.training.config` for this entrypoint; docs/training.md lists them."""
 
     label: Column | None = None
     dense: tuple[Column, ...] | None = None
@@ -48,7 +48,7 @@ class RankingConfig(SpecModel):
     embedding_dim: Annotated[int, Field(ge=1, le=4096)] = 16
     hidden: tuple[HiddenSize, ...] = (128, 64)
     dropout: Annotated[float, Field(ge=0, le=0.95)] = 0.0
-    sequence_length: PositiveInt | None = None  # items from a list's start; all when absent
+    sequence_length: PositiveInt | None = None  # items from a list's start; None for all
     attention_length: PositiveInt = 32  # items from a list's start
     optimizer: Literal["adam", "adagrad"] = "adam"
     learning_rate: Annotated[float, Field(ge=1e-9, le=100)] = 1e-2
@@ -78,7 +78,7 @@ class RankingConfig(SpecModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceFeature:
-    """A list column as the model reads it."""
+    """A list column that the model reads."""
 
     column: str
     target: str | None
@@ -88,7 +88,7 @@ class SequenceFeature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """Which columns the model reads, and as what."""
+    """The columns that the model reads, by their role."""
 
     label: str
     dense: tuple[str, ...]
@@ -97,7 +97,7 @@ class Features:
 
 
 def parse_config(document: Mapping[str, Any]) -> RankingConfig:
-    """The config of `spec.training.config`; a ManifestError names every field that is wrong."""
+    """Parse `spec.training.config`. Raises a ManifestError that names every wrong field."""
     try:
         text = json.dumps(dict(document))
         return RankingConfig.model_validate_json(text, by_alias=True, by_name=False)
@@ -125,16 +125,17 @@ def _manifest_error(found: Sequence[tuple[Path, str]]) -> ManifestError:
 def choose_features(
     config: RankingConfig, schema: pa.Schema, *, label: str | None, weight: str | None
 ) -> Features:
-    """The columns that the config names, or those whose type fits where it names none.
+    """Choose the columns that the config names; for a role without names, all of a fitting type.
 
     Args:
-        config: of the model.
+        config: the config of the model.
         schema: of the batches' columns, before they became tensors.
-        label: the run's label column; `config.label` goes before it.
-        weight: the run's weight column, never a feature unless named: it often tells the label.
+        label: the run's label column; `config.label` takes precedence.
+        weight: the run's weight column. It is a feature only if named, since it often reveals the
+            label.
 
     Raises:
-        ManifestError: a named column is missing or of another kind, or nothing is left.
+        ManifestError: a named column is missing or has a wrong type, or no feature is left.
     """
     label = config.label or label or DEFAULT_LABEL
     roles = {field.name: _role(field.type) for field in schema}
@@ -149,7 +150,7 @@ def choose_features(
 
 
 def _role(data_type: pa.DataType) -> str:
-    """What a column of the type is to the model: number, id, ids (a list) or other."""
+    """Return the role of a column of the type: number, id, ids (a list) or other."""
     plain = plain_type(data_type)
     if pa.types.is_floating(plain) or pa.types.is_boolean(plain):
         return "number"
@@ -204,7 +205,7 @@ def _wrong_columns(
 def _named_columns(
     config: RankingConfig, label: str
 ) -> Iterator[tuple[Path, str, str, tuple[str, ...]]]:
-    """Every column that is named: where, its name, what it must be in words, and its roles."""
+    """Yield for each named column: its field, its name, the required type in words, its roles."""
     number, integer = ("number", "id"), ("id",)
     yield ("label",), label, "a number or a boolean", number
     for i, name in enumerate(config.dense or ()):

@@ -28,24 +28,25 @@ from pipeline_runtime.errors import TrainingError
 from pipeline_runtime.request_batches import expand, expand_rows
 from pipeline_runtime.training.ranking.features import Features, RankingConfig, SequenceFeature
 
-# Standard deviation of fresh embeddings: small beside the 1 of a standardised dense column. Items
-# of sequences begin with length 1 instead, so that an item's product with itself tells it from
-# others: AUC after one epoch of the sample data was 0.777 so, and 0.746 with 0.05 and no products.
+# Standard deviation of initial embeddings, small compared to the 1 of a standardised dense column.
+# Items of sequences begin with length 1 instead, so that an item's product with itself differs from
+# that with others: AUC after one epoch of the sample data was 0.777, instead of 0.746 with 0.05 and
+# without products.
 EMBEDDING_STD = 0.05
-# A dense value farther than so many standard deviations off is as good as there.
+# Dense values are clipped at this many standard deviations from the mean.
 MAX_DEVIATIONS = 8.0
-# torch splits an index_put_ over threads, in any order, from this many numbers on (its GRAIN_SIZE).
+# From this many numbers on, torch splits an index_put_ over threads in any order (its GRAIN_SIZE).
 SERIAL_NUMBERS = 32_768
 
 ReduceSum = Callable[[torch.Tensor], torch.Tensor]
 
 
 class DenseScaler(nn.Module):
-    """Dense columns as numbers of about one deviation, whatever their scale and tail.
+    """Scales dense columns to a deviation of about one, whatever their scale and tail.
 
-    Each column enters twice, as it is and as sign(x)·log(1 + |x|), standardised by the mean and
-    variance of the rows seen so far, and with a flag that is 1 where the value is missing (NaN or
-    infinite). The statistics are of all ranks' rows, so no rank's model differs.
+    Each column enters twice, as x and as sign(x)·log(1 + |x|), standardised by the mean and
+    variance of all rows so far, and with a flag that is 1 if the value is missing (NaN or
+    infinite). The statistics include the rows of all ranks, so all ranks have the same model.
     """
 
     moments: torch.Tensor
@@ -61,7 +62,7 @@ class DenseScaler(nn.Module):
         return 3 * len(self.columns)
 
     def _values(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Values [B, 2F], and whether each is known [B, 2F]."""
+        """Return values [B, 2F], and marks of the known ones [B, 2F]."""
         columns = [batch[name].to(torch.float64) for name in self.columns]
         x_BF = torch.stack(columns, dim=1)
         is_known_BF = torch.isfinite(x_BF)
@@ -79,7 +80,7 @@ class DenseScaler(nn.Module):
         shift = torch.where(counts, x - mean, 0.0)
         more, shift_sum = reduce_sum(torch.stack([counts.sum(0).to(x.dtype), shift.sum(0)]))
         shift_mean = shift_sum / more.clamp_min(1.0)
-        # Around these rows' own mean: squares of times in seconds since 1970 would cancel out.
+        # Around the mean of these rows: squares of times in seconds since 1970 would cancel out.
         rest = torch.where(counts, shift - shift_mean, 0.0)
         squares += reduce_sum(rest.square().sum(0))
         total = (count + more).clamp_min(1.0)
@@ -88,7 +89,7 @@ class DenseScaler(nn.Module):
         count += more
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """float32 [B, 3F]: as it is, its logarithm, is missing."""
+        """Return float32 [B, 3F]: the values, their logarithms, and flags of missing ones."""
         count, mean, squares = self.moments.unbind()
         x, is_known = self._values(batch)
         deviation = (squares / count.clamp_min(1.0)).clamp_min(0.0).sqrt()
@@ -99,10 +100,10 @@ class DenseScaler(nn.Module):
 
 
 class _Lookup(torch.autograd.Function):
-    """Rows of the tables one by one, and means of bags of rows, with one gradient for both.
+    """Looks up single rows of the tables, and means of bags of rows, with one gradient for both.
 
-    torch's own backward of embedding_bag sorts the ids: 105 ms for 614,400 ids of 16 numbers on one
-    thread, against 33 ms here. The sum has the same order whatever the number of threads.
+    torch's backward of embedding_bag sorts the ids: 105 ms for 614,400 ids of 16 numbers on one
+    thread, compared to 33 ms here. The sum has the same order for any number of threads.
     """
 
     @staticmethod
@@ -140,22 +141,22 @@ class _Lookup(torch.autograd.Function):
 def look_up(
     weight_RD: torch.Tensor, rows_M: torch.Tensor, items_N: torch.Tensor, starts_G1: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows [M, D], and the mean of each bag of items [G, D], 0 for an empty one."""
+    """Return the rows [M, D], and the mean of each bag of items [G, D]; 0 for an empty bag."""
     found: tuple[torch.Tensor, torch.Tensor] = _Lookup.apply(weight_RD, rows_M, items_N, starts_G1)
     return found
 
 
 def _chunks(ids_N: torch.Tensor, width: int) -> Iterator[slice]:
-    """Slices that torch works on in one thread, and that fit its cache; all at once on a GPU."""
+    """Yield slices that torch processes in one thread and that fit its cache; one on a GPU."""
     is_cpu = ids_N.device.type == "cpu"
     size = max(1, (SERIAL_NUMBERS - 1) // width) if is_cpu else max(1, ids_N.shape[0])
     return (slice(start, start + size) for start in range(0, ids_N.shape[0], size))
 
 
 class RankingModel(nn.Module):
-    """Logits of the label for each row of a batch.
+    """The model: logits of the label for each row of a batch.
 
-    What comes of columns that batches carry once a request is computed once a request.
+    Results of columns that batches hold once per request are computed once per request.
     """
 
     def __init__(
@@ -183,13 +184,13 @@ class RankingModel(nn.Module):
         self.output = nn.Linear(width, 1)
 
     def by_row(self, batch: Batch) -> Batch:
-        """The batch with a value a row of every column but the lists."""
+        """Return the batch with one value per row for every column except lists."""
         lists = {sequence.column for sequence in self.features.sequences}
         read = {self.features.label, *self.features.dense, *self.features.categorical}
         return expand(batch, (self.request_columns & read) - lists)
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """Logits [B] for a batch that `by_row` gave."""
+        """Return logits [B] for a batch that `by_row` returned."""
         sequences = [self._sequence_rows(batch, feature) for feature in self.features.sequences]
         heads = [sequences[i].head(self.config.attention_length) for i, _ in self.targeted]
         rows = [self._categorical_rows(batch), *(rows_BK for rows_BK, _ in heads)]
@@ -207,17 +208,17 @@ class RankingModel(nn.Module):
 
     @torch.no_grad()
     def begin_at(self, base_rate: float) -> None:
-        """Let the untrained model predict the base rate: it learns faster from there."""
+        """Make the untrained model predict the base rate, from where it learns faster."""
         if 0 < base_rate < 1:
             self.output.bias.fill_(math.log(base_rate) - math.log1p(-base_rate))
 
     def _expanded(self, sequence: int, values: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """What was computed of a sequence, as [B, …]."""
+        """Expand values of a sequence from requests to rows [B, …]."""
         is_shared = self.features.sequences[sequence].column in self.request_columns
         return expand_rows(values, batch) if is_shared else values
 
     def _row_ids(self, column: str, ids: torch.Tensor) -> torch.Tensor:
-        """Rows of the embedding tables for the ids of a column, or of a sequence's items."""
+        """Return rows of the embedding tables for the ids of a column, or of a sequence's items."""
         size = self.config.hash_size
         if self.config.out_of_range == "error":
             _check_range(column, ids, size)
@@ -239,9 +240,10 @@ class RankingModel(nn.Module):
     def _look_up(
         self, rows: Sequence[torch.Tensor], sequences: Sequence[Ragged]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Embeddings of each tensor of rows [..., D], and the vectors of each sequence's lists.
+        """Return embeddings of each tensor of rows [..., D], and vectors of each sequence's lists.
 
-        That is the items' sum ÷ √their number: as long for many random items as for few.
+        A list's vector is the sum of its items ÷ √their number, so its length does not depend on
+        the number of random items.
         """
         bags = _concatenate(sequences, self.device)
         rows_M = torch.cat([each.flatten() for each in rows])
@@ -261,13 +263,13 @@ class RankingModel(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ragged:
-    """Lists of a batch: the items of all, and where each list starts and the last one ends."""
+    """Lists of a batch: all their items, the starts of the lists, and the end of the last one."""
 
     items_N: torch.Tensor
     starts_B1: torch.Tensor
 
     def truncate(self, length: int) -> Ragged:
-        """The first `length` items of each list."""
+        """Keep the first `length` items of each list."""
         lengths_B = self.starts_B1.diff()
         first_N = torch.repeat_interleave(
             self.starts_B1[:-1], lengths_B, output_size=self.items_N.shape[0]
@@ -279,7 +281,7 @@ class Ragged:
         )
 
     def head(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The first items of each list [B, K], and which of them there are [B, K]."""
+        """Return the first items of each list [B, K], and marks of those that exist [B, K]."""
         steps_K = torch.arange(size, device=self.starts_B1.device)
         at_BK = self.starts_B1[:-1, None] + steps_K
         is_item_BK = at_BK < self.starts_B1[1:, None]
@@ -289,7 +291,7 @@ class Ragged:
 
 
 def _read_ragged(batch: Batch, feature: SequenceFeature) -> Ragged:
-    """A list column of a batch, fixed size or not, without its padding."""
+    """Return a list column of a batch, of fixed size or not, without its padding."""
     if feature.is_ragged:
         items_N = batch[feature.column + VALUES_SUFFIX]
         starts_B1 = batch[feature.column + OFFSETS_SUFFIX]
@@ -306,7 +308,7 @@ def _read_ragged(batch: Batch, feature: SequenceFeature) -> Ragged:
 
 
 def _concatenate(sequences: Sequence[Ragged], device: torch.device) -> Ragged:
-    """All lists of all columns, one column after another."""
+    """Concatenate the lists of all columns, one column after another."""
     lengths = [sequence.starts_B1.diff() for sequence in sequences]
     none = torch.zeros(0, dtype=torch.int64, device=device)
     return Ragged(
@@ -326,7 +328,7 @@ def _check_range(column: str, ids: torch.Tensor, size: int) -> None:
 
 
 def _number_tables(features: Features) -> dict[str, int]:
-    """Which embedding table each column uses; a sequence with a target shares the target's."""
+    """Number the embedding tables by column; a sequence with a target shares the target's table."""
     tables = {name: number for number, name in enumerate(features.categorical)}
     for sequence in features.sequences:
         tables[sequence.column] = tables.get(sequence.target or "", len(set(tables.values())))
@@ -336,7 +338,7 @@ def _number_tables(features: Features) -> dict[str, int]:
 def _fresh_tables(
     features: Features, tables: Mapping[str, int], config: RankingConfig
 ) -> torch.Tensor:
-    """Random embeddings [R, D], table after table."""
+    """Return random embeddings [R, D], table after table."""
     std = torch.full((len(set(tables.values())),), EMBEDDING_STD)
     for sequence in features.sequences:
         std[tables[sequence.column]] = config.embedding_dim**-0.5
@@ -345,7 +347,7 @@ def _fresh_tables(
 
 
 def _build_mlp(width: int, config: RankingConfig) -> tuple[nn.Sequential, int]:
-    """The hidden layers, and the width of what comes out of them."""
+    """Build the hidden layers; return them and the width of their output."""
     layers: list[nn.Module] = []
     for size in config.hidden:
         layers += [nn.Linear(width, size), nn.ReLU(), nn.Dropout(config.dropout)]
@@ -356,9 +358,9 @@ def _build_mlp(width: int, config: RankingConfig) -> tuple[nn.Sequential, int]:
 def attend(
     query_BD: torch.Tensor, keys_BKD: torch.Tensor, is_item_BK: torch.Tensor
 ) -> torch.Tensor:
-    """Mean of the keys weighted by softmax(query · key ÷ √D) over the items; 0 without items."""
+    """Return the mean of the keys weighted by softmax(query · key ÷ √D); 0 without items."""
     scores_BK = torch.einsum("bd,bkd->bk", query_BD, keys_BKD) / math.sqrt(query_BD.shape[1])
-    # The lowest number and not -inf, of which softmax over a list without items would make NaN.
+    # The lowest number instead of -inf: with -inf, the softmax of a list without items is NaN.
     scores_BK = scores_BK.masked_fill(~is_item_BK, torch.finfo(scores_BK.dtype).min)
     weights_BK = scores_BK.softmax(1) * is_item_BK
     return torch.einsum("bk,bkd->bd", weights_BK, keys_BKD)

@@ -1,6 +1,6 @@
-"""Metrics of the built-in ranking model, kept as sums so that ranks can add theirs up.
+"""Metrics of the built-in ranking model, kept as sums that ranks can add up.
 
-Fed by the loop in `ranking` with logits and labels.
+The loop in `trainer` passes logits and labels.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import torch
 
 from pipeline_runtime.training.ranking.network import ReduceSum
 
-# Scores fall into bins of 32 / 16,384 = 0.002 logits; of a million scores with AUC 0.759 the AUC by
-# bins was 5e-7 off.
+# Scores are counted in bins of 32 / 16,384 = 0.002 logits. With a million scores of AUC 0.759, the
+# AUC of the bins differed by 5e-7.
 NUM_SCORE_BINS = 16_384
 MAX_LOGIT = 16.0
 
 
 class ScoreMeter:
-    """Loss and AUC of rows as they pass, in memory that does not grow with them."""
+    """Computes loss and AUC of a stream of rows in constant memory."""
 
     def __init__(self, device: torch.device) -> None:
-        # Weight of the rows of label 0 and 1 by score; sums of loss·weight, weight, wrong labels.
+        # Weights of rows with label 0 and 1 by score; sums of loss·weight, weight, wrong labels.
         self.histogram = torch.zeros(2, NUM_SCORE_BINS, dtype=torch.float64, device=device)
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)
 
@@ -33,7 +33,7 @@ class ScoreMeter:
         losses_B: torch.Tensor,
         weight_B: torch.Tensor,
     ) -> torch.Tensor:
-        """Count rows; returns what they add to (loss·weight, weight, labels outside 0 to 1)."""
+        """Add rows; return their sums of loss·weight, weight, and labels outside 0 to 1."""
         labels_B, weight_B = labels_B.to(torch.float64), weight_B.to(torch.float64)
         is_wrong_B = ((labels_B < 0) | (labels_B > 1)) & (weight_B > 0)
         bins_B = _score_bins(logits_B)
@@ -44,7 +44,7 @@ class ScoreMeter:
         return more
 
     def metrics(self, prefix: str, reduce_sum: ReduceSum) -> dict[str, float]:
-        """What can be told of the rows of all ranks; nothing if there were none."""
+        """Return the metrics of the rows of all ranks; none if there were no rows."""
         loss_sum, weight, _ = reduce_sum(self.sums).tolist()
         histogram = reduce_sum(self.histogram)
         if weight == 0:
@@ -65,15 +65,15 @@ def _score_bins(logits_B: torch.Tensor) -> torch.Tensor:
 
 
 def _entropy(share: float) -> float:
-    """Loss of a model that knows the base rate and nothing else, in nats."""
+    """Return the loss in nats of a model that always predicts the base rate."""
     return -(share * math.log(share) + (1 - share) * math.log1p(-share))
 
 
 def area_under_curve(histogram: torch.Tensor) -> float:
-    """AUC from the weights of negatives n (row 0) and positives p (row 1) in bins of rising score.
+    """Compute the AUC from the weights of negatives n and positives p in bins of rising score.
 
-    Σ_b p_b · (Σ_{a<b} n_a + n_b / 2) ÷ (Σ p · Σ n), Mann and Whitney's U: the chance that a
-    positive scores above a negative, where a tie counts half.
+    Σ_b p_b · (Σ_{a<b} n_a + n_b / 2) ÷ (Σ p · Σ n), Mann and Whitney's U: the probability that a
+    positive scores above a negative, where a tie counts half. Row 0 has n, row 1 has p.
     """
     negative, positive = histogram
     below = negative.cumsum(0) - negative / 2

@@ -1,14 +1,14 @@
 """The built-in entrypoint: a model that predicts a label from dense, categorical and list columns.
 
-Owned here: its config, which columns become features, the model, its metrics and its loop. The
-context runs before it and hands over batches; nothing runs after it but the context's `report`.
+This module owns the training loop, its optimizer and its checkpoints. It takes batches from the
+context, and reports metrics and states to it.
 
-    dense         standardised by statistics of the rows seen so far, with a flag for missing
-    categorical   an embedding each, ids modulo `hashSize`
+    dense         standardised by statistics of all rows so far, with a flag for missing values
+    categorical   an embedding per column, ids modulo `hashSize`
     sequences     a vector of the items' embeddings; with a `target` also attention by the candidate
 
-What a row's categories have to do with its sequences is a product, which layers on top of both are
-slow to find: every category's embedding is multiplied with every vector of a sequence, as in a
+The relation of a row's categories to its sequences is a product, which layers on top of both learn
+slowly. So every category's embedding is multiplied by every vector of a sequence, as in a
 factorization machine (Rendle 2010). Attention is that of Deep Interest Networks (Zhou et al. 2018).
 
 Shapes: B rows, F dense columns, C looked-up columns, K first items of a sequence, D embedding,
@@ -45,12 +45,12 @@ CHECKPOINT_VERSION = 1
 
 
 def train_loop(ctx: TrainContext) -> None:
-    """Train the ranking model for the epochs that are left; `spec.training.entrypoint`'s default.
+    """Train the ranking model for the remaining epochs; the default of `spec.training.entrypoint`.
 
     Raises:
         ManifestError: `spec.training.config` is wrong, or does not fit the columns.
         TrainingError: an id is out of range, a label is not from 0 to 1, or the loss is not finite.
-        CheckpointError: the checkpoint is of another version, or of a model of other columns.
+        CheckpointError: the checkpoint has another version, or its model has other columns.
     """
     run = _Run(ctx)
     if ctx.checkpoint is not None:
@@ -62,17 +62,17 @@ def train_loop(ctx: TrainContext) -> None:
 def check_config(
     training_config: Mapping[str, Any], schema: pa.Schema, *, label: str | None, weight: str | None
 ) -> None:
-    """Raise the ManifestError that `train_loop` would, before anything runs."""
+    """Raise the ManifestError that `train_loop` would raise, before anything runs."""
     choose_features(parse_config(training_config), schema, label=label, weight=weight)
 
 
 def step_seed(seed: int, rank: int, step: int) -> int:
-    """The one way in which randomness depends on the run's seed, the rank and the step."""
+    """Return the seed of a step, from the run's seed and the rank; all randomness uses it."""
     return int(np.random.SeedSequence([seed, rank, step]).generate_state(1, np.uint64)[0])
 
 
 def learning_rate(config: RankingConfig, step: int) -> float:
-    """The rate of a step, counted from 0: up in `warmupSteps`, then down by the schedule."""
+    """Return the learning rate of a step, counted from 0: rising in `warmupSteps`, then falling."""
     warmup = min(1.0, (step + 1) / (config.warmup_steps + 1))
     if config.decay_steps is None:
         return config.learning_rate * warmup
@@ -100,7 +100,7 @@ class _Run:
         self.window = torch.zeros(3, dtype=torch.float64, device=ctx.device)
 
     def train_epoch(self) -> None:
-        """The batches of an epoch that are left, then the evaluation, then a checkpoint."""
+        """Train on the remaining batches of an epoch, then evaluate, then save a checkpoint."""
         meter = ScoreMeter(self.ctx.device)
         self.model.train()
         for batch in self.ctx.batches():
@@ -129,14 +129,14 @@ class _Run:
         self.window += meter.add(logits_B, label_B, losses_B, batch[ROW_WEIGHT])
 
     def _base_rate(self, batch: Batch) -> float:
-        """Share of positive labels by weight in one batch of all ranks; 0 for one that weighs 0."""
+        """Return the weighted share of positive labels of all ranks; 0 without weight."""
         weight_B = batch[ROW_WEIGHT].double()
         sums = torch.stack([(weight_B * batch[self.features.label]).sum(), weight_B.sum()])
         positive, weight = self.ctx.reduce_sum(sums).tolist()
         return positive / weight if weight else 0.0
 
     def _losses(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits [B], and their binary cross-entropy with the labels [B] in nats, unweighted."""
+        """Return logits [B], and their unweighted cross-entropy with the labels [B] in nats."""
         with self.ctx.autocast():
             logits_B = model(batch)
         labels_B = batch[self.features.label].float()
@@ -149,13 +149,13 @@ class _Run:
         self.module.eval()
         for given in self.ctx.evaluation_batches():
             batch = self.module.by_row(given)
-            # Not through DistributedDataParallel, which would wait for ranks that have no batch.
+            # Without DistributedDataParallel, which would wait for ranks that have no batch.
             logits_B, losses_B = self._losses(self.module, batch)
             meter.add(logits_B, batch[self.features.label], losses_B, batch[ROW_WEIGHT])
         return meter.metrics("eval", self.ctx.reduce_sum)
 
     def _flush_window(self) -> dict[str, float]:
-        """The mean loss since the last flush; all ranks call it at the same step."""
+        """Return the mean loss since the last flush; all ranks call this at the same step."""
         loss_sum, weight, num_wrong = self.ctx.reduce_sum(self.window).tolist()
         self.window.zero_()
         if num_wrong:
@@ -167,7 +167,7 @@ class _Run:
         return {"loss": loss_sum / weight} if weight else {}
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds; the learning rate follows from the step."""
+        """Return the state for a checkpoint; the learning rate follows from the step."""
         return {
             "version": CHECKPOINT_VERSION,
             "features": asdict(self.features),
@@ -178,7 +178,7 @@ class _Run:
         }
 
     def restore(self, checkpoint: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from a state that `state` returned."""
         for key, mine in (("version", CHECKPOINT_VERSION), ("features", asdict(self.features))):
             if checkpoint.get(key) != mine:
                 got = f"got {checkpoint.get(key)!r}, this run has {mine!r}"

@@ -14,7 +14,7 @@ from pipeline_runtime.monitor import Evaluated, HistoryPoint, Order, RankSnapsho
 
 
 class Runtime(Protocol):
-    """Where a rank runs, and how it reaches the monitor; threads of the rank share it."""
+    """The process of a rank, and its connection to the monitor; threads of the rank share it."""
 
     @property
     def rank(self) -> int:
