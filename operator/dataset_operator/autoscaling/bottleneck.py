@@ -53,6 +53,8 @@ def is_starved(estimate: Estimate) -> bool:
 
 def find_bottleneck(estimate: Estimate, rules: Rules, sample: Sample) -> Bottleneck | None:
     """Return the bottleneck; None if it is the number of data workers, or if there is none."""
+    if estimate.is_unbounded:
+        return None  # no trainer waits
     if is_starved(estimate):
         return _find_where_rows_are_held(estimate, rules)
     stage, share = _largest_wait(estimate)

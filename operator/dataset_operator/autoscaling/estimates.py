@@ -54,6 +54,11 @@ class Estimate:
     rows_per_second: float
     waits: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def is_unbounded(self) -> bool:
+        """Return whether no trainer bounds the rows per second; the need is then infinite."""
+        return math.isinf(self.demand)
+
 
 def estimate(memory: Memory) -> Estimate | None:
     """What the intervals say; None while they are too few."""
@@ -61,9 +66,10 @@ def estimate(memory: Memory) -> Estimate | None:
     if len(blocks) < 2:
         return None
     used = [interval for block in blocks for interval in block.intervals]
-    if sum(interval.steps for interval in used) < MIN_STEPS:
+    if not used[-1].is_unbounded and sum(interval.steps for interval in used) < MIN_STEPS:
         return None
-    demand = sum(i.rows for i in used) / sum(i.unstarved_seconds for i in used)
+    unstarved = sum(i.unstarved_seconds for i in used)
+    demand = math.inf if used[-1].is_unbounded else sum(i.rows for i in used) / unstarved
     made, busy = sum(i.made_rows for i in used), sum(i.busy_seconds for i in used)
     worker_rate = made / busy * used[-1].readers_per_worker
     need = demand / worker_rate

@@ -42,7 +42,8 @@ class Block:
     """Intervals joined until they hold enough steps.
 
     Attributes:
-        demand: rows per second that the trainers would take with rows always there.
+        demand: rows per second that the trainers would take with rows always there; 1 if nothing
+            bounds it, so that the need changes only with the rate of the workers.
         worker_rate: rows per second that one busy worker makes.
     """
 
@@ -216,9 +217,11 @@ def make_blocks(intervals: Sequence[Interval]) -> tuple[Block, ...]:
         made += interval.made_rows
         if steps < MIN_BLOCK_STEPS:
             continue
-        if unstarved > 0.0 and busy > 0.0 and rows > 0.0 and made > 0.0:
+        is_bounded = not interval.is_unbounded
+        if (unstarved > 0.0 or not is_bounded) and busy > 0.0 and rows > 0.0 and made > 0.0:
             rate = made / busy * interval.readers_per_worker
-            block = Block(intervals=tuple(held), demand=rows / unstarved, worker_rate=rate)
+            demand = rows / unstarved if is_bounded else 1.0
+            block = Block(intervals=tuple(held), demand=demand, worker_rate=rate)
             if rate > 0.0 and _MIN_NEED < block.need < 1.0 / _MIN_NEED:
                 blocks.append(block)
         held = []

@@ -132,6 +132,13 @@ def _list_inputs(found: Estimate | None, sample: Sample) -> dict[str, float]:
     gpu = {} if sample.gpu_utilization is None else {"gpuUtilization": sample.gpu_utilization}
     if found is None:
         return pods | gpu
+    if found.is_unbounded:
+        rates = {
+            "rowsPerSecond": found.rows_per_second,
+            "workerRowsPerSecond": found.worker_rate,
+            "readShare": found.read_share,
+        }
+        return {**pods, **rates}
     return {
         **pods,
         **gpu,

@@ -23,6 +23,8 @@ from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Interval, 
 # Where reading is most of the work, which storage may bound, `Memory.growth` bounds a move.
 _MOST = 0.5
 _ROUNDING_SECONDS = 1e-6
+# An infinite need as a number of workers; more than any spec allows.
+_UNBOUNDED = 10**9
 # Without an estimate, trainers that wait this share of their time have far too few workers.
 COLD_WAIT_SHARE = 0.5
 # Over so many periods: a wait is told when it ends, which may be in a later one.
@@ -75,12 +77,24 @@ def hold_unknown(known: Known) -> Verdict | None:
     return Verdict(
         workers=sample.desired,
         reason=METRICS_UNKNOWN,
-        message="metrics of trainers or data workers are not known; the number stays",
+        message="metrics of the driver or of data workers are not known; the number stays",
     )
 
 
+def hold_idle(known: Known) -> Verdict | None:
+    """While the files of a table are merged and committed, no worker brings more rows."""
+    last = known.memory.intervals[-1] if known.memory.intervals else None
+    if last is None or not last.is_unbounded or last.loop_seconds > 0.0:
+        return None
+    message = "no rows are stored at the moment; the number stays"
+    return Verdict(workers=known.sample.desired, reason=DESIRED_WITHIN_RANGE, message=message)
+
+
 def start_cold(known: Known) -> Verdict | None:
-    """Before there is an estimate: double once per L + W while trainers mostly wait."""
+    """Before there is an estimate: double once per L + W while trainers mostly wait.
+
+    Workers that store rows themselves always make their driver wait, so that this shows nothing.
+    """
     if known.estimate is not None:
         return None
     sample, memory = known.sample, known.memory
@@ -93,13 +107,14 @@ def start_cold(known: Known) -> Verdict | None:
     is_due = (
         sample.at - last >= WINDOW_SECONDS - EARLY_SECONDS and is_there and not memory.has_estimate
     )
-    if len(lately) >= 2 and waited > COLD_WAIT_SHARE and is_due:
+    is_bounded = bool(lately) and not lately[-1].is_unbounded
+    if is_bounded and len(lately) >= 2 and waited > COLD_WAIT_SHARE and is_due:
         message = f"trainers wait {waited:.0%} of their time, and no demand is known yet: doubled"
         return Verdict(workers=2 * sample.desired, reason=DESIRED_WITHIN_RANGE, message=message)
     return Verdict(
         workers=sample.desired,
         reason=DESIRED_WITHIN_RANGE,
-        message="too few steps yet to know the demand; the number stays",
+        message="too few steps yet for an estimate; the number stays",
     )
 
 
@@ -122,7 +137,7 @@ def stay_at_saturation(known: Known) -> Verdict | None:
     message = (
         f"more than {point.workers} workers brought no more rows "
         f"({estimate.rows_per_second:,.0f} per second): their source "
-        "is at its limit; look at storage bandwidth"
+        "or store is at its limit; look at storage bandwidth"
     )
     return Verdict(workers=point.workers, reason=SATURATION_POINT_REACHED, message=message)
 
@@ -170,6 +185,7 @@ def hold(known: Known) -> Verdict:
 _RULES = (
     hold_unknown,
     withdraw_stuck,
+    hold_idle,
     start_cold,
     stay_at_saturation,
     add_needed,
@@ -179,7 +195,7 @@ _RULES = (
 
 
 def _needed(need: float, rules: Rules) -> int:
-    return max(1, math.ceil(need * (1.0 + rules.headroom)))
+    return max(1, math.ceil(min(need * (1.0 + rules.headroom), _UNBOUNDED)))
 
 
 def _most_at_once(known: Known) -> int:
@@ -192,6 +208,11 @@ def _most_at_once(known: Known) -> int:
 
 
 def _explain(estimate: Estimate, rules: Rules) -> str:
+    if estimate.is_unbounded:
+        return (
+            f"{estimate.rows_per_second:,.0f} rows per second are stored, a busy worker makes "
+            f"{estimate.worker_rate:,.0f}; workers are added as long as they raise this"
+        )
     return (
         f"trainers would take {estimate.demand:,.0f} rows per second, a busy worker makes "
         f"{estimate.worker_rate:,.0f}: {estimate.need:.1f} workers "

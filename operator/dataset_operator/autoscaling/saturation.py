@@ -9,6 +9,7 @@ few more are tried, and given up at once if they bring nothing; then after an ho
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -26,7 +27,7 @@ from dataset_operator.autoscaling.intervals import (
     Plateau,
     SaturationPoint,
 )
-from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Sample
+from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Interval, Sample
 
 MIN_ELASTICITY = 0.3
 # From here on more readers bring as much more as they are.
@@ -56,7 +57,8 @@ def judge(
     memory = _forget(memory, sample, estimate)
     ready, since = sample.pods.ready, memory.ready_since
     is_clean = since is not None and sample.at - since >= CLEAN_SECONDS - EARLY_SECONDS
-    rows_per_second, compute_seconds = _measure_clean(memory, ready)
+    measured = _measure_pieces if estimate.is_unbounded else _measure_clean
+    rows_per_second, compute_seconds = measured(memory, ready)
     has_waited = since is not None and sample.at - since >= SMOOTHING_SECONDS
     if not is_clean or ready == 0:
         return memory
@@ -136,6 +138,8 @@ def _measure_noise(rates: list[tuple[float, float]]) -> float:
 def _list_rates(memory: Memory, ready: int) -> list[tuple[float, float]]:
     """(when, log of a worker's rate) of the blocks since there are so many workers."""
     since = (memory.ready_since or 0.0) - _ROUNDING_SECONDS
+    if memory.intervals and memory.intervals[-1].is_unbounded:
+        since = _find_first_end(memory, ready) - _ROUNDING_SECONDS
     return [
         (block.intervals[-1].end, math.log(block.worker_rate))
         for block in memory.blocks
@@ -192,6 +196,45 @@ def _measure_clean(memory: Memory, ready: int) -> tuple[float, float]:
     return sum(interval.rows for interval in clean) / seconds, computed / made
 
 
+def _measure_pieces(memory: Memory, ready: int) -> tuple[float, float]:
+    """Return the same for workers that store rows themselves, by the time that their pieces took.
+
+    A piece may take longer than a period, so counts of rows per period vary. The first piece of
+    each reader began with another number of workers; each must have stored one more. After
+    `SMOOTHING_SECONDS` those that there are have to do.
+    """
+    since = [i for i in _list_since(memory, ready) if i.loop_seconds > 0.0]
+    clean = [interval for interval in since if interval.end > _find_first_end(memory, ready)]
+    is_long = sum(interval.seconds for interval in since) >= SMOOTHING_SECONDS
+    enough = MIN_BLOCK_STEPS if is_long else _count_readers(memory, ready)
+    seconds = sum(i.busy_seconds + i.blocked_seconds + i.idle_seconds for i in clean)
+    made = sum(interval.made_rows for interval in clean)
+    if sum(interval.steps for interval in clean) < enough or min(seconds, made) <= 0.0:
+        return 0.0, 0.0
+    computed = sum(interval.compute_seconds for interval in clean)
+    return made / seconds * _count_readers(memory, ready), computed / made
+
+
+def _count_readers(memory: Memory, ready: int) -> float:
+    return ready * memory.intervals[-1].readers_per_worker
+
+
+def _list_since(memory: Memory, ready: int) -> list[Interval]:
+    """Return the intervals since there are so many workers, oldest first."""
+    latest = itertools.takewhile(lambda i: i.ready == ready, reversed(memory.intervals))
+    return list(latest)[::-1]
+
+
+def _find_first_end(memory: Memory, ready: int) -> float:
+    """Return when each reader had stored a piece since there are so many workers."""
+    steps = 0.0
+    for interval in _list_since(memory, ready):
+        steps += interval.steps
+        if steps >= _count_readers(memory, ready):
+            return interval.end
+    return math.inf
+
+
 def _find_enough(plateaus: tuple[Plateau, ...]) -> int:
     """The least number that brings 95 % of the rows, had each worker what it had at its best."""
     rows = _PLATEAU_SHARE * max(plateau.rows_per_second for plateau in plateaus)
@@ -209,6 +252,8 @@ def _forget(memory: Memory, sample: Sample, estimate: Estimate) -> Memory:
             memory = replace(memory, saturation=replace(point, probed_at=sample.at))
         elif point.probed_at is not None and sample.at >= point.probed_at + _probe_seconds(sample):
             memory = _give_up(memory, sample.at)
+    if estimate.is_unbounded:
+        return memory
     kept = [p for p in memory.plateaus if abs(math.log(estimate.demand / p.demand)) < _CHANGE]
     return replace(memory, plateaus=tuple(kept)) if len(kept) < len(memory.plateaus) else memory
 

@@ -20,6 +20,8 @@ class TrainerCounters:
         production_seconds: of these, waiting for rows that no worker had made: the sum over the
             steps of the longest wait of any rank, since a stall on one looks busy on the others.
         waits: the same for other stages: transfer, batching, collate, ordering, rankSkew.
+        is_unbounded: True if no trainer bounds the rows per second, because the data workers store
+            the rows themselves; the loop then only waits for production.
     """
 
     rows: float
@@ -27,6 +29,7 @@ class TrainerCounters:
     loop_seconds: float
     production_seconds: float
     waits: Mapping[str, float] = field(default_factory=dict)
+    is_unbounded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +123,7 @@ class Interval:
     Attributes:
         end: when the later sample was taken.
         ready: workers that were ready at both ends; None if their number changed.
+        is_unbounded: see `TrainerCounters`.
     """
 
     end: float
@@ -136,6 +140,7 @@ class Interval:
     blocked_seconds: float
     idle_seconds: float
     readers_per_worker: float
+    is_unbounded: bool = False
 
     @property
     def unstarved_seconds(self) -> float:
@@ -181,6 +186,7 @@ def measure_between(before: Sample, after: Sample) -> Interval | None:
         blocked_seconds=now.blocked_seconds - made.blocked_seconds,
         idle_seconds=now.idle_seconds - made.idle_seconds,
         readers_per_worker=now.readers_per_worker,
+        is_unbounded=last.is_unbounded,
     )
     return interval if _is_forward(interval) else None
 

@@ -101,6 +101,8 @@ class Cluster:
         """Return what a metrics source would report now; `gpu_utilization` is passed on."""
         sums, plant = self.plant.sums, self.plant
         waits = {stage: float(plant.waits[i]) for i, stage in enumerate(STAGES)}
+        loop = self._loop_seconds()
+        is_unbounded = self.setting.is_unbounded
         return Sample(
             at=self.time,
             attempt=self.attempt,
@@ -109,9 +111,10 @@ class Cluster:
             trainer=TrainerCounters(
                 rows=float(sums[events.ROWS]),
                 steps=float(sums[events.STEPS]),
-                loop_seconds=self._loop_seconds(),
-                production_seconds=float(sums[events.PRODUCTION]),
+                loop_seconds=loop,
+                production_seconds=loop if is_unbounded else float(sums[events.PRODUCTION]),
                 waits=waits,
+                is_unbounded=is_unbounded,
             ),
             workers=WorkerCounters(
                 rows=float(sums[events.MADE]),

@@ -40,6 +40,8 @@ class Setting:
     Attributes:
         rows: of the whole run, after filters; it ends with the last.
         batch_rows: that all ranks take in one step.
+        is_unbounded: the workers store the rows themselves, and no trainer bounds their number; a
+            step is then a piece that was stored, and takes no time.
         unit_rows: that a worker makes at a time.
         credit_units: made ahead of the trainers at most.
         noise: coefficient of variation of a step's time and of a unit's cost.
@@ -61,6 +63,7 @@ class Setting:
     rows: float
     phases: tuple[Phase, ...] = (Phase(),)
     batch_rows: float = 4096.0
+    is_unbounded: bool = False
     unit_rows: float = 2048.0
     credit_units: int = 32
     noise: float = 0.1
